@@ -1,0 +1,51 @@
+"""What every part of a recipe has in common.
+
+A *spec* is a small frozen description that stands beside the thing it describes and can build it. Variants of one idea
+(position schemes, head fusions, optimizers …) are specs with different `kind`s, joined in a union:
+
+    PositionSpec = Annotated[Learned | Alibi | Rotary, CHOSEN_BY_KIND, OR_BY_NAME]
+
+so that a recipe may say `positions: alibi` or, with settings, `positions: {kind: rotary, base: 500}`.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Problem(NamedTuple):
+    """One reason why a recipe cannot be run: the keys involved (as dotted paths) and a sentence."""
+
+    keys: tuple[str, ...]
+    reason: str
+
+
+class Spec(BaseModel):
+    """Frozen and strict: an unknown key or a value of another type is an error, and the docstring below a field
+    is its documentation, in the code and on the command line alike."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Combinations that cannot work although each value alone is valid. Keys are relative to this spec."""
+        yield from ()
+
+    def all_problems(self, prefix: str = "") -> Iterator[Problem]:
+        """The problems of this spec and of every spec inside it, with keys from the root."""
+        for problem in self.problems():
+            yield Problem(tuple(prefix + key for key in problem.keys), problem.reason)
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Spec):
+                yield from value.all_problems(f"{prefix}{name}.")
+
+
+def _by_name(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+CHOSEN_BY_KIND: Any = Field(discriminator="kind")
+OR_BY_NAME = BeforeValidator(_by_name)
