@@ -31,9 +31,7 @@ def stream_keys(seeds: Sequence[int], purpose: str) -> Int32[Tensor, "R 2"]:
     return torch.tensor(pairs, dtype=torch.int32)
 
 
-def bits(
-    keys: Int32[Tensor, "R 2"], step: Int32[Tensor, ""] | int, count: int, first: int = 0
-) -> Int16[Tensor, "R n"]:
+def bits(keys: Int32[Tensor, "R 2"], step: Int32[Tensor, ""] | int, count: int, first: int = 0) -> Int16[Tensor, "R n"]:
     """`count` uniform 16-bit numbers per replica, those with the indices from `first` on."""
     pair, odd = divmod(first, 2)
     words = _words(keys, step, pair, (count + odd + 1) // 2)

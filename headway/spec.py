@@ -11,7 +11,7 @@ so that a recipe may say `positions: alibi` or, with settings, `positions: {kind
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 class Problem(NamedTuple):
@@ -28,6 +28,19 @@ class Spec(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_kinds(cls, given: Any) -> Any:
+        """`optimizer: {learning_rate: 3e-4}` leaves the kind at its default."""
+        if not isinstance(given, dict):
+            return given
+        filled = dict(given)
+        for name, field in cls.model_fields.items():
+            kind = getattr(field.default, "kind", None)
+            if kind is not None and isinstance(filled.get(name), dict):
+                filled[name] = {"kind": kind, **filled[name]}
+        return filled
 
     def problems(self) -> Iterator[Problem]:
         """Combinations that cannot work although each value alone is valid. Keys are relative to this spec."""

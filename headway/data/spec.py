@@ -1,0 +1,34 @@
+"""The data part of a recipe."""
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from headway.data.batches import BatchSpec, Crops
+from headway.data.text import Char, TokenizerSpec
+from headway.spec import Problem, Spec
+
+
+class DataSpec(Spec):
+    """Which text, cut into which tokens, read in which order."""
+
+    source: str = "python-docs"
+    """python-docs (made from the running Python's documentation); wikitext-2, tinyshakespeare or cse256-speeches (from
+    the folder that HEADWAY_DATA names); or files, with a path."""
+    path: str | None = None
+    """For source: files. A text file (.gz too), whose end becomes `valid`; or a folder with train, valid and test files."""
+    valid_fraction: float = Field(default=0.1, gt=0, lt=1)
+    """How much of the end of a single file becomes `valid`."""
+    tokenizer: TokenizerSpec = Char()
+    """What a token is: char, word, bpe."""
+    segment: int | None = Field(default=None, ge=1)
+    """Tokens per training row; null = model.context."""
+    batches: BatchSpec = Crops()
+    """Which rows a step sees: crops (random), contiguous (in order, so that state can be carried)."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.source == "files" and self.path is None:
+            yield Problem(("source", "path"), "source: files needs a path, such as data.path=corpus.txt")
+        if self.source != "files" and self.path is not None:
+            reason = f"path is only read with source: files, not with {self.source}; set data.source=files"
+            yield Problem(("source", "path"), reason)

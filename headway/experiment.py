@@ -1,0 +1,236 @@
+"""From recipes to finished runs: data → model → loop → run folders → scores.
+
+`train` takes one recipe or several that differ only in what replicas may differ in, and trains them as one population. Each
+member gets a run folder of its own, the same as if it had been trained alone.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.data import corpus as corpora
+from headway.data.corpus import Corpus
+from headway.errors import UserError
+from headway.models.language_model import LanguageModel
+from headway.nn.replicated import set_dropout
+from headway.progress import Reporter
+from headway.recipe import Recipe
+from headway.run import Run, open_run
+from headway.scoring.perplexity import surprise
+from headway.scoring.score import Score
+from headway.training import setting as settings
+from headway.training.checkpoint import Checkpoint
+from headway.training.loop import Loop
+from headway.training.population import Population, load_weights
+
+MAY_VARY = ("seed", "training.optimizer.learning_rate", "training.optimizer.weight_decay", "model.dropout")
+"""What the members of a population may differ in; everything else is one shape or one schedule."""
+
+
+def train(
+    recipes: Sequence[Recipe],
+    names: Sequence[str],
+    runs: Path = Path("runs"),
+    resume: bool = False,
+    reporter: Reporter | None = None,
+) -> list[Run]:
+    """Train these recipes as one population, to the end or to Ctrl-C, and score them. Gives their run folders."""
+    reporter = reporter or Reporter()
+    check_population(recipes)
+    recipe = recipes[0]
+    for warning in recipe.warnings():
+        reporter.warn(warning)
+    setting = settings.choose(recipe.training, recipe.model.width)
+    opened = [_reopen(runs / name, r) for name, r in zip(names, recipes, strict=True)] if resume else None
+    corpus = load_corpus(recipe)
+    for split in {*recipe.training.evaluate_on, *(recipe.scoring.splits or ())}:
+        corpus.split(split)  # a typo should not come to light after training
+
+    model = recipe.model.build(corpus.tokenizer.size, [r.seed for r in recipes], str(setting.device))
+    set_dropout(model, [r.model.dropout for r in recipes])
+    optimizer = recipe.training.optimizer.build(
+        dict(model.named_parameters()),
+        [r.training.optimizer.learning_rate for r in recipes],
+        [r.training.optimizer.weight_decay for r in recipes],
+    )
+    population = Population(model, optimizer, len(recipes))
+    train_ids = torch.as_tensor(corpus.split("train").ids).to(setting.device)
+    sampler = recipe.data.batches.build(train_ids, recipe.segment, recipe.training.batch, [r.seed for r in recipes])
+
+    with ExitStack() as locks:
+        members = opened or [
+            Run.create(runs / name, r, str(setting.device)) for name, r in zip(names, recipes, strict=True)
+        ]
+        for run in members:
+            locks.enter_context(run.locked())
+            run.tokenizer = corpus.tokenizer
+        step = _restore(population, members) if resume else 0
+        loop = Loop(
+            model,
+            optimizer,
+            sampler,
+            recipe.training,
+            setting,
+            tokens_per_step=recipe.training.batch * recipe.segment,
+            evaluate=lambda: _evaluate(model, corpus, recipe, recipe.training.evaluate_on),
+            journal=_Journal(population, members, reporter),
+            standings=population.standings,
+            step=step,
+        )
+        reporter.begin(_title(members, model, corpus, recipe, setting, step), step, loop.total)
+        try:
+            loop.run()
+        finally:
+            reporter.end()
+        _finish(loop, population, members, corpus, setting)
+    return members
+
+
+def check_population(recipes: Sequence[Recipe]) -> None:
+    """All members must agree in every key but those that may vary."""
+    first = _flat(recipes[0].model_dump(mode="json"))
+    differing = {key for r in recipes[1:] for key, value in _flat(r.model_dump(mode="json")).items() if value != first.get(key)}
+    if wrong := sorted(differing - set(MAY_VARY)):
+        raise UserError(
+            f"these recipes cannot be trained as one population: they differ in {', '.join(wrong)}; "
+            f"only {', '.join(MAY_VARY)} may vary"
+        )
+
+
+def load_corpus(recipe: Recipe) -> Corpus:
+    data = recipe.data
+    return corpora.load(data.source, data.path, data.valid_fraction, data.tokenizer)
+
+
+def load_model(run: Run, which: str = "auto", device: str = "cpu") -> tuple[LanguageModel, Checkpoint]:
+    """The trained model of a run, as a population of one, and the checkpoint it came from."""
+    saved = run.checkpoint(which)
+    model = run.recipe.model.build(run.tokenizer.size, [run.recipe.seed], device)
+    load_weights(model, 0, saved.weights)
+    model.eval()
+    return model, saved
+
+
+def score_splits(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: Sequence[str]) -> list[list[Score]]:
+    """Every score of every split, whole, for every replica of the model."""
+    per_replica: list[list[Score]] = [[] for _ in range(model.replicas)]
+    for split in splits:
+        kind = recipe.data.tokenizer.kind
+        found = surprise(model, corpus.split(split), recipe.scoring_segment, recipe.stride, kind)
+        for scores, one in zip(per_replica, found, strict=True):
+            scores += one.scores(split)
+    return per_replica
+
+
+def scored_splits(recipe: Recipe, corpus: Corpus) -> list[str]:
+    """The splits a recipe asks to be scored: all but train, unless it names them."""
+    return recipe.scoring.splits if recipe.scoring.splits is not None else [s for s in corpus.splits if s != "train"]
+
+
+class _Journal:
+    """Writes what the loop reports into each member's run folder."""
+
+    def __init__(self, population: Population, members: list[Run], reporter: Reporter):
+        self.population, self.members, self.reporter = population, members, reporter
+
+    def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None:
+        self.members[replica].append_metrics(lines)
+        for line in lines:
+            if "scores" in line:
+                self.reporter.scores(self.members[replica].name, line["step"], line["scores"])
+
+    def checkpoint(self, replica: int, step: int) -> None:
+        self.members[replica].save_checkpoint(self.population.slice(replica, step))
+
+    def best(self, replica: int, step: int) -> None:
+        self.members[replica].save_best(self.population.slice(replica, step))
+
+    def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None:
+        self.reporter.update(step, losses, tokens_per_second)
+
+    def message(self, text: str) -> None:
+        self.reporter.say(text)
+
+
+def _evaluate(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: Sequence[str]) -> list[dict[str, float]]:
+    """Losses during training: the same cut of each split every time."""
+    found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
+    for split in splits:
+        at_most = recipe.training.evaluate_tokens
+        kind = recipe.data.tokenizer.kind
+        for r, one in enumerate(surprise(model, corpus.split(split), recipe.segment, recipe.segment, kind, at_most)):
+            found[r][f"{split}.loss"] = one.nats / one.tokens
+    return found
+
+
+def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corpus, setting: settings.Setting) -> None:
+    """Score what was kept, and note how each run ended."""
+    model = loop.model
+    assert isinstance(model, LanguageModel)
+    recipe = members[0].recipe
+    if recipe.training.keep_best:
+        for r, run in enumerate(members):
+            load_weights(model, r, run.checkpoint("auto").weights)
+    model.eval()
+    with setting.autocast():
+        all_scores = score_splits(model, corpus, recipe, scored_splits(recipe, corpus))
+    for run, scores, standing in zip(members, all_scores, population.standings, strict=True):
+        run.save_scores(scores)
+        ended = standing.ended or (f"interrupted at step {loop.step}" if loop.interrupted else "finished")
+        run.note(status=ended, step=loop.step, steps=loop.total, seconds=round(standing.seconds, 2))
+
+
+def _reopen(folder: Path, recipe: Recipe) -> Run:
+    if not folder.exists():
+        raise UserError(f"there is nothing to resume: {folder} does not exist; leave out --resume to start it")
+    run = open_run(str(folder), folder.parent)
+    ours, theirs = _flat(recipe.model_dump(mode="json")), _flat(run.recipe.model_dump(mode="json"))
+    if ours != theirs:
+        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        raise UserError(f"{folder} was made by another recipe: {', '.join(keys)} differ; use --name for a new run")
+    return run
+
+
+def _restore(population: Population, members: list[Run]) -> int:
+    """Back to the newest step at which every member can be had: at that step, or ended before it."""
+    found = [list(run.good_checkpoints()) for run in members]
+    steps = sorted({c.step for checkpoints in found for c in checkpoints}, reverse=True)
+    for step in steps:
+        chosen = [
+            next((c for c in checkpoints if c.step == step or (c.step < step and c.facts["standing"]["ended"])), None)
+            for checkpoints in found
+        ]
+        if all(chosen):
+            for r, (run, saved) in enumerate(zip(members, chosen, strict=True)):
+                assert saved is not None
+                population.restore(r, saved)
+                run.forget_metrics_after(saved.step)
+            population.optimizer.steps = step
+            return step
+    for run in members:  # killed before the first checkpoint: begin again
+        run.forget_metrics_after(0)
+    return 0
+
+
+def _title(
+    members: list[Run], model: LanguageModel, corpus: Corpus, recipe: Recipe, setting: settings.Setting, step: int
+) -> list[str]:
+    parameters = sum(p.numel() for p in model.parameters()) // model.replicas
+    tokens = len(corpus.split("train").ids)
+    many = f", {len(members)} replicas trained as one" if len(members) > 1 else ""
+    return [
+        f"{members[0].folder}{f' … {members[-1].name}' if len(members) > 1 else ''}"
+        + (f": resuming at step {step}" if step else ""),
+        f"{recipe.data.source}: {tokens:,} {recipe.data.tokenizer.kind} tokens to train on, {model.vocabulary:,} kinds",
+        f"{parameters:,} parameters{many}",
+        *setting.reasons,
+    ]
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix[:-1]: tree}
+    return {key: value for name, inner in tree.items() for key, value in _flat(inner, f"{prefix}{name}.").items()}

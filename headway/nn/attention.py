@@ -1,0 +1,147 @@
+"""Attention: project → place → score → mask → weigh → mix.
+
+    q, k, v   project(x)                    [R, B, H, T, d]
+    q, k      positions.rotate              place
+    scores    q·kᵀ/√d + positions.bias      score
+    weights   softmax over what may be seen mask, weigh          `weights` is a pure function
+    heads     weights·v                     mix
+    y         output(fusion(heads))         [R, B, T, D]
+
+The four steps in the middle are done by a backend (`backends.py`); every backend gives what the plain one gives.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from headway.nn.backends import Backend, BackendName, Needs, choose_backend, weights
+from headway.nn.heads import Concat, FusionSpec
+from headway.nn.replicated import Dropout, Linear
+from headway.nn.scene import Scene
+from headway.nn.taps import Tap
+from headway.spec import Problem, Spec
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The state attention carries: the keys (already placed) and values of all slots so far."""
+
+    keys: Float[Tensor, "R B H S d"]
+    values: Float[Tensor, "R B H S d"]
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[3]
+
+    def extended(self, keys: Tensor, values: Tensor) -> "Cache":
+        return Cache(_after(self.keys, keys), _after(self.values, values))
+
+
+class AttentionSpec(Spec):
+    """Multi-head attention. https://arxiv.org/abs/1706.03762"""
+
+    kind: Literal["attention"] = "attention"
+    heads: int = Field(default=4, ge=1)
+    """How many heads share the width between them."""
+    fusion: FusionSpec = Concat()
+    """How the heads' outputs become one vector: concat, shuffle, shift, reweight, reweight-causal."""
+    window: int | None = Field(default=None, ge=1)
+    """See only this many slots, one's own included; null = all."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the attention weights. Only the plain backend can do it, since fused kernels draw from one stream for all replicas."""
+    bias: bool = True
+    """Whether the projections add a bias."""
+    backend: BackendName = "auto"
+    """Which kernel computes it: plain, sdpa, flex (CUDA only), or the fastest that can."""
+
+    def build(self, replicas: int, width: int, out_std: float, needs: Needs) -> "Attention":
+        backend = choose_backend(self.backend, needs)
+        return Attention(self, SelfProjection(replicas, width, self), backend, replicas, width, out_std)
+
+    def build_cross(self, replicas: int, width: int, out_std: float, needs: Needs) -> "Attention":
+        """Queries from the decoder, keys and values from the memory that the encoder left in the scene."""
+        backend = choose_backend(self.backend, needs)
+        return Attention(self, CrossProjection(replicas, width, self), backend, replicas, width, out_std)
+
+    def problems_with(self, width: int) -> list[Problem]:
+        """What does not go together with a model of this width; the model's spec asks."""
+        if width % self.heads:
+            fits = ", ".join(str(h) for h in range(1, min(width, 64) + 1) if width % h == 0)
+            reason = f"width {width} is not divisible by {self.heads} heads; heads that fit: {fits}"
+            return [Problem(("width", "mixer.heads"), reason)]
+        return []
+
+
+class SelfProjection(nn.Module):
+    """Queries, keys and values of the same vectors, in one matrix product."""
+
+    def __init__(self, replicas: int, width: int, spec: AttentionSpec):
+        super().__init__()
+        self.heads = spec.heads
+        self.together = Linear(replicas, width, 3 * width, bias=spec.bias)
+
+    def forward(self, x: Float[Tensor, "R B T D"], memory: None) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.together(x).chunk(3, dim=-1)
+        return _split(q, self.heads), _split(k, self.heads), _split(v, self.heads)
+
+
+class CrossProjection(nn.Module):
+    """Queries of one sequence, keys and values of another."""
+
+    def __init__(self, replicas: int, width: int, spec: AttentionSpec):
+        super().__init__()
+        self.heads = spec.heads
+        self.queries = Linear(replicas, width, width, bias=spec.bias)
+        self.keys_values = Linear(replicas, width, 2 * width, bias=spec.bias)
+
+    def forward(self, x: Float[Tensor, "R B T D"], memory: Float[Tensor, "R B S D"]) -> tuple[Tensor, Tensor, Tensor]:
+        k, v = self.keys_values(memory).chunk(2, dim=-1)
+        return _split(self.queries(x), self.heads), _split(k, self.heads), _split(v, self.heads)
+
+
+class Attention(nn.Module):
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        project: SelfProjection | CrossProjection,
+        backend: Backend,
+        replicas: int,
+        width: int,
+        out_std: float,
+    ):
+        super().__init__()
+        self.project = project
+        self.backend = backend
+        self.drop = Dropout(replicas, spec.dropout)
+        self.fusion = spec.fusion.build(replicas, spec.heads)
+        self.output = Linear(replicas, width, width, bias=spec.bias, std=out_std)
+        self.queries, self.keys, self.values, self.weights, self.mixed = Tap(), Tap(), Tap(), Tap(), Tap()
+
+    @property
+    def why_no_cache(self) -> str | None:
+        return self.fusion.why_no_cache
+
+    def forward(
+        self, x: Float[Tensor, "R B T D"], scene: Scene, state: Cache | None = None
+    ) -> tuple[Float[Tensor, "R B T D"], Cache]:
+        q, k, v = self.project(x, scene.memory)
+        q, k = scene.positions.rotate(q, scene.i), scene.positions.rotate(k, scene.new_j)
+        q, k, v = self.queries(q), self.keys(k), self.values(v)
+        cache = Cache(k, v) if state is None else state.extended(k, v)
+        if self.weights.is_watched:  # fused kernels never show them, so they are computed again
+            self.weights(weights(q, cache.keys, scene.allowed, scene.bias))
+        heads = self.mixed(self.backend.attend(q, cache.keys, cache.values, scene, self.drop))
+        return self.output(self.fusion(heads, scene.real)), cache
+
+
+def _split(x: Float[Tensor, "R B T D"], heads: int) -> Float[Tensor, "R B H T d"]:
+    return x.unflatten(-1, (heads, -1)).transpose(2, 3)
+
+
+def _after(old: Tensor, new: Tensor) -> Tensor:
+
+    return torch.cat((old, new), dim=3)

@@ -1,0 +1,161 @@
+"""The kernels that compute attention. Each says what it cannot do, in words, before anything is built.
+
+`plain` is the definition, written out; the others must agree with it. Queries, keys and values come as
+`[R, B, H, T, d]`; fused kernels know nothing of replicas, so R is folded into their batch.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headway.errors import UserError
+from headway.nn.replicated import Dropout
+from headway.nn.scene import Scene
+
+Heads = Float[Tensor, "R B H T d"]
+BackendName = Literal["auto", "plain", "sdpa", "flex"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a model asks of its kernel."""
+
+    device: str = "cpu"
+    positions: str = "none"
+    bias_learns: bool = False
+    weight_dropout: bool = False
+
+
+def weights(
+    queries: Float[Tensor, "R B H Q d"],
+    keys: Float[Tensor, "R B H K d"],
+    allowed: Bool[Tensor, "#R #B #H Q K"] | None = None,
+    bias: Float[Tensor, "#R #B #H Q K"] | None = None,
+) -> Float[Tensor, "R B H Q K"]:
+    """The attention weights: each row sums to 1, or is all zeros where nothing may be seen."""
+    scores = queries @ keys.mT / math.sqrt(queries.shape[-1])
+    if bias is not None:
+        scores = scores + bias
+    if allowed is None:
+        return scores.softmax(-1)
+    # A forbidden score is the lowest number there is, and its weight exactly zero: also in a row of nothing else.
+    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1) * allowed
+
+
+class Backend:
+    """One way to compute attention."""
+
+    name: str
+
+    def why_not(self, needs: Needs) -> str | None:
+        """What stands in the way, or None."""
+        return None
+
+    def attend(self, q: Heads, k: Heads, v: Heads, scene: Scene, drop: Dropout) -> Heads:
+        raise NotImplementedError
+
+
+class Plain(Backend):
+    """Written out: scores, softmax, weighted sum. Slow, needs T² memory, can do everything."""
+
+    name = "plain"
+
+    def attend(self, q, k, v, scene, drop):
+        return drop(weights(q, k, scene.allowed, scene.bias)) @ v
+
+
+class Sdpa(Backend):
+    """torch's scaled_dot_product_attention, which picks a flash or memory-efficient kernel where it can."""
+
+    name = "sdpa"
+
+    def why_not(self, needs):
+        if needs.weight_dropout:
+            return "fused kernels draw dropout from one stream for all replicas; use plain, or mixer.dropout = 0"
+        return None
+
+    def attend(self, q, k, v, scene, drop):
+        addend = None if scene.is_plainly_causal and scene.bias is None else scene.addend
+        heads = F.scaled_dot_product_attention(
+            q.flatten(0, 1),
+            k.flatten(0, 1),
+            v.flatten(0, 1),
+            attn_mask=None if addend is None else _fold(addend, q.shape, q.dtype),
+            is_causal=scene.is_plainly_causal and addend is None,
+        )
+        return heads.unflatten(0, q.shape[:2])
+
+
+class Flex(Backend):
+    """FlexAttention (https://arxiv.org/abs/2412.05496): mask and bias are compiled into the kernel, index by index."""
+
+    name = "flex"
+
+    def why_not(self, needs):
+        if not needs.device.startswith("cuda"):
+            return f"it has no backward pass on {needs.device}; use sdpa or plain"
+        if needs.weight_dropout:
+            return "it cannot drop attention weights; use plain, or mixer.dropout = 0"
+        return None
+
+    def attend(self, q, k, v, scene, drop):
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        B = q.shape[1]
+        queries, keys, positions, mask = scene.queries, scene.keys, scene.positions, scene.mask
+
+        def may_look(row, head, i, j):
+            return mask.allows(row, queries[i], keys[j])
+
+        def biased(score, row, head, i, j):
+            return score + positions.bias(row // B, head, queries[i], keys[j])
+
+        rows = q.shape[0] * B
+        block_mask = None
+        if scene.allowed is not None:
+            block_mask = create_block_mask(may_look, rows, None, len(queries), len(keys), device=str(q.device))
+        heads = _compiled_flex()(
+            q.flatten(0, 1).contiguous(),
+            k.flatten(0, 1).contiguous(),
+            v.flatten(0, 1).contiguous(),
+            score_mod=biased if positions.has_bias else None,
+            block_mask=block_mask,
+        )
+        return heads.unflatten(0, q.shape[:2])
+
+
+BACKENDS: dict[str, Backend] = {"plain": Plain(), "sdpa": Sdpa(), "flex": Flex()}
+
+
+def choose_backend(name: BackendName, needs: Needs) -> Backend:
+    """The backend of that name, or the fastest that can; a UserError in words where it cannot."""
+    if name == "auto":
+        return next(b for b in (BACKENDS["sdpa"], BACKENDS["plain"]) if b.why_not(needs) is None)
+    backend = BACKENDS[name]
+    why_not = backend.why_not(needs)
+    if why_not:
+        raise UserError(f"{needs.positions} positions with the {name} backend on {needs.device}: {why_not}")
+    return backend
+
+
+def _fold(addend: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """[#R, #B, #H, Q, K] as fused kernels want it: rows folded, broadcast without a copy where nothing differs."""
+    R, B = shape[:2]
+    if addend.dtype != torch.bool:
+        addend = addend.to(dtype)
+    if addend.shape[0] == addend.shape[1] == 1:
+        return addend[0]
+    return addend.expand(R, B, -1, -1, -1).flatten(0, 1)
+
+
+@cache
+def _compiled_flex():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)

@@ -1,0 +1,143 @@
+"""A layer of the stack: a mixer that moves information between positions, a feed-forward net that works on each.
+
+Where the norm stands is an object too: `pre` normalises what a sublayer reads and leaves the residual stream alone, `post`
+normalises the stream after each addition (the original, which needs a warm-up).
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from headway.nn.attention import AttentionSpec
+from headway.nn.backends import Needs
+from headway.nn.replicated import Dropout, LayerNorm, Linear, RMSNorm
+from headway.nn.scene import Scene
+from headway.nn.taps import Tap
+from headway.spec import OR_BY_NAME, Spec
+
+Stream = Float[Tensor, "R B T D"]
+
+# Recurrence joins here: a mixer takes (x, scene, state) and gives (y, state).
+MixerSpec = Annotated[AttentionSpec, OR_BY_NAME]
+
+
+class FeedForwardSpec(Spec):
+    """Two linear maps with a nonlinearity between them (three for SwiGLU)."""
+
+    kind: Literal["relu", "gelu", "gelu-tanh", "swiglu"] = "gelu"
+    """The nonlinearity: relu, gelu (https://arxiv.org/abs/1606.08415), gelu-tanh (the approximation GPT-2 uses),
+    swiglu (https://arxiv.org/abs/2002.05202)."""
+    hidden: int | None = Field(default=None, ge=1)
+    """Units between the two maps; null = four times the width (for swiglu 8/3, which costs the same)."""
+    bias: bool = True
+    """Whether the maps add a bias."""
+
+    def build(self, replicas: int, width: int, out_std: float) -> nn.Module:
+        if self.kind == "swiglu":
+            return GatedFeedForward(self, replicas, width, self.hidden or _rounded(8 * width / 3), out_std)
+        return FeedForward(self, replicas, width, self.hidden or 4 * width, out_std)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_std: float):
+        super().__init__()
+        self.into = Linear(replicas, width, hidden, bias=spec.bias)
+        self.nonlinearity = _NONLINEARITIES[spec.kind]
+        self.output = Linear(replicas, hidden, width, bias=spec.bias, std=out_std)
+
+    def forward(self, x: Stream) -> Stream:
+        return self.output(self.nonlinearity(self.into(x)))
+
+
+class GatedFeedForward(nn.Module):
+    def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_std: float):
+        super().__init__()
+        self.into = Linear(replicas, width, 2 * hidden, bias=spec.bias)
+        self.output = Linear(replicas, hidden, width, bias=spec.bias, std=out_std)
+
+    def forward(self, x: Stream) -> Stream:
+        gate, value = self.into(x).chunk(2, dim=-1)
+        return self.output(F.silu(gate) * value)
+
+
+class NormSpec(Spec):
+    """What keeps activations at size one, and where it stands."""
+
+    kind: Literal["layer", "rms"] = "layer"
+    """layer: LayerNorm; rms: RMSNorm, which neither centres nor adds a bias."""
+    placement: Literal["pre", "post"] = "pre"
+    """pre: before each sublayer (trains without care); post: after each addition, as in 2017 (needs a warm-up)."""
+
+    def build(self, replicas: int, width: int) -> nn.Module:
+        return LayerNorm(replicas, width) if self.kind == "layer" else RMSNorm(replicas, width)
+
+    def build_residual(self, replicas: int, width: int, dropout: float) -> "PreNorm | PostNorm":
+        kind = PreNorm if self.placement == "pre" else PostNorm
+        return kind(self.build(replicas, width), Dropout(replicas, dropout))
+
+    def build_final(self, replicas: int, width: int) -> nn.Module:
+        """After the last layer: post-norm layers end normalised already."""
+        return self.build(replicas, width) if self.placement == "pre" else nn.Identity()
+
+
+class PreNorm(nn.Module):
+    """x + sublayer(norm(x)): https://arxiv.org/abs/2002.04745 says why this needs no warm-up."""
+
+    def __init__(self, norm: nn.Module, drop: Dropout):
+        super().__init__()
+        self.norm, self.drop = norm, drop
+
+    def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Stream, Any]]) -> tuple[Stream, Any]:
+        y, state = sublayer(self.norm(x))
+        return x + self.drop(y), state
+
+
+class PostNorm(PreNorm):
+    """norm(x + sublayer(x)): https://arxiv.org/abs/1706.03762"""
+
+    def forward(self, x, sublayer):
+        y, state = sublayer(x)
+        return self.norm(x + self.drop(y)), state
+
+
+class Block(nn.Module):
+    """One layer. `state` is whatever the mixer carries from one call to the next: a cache, or a hidden state."""
+
+    def __init__(
+        self,
+        mixer: MixerSpec,
+        feedforward: FeedForwardSpec,
+        norm: NormSpec,
+        replicas: int,
+        width: int,
+        dropout: float,
+        out_std: float,
+        needs: Needs,
+    ):
+        super().__init__()
+        self.around_mixer = norm.build_residual(replicas, width, dropout)
+        self.mixer = mixer.build(replicas, width, out_std, needs)
+        self.around_feedforward = norm.build_residual(replicas, width, dropout)
+        self.feedforward = feedforward.build(replicas, width, out_std)
+        self.stream = Tap()
+
+    def forward(self, x: Stream, scene: Scene, state: Any = None) -> tuple[Stream, Any]:
+        x, state = self.around_mixer(x, lambda h: self.mixer(h, scene, state))
+        x, _ = self.around_feedforward(x, lambda h: (self.feedforward(h), None))
+        return self.stream(x), state
+
+
+_NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+def _rounded(hidden: float) -> int:
+    """To a multiple of 8, which matrix units like."""
+    return max(8, round(hidden / 8) * 8)

@@ -1,0 +1,143 @@
+"""How the outputs of the heads become one vector per position.
+
+A fusion takes `[R, B, H, T, d]` and gives `[R, B, T, H·d]`; the output projection follows. What differs is in which order, and
+with which weight, the heads are laid side by side.
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headway import noise
+from headway.nn.replicated import Noisy
+from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+
+Heads = Float[Tensor, "R B H T d"]
+Fused = Float[Tensor, "R B T Hd"]
+Real = Bool[Tensor, "R B T"]
+
+
+class Fusion(Noisy):
+    """Base of all fusions: the heads side by side, in order."""
+
+    why_no_cache: str | None = None  # why a position's output cannot be kept while later tokens arrive
+
+    def forward(self, heads: Heads, real: Real | None = None) -> Fused:
+        return side_by_side(heads)
+
+
+class Concat(Spec):
+    """Heads side by side, in order. https://arxiv.org/abs/1706.03762"""
+
+    kind: Literal["concat"] = "concat"
+
+    def build(self, replicas: int, heads: int) -> Fusion:
+        return Fusion(replicas)
+
+
+class Shuffle(Spec):
+    """Heads side by side in a random order, each layer its own (case B5)."""
+
+    kind: Literal["shuffle"] = "shuffle"
+    drawn: Literal["once", "every-step"] = "once"
+    """`once`: one order per layer for the whole run (the output projection can absorb it, so it should not matter).
+    `every-step`: a new order at every training step; in evaluation the heads stand in order."""
+
+    def build(self, replicas: int, heads: int) -> Fusion:
+        return ShuffledOnce(replicas) if self.drawn == "once" else ShuffledEveryStep(replicas)
+
+
+class ShuffledOnce(Fusion):
+    def forward(self, heads, real=None):
+        return side_by_side(_reorder(heads, self.keys, step=torch.zeros_like(self.clock.step)))
+
+
+class ShuffledEveryStep(Fusion):
+    def forward(self, heads, real=None):
+        return side_by_side(_reorder(heads, self.keys, self.clock.step) if self.training else heads)
+
+
+class Shift(Spec):
+    """Head h takes the place of head h + by, the last ones come first (case B6)."""
+
+    kind: Literal["shift"] = "shift"
+    by: int = 1
+    """By how many places."""
+
+    def build(self, replicas: int, heads: int) -> Fusion:
+        return Shifted(replicas, self.by)
+
+
+class Shifted(Fusion):
+    def __init__(self, replicas: int, by: int):
+        super().__init__(replicas)
+        self.by = by
+
+    def forward(self, heads, real=None):
+        return side_by_side(heads.roll(self.by, dims=2))
+
+
+class Reweight(Spec):
+    """Each head times the Frobenius norm of its own output over the *whole sequence*, as case B7 reports it.
+
+    In a decoder this leaks: what stands at a position depends on tokens after it. It is here to be measured and caught.
+    """
+
+    kind: Literal["reweight"] = "reweight"
+    scale: Literal["share", "raw"] = "share"
+    """`share`: norms are divided by their mean over the heads, so the weights average 1. `raw`: the norm itself, which
+    grows with the length of the sequence."""
+
+    def build(self, replicas: int, heads: int) -> Fusion:
+        return Reweighted(replicas, self.scale == "share")
+
+
+class Reweighted(Fusion):
+    why_no_cache = "reweighted heads: every new token changes the norm that earlier positions were weighted by"
+
+    def __init__(self, replicas: int, share: bool):
+        super().__init__(replicas)
+        self.share = share
+
+    def forward(self, heads, real=None):
+        counted = heads if real is None else heads * real[:, :, None, :, None]  # padding has no say in the norm
+        norms = torch.linalg.vector_norm(counted, dim=(-2, -1), keepdim=True)
+        return side_by_side(heads * _weights(norms, self.share))
+
+
+class ReweightCausal(Spec):
+    """Each head times the norm of its output at the same position: the honest form of `reweight`."""
+
+    kind: Literal["reweight-causal"] = "reweight-causal"
+    scale: Literal["share", "raw"] = "share"
+    """As in `reweight`."""
+
+    def build(self, replicas: int, heads: int) -> Fusion:
+        return ReweightedByPosition(replicas, self.scale == "share")
+
+
+class ReweightedByPosition(Reweighted):
+    why_no_cache = None
+
+    def forward(self, heads, real=None):
+        norms = torch.linalg.vector_norm(heads, dim=-1, keepdim=True)
+        return side_by_side(heads * _weights(norms, self.share))
+
+
+FusionSpec = Annotated[Concat | Shuffle | Shift | Reweight | ReweightCausal, CHOSEN_BY_KIND, OR_BY_NAME]
+
+
+def side_by_side(heads: Heads) -> Fused:
+    return heads.transpose(2, 3).flatten(3)
+
+
+def _weights(norms: Float[Tensor, "R B H T1 1"], share: bool) -> Float[Tensor, "R B H T1 1"]:
+    return norms / norms.mean(2, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny) if share else norms
+
+
+def _reorder(heads: Heads, keys: Tensor, step: Tensor) -> Heads:
+    """Each replica's heads in the order of H random numbers of its own."""
+    order = noise.integers(keys, step, 2**31, heads.shape[2]).argsort(dim=-1)  # [R, H]
+    return heads.gather(2, order[:, None, :, None, None].expand_as(heads))

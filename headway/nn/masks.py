@@ -1,0 +1,83 @@
+"""Who may look where. True = may look, everywhere in Headway.
+
+A mask is an object that answers `allows(row, i, j)` for broadcasting index tensors: may query slot i of batch row `row`
+look at key slot j? The same answer serves the plain kernel (whole grids at once), the fused ones, and flex attention
+(index by index). Masks are combined with `&`. A query that may look nowhere gets zeros.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Mask:
+    """May everybody look everywhere? Subclasses say otherwise."""
+
+    def allows(self, row: Int[Tensor, "*#s"], i: Int[Tensor, "*#s"], j: Int[Tensor, "*#s"]) -> Bool[Tensor, "*?s"]:
+        raise NotImplementedError
+
+    def __and__(self, other: "Mask") -> "Mask":
+        parts = [part for mask in (self, other) for part in (mask.parts if isinstance(mask, Both) else (mask,))]
+        parts = [part for part in parts if not isinstance(part, Everything)]
+        return Both(tuple(parts)) if len(parts) > 1 else parts[0] if parts else Everything()
+
+
+@dataclass(frozen=True)
+class Everything(Mask):
+    """No restriction: an encoder without padding."""
+
+    def allows(self, row, i, j):
+        return torch.ones_like(i + j, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """No query sees what comes after it."""
+
+    def allows(self, row, i, j):
+        return j <= i
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(Mask):
+    """Nobody looks at padding. `real` is True where a key slot holds a token; replicas are folded into the rows."""
+
+    real: Bool[Tensor, "rows K"]
+
+    def allows(self, row, i, j):
+        return self.real[row, j]
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """Only slots fewer than `size` steps away; with `Causal`, the last `size` slots, one's own included."""
+
+    size: int
+
+    def allows(self, row, i, j):
+        return (i - j).abs() < self.size
+
+
+@dataclass(frozen=True)
+class Prefix(Mask):
+    """Causal, except that the first `length` slots are open to all: prefix language models, decoder-only translation."""
+
+    length: int
+
+    def allows(self, row, i, j):
+        return (j <= i) | (j < self.length)
+
+
+@dataclass(frozen=True, eq=False)
+class Both(Mask):
+    """All of these masks at once."""
+
+    parts: tuple[Mask, ...]
+
+    def allows(self, row, i, j):
+        allowed = self.parts[0].allows(row, i, j)
+        for part in self.parts[1:]:
+            allowed = allowed & part.allows(row, i, j)
+        return allowed

@@ -1,0 +1,205 @@
+"""How a model knows where a token stands. One protocol, three places where a scheme may act:
+
+    embed(x, at)              add something to the embeddings            learned, sinusoidal
+    rotate(x, at)             turn queries and keys                      rotary
+    bias(replica, head, i, j) add something to the attention scores      ALiBi, T5
+
+`at`, `i` and `j` are positions (not slots of a cache or of a padded row). `bias` is asked with broadcasting index
+tensors, or index by index from inside a compiled kernel. A new scheme is one spec and one module in this file.
+"""
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from headway.nn.replicated import Embedding, parameter
+from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+
+
+class Positions(nn.Module):
+    """Base of all schemes: does nothing anywhere."""
+
+    has_bias = False  # whether bias() is to be asked
+    bias_learns = False  # whether the bias has parameters, so that gradients must flow into it
+    limit: int | None = None  # the longest sequence the scheme can place; None = any
+
+    def embed(self, x: Float[Tensor, "R B T D"], at: Int[Tensor, "*b T"]) -> Float[Tensor, "R B T D"]:
+        return x
+
+    def rotate(self, x: Float[Tensor, "R B H T d"], at: Int[Tensor, "*b T"]) -> Float[Tensor, "R B H T d"]:
+        return x
+
+    def bias(self, replica: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class NoPositions(Spec):
+    """No positions at all: order is seen only through the causal mask. https://arxiv.org/abs/2305.19466"""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
+        return Positions()
+
+
+class Learned(Spec):
+    """A learned vector per position, added to the embeddings. https://arxiv.org/abs/1705.03122"""
+
+    kind: Literal["learned"] = "learned"
+
+    def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
+        return LearnedPositions(replicas, context, width)
+
+
+class LearnedPositions(Positions):
+    def __init__(self, replicas: int, context: int, width: int):
+        super().__init__()
+        self.limit = context
+        self.table = Embedding(replicas, context, width)
+
+    def embed(self, x, at):
+        return x + self.table(at.expand(len(x), 1, -1) if at.ndim == 1 else at)
+
+
+class Sinusoidal(Spec):
+    """Fixed sines and cosines, added to the embeddings. https://arxiv.org/abs/1706.03762"""
+
+    kind: Literal["sinusoidal"] = "sinusoidal"
+    base: float = Field(default=10000.0, gt=1)
+    """The longest wavelength is 2π times this."""
+    size: float = Field(default=0.02, gt=0)
+    """The height of the waves. Token embeddings start with a deviation of 0.02: waves of height 1 drown them at first."""
+
+    def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
+        return SinusoidalPositions(width, self.base, self.size)
+
+
+class SinusoidalPositions(Positions):
+    frequencies: Tensor
+
+    def __init__(self, width: int, base: float, size: float):
+        super().__init__()
+        self.width, self.size = width, size
+        self.register_buffer("frequencies", _frequencies(width, base), persistent=False)
+
+    def embed(self, x, at):
+        angle = at[..., None] * self.frequencies
+        waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., : self.width]
+        return x + self.size * (waves if at.ndim > 1 else waves[None, None]).to(x.dtype)
+
+
+class Alibi(Spec):
+    """A penalty on the scores that grows with the distance, steeper in some heads. https://arxiv.org/abs/2108.12409"""
+
+    kind: Literal["alibi"] = "alibi"
+
+    def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
+        return AlibiPositions(heads)
+
+
+class AlibiPositions(Positions):
+    has_bias = True
+    slopes: Tensor
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
+
+    def bias(self, replica, head, i, j):
+        return self.slopes[head] * (j - i)
+
+
+class SymmetricAlibi(Spec):
+    """ALiBi for encoders: the penalty grows in both directions."""
+
+    kind: Literal["alibi-symmetric"] = "alibi-symmetric"
+
+    def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
+        return SymmetricAlibiPositions(heads)
+
+
+class SymmetricAlibiPositions(AlibiPositions):
+    def bias(self, replica, head, i, j):
+        return -self.slopes[head] * (j - i).abs()
+
+
+class Rotary(Spec):
+    """Queries and keys are turned by an angle that grows with the position. https://arxiv.org/abs/2104.09864"""
+
+    kind: Literal["rotary"] = "rotary"
+    base: float = Field(default=10000.0, gt=1)
+    """The slowest pair of dimensions turns once in 2π times this many positions."""
+
+    def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
+        return RotaryPositions(width // heads, self.base)
+
+
+class RotaryPositions(Positions):
+    frequencies: Tensor
+
+    def __init__(self, head_width: int, base: float):
+        super().__init__()
+        self.register_buffer("frequencies", _frequencies(head_width, base), persistent=False)
+
+    def rotate(self, x, at):
+        angle = at[..., None, :, None] * self.frequencies  # [*b, 1, T, d/2]
+        cos, sin = angle.cos(), angle.sin()
+        even, odd = x[..., 0::2].float(), x[..., 1::2].float()
+        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
+        return turned.flatten(-2).to(x.dtype)
+
+
+class T5(Spec):
+    """A learned bias per head and distance; long distances share buckets. https://arxiv.org/abs/1910.10683"""
+
+    kind: Literal["t5"] = "t5"
+    buckets: int = Field(default=32, ge=4, multiple_of=4)
+    """How many distances (or ranges of distances) are told apart, both directions together."""
+    furthest: int = Field(default=128, ge=4)
+    """Everything at this distance and beyond shares the last bucket."""
+
+    def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
+        return T5Positions(replicas, heads, self.buckets, self.furthest)
+
+
+class T5Positions(Positions):
+    has_bias = True
+    bias_learns = True
+
+    def __init__(self, replicas: int, heads: int, buckets: int, furthest: int):
+        super().__init__()
+        self.buckets, self.furthest = buckets, furthest
+        self.weight = parameter(replicas, heads, buckets, std=0.02)
+
+    def bias(self, replica, head, i, j):
+        return self.weight[replica, head, self.bucket(j - i)]
+
+    def bucket(self, distance: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
+        """One half of the buckets for each direction; in it, near distances one by one, far ones by their logarithm."""
+        half = self.buckets // 2
+        exact = half // 2
+        far = distance.abs()
+        ratio = (far.clamp(min=exact) / exact).log() / math.log(max(self.furthest / exact, 1.001))
+        coarse = (exact + (ratio * (half - exact)).long()).clamp(max=half - 1)
+        return torch.where(far < exact, far, coarse) + half * (distance > 0)
+
+
+PositionSpec = Annotated[
+    NoPositions | Learned | Sinusoidal | Alibi | SymmetricAlibi | Rotary | T5, CHOSEN_BY_KIND, OR_BY_NAME
+]
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """2^(-8/n), 2^(-16/n) … for n heads, a power of two; for others the paper fills up from the series of 2n."""
+    whole = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]
+    between = [2 ** (-4 * (h + 1) / whole) for h in range(0, 2 * whole, 2)]
+    return slopes + between[: heads - whole]
+
+
+def _frequencies(width: int, base: float) -> Float[Tensor, "half"]:
+    return base ** (-torch.arange(0, width, 2).float() / width)

@@ -1,0 +1,179 @@
+"""Linear, Embedding, norms and Dropout for R replicas at once: the only modules that know what a replica is.
+
+Activations are `[R, B, T, D]` and parameters have a leading axis R: one batched matrix product serves all replicas. With
+R = 1 each module takes the plain torch path, so that an ordinary model costs what it always did.
+
+A module is built without randomness; `seed` then gives every parameter its initial value and every source of noise its
+stream, each from (the replica's seed, the name of the place) alone.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headway import noise
+
+
+class Linear(nn.Module):
+    """y = x Wᵀ + b, with its own W and b for every replica."""
+
+    def __init__(self, replicas: int, inputs: int, outputs: int, bias: bool = True, std: float = 0.02):
+        super().__init__()
+        self.weight = parameter(replicas, outputs, inputs, std=std)
+        self.bias = parameter(replicas, outputs) if bias else None
+
+    def forward(self, x: Float[Tensor, "R B T I"]) -> Float[Tensor, "R B T O"]:
+        return _multiply(x, self.weight, self.bias)
+
+
+class Embedding(nn.Module):
+    """A table of vectors per replica. `logits` uses the same table the other way round (tied output)."""
+
+    def __init__(self, replicas: int, size: int, width: int, std: float = 0.02):
+        super().__init__()
+        self.weight = parameter(replicas, size, width, std=std)
+
+    def forward(self, ids: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T D"]:
+        R, V, D = self.weight.shape
+        if R == 1:
+            return F.embedding(ids, self.weight[0])
+        # The tables stand one below the other; replica r's rows begin at r·V.
+        first = torch.arange(R, device=ids.device)[:, None, None] * V
+        return F.embedding(ids + first, self.weight.view(R * V, D))
+
+    def logits(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T V"]:
+        return _multiply(x, self.weight, None)
+
+
+class LayerNorm(nn.Module):
+    """Ba et al. 2016, https://arxiv.org/abs/1607.06450"""
+
+    def __init__(self, replicas: int, width: int, bias: bool = True):
+        super().__init__()
+        self.weight = parameter(replicas, width, value=1.0)
+        self.bias = parameter(replicas, width) if bias else None
+
+    def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
+        width = self.weight.shape[1:]
+        if len(self.weight) == 1:
+            return F.layer_norm(x, width, self.weight[0], None if self.bias is None else self.bias[0])
+        x = F.layer_norm(x, width) * self.weight[:, None, None]
+        return x if self.bias is None else x + self.bias[:, None, None]
+
+
+class RMSNorm(nn.Module):
+    """Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467"""
+
+    def __init__(self, replicas: int, width: int):
+        super().__init__()
+        self.weight = parameter(replicas, width, value=1.0)
+
+    def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
+        if len(self.weight) == 1:
+            return F.rms_norm(x, self.weight.shape[1:], self.weight[0])
+        return F.rms_norm(x, self.weight.shape[1:]) * self.weight[:, None, None]
+
+
+class Clock:
+    """Where training stands: what the noise of this forward pass depends on, beside the seed and the place."""
+
+    def __init__(self, device: torch.device):
+        self.step = torch.zeros((), dtype=torch.int32, device=device)  # a tensor, so that graphs can be replayed
+        self.first_row = 0  # of this part of the batch, when gradients are accumulated over parts
+
+    def set(self, step: int, first_row: int = 0) -> None:
+        self.step.fill_(step)
+        self.first_row = first_row
+
+
+class Noisy(nn.Module):
+    """A module that draws random numbers in training. `seed` hands it the keys of its stream and the clock."""
+
+    keys: Tensor
+    clock: Clock
+
+    def __init__(self, replicas: int):
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(replicas, 2, dtype=torch.int32), persistent=False)
+
+
+class Dropout(Noisy):
+    """Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, with one rate per replica.
+
+    The mask is a hash of (seed, place, step, index): see `headway.noise`. Rates are exact to 1/65536.
+    """
+
+    rates: Tensor
+
+    def __init__(self, replicas: int, rate: float):
+        super().__init__(replicas)
+        self.register_buffer("rates", torch.zeros(replicas), persistent=False)
+        self.set_rates([rate] * replicas)
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        self.active = any(rate > 0 for rate in rates)
+        self.rates.copy_(torch.tensor([round(rate * 65536) / 65536 for rate in rates]))
+
+    def forward(self, x: Float[Tensor, "R B *rest"]) -> Float[Tensor, "R B *rest"]:
+        if not (self.training and self.active):
+            return x
+        R, B = x.shape[:2]
+        per_row = math.prod(x.shape[2:])
+        drawn = noise.bits(self.keys, self.clock.step, B * per_row, first=self.clock.first_row * per_row)
+        threshold = (self.rates * 65536 - 32768).to(torch.int32)  # int16 runs from -32768
+        kept = (drawn >= threshold[:, None]).view(x.shape)
+        scale = (1 / (1 - self.rates)).to(x.dtype).view(R, *[1] * (x.ndim - 1))
+        return x * (kept * scale)
+
+
+def parameter(replicas: int, *shape: int, value: float = 0.0, std: float = 0.0) -> nn.Parameter:
+    """A parameter per replica that `seed` will fill with `value` + normal noise of this standard deviation."""
+    made = nn.Parameter(torch.full((replicas, *shape), value))
+    made.start = (value, std)  # pyright: ignore[reportAttributeAccessIssue]
+    return made
+
+
+@torch.no_grad()
+def seed(model: nn.Module, seeds: Sequence[int], device: torch.device | str = "cpu") -> nn.Module:
+    """Give replica r the start and the noise that belong to `seeds[r]`, and move the model to its device.
+
+    Values are drawn on the CPU, one generator per (seed, name), so they do not depend on the device, on the other
+    replicas, or on which other parameters the model has.
+    """
+    for name, p in model.named_parameters():
+        value, std = p.start  # pyright: ignore[reportAttributeAccessIssue]
+        for r, replica_seed in enumerate(seeds):
+            if std > 0:
+                p[r].normal_(value, std, generator=noise.generator(replica_seed, "start", name))
+            else:
+                p[r].fill_(value)
+    model.to(device)
+    clock = Clock(torch.device(device))
+    for name, module in model.named_modules():
+        if isinstance(module, Noisy):
+            module.keys.copy_(noise.stream_keys(seeds, name))
+            module.clock = clock
+    model.clock = clock
+    return model
+
+
+def set_dropout(model: nn.Module, rates: Sequence[float]) -> None:
+    """One dropout rate per replica, at every place where the model drops."""
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.set_rates(rates)
+
+
+def _multiply(
+    x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None
+) -> Float[Tensor, "R B T O"]:
+    R, B, T, _ = x.shape
+    if R == 1:
+        return F.linear(x, weight[0], None if bias is None else bias[0])
+    rows = x.reshape(R, B * T, -1)
+    y = rows @ weight.mT if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+    return y.view(R, B, T, -1)

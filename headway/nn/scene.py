@@ -1,0 +1,73 @@
+"""What every layer of one forward pass shares: who may look where, and what the positions say.
+
+Built once per pass by the model, so that a mask or a bias that all layers use is computed once, and only if asked for.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headway.nn.masks import Causal, Everything, Mask
+from headway.nn.positions import Positions
+
+
+@dataclass(frozen=True)
+class Scene:
+    shape: tuple[int, int, int]
+    """R, B, H"""
+    positions: Positions
+    mask: Mask
+    queries: Int[Tensor, "Q"]
+    """The slots the queries stand in: 0 … T - 1, or from the cache's length on."""
+    keys: Int[Tensor, "K"]
+    """The slots that can be seen."""
+    real: Bool[Tensor, "R B T"] | None = None
+    """Where the new slots hold tokens and not padding; None = everywhere."""
+    memory: Float[Tensor, "R B S D"] | None = None
+    """What cross attention looks at."""
+
+    @property
+    def i(self) -> Int[Tensor, "Q"]:
+        """Positions of the queries."""
+        return self.queries
+
+    @property
+    def new_j(self) -> Int[Tensor, "N"]:
+        """Positions of the keys that are not in the cache yet."""
+        return self.keys if self.memory is not None else self.queries
+
+    @property
+    def is_plainly_causal(self) -> bool:
+        """The case for which fused kernels need no mask at all."""
+        return self.mask == Causal() and len(self.queries) == len(self.keys)
+
+    @cached_property
+    def allowed(self) -> Bool[Tensor, "#R #B 1 Q K"] | None:
+        """True = may look; None = everybody may look everywhere."""
+        if isinstance(self.mask, Everything) or (self.mask == Causal() and len(self.queries) == 1):
+            return None
+        R, B, _ = self.shape
+        row = torch.arange(R * B, device=self.queries.device).view(R, B, 1, 1, 1)
+        allowed = self.mask.allows(row, self.queries[:, None], self.keys[None, :])
+        return allowed.view(*[1] * (5 - allowed.ndim), *allowed.shape)
+
+    @cached_property
+    def bias(self) -> Float[Tensor, "#R 1 H Q K"] | None:
+        """What the positions add to the scores; None = nothing."""
+        if not self.positions.has_bias:
+            return None
+        R, _, H = self.shape
+        replica = torch.arange(R, device=self.queries.device).view(R, 1, 1, 1, 1)
+        head = torch.arange(H, device=self.queries.device).view(H, 1, 1)
+        bias = self.positions.bias(replica, head, self.queries[:, None], self.keys[None, :])
+        return bias.view(*[1] * (5 - bias.ndim), *bias.shape)
+
+    @cached_property
+    def addend(self) -> Float[Tensor, "#R #B #H Q K"] | Bool[Tensor, "#R #B 1 Q K"] | None:
+        """Mask and bias as the one tensor a fused kernel takes."""
+        if self.bias is None or self.allowed is None:
+            return self.allowed if self.bias is None else self.bias
+        return torch.where(self.allowed, self.bias, -torch.inf)

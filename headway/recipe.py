@@ -1,0 +1,150 @@
+"""A recipe is the whole description of one run: data, model, training, scoring, seed.
+
+It comes from a packaged name, a YAML file or Python; `key.path=value` changes it; its hash tells recipes apart.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from headway.data.spec import DataSpec
+from headway.errors import UserError, did_you_mean
+from headway.models.language_model import LanguageModelSpec
+from headway.scoring.spec import ScoringSpec
+from headway.spec import Problem, Spec
+from headway.training.spec import TrainingSpec
+from headway.validation import ImpossibleError, validated
+from headway.yaml_tree import read_tree, read_value
+
+
+class Recipe(Spec):
+    seed: int = Field(default=0, ge=0)
+    """The start, the data order and the dropout of a run follow from this number alone."""
+    data: DataSpec = DataSpec()
+    model: LanguageModelSpec = LanguageModelSpec()
+    training: TrainingSpec = TrainingSpec()
+    scoring: ScoringSpec = ScoringSpec()
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> "Recipe":
+        if problems := list(self.all_problems()):
+            raise ImpossibleError(problems)
+        return self
+
+    def problems(self) -> Iterator[Problem]:
+        context, kind = self.model.context, self.model.positions.kind
+        if self.segment > context:
+            reason = f"segments of {self.segment} tokens do not fit a model whose context is {context}"
+            if kind == "learned":
+                reason += f", and the learned positions end at {context}"
+            yield Problem(("data.segment", "model.context"), reason)
+        elif self.scoring_segment > context and kind == "learned":
+            reason = f"learned positions end at {context}, so segments of {self.scoring_segment} cannot be scored"
+            yield Problem(("scoring.segment", "model.context"), reason)
+        if self.stride > self.scoring_segment:
+            reason = f"a stride of {self.stride} would skip tokens between segments of {self.scoring_segment}"
+            yield Problem(("scoring.stride", "scoring.segment"), reason)
+
+    @property
+    def segment(self) -> int:
+        """Tokens per training row."""
+        return self.data.segment or self.model.context
+
+    @property
+    def scoring_segment(self) -> int:
+        return self.scoring.segment or self.segment
+
+    @property
+    def stride(self) -> int:
+        return self.scoring.stride or self.scoring_segment
+
+    @property
+    def hash(self) -> str:
+        """Twelve letters that are equal for equal recipes, however they were written."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def warnings(self) -> list[str]:
+        """What is allowed but has misled people."""
+        found = []
+        if self.model.norm.placement == "post" and self.training.schedule.warmup is None:
+            found.append("post-norm without a warm-up often fails to train; set training.schedule.warmup or norm: pre")
+        if self.model.mixer.fusion.kind == "reweight":
+            found.append(
+                "reweighted heads see the future: the norm runs over the whole sequence, so this perplexity is not one"
+            )
+        if self.training.optimizer.learning_rate == 0:
+            found.append("the learning rate is 0: nothing will be learnt")
+        return found
+
+    def with_changes(self, overrides: Sequence[str]) -> "Recipe":
+        """The same recipe with `key.path=value` applied."""
+        return from_tree(self.model_dump(mode="json"), "recipe", overrides=overrides)
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe by packaged name or by path of a YAML file, with overrides applied."""
+    text, title = read_text(name)
+    tree, lines = read_tree(text, title)
+    return from_tree(tree, title, lines, overrides)
+
+
+def from_tree(
+    tree: dict[str, Any],
+    title: str,
+    lines: dict[tuple[str, ...], int] | None = None,
+    overrides: Sequence[str] = (),
+) -> Recipe:
+    changed = [_apply(tree, override) for override in overrides]
+
+    def place(path: tuple[str, ...]) -> str:
+        if any(path[: len(change)] == change for change in changed):
+            return "command line"
+        return f"{title}:{lines[path]}" if lines and path in lines else title if lines else ""
+
+    return validated(Recipe, tree, title, place)
+
+
+def packaged() -> dict[str, str]:
+    """The recipes that come with Headway: name → YAML text."""
+    folder = resources.files("headway") / "recipes"
+    return {f.name.removesuffix(".yaml"): f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}
+
+
+def read_text(name: str) -> tuple[str, str]:
+    """The YAML of a packaged recipe or of a file, and what to call it in messages."""
+    recipes = packaged()
+    if name in recipes:
+        return recipes[name], name
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or "/" in name:
+        try:
+            return path.read_text("utf-8"), path.name
+        except FileNotFoundError:
+            raise UserError(f"there is no recipe file {name}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read the recipe {name}: {error}") from None
+    raise UserError(f"there is no recipe '{name}'{did_you_mean(name, recipes)}; a file's name must end in .yaml")
+
+
+def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
+    """Set one `key.path=value` in the tree; gives the path."""
+    key, equals, text = override.partition("=")
+    path = tuple(key.strip().split("."))
+    if not equals or not all(path):
+        raise UserError(f"'{override}' is not a change; write key=value, for example model.width=256")
+    if len(path) > 1 and path[-1] == "kind":  # another kind has other settings: start it afresh
+        path = path[:-1]
+    node = tree
+    for part in path[:-1]:
+        inner = node.get(part)
+        # `positions: rotary` is short for `positions: {kind: rotary}`, which a setting can be added to.
+        node[part] = {"kind": inner} if isinstance(inner, str) else inner if isinstance(inner, dict) else {}
+        node = node[part]
+    node[path[-1]] = read_value(text)
+    return path

@@ -1,0 +1,30 @@
+"""Ctrl-C, politely: the first one asks for the step to be finished and saved, the second one means it."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Inside the block, the given function says whether Ctrl-C (or a polite kill) has come."""
+    asked = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nfinishing this step, then saving; press Ctrl-C again to drop everything", file=sys.stderr)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals reach the main thread only
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

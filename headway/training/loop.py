@@ -1,0 +1,191 @@
+"""The training loop. It knows R replicas and nothing of the model: `model.loss(batch)` gives one loss per replica.
+
+Each step: batch → losses → gradients → clip → step. Numbers stay on the device until they are due to be written. A
+replica ends when the run is over, when its loss or gradient is no longer finite, or when its patience is; ended replicas
+keep their weights and the others do not notice.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from headway.training import schedule
+from headway.training.interrupts import interruptible
+from headway.training.optimizers import Optimizer, clip
+from headway.training.setting import Setting
+from headway.training.spec import TrainingSpec
+
+Scores = dict[str, float]
+
+
+class Sampler(Protocol):
+    steps_per_epoch: int
+
+    def at(self, step: int) -> Any:
+        """The batch of this step."""
+        ...
+
+
+@dataclass
+class Standing:
+    """What is known of one replica beside its weights; saved with every checkpoint."""
+
+    ended: str | None = None
+    best_loss: float | None = None
+    best_step: int = 0
+    evaluations_since_best: int = 0
+    seconds: float = 0.0
+
+
+class Journal(Protocol):
+    """Who writes things down; `Loop` never sees a file."""
+
+    def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None: ...
+    def checkpoint(self, replica: int, step: int) -> None: ...
+    def best(self, replica: int, step: int) -> None: ...
+    def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+@dataclass
+class Loop:
+    model: nn.Module
+    optimizer: Optimizer
+    sampler: Sampler
+    spec: TrainingSpec
+    setting: Setting
+    tokens_per_step: int
+    """Of one replica."""
+    evaluate: Callable[[], list[Scores]]
+    """`split.loss` … for every replica, as the model stands."""
+    journal: Journal
+    standings: list[Standing]
+    step: int = 0
+    interrupted: bool = False
+    _pending: list[tuple[int, Tensor, Tensor, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.total = self._steps(self.spec.duration)
+        self.warmup = self._steps(self.spec.schedule.warmup) if self.spec.schedule.warmup else 0
+        self.evaluate_every = self._steps(self.spec.evaluate_every)
+        self.checkpoint_every = self._steps(self.spec.checkpoint_every)
+        self.alive = torch.tensor([s.ended is None for s in self.standings], device=self.setting.device)
+        self.loss = torch.compile(self.model.loss) if self.setting.compiled else self.model.loss
+        self._clock = (time.perf_counter(), self.step)
+
+    def run(self) -> None:
+        """Train to the end, or until Ctrl-C; afterwards everything is saved."""
+        if self.step >= self.total or not self.anyone_left:
+            return
+        with interruptible() as stop_asked:
+            self._clock = (time.perf_counter(), self.step)
+            while self.step < self.total and self.anyone_left and not self.interrupted:
+                self.take_step()
+                self.interrupted = stop_asked()
+                last = self.step == self.total or self.interrupted
+                # About once a second: the numbers leave the device, and those who diverged are noticed.
+                if last or time.perf_counter() - self._clock[0] > 1.0 or len(self._pending) >= 500:
+                    self.write_down()
+                if self.spec.evaluate_on and (last or self.step % self.evaluate_every == 0):
+                    self.score()
+                if last or self.step % self.checkpoint_every == 0 or not self.anyone_left:
+                    self.save()
+
+    @property
+    def anyone_left(self) -> bool:
+        return any(s.ended is None for s in self.standings)
+
+    def take_step(self) -> None:
+        """One update of every replica that is alive."""
+        self.model.train()
+        batch = self.sampler.at(self.step)
+        losses: Tensor | None = None
+        for k in range(self.spec.accumulate):
+            part = batch.part(k, self.spec.accumulate)
+            self.model.clock.set(self.step, part.first_row)  # pyright: ignore
+            with self.setting.autocast():
+                part_losses = self.loss(part) / self.spec.accumulate
+            part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
+            losses = part_losses.detach() if losses is None else losses + part_losses.detach()
+        assert losses is not None
+        norms = clip(self.optimizer.parameters, self.spec.clip)
+        self.alive = self.alive & losses.isfinite() & norms.isfinite()
+        rate = schedule.factor(self.spec.schedule, self.step, self.warmup, self.total)
+        self.optimizer.step(rate, self.alive)
+        for p in self.optimizer.parameters:
+            p.grad = None
+        self.step += 1
+        self._pending.append((self.step, losses, norms, rate))
+
+    def write_down(self) -> None:
+        """Bring the pending numbers to the host, write them, and end the replicas that diverged."""
+        if not self._pending:
+            return
+        steps, losses, norms, rates = zip(*self._pending, strict=True)
+        losses, norms = torch.stack(losses).tolist(), torch.stack(norms).tolist()  # the only wait for the device
+        began, from_step = self._clock
+        seconds = time.perf_counter() - began
+        tokens_per_second = (self.step - from_step) * self.tokens_per_step * len(self.standings) / max(seconds, 1e-9)
+        for r, standing in enumerate(self.standings):
+            if standing.ended is not None:
+                continue
+            standing.seconds += seconds
+            base = float(self.optimizer.rates[r])
+            lines = []
+            for step, loss, norm, rate in zip(steps, losses, norms, rates, strict=True):
+                if not _finite(loss[r]) or not _finite(norm[r]):
+                    standing.ended = f"diverged at step {step}: the {'loss' if not _finite(loss[r]) else 'gradient'}"
+                    standing.ended += " is no longer a finite number"
+                    lines.append({"step": step, "ended": standing.ended})
+                    break
+                lines.append({"step": step, "loss": loss[r], "norm": norm[r], "rate": base * rate})
+            self.journal.metrics(r, lines)
+            if standing.ended:
+                self.journal.message(f"replica {r} {standing.ended}; the others go on")
+                self.journal.checkpoint(r, self.step)
+        self.journal.progress(self.step, losses[-1], tokens_per_second)
+        self._pending.clear()
+        self._clock = (time.perf_counter(), self.step)
+
+    def score(self) -> None:
+        """Evaluate every replica; note the best; end those whose patience is over."""
+        self.write_down()
+        self.model.eval()
+        with torch.no_grad(), self.setting.autocast():
+            all_scores = self.evaluate()
+        for r, (scores, standing) in enumerate(zip(all_scores, self.standings, strict=True)):
+            if standing.ended is not None:
+                continue
+            self.journal.metrics(r, [{"step": self.step, "scores": scores}])
+            loss = scores[f"{self.spec.evaluate_on[0]}.loss"]
+            if standing.best_loss is None or loss < standing.best_loss:
+                standing.best_loss, standing.best_step, standing.evaluations_since_best = loss, self.step, 0
+                if self.spec.keep_best:
+                    self.journal.best(r, self.step)
+            else:
+                standing.evaluations_since_best += 1
+            if self.spec.patience and standing.evaluations_since_best >= self.spec.patience:
+                standing.ended = f"stopped at step {self.step}: no new lowest loss in {self.spec.patience} evaluations"
+                self.alive[r] = False
+                self.journal.metrics(r, [{"step": self.step, "ended": standing.ended}])
+                self.journal.message(f"replica {r} {standing.ended} (best {standing.best_loss:.4f})")
+                self.journal.checkpoint(r, self.step)
+        self._clock = (time.perf_counter(), self.step)
+
+    def save(self) -> None:
+        self.write_down()
+        for r, standing in enumerate(self.standings):
+            if standing.ended is None:
+                self.journal.checkpoint(r, self.step)
+        self._clock = (time.perf_counter(), self.step)
+
+    def _steps(self, duration: schedule.Duration) -> int:
+        return duration.in_steps(self.sampler.steps_per_epoch, self.tokens_per_step)
+
+
+def _finite(x: float) -> bool:
+    return abs(x) < float("inf")  # False for NaN too

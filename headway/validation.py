@@ -1,0 +1,131 @@
+"""From a tree of plain values to a spec, or to one message with everything that is wrong in it.
+
+A validator stops looking into a part once a piece of it is wrong. Here each wrong piece is noted, left out, and the rest
+looked at again, so that unknown keys, wrong types and impossible combinations all come at once.
+"""
+
+import copy
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from headway.errors import UserError, did_you_mean
+from headway.spec import Problem, Spec
+
+S = TypeVar("S", bound=Spec)
+Path = tuple[str, ...]
+
+
+class ImpossibleError(UserError):
+    """Every value alone is valid, but they do not go together."""
+
+    def __init__(self, problems: list[Problem]):
+        super().__init__("\n".join(f"{', '.join(p.keys)}: {p.reason}" for p in problems))
+        self.problems = problems
+
+
+def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[Path], str]) -> S:
+    """`place` says where a key was given, for the message: 'recipe.yaml:12', 'command line'."""
+    tree, complaints, left_out = copy.deepcopy(tree), [], set()
+    for _ in range(100):
+        try:
+            made = cls.model_validate(tree)
+        except ImpossibleError as error:
+            # A combination with a key that was left out compares with a default nobody asked for.
+            real = [p for p in error.problems if not left_out.intersection(p.keys)]
+            complaints += [_line(place, tuple(p.keys[0].split(".")), ", ".join(p.keys), p.reason) for p in real]
+            break
+        except ValidationError as error:
+            for detail in error.errors():
+                path, value = _find(tree, detail["loc"])
+                complaint = _line(place, path, ".".join(path), _reason(cls, path, value, detail))
+                if complaint not in complaints:
+                    complaints.append(complaint)
+                left_out.add(".".join(path))
+                _leave_out(tree, path)
+        else:
+            if not complaints:
+                return made
+            break
+    count = "one thing is wrong" if len(complaints) == 1 else f"{len(complaints)} things are wrong"
+    raise UserError(f"{title}: {count}\n" + "\n".join(f"  {c}" for c in complaints))
+
+
+def known_keys(cls: type[Spec], prefix: str = "") -> Iterator[str]:
+    """Every dotted key a recipe of this class may have, over all variants."""
+    for name, field in cls.model_fields.items():
+        yield prefix + name
+        for inner in _specs_in(field.annotation):
+            yield from known_keys(inner, f"{prefix}{name}.")
+
+
+def _line(place: Callable[[Path], str], path: Path, shown: str, reason: str) -> str:
+    where = place(path)
+    return f"{where + ': ' if where else ''}{shown}: {reason}"
+
+
+def _reason(cls: type[Spec], path: Path, value: Any, detail: ErrorDetails) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        *parents, name = path
+        keys = list(known_keys(cls))
+        parent = "".join(f"{p}." for p in parents)
+        siblings = [k.removeprefix(parent) for k in keys if k.startswith(parent) and "." not in k.removeprefix(parent)]
+        hint = did_you_mean(name, siblings)
+        elsewhere = [k for k in keys if k.rsplit(".", 1)[-1] == name]
+        if elsewhere and "did you mean" not in hint:
+            hint = f"; did you mean '{elsewhere[0]}'?"
+        return f"unknown key{hint}"
+    if kind == "union_tag_invalid":
+        tags = [tag.strip("' ") for tag in str(context["expected_tags"]).split(",")]
+        return f"there is no '{context['tag']}' here{did_you_mean(str(context['tag']), tags)}"
+    if kind == "literal_error":
+        choices = [c.strip("' ") for c in str(context["expected"]).replace(" or ", ", ").split(",")]
+        return f"expected {context['expected']}, not {value!r}{_only_hint(str(value), choices)}"
+    text = detail["msg"]
+    text = text.removeprefix("Input should be ")
+    text = f"expected {text}" if text != detail["msg"] else text[0].lower() + text[1:]
+    return f"{text}, not {value!r}" if not text.endswith("?") else text
+
+
+def _only_hint(given: str, known: list[str]) -> str:
+    hint = did_you_mean(given, known)
+    return hint if "did you mean" in hint else ""
+
+
+def _find(tree: Any, location: tuple[int | str, ...]) -> tuple[Path, Any]:
+    """The path in what the user wrote. Locations of a union also name the chosen variant, which nobody wrote."""
+    path, node = [], tree
+    for part in location:
+        if isinstance(node, dict) and part in node:
+            node = node[part]
+            path.append(str(part))
+        elif isinstance(node, list) and isinstance(part, int):
+            node = node[part]
+            path.append(str(part))
+    return tuple(path), node
+
+
+def _leave_out(tree: dict[str, Any], path: Path) -> None:
+    node: Any = tree
+    for part in path[:-1]:
+        if isinstance(node, list):  # a list is judged, and left out, as a whole
+            break
+        if isinstance(node[part], list):
+            path = (*path[: path.index(part)], part)
+            break
+        node = node[part]
+    if isinstance(node, dict) and path:
+        node.pop(path[-1], None)
+
+
+def _specs_in(annotation: Any) -> Iterator[type[Spec]]:
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        yield annotation
+    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) in (typing.Union, typing.Annotated):
+        for inner in typing.get_args(annotation):
+            yield from _specs_in(inner)
