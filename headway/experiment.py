@@ -1,7 +1,7 @@
 """From recipes to finished runs: data → model → loop → run folders → scores.
 
-`train` takes one recipe or several that differ only in what replicas may differ in, and trains them as one population. Each
-member gets a run folder of its own, the same as if it had been trained alone.
+`train` takes one recipe or several that differ only in what replicas may differ in, and trains them as one population.
+Each member gets a run folder of its own, the same as if it had been trained alone.
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,9 @@ def train(
 def check_population(recipes: Sequence[Recipe]) -> None:
     """All members must agree in every key but those that may vary."""
     first = _flat(recipes[0].model_dump(mode="json"))
-    differing = {key for r in recipes[1:] for key, value in _flat(r.model_dump(mode="json")).items() if value != first.get(key)}
+    differing = {
+        key for r in recipes[1:] for key, value in _flat(r.model_dump(mode="json")).items() if value != first.get(key)
+    }
     if wrong := sorted(differing - set(MAY_VARY)):
         raise UserError(
             f"these recipes cannot be trained as one population: they differ in {', '.join(wrong)}; "

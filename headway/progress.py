@@ -40,7 +40,8 @@ class Lines(Reporter):
             return
         self.last_line = now
         left = (now - self.began) / max(1, step - self.first_step) * (self.total - step)
-        self.say(f"step {step:,}/{self.total:,}  loss {_spread(losses)}  {tokens_per_second:,.0f} tokens/s  {_time(left)} left")
+        speed = f"{tokens_per_second:,.0f} tokens/s"
+        self.say(f"step {step:,}/{self.total:,}  loss {_spread(losses)}  {speed}  {_time(left)} left")
 
     def scores(self, name: str, step: int, scores: dict[str, float]) -> None:
         self.say(f"step {step:,}  {name}  " + "  ".join(f"{key} {value:.4f}" for key, value in scores.items()))

@@ -103,8 +103,8 @@ def from_tree(
     changed = [_apply(tree, override) for override in overrides]
 
     def place(path: tuple[str, ...]) -> str:
-        if any(path[: len(change)] == change for change in changed):
-            return "command line"
+        if any(path[: len(change)] == change or change[: len(path)] == path for change in changed):
+            return "command line" if not lines or path not in lines else f"{title}:{lines[path]} or command line"
         return f"{title}:{lines[path]}" if lines and path in lines else title if lines else ""
 
     return validated(Recipe, tree, title, place)
@@ -135,7 +135,7 @@ def read_text(name: str) -> tuple[str, str]:
 def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
     """Set one `key.path=value` in the tree; gives the path."""
     key, equals, text = override.partition("=")
-    path = tuple(key.strip().split("."))
+    path = key.strip().split(".")
     if not equals or not all(path):
         raise UserError(f"'{override}' is not a change; write key=value, for example model.width=256")
     if len(path) > 1 and path[-1] == "kind":  # another kind has other settings: start it afresh
@@ -147,4 +147,4 @@ def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
         node[part] = {"kind": inner} if isinstance(inner, str) else inner if isinstance(inner, dict) else {}
         node = node[part]
     node[path[-1]] = read_value(text)
-    return path
+    return tuple(path)

@@ -15,6 +15,21 @@ def annotated(recipe: Recipe) -> str:
     return "\n".join(_lines(recipe, 0)) + "\n"
 
 
+def head_comment(text: str) -> str:
+    """The comment a recipe file begins with: what it is, its command, what to expect."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line + "\n")
+    return "".join(lines)
+
+
+def first_sentence(text: str) -> str:
+    """The first line of the head comment."""
+    return head_comment(text).partition("\n")[0].lstrip("# ")
+
+
 def _lines(spec: Spec, depth: int) -> list[str]:
     indent, found = "  " * depth, []
     for name, field in type(spec).model_fields.items():

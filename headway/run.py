@@ -142,7 +142,9 @@ class Run:
         if which != "last":
             steps = checkpoints.saved_steps(home)
             if not which.isdigit() or int(which) not in steps:
-                raise UserError(f"{self.name} has no checkpoint '{which}'; there are: last, {', '.join(map(str, steps))}")
+                raise UserError(
+                    f"{self.name} has no checkpoint '{which}'; there are: last, {', '.join(map(str, steps))}"
+                )
             return checkpoints.load(checkpoints.step_folder(home, int(which)))
         found = next(self.good_checkpoints(), None)
         if found is None:

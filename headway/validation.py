@@ -1,7 +1,7 @@
 """From a tree of plain values to a spec, or to one message with everything that is wrong in it.
 
-A validator stops looking into a part once a piece of it is wrong. Here each wrong piece is noted, left out, and the rest
-looked at again, so that unknown keys, wrong types and impossible combinations all come at once.
+A validator stops looking into a part once a piece of it is wrong. Here each wrong piece is noted, left out, and the
+rest looked at again, so that unknown keys, wrong types and impossible combinations all come at once.
 """
 
 import copy
@@ -99,13 +99,11 @@ def _only_hint(given: str, known: list[str]) -> str:
 
 def _find(tree: Any, location: tuple[int | str, ...]) -> tuple[Path, Any]:
     """The path in what the user wrote. Locations of a union also name the chosen variant, which nobody wrote."""
-    path, node = [], tree
+    path: list[str] = []
+    node: Any = tree
     for part in location:
-        if isinstance(node, dict) and part in node:
-            node = node[part]
-            path.append(str(part))
-        elif isinstance(node, list) and isinstance(part, int):
-            node = node[part]
+        if isinstance(node, dict | list) and (part in node if isinstance(node, dict) else isinstance(part, int)):
+            node = node[part]  # pyright: ignore
             path.append(str(part))
     return tuple(path), node
 

@@ -1,7 +1,7 @@
 """YAML as recipes use it: plain values, and the line every key stands on.
 
-Differs from PyYAML's defaults where those surprise people: `1e-3` is a number, `no` and `off` are words, and a key that is
-given twice is an error.
+Differs from PyYAML's defaults where those surprise people: `1e-3` is a number, `no` and `off` are words, and a key that
+is given twice is an error.
 """
 
 import re
@@ -23,7 +23,9 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|Tr
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9][0-9_]*$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"^(?:[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf)|\.(?:nan|NaN)|nan)$"),
+    re.compile(
+        r"^(?:[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf)|\.(?:nan|NaN)|nan)$"
+    ),
     list("-+0123456789.n"),
 )
 

@@ -16,7 +16,7 @@ class DataSpec(Spec):
     """python-docs (made from the running Python's documentation); wikitext-2, tinyshakespeare or cse256-speeches (from
     the folder that HEADWAY_DATA names); or files, with a path."""
     path: str | None = None
-    """For source: files. A text file (.gz too), whose end becomes `valid`; or a folder with train, valid and test files."""
+    """For source: files. A text file (.gz too), whose end becomes `valid`; or a folder of train, valid, test files."""
     valid_fraction: float = Field(default=0.1, gt=0, lt=1)
     """How much of the end of a single file becomes `valid`."""
     tokenizer: TokenizerSpec = Char()

@@ -19,9 +19,10 @@ from headway.errors import UserError
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, MixerSpec, NormSpec
+from headway.nn.heads import Fusion
 from headway.nn.masks import Causal, Mask, Window
 from headway.nn.positions import Learned, PositionSpec
-from headway.nn.replicated import Clock, Dropout, Embedding, Linear, seed
+from headway.nn.replicated import Dropout, Embedding, Linear, Trainable, seed
 from headway.nn.scene import Scene
 from headway.nn.taps import Tap
 from headway.spec import Problem, Spec
@@ -65,9 +66,7 @@ class LanguageModelSpec(Spec):
         return model
 
 
-class LanguageModel(nn.Module):
-    clock: Clock
-
+class LanguageModel(Trainable):
     def __init__(self, spec: LanguageModelSpec, vocabulary: int, replicas: int, device: str = "cpu"):
         super().__init__()
         self.spec, self.replicas, self.vocabulary = spec, replicas, vocabulary
@@ -89,7 +88,7 @@ class LanguageModel(nn.Module):
     @property
     def why_no_cache(self) -> str | None:
         """Why sampling has to compute everything again for every token, or None."""
-        return next((reason for layer in self.layers if (reason := layer.mixer.why_no_cache)), None)
+        return next((m.why_no_cache for m in self.modules() if isinstance(m, Fusion) and m.why_no_cache), None)
 
     def forward(self, ids: Int[Tensor, "R B T"], state: State | None = None) -> tuple[Float[Tensor, "R B T V"], State]:
         """The scores of the next token after each token, and the state to go on from."""

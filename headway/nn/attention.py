@@ -52,7 +52,7 @@ class AttentionSpec(Spec):
     window: int | None = Field(default=None, ge=1)
     """See only this many slots, one's own included; null = all."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Of the attention weights. Only the plain backend can do it, since fused kernels draw from one stream for all replicas."""
+    """Of the attention weights. Only the plain backend can: fused kernels draw from one stream for all replicas."""
     bias: bool = True
     """Whether the projections add a bias."""
     backend: BackendName = "auto"
@@ -120,10 +120,6 @@ class Attention(nn.Module):
         self.fusion = spec.fusion.build(replicas, spec.heads)
         self.output = Linear(replicas, width, width, bias=spec.bias, std=out_std)
         self.queries, self.keys, self.values, self.weights, self.mixed = Tap(), Tap(), Tap(), Tap(), Tap()
-
-    @property
-    def why_no_cache(self) -> str | None:
-        return self.fusion.why_no_cache
 
     def forward(
         self, x: Float[Tensor, "R B T D"], scene: Scene, state: Cache | None = None

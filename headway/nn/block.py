@@ -1,7 +1,7 @@
 """A layer of the stack: a mixer that moves information between positions, a feed-forward net that works on each.
 
-Where the norm stands is an object too: `pre` normalises what a sublayer reads and leaves the residual stream alone, `post`
-normalises the stream after each addition (the original, which needs a warm-up).
+Where the norm stands is an object too: `pre` normalises what a sublayer reads and leaves the residual stream alone,
+`post` normalises the stream after each addition (the original, which needs a warm-up).
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """How the outputs of the heads become one vector per position.
 
-A fusion takes `[R, B, H, T, d]` and gives `[R, B, T, H·d]`; the output projection follows. What differs is in which order, and
-with which weight, the heads are laid side by side.
+A fusion takes `[R, B, H, T, d]` and gives `[R, B, T, H·d]`; the output projection follows. What differs is in which
+order, and with which weight, the heads are laid side by side.
 """
 
 from typing import Annotated, Literal

@@ -15,7 +15,7 @@ from torch import Tensor
 class Mask:
     """May everybody look everywhere? Subclasses say otherwise."""
 
-    def allows(self, row: Int[Tensor, "*#s"], i: Int[Tensor, "*#s"], j: Int[Tensor, "*#s"]) -> Bool[Tensor, "*?s"]:
+    def allows(self, row: Int[Tensor, "..."], i: Int[Tensor, "..."], j: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         raise NotImplementedError
 
     def __and__(self, other: "Mask") -> "Mask":
@@ -62,7 +62,7 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """Causal, except that the first `length` slots are open to all: prefix language models, decoder-only translation."""
+    """Causal, except that the first `length` slots are open to all: decoder-only translation, for one."""
 
     length: int
 

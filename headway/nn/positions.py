@@ -72,7 +72,7 @@ class Sinusoidal(Spec):
     base: float = Field(default=10000.0, gt=1)
     """The longest wavelength is 2π times this."""
     size: float = Field(default=0.02, gt=0)
-    """The height of the waves. Token embeddings start with a deviation of 0.02: waves of height 1 drown them at first."""
+    """The height of the waves. Token embeddings start with a deviation of 0.02: waves of height 1 drown them."""
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return SinusoidalPositions(width, self.base, self.size)

@@ -1,7 +1,7 @@
 """Linear, Embedding, norms and Dropout for R replicas at once: the only modules that know what a replica is.
 
-Activations are `[R, B, T, D]` and parameters have a leading axis R: one batched matrix product serves all replicas. With
-R = 1 each module takes the plain torch path, so that an ordinary model costs what it always did.
+Activations are `[R, B, T, D]` and parameters have a leading axis R: one batched matrix product serves all replicas.
+With R = 1 each module takes the plain torch path, so that an ordinary model costs what it always did.
 
 A module is built without randomness; `seed` then gives every parameter its initial value and every source of noise its
 stream, each from (the replica's seed, the name of the place) alone.
@@ -9,6 +9,7 @@ stream, each from (the replica's seed, the name of the place) alone.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -101,6 +102,17 @@ class Noisy(nn.Module):
         self.register_buffer("keys", torch.zeros(replicas, 2, dtype=torch.int32), persistent=False)
 
 
+class Trainable(nn.Module):
+    """What the training loop knows of a model."""
+
+    replicas: int
+    clock: Clock
+
+    def loss(self, batch: Any) -> Float[Tensor, "R"]:
+        """What training lowers: one number per replica."""
+        raise NotImplementedError
+
+
 class Dropout(Noisy):
     """Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, with one rate per replica.
 
@@ -138,7 +150,7 @@ def parameter(replicas: int, *shape: int, value: float = 0.0, std: float = 0.0) 
 
 
 @torch.no_grad()
-def seed(model: nn.Module, seeds: Sequence[int], device: torch.device | str = "cpu") -> nn.Module:
+def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
     """Give replica r the start and the noise that belong to `seeds[r]`, and move the model to its device.
 
     Values are drawn on the CPU, one generator per (seed, name), so they do not depend on the device, on the other
@@ -158,7 +170,6 @@ def seed(model: nn.Module, seeds: Sequence[int], device: torch.device | str = "c
             module.keys.copy_(noise.stream_keys(seeds, name))
             module.clock = clock
     model.clock = clock
-    return model
 
 
 def set_dropout(model: nn.Module, rates: Sequence[float]) -> None:

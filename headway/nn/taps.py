@@ -1,7 +1,7 @@
 """Names of internals as an API.
 
-A `Tap` is an identity with a name: `layers.3.mixer.queries` is where the queries of the fourth layer flow by. Watching taps
-needs no change to the model, and costs nothing when nobody watches:
+A `Tap` is an identity with a name: `layers.3.mixer.queries` is where the queries of the fourth layer flow by. Watching
+taps needs no change to the model, and costs nothing when nobody watches:
 
     with watch(model, "layers.0.mixer.weights", "logits") as seen:
         model(ids)

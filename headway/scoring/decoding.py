@@ -23,8 +23,8 @@ def sample(
 ) -> Iterator[int]:
     """`tokens` ids that follow the prompt, as they are drawn. With or without the cache, the same ids.
 
-    When the context is full, its older half is forgotten. (Forgetting one token at a time would move every other token to a
-    new position, and nothing could be kept in the cache.)
+    When the context is full, its older half is forgotten. (Forgetting one token at a time would move every other token
+    to a new position, and nothing could be kept in the cache.)
     """
     context = model.spec.context
     if len(prompt) == 0:

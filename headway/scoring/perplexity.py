@@ -1,8 +1,8 @@
 """How surprised a language model is: nats per token, perplexity per token and per word, bits per byte.
 
-A text is read through a window of `segment` tokens that moves by `stride`. In every window only the tokens no window before
-it has scored are counted, so each token counts exactly once, with at least segment - stride tokens of context (but for
-the first window). The very first token of a text has nothing before it and is not scored.
+A text is read through a window of `segment` tokens that moves by `stride`. In every window only the tokens no window
+before it has scored are counted, so each token counts exactly once, with at least segment - stride tokens of context
+(but for the first window). The very first token of a text has nothing before it and is not scored.
 """
 
 import math
@@ -77,7 +77,7 @@ class Surprise:
     token_kind: str
 
     def scores(self, split: str) -> list[Score]:
-        """`split.loss`, `.perplexity`, `.perplexity_per_word`, `.bits_per_byte`, each with the whole truth beside it."""
+        """`split.loss`, `.perplexity`, `.perplexity_per_word`, `.bits_per_byte`, each with what it is."""
         how = f"{split} · {self.tokens:,} tokens · segment {self.segment}, stride {self.stride}, no state carried"
         per_token, per_word = self.nats / self.tokens, self.nats / max(1, self.words)
         return [

@@ -13,4 +13,4 @@ class ScoringSpec(Spec):
     segment: int | None = Field(default=None, ge=1)
     """Tokens the model sees at once; null = data.segment. Longer than in training asks for extrapolation."""
     stride: int | None = Field(default=None, ge=1)
-    """How far the window moves: only this many tokens of a segment are scored, the others are context; null = segment."""
+    """How far the window moves: this many tokens of a segment are scored, the others are context; null = segment."""

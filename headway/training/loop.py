@@ -1,8 +1,8 @@
 """The training loop. It knows R replicas and nothing of the model: `model.loss(batch)` gives one loss per replica.
 
 Each step: batch → losses → gradients → clip → step. Numbers stay on the device until they are due to be written. A
-replica ends when the run is over, when its loss or gradient is no longer finite, or when its patience is; ended replicas
-keep their weights and the others do not notice.
+replica ends when the run is over, when its loss or gradient is no longer finite, or when its patience is; ended
+replicas keep their weights and the others do not notice.
 """
 
 import time
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from headway.nn.replicated import Trainable
 from headway.training import schedule
 from headway.training.interrupts import interruptible
 from headway.training.optimizers import Optimizer, clip
@@ -53,7 +54,7 @@ class Journal(Protocol):
 
 @dataclass
 class Loop:
-    model: nn.Module
+    model: Trainable
     optimizer: Optimizer
     sampler: Sampler
     spec: TrainingSpec
@@ -106,7 +107,7 @@ class Loop:
         losses: Tensor | None = None
         for k in range(self.spec.accumulate):
             part = batch.part(k, self.spec.accumulate)
-            self.model.clock.set(self.step, part.first_row)  # pyright: ignore
+            self.model.clock.set(self.step, part.first_row)
             with self.setting.autocast():
                 part_losses = self.loss(part) / self.spec.accumulate
             part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only

@@ -4,6 +4,9 @@ At R = 1 they take the steps that torch.optim takes. Parameters are `[R, …]`, 
 elementwise, so no replica can touch another; one that is no longer alive is left exactly as it is.
 """
 
+# pyright: reportPrivateImportUsage=false
+# (torch._foreach_* has no public name, but is what torch.optim itself is made of.)
+
 import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -31,7 +34,9 @@ class AdamW(Spec):
     epsilon: float = Field(default=1e-8, gt=0)
     """Keeps the division finite."""
 
-    def build(self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]) -> "Optimizer":
+    def build(
+        self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
+    ) -> "Optimizer":
         return AdamWOptimizer(self, parameters, rates, decays)
 
 
@@ -48,7 +53,9 @@ class Sgd(Spec):
     nesterov: bool = False
     """Look ahead along the momentum."""
 
-    def build(self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]) -> "Optimizer":
+    def build(
+        self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
+    ) -> "Optimizer":
         return SgdOptimizer(self, parameters, rates, decays)
 
 
@@ -63,7 +70,9 @@ class Adagrad(Spec):
     epsilon: float = Field(default=1e-10, gt=0)
     """Keeps the division finite."""
 
-    def build(self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]) -> "Optimizer":
+    def build(
+        self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
+    ) -> "Optimizer":
         return AdagradOptimizer(self, parameters, rates, decays)
 
 
@@ -76,7 +85,8 @@ class Optimizer:
     memories: tuple[str, ...] = ()
 
     def __init__(self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]):
-        self.names, self.parameters = list(parameters), list(parameters.values())
+        self.names: list[str] = list(parameters)
+        self.parameters: list[Tensor] = list(parameters.values())
         device = self.parameters[0].device
         self.rates = torch.tensor(rates, device=device)
         self.decays = torch.tensor(decays, device=device)
@@ -91,7 +101,7 @@ class Optimizer:
         """One step at `factor` × each replica's rate, for the replicas that are alive."""
         self.steps += 1
         rates = self.rates * factor * alive
-        # A dead replica's gradients may be NaN, and NaN × 0 is NaN. (Asking is free on a CPU; a GPU would have to wait.)
+        # A dead replica's gradients may be NaN, and NaN × 0 is NaN. (Asking is free on a CPU; a GPU would wait.)
         if alive.is_cuda or not alive.all():
             for p in self.parameters:
                 assert p.grad is not None
@@ -100,7 +110,7 @@ class Optimizer:
         updates = self.update(gradients, rates)
         torch._foreach_sub_(self.parameters, [u * _like(rates, u) for u in updates])
 
-    def update(self, gradients: list[Tensor], rates: Float[Tensor, "R"]) -> list[Tensor]:
+    def update(self, gradients: list[Tensor], rates: Float[Tensor, "R"]) -> Sequence[Tensor]:
         """The direction to walk against, for every parameter; may decay the parameters or the gradients."""
         raise NotImplementedError
 
@@ -179,7 +189,7 @@ class AdagradOptimizer(Optimizer):
 
 
 @torch.no_grad()
-def clip(parameters: Sequence[nn.Parameter], limit: float | None) -> Float[Tensor, "R"]:
+def clip(parameters: Sequence[Tensor], limit: float | None) -> Float[Tensor, "R"]:
     """Scale each replica's gradient down to the norm `limit`; gives the norms before."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])

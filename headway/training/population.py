@@ -1,6 +1,7 @@
 """R replicas trained as one: the model and optimizer they share, and each one's own slice of them.
 
-A slice has no replica axis and says nothing of the others, so a run can leave a population, or join one, at any checkpoint.
+A slice has no replica axis and says nothing of the others, so a run can leave a population, or join one, at any
+checkpoint.
 """
 
 from dataclasses import asdict

@@ -27,7 +27,7 @@ class TrainingSpec(Spec):
     """The longest gradient, per replica; null = no limit."""
     evaluate_every: Duration = Duration(250, "steps")
     """How often to score during training. The last step is always scored."""
-    evaluate_on: list[str] = ["valid"]
+    evaluate_on: list[str] = Field(default=["valid"])
     """The splits to score during training; the first is the one `best` and `patience` go by. [] = none."""
     evaluate_tokens: int | None = Field(default=20000, ge=1)
     """At most this many tokens of each split during training, so that curves cost little; null = all. The scores after

@@ -19,7 +19,7 @@ def test_targets_are_the_next_tokens(spec: BatchSpec, length: int, segment: int,
     assert made.inputs.shape == made.targets.shape == (2, batch, segment)
     assert made.inputs.dtype == made.targets.dtype == torch.int64
     assert torch.equal(made.targets, made.inputs + 1)
-    assert 0 <= made.inputs.min() and made.targets.max() < length
+    assert made.inputs.min() >= 0 and made.targets.max() < length
     again = sampler.at(step)
     assert torch.equal(made.inputs, again.inputs) and made.begins == again.begins
 

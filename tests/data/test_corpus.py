@@ -74,7 +74,7 @@ def test_found_by_content_not_by_name(kept: Path, file: Path, tokenised: list[st
     load("files", str(file), 0.1, Word())
     load("files", str(file), 0.1, Word(lower=True))
     assert len(tokenised) == 4
-    file.write_text(LINES + "one more line\n")
+    file.write_text(LINES + "and of the text\n")
     load("files", str(file), 0.1, Char())
     assert len(tokenised) == 5
 

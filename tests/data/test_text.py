@@ -165,11 +165,11 @@ def test_lower_case():
 
 def test_byte_pairs_write_any_text_and_show_it():
     tokenizer = LEARNT[repr(Bpe(size=400))]
-    ids = tokenizer.encode("times of\n\tтень").ids
+    ids = tokenizer.encode(" times of\n\tтень").ids
     shown = tokenizer.pieces(ids)
-    assert shown[:4] == ["times", "␣of", "↵", "⇥"]
+    assert shown[:4] == ["␣times", "␣of", "↵", "⇥"]
     assert shown[4:6] == [r"\xd1", r"\x82"]
-    assert tokenizer.decode(ids[:5]) == "times of\n\t�"
+    assert tokenizer.decode(ids[:5]) == " times of\n\t�"
     assert tokenizer.size <= 400
 
 

@@ -2,8 +2,8 @@
 
 The text is that of the docstrings and help topics of the Python that is running, so it differs a little from one Python
 version to the next and is always the same for one. Sources are parsed, not imported: importing all of the standard
-library opens browsers (antigravity), prints poems (this) and needs a display. Only a few modules that are written in C,
-and so have no source to parse, are imported; they are named below and do nothing when imported.
+library opens browsers (antigravity), prints poems (this) and needs a display. Only modules that are written in C,
+and so have no source, are imported: a list of harmless ones, in a process of its own (`live_docs.py`).
 
 What is held out is whole documents (a module, a help topic), chosen by a hash of the name. Text is dropped where
 it is said for the second time, paragraph by paragraph, so nothing in valid or test was read in training.
@@ -11,33 +11,24 @@ it is said for the second time, paragraph by paragraph, so nothing in valid or t
 
 import ast
 import hashlib
-import importlib
-import inspect
 import json
 import re
+import subprocess
 import sys
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 from headway.data import cache
+from headway.errors import UserError
 
 HELD_OUT_PERCENT = {"valid": 5, "test": 5}
 
+_LIVE_DOCS = Path(__file__).with_name("live_docs.py")
+
 # Tests are not documentation, installed packages are not the standard library, and turtledemo is hardly English.
 _SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
-
-# fmt: off
-_WRITTEN_IN_C = (
-    "_bisect", "_bz2", "_codecs", "_collections", "_csv", "_ctypes", "_curses", "_datetime", "_elementtree",
-    "_functools", "_hashlib", "_heapq", "_io", "_json", "_locale", "_lsprof", "_lzma", "_operator", "_pickle",
-    "_random", "_socket", "_sqlite3", "_sre", "_ssl", "_struct", "_thread", "_tracemalloc", "_weakref", "array",
-    "atexit", "binascii", "builtins", "cmath", "errno", "fcntl", "gc", "grp", "itertools", "marshal", "math", "mmap",
-    "nt", "posix", "pwd", "pyexpat", "resource", "select", "sys", "syslog", "termios", "time", "unicodedata", "zlib",
-)
-# fmt: on
 
 # Typographers' signs have a plain equivalent; the few other letters beyond ASCII would each be seen once or twice.
 _PLAIN = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "…": "...", "—": "--", "–": "-", "\xa0": " "})
@@ -47,9 +38,10 @@ _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 
 def splits() -> dict[str, str]:
     """Train, valid and test. Made once for each Python, which takes some seconds, and kept."""
-    # Hashing this file makes an entry that an earlier Headway wrote count as absent.
-    made_by = hashlib.sha256(f"{sys.version}\n{_library()}\n".encode() + Path(__file__).read_bytes()).hexdigest()
-    name = f"python-docs-{made_by[:32]}"
+    made_by = hashlib.sha256(f"{sys.version}\n{_library()}\n".encode())
+    for program in (Path(__file__), _LIVE_DOCS):
+        made_by.update(program.read_bytes())  # what an earlier Headway kept has another name
+    name = f"python-docs-{made_by.hexdigest()[:32]}"
     if kept := cache.fetch(name):
         return json.loads(kept)
     made = make_splits()
@@ -121,27 +113,15 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
 def _modules_in_c() -> Iterator[tuple[str, list[str]]]:
     """Modules without source, as far as this Python has them."""
-    for name in _WRITTEN_IN_C:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                module = importlib.import_module(name)
-        except ImportError:
-            continue  # not on this platform, or built without
-        yield name, list(_live_docstrings(module))
-
-
-def _live_docstrings(module: ModuleType) -> Iterator[str]:
-    """Docstrings of a module, its functions and types, and the types' methods, by name."""
-    members = [value for name, value in sorted(vars(module).items()) if not name.startswith("__")]
-    for member in [module, *members]:
-        inside = [value for _, value in sorted(vars(member).items())] if isinstance(member, type) else []
-        # An instance (say, errno's table) shows its type's docstring, which is about something else.
-        documented = [value for value in (member, *inside) if isinstance(value, ModuleType | type) or callable(value)]
-        for value in documented:
-            docstring = getattr(value, "__doc__", None)
-            if isinstance(docstring, str):
-                yield inspect.cleandoc(docstring)
+    # Isolated and without site-packages: the standard library as it was installed.
+    command = [sys.executable, "-I", "-S", str(_LIVE_DOCS)]
+    try:
+        printed = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise UserError(
+            f"python-docs is made with the help of a second Python, which cannot be run: {problem}"
+        ) from None
+    yield from json.loads(printed).items()
 
 
 def _topics() -> Iterator[tuple[str, list[str]]]:

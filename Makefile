@@ -1,0 +1,32 @@
+# make setup · make test · make test-slow · make lint · make demo · make bench
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup test test-slow lint demo bench clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch .venv/ready
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+test: lint
+	$(BIN)/pytest
+
+test-slow: setup
+	$(BIN)/pytest -m slow
+
+demo: setup
+	$(BIN)/headway demo
+
+bench: setup
+	$(BIN)/python -m benchmarks.language_model_cpu
+
+clean:
+	rm -rf .venv runs demo

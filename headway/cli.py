@@ -1,0 +1,224 @@
+"""The command line: verbs that parse, call and print. No logic lives here, and nothing heavy is imported at the top."""
+
+import errno
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headway.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="A laboratory for attention models: change one thing, and know whether it mattered.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.", metavar="DIR")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
+Changes = Annotated[
+    list[str] | None, typer.Argument(help="Changes, such as model.positions=alibi seed=3.", metavar="[KEY=VALUE]...")
+]
+Which = Annotated[str, typer.Option("--checkpoint", help="auto, best, last, or a step.", metavar="WHICH")]
+
+
+@app.command(epilog="Example: headway train shakespeare-char-cpu model.positions=alibi --vary seed=0..3")
+def train(
+    recipe: Annotated[str, typer.Argument(help="A packaged recipe (see `headway recipes`) or a YAML file.")],
+    changes: Changes = None,
+    name: Annotated[str | None, typer.Option(help="The run's name; default: the recipe's.")] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train one replica per value, all as one: seed=0..7, training.optimizer.learning_rate=1e-3,3e-3. "
+            "Given twice: every combination.",
+            metavar="KEY=VALUES",
+        ),
+    ] = None,
+    runs: RunsFolder = Path("runs"),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model, or a population of them, and score it."""
+    from headway import printing, progress
+    from headway.experiment import train as run_training
+    from headway.recipe import load
+    from headway.variation import varied
+
+    base = load(recipe, changes or [])
+    names, recipes = varied(base, name or Path(recipe).stem, vary or [])
+    made = run_training(recipes, names, runs, resume, progress.for_this_terminal())
+    if as_json:
+        _print_json(printing.runs_as_json(made))
+    else:
+        printing.show_scores(made)
+    interrupted = [run for run in made if str(run.facts["status"]).startswith("interrupted")]
+    if interrupted:
+        again = " ".join(["headway", *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"])
+        print(f"stopped at step {interrupted[0].facts['step']:,} and saved; to go on: {again}", file=sys.stderr)
+        raise typer.Exit(130)
+
+
+@app.command(epilog='Example: headway score shakespeare-char-cpu --text "To be, or not to be"')
+def score(
+    run: Annotated[str, typer.Argument(help="A run's name or folder.")],
+    split: Annotated[list[str] | None, typer.Option(help="Which splits; default: those of the recipe.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Score a text file instead.")] = None,
+    text: Annotated[str | None, typer.Option(help="Score this text, token by token.")] = None,
+    segment: Annotated[int | None, typer.Option(help="Tokens seen at once.", min=1)] = None,
+    stride: Annotated[int | None, typer.Option(help="How far the window moves.", min=1)] = None,
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Perplexity of a split, a file or a sentence, with what it was measured on."""
+    from headway import printing
+    from headway.rescore import score_file, score_sentence, score_splits_again
+    from headway.run import open_run
+
+    if sum(given is not None for given in (split, file, text)) > 1:
+        raise UserError("--split, --file and --text are three different things to score: give one of them")
+    opened = open_run(run, runs)
+    if text is not None:
+        scored, scores = score_sentence(opened, text, segment, stride, checkpoint)
+        if as_json:
+            tokens = [{"token": p, "nats": n} for p, n in zip(scored.pieces, scored.nats, strict=True)]
+            _print_json({**printing.run_as_json(opened, scores), "tokens": tokens})
+        else:
+            printing.show_sentence(scored, scores)
+        return
+    if file is not None:
+        scores = score_file(opened, file, segment, stride, checkpoint)
+    else:
+        scores = score_splits_again(opened, split, segment, stride, checkpoint)
+    if as_json:
+        _print_json(printing.run_as_json(opened, scores))
+    else:
+        printing.show_labelled(scores)
+
+
+@app.command(epilog='Example: headway sample shakespeare-char-cpu --prompt "ROMEO:" --tokens 200')
+def sample(
+    run: Annotated[str, typer.Argument(help="A run's name or folder.")],
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
+    tokens: Annotated[int, typer.Option(help="How many tokens to draw.", min=1)] = 200,
+    temperature: Annotated[float, typer.Option(help="0 = always the likeliest, 1 = as learnt.", min=0)] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Only among the k likeliest.", min=1)] = None,
+    top_p: Annotated[float | None, typer.Option(help="Only the likeliest that reach this sum.", min=0, max=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of the draw.", min=0)] = 0,
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Let a model write."""
+    from headway.rescore import sample_text
+    from headway.run import open_run
+
+    opened = open_run(run, runs)
+    show: Callable[[str], Any] = (lambda piece: None) if as_json else _print_now
+    text, note = sample_text(opened, prompt, tokens, temperature, top_k, top_p, seed, checkpoint, show)
+    if as_json:
+        _print_json({"run": str(opened.folder), "prompt": prompt, "text": text, "note": note})
+    else:
+        print()
+        if note:
+            print(note, file=sys.stderr)
+
+
+@app.command(epilog="Example: headway recipe shakespeare-char-cpu model.positions=t5")
+def recipe(
+    name: Annotated[str, typer.Argument(help="A packaged recipe or a YAML file.")],
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a whole recipe, annotated key by key. The output is itself a recipe."""
+    from headway.recipe import load, read_text
+    from headway.recipe_text import annotated, head_comment
+
+    made = load(name, changes or [])
+    if as_json:
+        _print_json({"name": name, "hash": made.hash, "recipe": made.model_dump(mode="json")})
+    else:
+        print(head_comment(read_text(name)[0]) + f"# hash: {made.hash}\n\n" + annotated(made), end="")
+
+
+@app.command(epilog="Example: headway recipes --json")
+def recipes(as_json: AsJson = False) -> None:
+    """List the recipes that come with Headway."""
+    from headway import printing
+    from headway.recipe import packaged
+    from headway.recipe_text import first_sentence
+
+    lines = {name: first_sentence(text) for name, text in sorted(packaged().items())}
+    if as_json:
+        _print_json({"recipes": lines})
+    else:
+        printing.show_table(["recipe", "what it is"], [[name, line] for name, line in lines.items()])
+
+
+@app.command(epilog="Example: headway runs --runs demo")
+def runs(runs: RunsFolder = Path("runs"), as_json: AsJson = False) -> None:
+    """List the runs in a folder, with how they ended and what they scored."""
+    from headway import printing
+    from headway.run import all_runs
+
+    found = all_runs(runs)
+    if as_json:
+        _print_json({"runs": [printing.run_as_json(run, run.scores()) | {"facts": run.facts} for run in found]})
+    elif not found:
+        print(f"there are no runs in {runs} yet; headway train RECIPE makes one", file=sys.stderr)
+    else:
+        printing.show_runs(found)
+
+
+@app.command(epilog="Example: headway demo --out demo")
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs, the table and the picture go.", metavar="DIR")] = Path(
+        "demo"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Four ways to fuse heads, three seeds each, on Python's own documentation: about two minutes."""
+    from headway.demo import run_demo
+
+    outcome = run_demo(out)
+    if as_json:
+        _print_json(outcome.as_json())
+    else:
+        outcome.show()
+
+
+def main() -> None:
+    """Run a verb. A user's mistake is one message and exit code 2; only our own mistakes show a traceback."""
+    try:
+        app()
+    except UserError as error:
+        print(f"headway: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone away, as `headway … | head` does
+        sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        place = f" ({error.filename})" if error.filename else ""
+        print(f"headway: {error.strerror}{place}; what was saved before is whole", file=sys.stderr)
+        sys.exit(2)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def _print_now(piece: str) -> None:
+    print(piece, end="", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Tables and coloured text for the terminal, and the JSON of runs."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headway.run import Run
+from headway.scoring.score import Score
+from headway.scoring.sentence import ScoredText
+
+
+def run_as_json(run: Run, scores: Sequence[Score]) -> dict[str, Any]:
+    return {"run": str(run.folder), "scores": {s.name: _finite(s.as_json()) for s in scores}}
+
+
+def runs_as_json(runs: Sequence[Run]) -> dict[str, Any]:
+    """`run` and `scores` of the first run; of every one under `runs`, where there are several."""
+    all_of_them = [run_as_json(run, run.scores()) | {"status": run.facts["status"]} for run in runs]
+    return all_of_them[0] | ({"runs": all_of_them} if len(runs) > 1 else {})
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for k, column in enumerate(columns):
+        numeric = bool(rows) and all(row[k][:1].isdigit() for row in rows if row[k])
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def show_labelled(scores: Sequence[Score]) -> None:
+    """One line per score: the number first, then everything that it is."""
+    console = Console(highlight=False, soft_wrap=True)
+    for score in scores:
+        console.print(Text.assemble((f"{number(score.value):>10}", "bold"), "  ", score.label))
+
+
+def show_scores(runs: Sequence[Run]) -> None:
+    """After training: the labelled scores of one run, or a table of many."""
+    console = Console(highlight=False)
+    if len(runs) == 1:
+        show_labelled(runs[0].scores())
+        if runs[0].facts["status"] != "finished":
+            console.print(runs[0].facts["status"], style="yellow", markup=False)
+    else:
+        show_runs(runs)
+        for score in runs[0].scores()[:2]:
+            console.print(f"{score.name}: {score.label}", style="dim", markup=False)
+    console.print(f"kept in {runs[0].folder.parent}/", style="dim", markup=False)
+
+
+def show_runs(runs: Sequence[Run]) -> None:
+    rows = []
+    for run in runs:
+        values = {s.name: s.value for s in run.scores()}
+        perplexities = [
+            f"{name.removesuffix('.perplexity')} {number(v)}"
+            for name, v in values.items()
+            if name.endswith(".perplexity")
+        ]
+        facts = run.facts
+        rows.append([run.name, str(facts.get("status", "?")), f"{facts.get('step', 0):,}", ", ".join(perplexities)])
+    show_table(["run", "status", "steps", "perplexity per token"], rows)
+
+
+def show_sentence(scored: ScoredText, scores: Sequence[Score]) -> None:
+    """The text with every token coloured by its loss, then the scores."""
+    console = Console(highlight=False)
+    line = Text()
+    for piece, nats in zip(scored.pieces, scored.nats, strict=True):
+        line.append(piece, style=_colour(nats))
+        line.append("" if piece.endswith("\n") or len(piece) <= 1 else " ")
+    console.print(line)
+    console.print()
+    console.print(Text.assemble("nats  ", *[(f" {n} ", _colour(float(n))) for n in (0, 2, 4, 6, 8, 10)]))
+    table_rows = [
+        [repr(p)[1:-1], "–" if n is None else f"{n:.2f}"] for p, n in zip(scored.pieces, scored.nats, strict=True)
+    ]
+    if len(table_rows) <= 80:
+        show_table(["token", "nats"], table_rows)
+    if not scored.begins_a_line:
+        console.print("the first token is not scored: nothing stands before it", style="dim")
+    if scored.unknown:
+        console.print(f"{scored.unknown} of {len(scored.pieces)} words are unknown and scored as <unk>", style="yellow")
+    show_labelled(scores)
+
+
+def number(value: float) -> str:
+    """Four significant digits, and never a power of ten for what people can read."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        digits = max(0, 4 - 1 - math.floor(math.log10(abs(value)))) if value else 0
+        return f"{value:,.{min(digits, 4)}f}"
+    return f"{value:.3g}"
+
+
+def _colour(nats: float | None) -> str:
+    """From green (expected) to red (a surprise), readable on dark and light terminals."""
+    if nats is None:
+        return "dim"
+    share = min(1.0, nats / 10)
+    red, green = round(60 + 180 * share), round(180 - 130 * share)
+    return f"black on rgb({red},{green},70)"
+
+
+def _finite(score: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return score if math.isfinite(score["value"]) else {**score, "value": None}

@@ -1,0 +1,90 @@
+"""What can be asked of a finished run: scores of splits, files and sentences, and samples. Reads run folders only."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from headway.data.sources import read_text
+from headway.errors import UserError
+from headway.experiment import load_corpus, load_model, score_splits, scored_splits
+from headway.models.language_model import LanguageModel
+from headway.run import Run
+from headway.scoring.decoding import sample
+from headway.scoring.perplexity import surprise
+from headway.scoring.score import Score
+from headway.scoring.sentence import ScoredText, score_text
+
+
+def score_splits_again(
+    run: Run, splits: Sequence[str] | None, segment: int | None, stride: int | None, which: str
+) -> list[Score]:
+    """The splits asked for (or those of the recipe), whole. Asked for as the recipe says, the scores are stored."""
+    corpus = load_corpus(run.recipe)
+    named = list(splits) if splits else scored_splits(run.recipe, corpus)
+    for split in named:
+        corpus.split(split)
+    if corpus.tokenizer.to_json() != run.tokenizer.to_json():
+        raise UserError(f"{run.recipe.data.source} has changed since {run.name} was trained: its vocabulary differs")
+    model, _ = load_model(run, which)
+    window = _window(run, model, segment, stride)
+    changed = run.recipe.scoring.model_copy(update={"segment": window[0], "stride": window[1]})
+    scores = score_splits(model, corpus, run.recipe.model_copy(update={"scoring": changed}), named)[0]
+    if splits is None and segment is None and stride is None and which == "auto":
+        run.save_scores(scores)
+    return scores
+
+
+def score_file(run: Run, path: Path, segment: int | None, stride: int | None, which: str) -> list[Score]:
+    tokens = run.tokenizer.encode(read_text(path))
+    model, _ = load_model(run, which)
+    found = surprise(model, tokens, *_window(run, model, segment, stride), run.recipe.data.tokenizer.kind)
+    return found[0].scores(path.name)
+
+
+def score_sentence(
+    run: Run, text: str, segment: int | None, stride: int | None, which: str
+) -> tuple[ScoredText, list[Score]]:
+    model, _ = load_model(run, which)
+    kind = run.recipe.data.tokenizer.kind
+    scored = score_text(model, run.tokenizer, text, *_window(run, model, segment, stride), kind)
+    return scored, scored.surprise.scores("text")
+
+
+def sample_text(
+    run: Run,
+    prompt: str,
+    tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int,
+    which: str,
+    show: Callable[[str], object],
+) -> tuple[str, str | None]:
+    """The prompt and what follows it, shown piece by piece; and why it was slow, if it was."""
+    tokenizer = run.tokenizer
+    ids = tokenizer.encode(prompt).ids.tolist()
+    model, _ = load_model(run, which)
+    generator = torch.Generator().manual_seed(seed)
+    drawn, text = list(ids), ""
+    for token in sample(model, torch.tensor(ids), tokens, temperature, top_k, top_p, generator):
+        drawn.append(token)
+        # A piece can change what stands before it (half a character of a byte-level vocabulary): show what is settled.
+        longer = tokenizer.decode(drawn)
+        if not longer.endswith("\ufffd"):
+            show(longer[len(text) :])
+            text = longer
+    note = model.why_no_cache and f"without a cache: {model.why_no_cache}"
+    return text, note
+
+
+def _window(run: Run, model: LanguageModel, segment: int | None, stride: int | None) -> tuple[int, int]:
+    """Segment and stride: those asked for, else the recipe's."""
+    length = segment or run.recipe.scoring_segment
+    if model.positions.limit is not None and length > model.positions.limit:
+        raise UserError(f"a segment of {length} tokens, but the learned positions end at {model.positions.limit}")
+    step = stride or (length if segment else run.recipe.stride)
+    if step > length:
+        raise UserError(f"a stride of {step} would skip tokens between segments of {length}")
+    return length, step

@@ -1,0 +1,51 @@
+"""The loss of every token of a text somebody typed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from headway.data.text import Tokenizer
+from headway.errors import UserError
+from headway.models.language_model import LanguageModel
+from headway.scoring.perplexity import Surprise, token_losses
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    pieces: list[str]
+    nats: list[float | None]
+    """One per piece; None where there was nothing to predict it from."""
+    unknown: int
+    """How many tokens stand for words outside the vocabulary."""
+    begins_a_line: bool
+    """Whether the first token was predicted too, from a line end put before it."""
+    surprise: Surprise
+
+
+@torch.no_grad()
+def score_text(
+    model: LanguageModel, tokenizer: Tokenizer, text: str, segment: int, stride: int, token_kind: str
+) -> ScoredText:
+    """Score a text as the beginning of a new line, if the vocabulary knows line ends; else from its second token on."""
+    tokens = tokenizer.encode(text)
+    ids = tokens.ids.tolist()
+    if not ids:
+        raise UserError("the text is empty: there is nothing to score")
+    begins_a_line = tokenizer.line_end is not None
+    shown = [tokenizer.line_end, *ids] if begins_a_line else ids
+    if len(shown) < 2:
+        raise UserError("the text is a single token, and this vocabulary has no line end to predict it from")
+    nats = token_losses(model, torch.tensor(shown), segment, stride)[0].double().tolist()
+    scored = slice(0 if begins_a_line else 1, None)
+    summary = Surprise(
+        sum(nats),
+        len(nats),
+        int(np.asarray(tokens.starts)[scored].sum()),
+        int(np.asarray(tokens.bytes)[scored].sum()),
+        segment,
+        stride,
+        token_kind,
+    )
+    unknown = sum(i == tokenizer.unknown for i in ids)
+    return ScoredText(tokenizer.pieces(ids), nats if begins_a_line else [None, *nats], unknown, begins_a_line, summary)
