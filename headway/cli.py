@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,14 +24,16 @@ app = typer.Typer(
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
 Changes = Annotated[
-    list[str] | None, typer.Argument(help="Changes, such as model.positions=alibi seed=3.", metavar="[KEY=VALUE]...")
+    list[str] | None, typer.Argument(help="Changes, such as model.positions=alibi seed=3.", metavar="KEY=VALUE")
 ]
 Which = Annotated[str, typer.Option("--checkpoint", help="auto, best, last, or a step.", metavar="WHICH")]
 
 
 @app.command(epilog="Example: headway train shakespeare-char-cpu model.positions=alibi --vary seed=0..3")
 def train(
-    recipe: Annotated[str, typer.Argument(help="A packaged recipe (see `headway recipes`) or a YAML file.")],
+    recipe: Annotated[
+        str, typer.Argument(help="A packaged recipe (see `headway recipes`) or a YAML file.", metavar="RECIPE")
+    ],
     changes: Changes = None,
     name: Annotated[str | None, typer.Option(help="The run's name; default: the recipe's.")] = None,
     vary: Annotated[
@@ -60,14 +63,14 @@ def train(
         printing.show_scores(made)
     interrupted = [run for run in made if str(run.facts["status"]).startswith("interrupted")]
     if interrupted:
-        again = " ".join(["headway", *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"])
+        again = shlex.join(["headway", *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"])
         print(f"stopped at step {interrupted[0].facts['step']:,} and saved; to go on: {again}", file=sys.stderr)
         raise typer.Exit(130)
 
 
 @app.command(epilog='Example: headway score shakespeare-char-cpu --text "To be, or not to be"')
 def score(
-    run: Annotated[str, typer.Argument(help="A run's name or folder.")],
+    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
     split: Annotated[list[str] | None, typer.Option(help="Which splits; default: those of the recipe.")] = None,
     file: Annotated[Path | None, typer.Option(help="Score a text file instead.")] = None,
     text: Annotated[str | None, typer.Option(help="Score this text, token by token.")] = None,
@@ -105,7 +108,7 @@ def score(
 
 @app.command(epilog='Example: headway sample shakespeare-char-cpu --prompt "ROMEO:" --tokens 200')
 def sample(
-    run: Annotated[str, typer.Argument(help="A run's name or folder.")],
+    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
     prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
     tokens: Annotated[int, typer.Option(help="How many tokens to draw.", min=1)] = 200,
     temperature: Annotated[float, typer.Option(help="0 = always the likeliest, 1 = as learnt.", min=0)] = 0.8,
@@ -133,7 +136,7 @@ def sample(
 
 @app.command(epilog="Example: headway recipe shakespeare-char-cpu model.positions=t5")
 def recipe(
-    name: Annotated[str, typer.Argument(help="A packaged recipe or a YAML file.")],
+    name: Annotated[str, typer.Argument(help="A packaged recipe or a YAML file.", metavar="RECIPE")],
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:

@@ -18,7 +18,7 @@ from headway.models.language_model import LanguageModel
 from headway.nn.replicated import set_dropout
 from headway.progress import Reporter
 from headway.recipe import Recipe
-from headway.run import Run, open_run
+from headway.run import Run, check_new, open_run
 from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
 from headway.training import setting as settings
@@ -40,14 +40,18 @@ def train(
     """Train these recipes as one population, to the end or to Ctrl-C, and score them. Gives their run folders."""
     reporter = reporter or Reporter()
     check_population(recipes)
+    check_names(names)
     recipe = recipes[0]
     for warning in recipe.warnings():
         reporter.warn(warning)
     setting = settings.choose(recipe.training, recipe.model.width)
     opened = [_reopen(runs / name, r) for name, r in zip(names, recipes, strict=True)] if resume else None
+    for name in () if resume else names:
+        check_new(runs / name)  # all of them before the first is made
     corpus = load_corpus(recipe)
-    for split in {*recipe.training.evaluate_on, *(recipe.scoring.splits or ())}:
-        corpus.split(split)  # a typo should not come to light after training
+    for split in {*recipe.training.evaluate_on, *scored_splits(recipe, corpus)}:  # now, and not after training
+        if len(corpus.split(split)) < 2:
+            raise UserError(f"split '{split}' of '{corpus.name}' is a single token: there is nothing to predict in it")
 
     model = recipe.model.build(corpus.tokenizer.size, [r.seed for r in recipes], str(setting.device))
     set_dropout(model, [r.model.dropout for r in recipes])
@@ -80,6 +84,8 @@ def train(
             standings=population.standings,
             step=step,
         )
+        if loop.warmup >= loop.total:
+            reporter.warn(f"training ends in the warm-up ({loop.warmup:,} steps): the full rate is never reached")
         reporter.begin(_title(members, model, corpus, recipe, setting, step), step, loop.total)
         try:
             loop.run()
@@ -100,6 +106,16 @@ def check_population(recipes: Sequence[Recipe]) -> None:
             f"these recipes cannot be trained as one population: they differ in {', '.join(wrong)}; "
             f"only {', '.join(MAY_VARY)} may vary"
         )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """A run's name is the name of one folder."""
+    for name in names:
+        if "/" in name or name in ("", ".", "..") or len(name.encode()) > 200:
+            raise UserError(
+                f"'{name}' cannot be the name of a run: a name is one folder's, without '/', of at most 200 bytes; "
+                "--runs says where that folder is"
+            )
 
 
 def load_corpus(recipe: Recipe) -> Corpus:
@@ -192,7 +208,9 @@ def _reopen(folder: Path, recipe: Recipe) -> Run:
     ours, theirs = _flat(recipe.model_dump(mode="json")), _flat(run.recipe.model_dump(mode="json"))
     if ours != theirs:
         keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
-        raise UserError(f"{folder} was made by another recipe: {', '.join(keys)} differ; use --name for a new run")
+        changes = ", ".join(f"{key} was {theirs.get(key)} and is {ours.get(key)}" for key in keys[:5])
+        more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+        raise UserError(f"{folder} was made by another recipe: {changes}{more}; use --name for a new run")
     return run
 
 

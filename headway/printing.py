@@ -14,7 +14,7 @@ from headway.scoring.sentence import ScoredText
 
 
 def run_as_json(run: Run, scores: Sequence[Score]) -> dict[str, Any]:
-    return {"run": str(run.folder), "scores": {s.name: _finite(s.as_json()) for s in scores}}
+    return {"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}}
 
 
 def runs_as_json(runs: Sequence[Run]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         numeric = bool(rows) and all(row[k][:1].isdigit() for row in rows if row[k])
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # as text, because in a string [brackets] would be markup
     Console(highlight=False).print(table)
 
 
@@ -78,9 +78,7 @@ def show_sentence(scored: ScoredText, scores: Sequence[Score]) -> None:
     console.print(line)
     console.print()
     console.print(Text.assemble("nats  ", *[(f" {n} ", _colour(float(n))) for n in (0, 2, 4, 6, 8, 10)]))
-    table_rows = [
-        [repr(p)[1:-1], "–" if n is None else f"{n:.2f}"] for p, n in zip(scored.pieces, scored.nats, strict=True)
-    ]
+    table_rows = [[p, "–" if n is None else f"{n:.2f}"] for p, n in zip(scored.pieces, scored.nats, strict=True)]
     if len(table_rows) <= 80:
         show_table(["token", "nats"], table_rows)
     if not scored.begins_a_line:
@@ -107,8 +105,3 @@ def _colour(nats: float | None) -> str:
     share = min(1.0, nats / 10)
     red, green = round(60 + 180 * share), round(180 - 130 * share)
     return f"black on rgb({red},{green},70)"
-
-
-def _finite(score: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
-    return score if math.isfinite(score["value"]) else {**score, "value": None}

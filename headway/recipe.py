@@ -103,9 +103,12 @@ def from_tree(
     changed = [_apply(tree, override) for override in overrides]
 
     def place(path: tuple[str, ...]) -> str:
-        if any(path[: len(change)] == change or change[: len(path)] == path for change in changed):
-            return "command line" if not lines or path not in lines else f"{title}:{lines[path]} or command line"
-        return f"{title}:{lines[path]}" if lines and path in lines else title if lines else ""
+        written = f"{title}:{lines[path]}" if lines and path in lines else ""
+        if any(path[: len(change)] == change for change in changed):
+            return "command line"
+        if any(change[: len(path)] == path for change in changed):  # something inside it was changed
+            return f"{written} or command line" if written else "command line"
+        return written
 
     return validated(Recipe, tree, title, place)
 
@@ -126,10 +129,15 @@ def read_text(name: str) -> tuple[str, str]:
         try:
             return path.read_text("utf-8"), path.name
         except FileNotFoundError:
-            raise UserError(f"there is no recipe file {name}") from None
+            beside = [str(file) for file in path.parent.glob("*.y*ml")]
+            raise UserError(f"there is no recipe file {name}{did_you_mean(name, beside)}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read the recipe {name}: {error}") from None
-    raise UserError(f"there is no recipe '{name}'{did_you_mean(name, recipes)}; a file's name must end in .yaml")
+    if Path(f"{name}.yaml").is_file():
+        raise UserError(f"there is no recipe '{name}'; did you mean '{name}.yaml'?")
+    hint = did_you_mean(name, recipes)
+    hint += "" if "did you mean" in hint else "; a file's name must end in .yaml"
+    raise UserError(f"there is no recipe '{name}'{hint}")
 
 
 def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:

@@ -1,11 +1,13 @@
 """A recipe as text for people: every key, its value, and what it means. The text is itself a recipe."""
 
 import json
+import re
 import textwrap
 from typing import Any
 
 from headway.recipe import Recipe
 from headway.spec import Spec
+from headway.yaml_tree import read_value
 
 WIDTH = 118
 
@@ -48,6 +50,12 @@ def _lines(spec: Spec, depth: int) -> list[str]:
 
 def _plain(value: Any) -> str:
     """A value as YAML reads it back: JSON, without quotes around words that need none."""
-    if isinstance(value, str) and value.replace("-", "").replace(" ", "").isalnum() and not value[0].isdigit():
-        return value if value not in ("true", "false", "null", "nan") else json.dumps(value)
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_plain, value))}]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if re.fullmatch(r"[A-Za-z]\w*([ .-]\w+)*", value) and read_value(value) == value:
+        return value
+    # What cannot be printed is escaped in YAML's way: JSON's has no letters beyond U+FFFF.
+    shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in value.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{"".join(shown)}"'

@@ -1,10 +1,12 @@
 """What can be asked of a finished run: scores of splits, files and sentences, and samples. Reads run folders only."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from headway import noise
 from headway.data.sources import read_text
 from headway.errors import UserError
 from headway.experiment import load_corpus, load_model, score_splits, scored_splits
@@ -31,7 +33,10 @@ def score_splits_again(
     changed = run.recipe.scoring.model_copy(update={"segment": window[0], "stride": window[1]})
     scores = score_splits(model, corpus, run.recipe.model_copy(update={"scoring": changed}), named)[0]
     if splits is None and segment is None and stride is None and which == "auto":
-        run.save_scores(scores)
+        try:
+            run.save_scores(scores)
+        except OSError as error:  # the scores themselves are good
+            print(f"the scores could not be stored in {run.folder}: {error.strerror}", file=sys.stderr)
     return scores
 
 
@@ -66,17 +71,18 @@ def sample_text(
     tokenizer = run.tokenizer
     ids = tokenizer.encode(prompt).ids.tolist()
     model, _ = load_model(run, which)
-    generator = torch.Generator().manual_seed(seed)
-    drawn, text = list(ids), ""
-    for token in sample(model, torch.tensor(ids), tokens, temperature, top_k, top_p, generator):
+    generator = noise.generator(seed, "sample")
+    drawn, text, longer = list(ids), "", ""
+    for token in sample(model, torch.tensor(ids, dtype=torch.int64), tokens, temperature, top_k, top_p, generator):
         drawn.append(token)
         # A piece can change what stands before it (half a character of a byte-level vocabulary): show what is settled.
         longer = tokenizer.decode(drawn)
         if not longer.endswith("\ufffd"):
             show(longer[len(text) :])
             text = longer
+    show(longer[len(text) :])
     note = model.why_no_cache and f"without a cache: {model.why_no_cache}"
-    return text, note
+    return longer, note
 
 
 def _window(run: Run, model: LanguageModel, segment: int | None, stride: int | None) -> tuple[int, int]:

@@ -14,6 +14,7 @@ Files are written whole and renamed into place. A lock that dies with its proces
 
 import fcntl
 import json
+import math
 import os
 import platform
 import shutil
@@ -26,6 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from headway import __version__
 from headway.data.text import Tokenizer
 from headway.errors import UserError, did_you_mean
 from headway.files import write_json, write_whole
@@ -52,18 +54,19 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, recipe: Recipe, device: str) -> "Run":
-        if folder.exists():
-            raise UserError(
-                f"{folder} exists: continue it with --resume, or give this run another name with --name {folder.name}-2"
-            )
+        check_new(folder)
+        run = cls(folder, recipe)
         try:
             (folder / "checkpoints").mkdir(parents=True)
+            try:
+                write_whole(folder / "recipe.yaml", annotated(recipe))
+                write_json(folder / "environment.json", environment(device))
+                run.note(status="started", created=datetime.now(UTC).isoformat(timespec="seconds"))
+            except BaseException:  # half a run folder would only be in the way
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
         except OSError as error:
             raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
-        run = cls(folder, recipe)
-        write_whole(folder / "recipe.yaml", annotated(recipe))
-        write_json(folder / "environment.json", environment(device))
-        run.note(status="started", created=datetime.now(UTC).isoformat(timespec="seconds"))
         return run
 
     # --- facts ---------------------------------------------------------------------------------------------------
@@ -76,7 +79,7 @@ class Run:
         """Add to run.json."""
         path = self.folder / "run.json"
         known = _read_json(path) if path.exists() else {}
-        base = {"format": FORMAT, "headway": version("headway"), "name": self.name, "recipe_hash": self.recipe.hash}
+        base = {"format": FORMAT, "headway": __version__, "name": self.name, "recipe_hash": self.recipe.hash}
         write_json(path, {**known, **base, **facts})
 
     @property
@@ -148,17 +151,19 @@ class Run:
             return checkpoints.load(checkpoints.step_folder(home, int(which)))
         found = next(self.good_checkpoints(), None)
         if found is None:
-            raise UserError(f"{self.name} has no checkpoint yet")
+            which_one = "that is whole" if checkpoints.saved_steps(home) else "yet"
+            raise UserError(f"{self.name} has no checkpoint {which_one}")
         return found
 
     # --- scores --------------------------------------------------------------------------------------------------
 
     def save_scores(self, scores: list[Score]) -> None:
-        write_json(self.folder / "scores.json", {s.name: s.as_json() for s in scores})
+        write_json(self.folder / "scores.json", {s.name: s.as_json() for s in scores})  # not a number: null
 
     def scores(self) -> list[Score]:
         path = self.folder / "scores.json"
-        return [Score(name, **rest) for name, rest in _read_json(path).items()] if path.exists() else []
+        stored = _read_json(path) if path.exists() else {}
+        return [Score(name, math.nan if s["value"] is None else s["value"], s["label"]) for name, s in stored.items()]
 
     # --- one at a time -------------------------------------------------------------------------------------------
 
@@ -177,6 +182,15 @@ class Run:
             yield
 
 
+def check_new(folder: Path) -> None:
+    """A new run needs a folder of its own."""
+    other = f"give this run another name with --name {folder.name}-2"
+    if (folder / "run.json").exists():
+        raise UserError(f"{folder} exists: continue it with --resume, or {other}")
+    if folder.exists():
+        raise UserError(f"{folder} exists, but is no run (it has no run.json): remove it, or {other}")
+
+
 def open_run(name: str, runs: Path) -> Run:
     """A run by name in `runs`, or by the path of its folder."""
     folder = runs / name if (runs / name).is_dir() else Path(name)
@@ -190,7 +204,7 @@ def open_run(name: str, runs: Path) -> Run:
     if not isinstance(facts.get("format"), int) or facts["format"] > FORMAT:
         raise UserError(
             f"{folder} was written by Headway {facts.get('headway', '?')} in format {facts.get('format')}; this is "
-            f"{version('headway')}, which reads formats up to {FORMAT}: use a newer Headway"
+            f"{__version__}, which reads formats up to {FORMAT}: use a newer Headway"
         )
     try:
         tree, _ = read_tree((folder / "recipe.yaml").read_text("utf-8"), f"{folder}/recipe.yaml")
@@ -212,14 +226,14 @@ def all_runs(runs: Path) -> list[Run]:
 
 def environment(device: str) -> dict[str, Any]:
     """What a reader needs to know to get the same figures."""
-    packages = ("headway", "torch", "numpy", "tokenizers", "safetensors", "pydantic")
+    packages = ("torch", "numpy", "tokenizers", "safetensors", "pydantic")
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processors": os.cpu_count(),
         "device": device,
-        "versions": {package: version(package) for package in packages},
+        "versions": {"headway": __version__, **{package: version(package) for package in packages}},
         "git": _git_state(),
     }
 

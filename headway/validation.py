@@ -7,7 +7,7 @@ rest looked at again, so that unknown keys, wrong types and impossible combinati
 import copy
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -29,7 +29,7 @@ class ImpossibleError(UserError):
 
 
 def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[Path], str]) -> S:
-    """`place` says where a key was given, for the message: 'recipe.yaml:12', 'command line'."""
+    """`place` says where a key was given, for the message: 'recipe.yaml:12', 'command line'; '' = nowhere."""
     tree, complaints, left_out = copy.deepcopy(tree), [], set()
     for _ in range(100):
         try:
@@ -37,12 +37,12 @@ def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[P
         except ImpossibleError as error:
             # A combination with a key that was left out compares with a default nobody asked for.
             real = [p for p in error.problems if not left_out.intersection(p.keys)]
-            complaints += [_line(place, tuple(p.keys[0].split(".")), ", ".join(p.keys), p.reason) for p in real]
+            complaints += [_line(place, [tuple(key.split(".")) for key in p.keys], p.reason) for p in real]
             break
         except ValidationError as error:
             for detail in error.errors():
                 path, value = _find(tree, detail["loc"])
-                complaint = _line(place, path, ".".join(path), _reason(cls, path, value, detail))
+                complaint = _line(place, [path], _reason(cls, tree, path, value, detail))
                 if complaint not in complaints:
                     complaints.append(complaint)
                 left_out.add(".".join(path))
@@ -63,33 +63,53 @@ def known_keys(cls: type[Spec], prefix: str = "") -> Iterator[str]:
             yield from known_keys(inner, f"{prefix}{name}.")
 
 
-def _line(place: Callable[[Path], str], path: Path, shown: str, reason: str) -> str:
-    where = place(path)
-    return f"{where + ': ' if where else ''}{shown}: {reason}"
+def _line(place: Callable[[Path], str], paths: Sequence[Path], reason: str) -> str:
+    places = ", ".join(dict.fromkeys(filter(None, map(place, paths))))
+    return f"{places + ': ' if places else ''}{', '.join(map('.'.join, paths))}: {reason}"
 
 
-def _reason(cls: type[Spec], path: Path, value: Any, detail: ErrorDetails) -> str:
+def _reason(cls: type[Spec], tree: Any, path: Path, value: Any, detail: ErrorDetails) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        *parents, name = path
-        keys = list(known_keys(cls))
-        parent = "".join(f"{p}." for p in parents)
-        siblings = [k.removeprefix(parent) for k in keys if k.startswith(parent) and "." not in k.removeprefix(parent)]
-        hint = did_you_mean(name, siblings)
-        elsewhere = [k for k in keys if k.rsplit(".", 1)[-1] == name]
-        if elsewhere and "did you mean" not in hint:
-            hint = f"; did you mean '{elsewhere[0]}'?"
-        return f"unknown key{hint}"
+        return _unknown(cls, tree, path)
     if kind == "union_tag_invalid":
         tags = [tag.strip("' ") for tag in str(context["expected_tags"]).split(",")]
         return f"there is no '{context['tag']}' here{did_you_mean(str(context['tag']), tags)}"
     if kind == "literal_error":
         choices = [c.strip("' ") for c in str(context["expected"]).replace(" or ", ", ").split(",")]
         return f"expected {context['expected']}, not {value!r}{_only_hint(str(value), choices)}"
-    text = detail["msg"]
-    text = text.removeprefix("Input should be ")
-    text = f"expected {text}" if text != detail["msg"] else text[0].lower() + text[1:]
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"expected keys and values, not {value!r}"
+    text = detail["msg"].removeprefix("Input should be ")
+    if text == detail["msg"]:
+        text = text[0].lower() + text[1:]
+    else:
+        text = f"expected {'a number ' if text.startswith(('greater', 'less')) else ''}{text}"
     return f"{text}, not {value!r}" if not text.endswith("?") else text
+
+
+def _unknown(cls: type[Spec], tree: Any, path: Path) -> str:
+    """An unknown key: a setting of another variant, a slip of the pen, or a key that belongs elsewhere."""
+    keys, (*parents, name) = list(known_keys(cls)), path
+    variants = [cls]
+    for part in parents:
+        tree, field = tree[part], cls.model_fields[part]
+        variants = list(_specs_in(field.annotation))
+        kind = tree.get("kind", getattr(field.default, "kind", None))
+        cls = next(
+            (v for v in variants if "kind" in v.model_fields and v.model_fields["kind"].default == kind), variants[0]
+        )
+    if owners := [v.model_fields["kind"].default for v in variants if name in v.model_fields]:
+        return f"{cls.model_fields['kind'].default} has no such setting; {', '.join(owners)} {_has(owners)}"
+    hint = did_you_mean(name, cls.model_fields)
+    elsewhere = [k for k in keys if k.rsplit(".", 1)[-1] == name]
+    if elsewhere and "did you mean" not in hint:
+        hint = f"; did you mean '{elsewhere[0]}'?"
+    return f"unknown key{hint}"
+
+
+def _has(owners: list[str]) -> str:
+    return "has" if len(owners) == 1 else "have"
 
 
 def _only_hint(given: str, known: list[str]) -> str:

@@ -12,6 +12,7 @@ import yaml
 from headway.errors import UserError
 
 Path = tuple[str, ...]
+DEEPEST = 20  # no recipe goes as deep, but an alias of itself (`&a {b: *a}`) has no end
 
 
 class _Loader(yaml.SafeLoader):
@@ -23,10 +24,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|Tr
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9][0-9_]*$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(
-        r"^(?:[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf)|\.(?:nan|NaN)|nan)$"
-    ),
-    list("-+0123456789.n"),
+    re.compile(r"^(?:[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.?(?:inf|Inf)|\.?(?:nan|NaN))$"),
+    list("-+0123456789.niIN"),
 )
 
 
@@ -55,11 +54,15 @@ def read_value(text: str) -> Any:
 
 
 def _value(node: yaml.Node, path: Path, name: str, lines: dict[Path, int]) -> Any:
+    if len(path) > DEEPEST:
+        raise UserError(f"{name}:{node.start_mark.line + 1}: {path[0]} is nested more than {DEEPEST} levels deep")
     if isinstance(node, yaml.MappingNode):
         tree: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = str(key_node.value)
             line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise UserError(f"{name}:{line}: a key must be a word, not a list or a mapping")
+            key = str(key_node.value)
             if key in tree:
                 raise UserError(f"{name}:{line}: {'.'.join((*path, key))} is given twice")
             lines[*path, key] = line
@@ -67,8 +70,6 @@ def _value(node: yaml.Node, path: Path, name: str, lines: dict[Path, int]) -> An
         return tree
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, (*path, str(k)), name, lines) for k, item in enumerate(node.value)]
-    if node.tag == "tag:yaml.org,2002:float" and node.value.strip() == "nan":
-        return float("nan")
     if node.tag == "tag:yaml.org,2002:float":
         special = node.value.lower().replace(".inf", "inf").replace(".nan", "nan")
         return float(special.replace("_", ""))

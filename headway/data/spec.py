@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from headway.data.batches import BatchSpec, Crops
+from headway.data.sources import CORPORA
 from headway.data.text import Char, TokenizerSpec
+from headway.errors import did_you_mean
 from headway.spec import Problem, Spec
 
 
@@ -27,8 +29,10 @@ class DataSpec(Spec):
     """Which rows a step sees: crops (random), contiguous (in order, so that state can be carried)."""
 
     def problems(self) -> Iterator[Problem]:
-        if self.source == "files" and self.path is None:
+        if self.source not in CORPORA:
+            yield Problem(("source",), f"there is no corpus called '{self.source}'{did_you_mean(self.source, CORPORA)}")
+        elif self.source == "files" and self.path is None:
             yield Problem(("source", "path"), "source: files needs a path, such as data.path=corpus.txt")
-        if self.source != "files" and self.path is not None:
+        elif self.source != "files" and self.path is not None:
             reason = f"path is only read with source: files, not with {self.source}; set data.source=files"
             yield Problem(("source", "path"), reason)

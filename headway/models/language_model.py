@@ -75,13 +75,13 @@ class LanguageModel(Trainable):
         self.drop = Dropout(replicas, spec.dropout)
         needs = Needs(device, spec.positions.kind, self.positions.bias_learns, spec.mixer.dropout > 0)
         # What a layer adds to the stream starts smaller the more layers add (GPT-2).
-        out_std = 0.02 / math.sqrt(2 * spec.layers)
+        out_gain = 1 / math.sqrt(2 * spec.layers)
         self.layers = nn.ModuleList(
-            Block(spec.mixer, spec.feedforward, spec.norm, replicas, spec.width, spec.dropout, out_std, needs)
+            Block(spec.mixer, spec.feedforward, spec.norm, replicas, spec.width, spec.dropout, out_gain, needs)
             for _ in range(spec.layers)
         )
         self.norm = spec.norm.build_final(replicas, spec.width)
-        self.output = None if spec.tied else Linear(replicas, spec.width, vocabulary, bias=False)
+        self.output = None if spec.tied else Linear(replicas, spec.width, vocabulary, bias=False, gain=0.2)
         self.embedded, self.logits = Tap(), Tap()
         self.mask: Mask = Causal() if spec.mixer.window is None else Causal() & Window(spec.mixer.window)
 

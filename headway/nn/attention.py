@@ -58,14 +58,14 @@ class AttentionSpec(Spec):
     backend: BackendName = "auto"
     """Which kernel computes it: plain, sdpa, flex (CUDA only), or the fastest that can."""
 
-    def build(self, replicas: int, width: int, out_std: float, needs: Needs) -> "Attention":
+    def build(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
         backend = choose_backend(self.backend, needs)
-        return Attention(self, SelfProjection(replicas, width, self), backend, replicas, width, out_std)
+        return Attention(self, SelfProjection(replicas, width, self), backend, replicas, width, out_gain)
 
-    def build_cross(self, replicas: int, width: int, out_std: float, needs: Needs) -> "Attention":
+    def build_cross(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
         """Queries from the decoder, keys and values from the memory that the encoder left in the scene."""
         backend = choose_backend(self.backend, needs)
-        return Attention(self, CrossProjection(replicas, width, self), backend, replicas, width, out_std)
+        return Attention(self, CrossProjection(replicas, width, self), backend, replicas, width, out_gain)
 
     def problems_with(self, width: int) -> list[Problem]:
         """What does not go together with a model of this width; the model's spec asks."""
@@ -111,14 +111,14 @@ class Attention(nn.Module):
         backend: Backend,
         replicas: int,
         width: int,
-        out_std: float,
+        out_gain: float,
     ):
         super().__init__()
         self.project = project
         self.backend = backend
-        self.drop = Dropout(replicas, spec.dropout)
+        self.drop = Dropout(replicas, spec.dropout, fixed=True)
         self.fusion = spec.fusion.build(replicas, spec.heads)
-        self.output = Linear(replicas, width, width, bias=spec.bias, std=out_std)
+        self.output = Linear(replicas, width, width, bias=spec.bias, gain=out_gain)
         self.queries, self.keys, self.values, self.weights, self.mixed = Tap(), Tap(), Tap(), Tap(), Tap()
 
     def forward(
@@ -139,5 +139,4 @@ def _split(x: Float[Tensor, "R B T D"], heads: int) -> Float[Tensor, "R B H T d"
 
 
 def _after(old: Tensor, new: Tensor) -> Tensor:
-
     return torch.cat((old, new), dim=3)

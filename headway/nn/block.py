@@ -36,28 +36,28 @@ class FeedForwardSpec(Spec):
     bias: bool = True
     """Whether the maps add a bias."""
 
-    def build(self, replicas: int, width: int, out_std: float) -> nn.Module:
+    def build(self, replicas: int, width: int, out_gain: float) -> nn.Module:
         if self.kind == "swiglu":
-            return GatedFeedForward(self, replicas, width, self.hidden or _rounded(8 * width / 3), out_std)
-        return FeedForward(self, replicas, width, self.hidden or 4 * width, out_std)
+            return GatedFeedForward(self, replicas, width, self.hidden or _rounded(8 * width / 3), out_gain)
+        return FeedForward(self, replicas, width, self.hidden or 4 * width, out_gain)
 
 
 class FeedForward(nn.Module):
-    def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_std: float):
+    def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_gain: float):
         super().__init__()
         self.into = Linear(replicas, width, hidden, bias=spec.bias)
         self.nonlinearity = _NONLINEARITIES[spec.kind]
-        self.output = Linear(replicas, hidden, width, bias=spec.bias, std=out_std)
+        self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
 
     def forward(self, x: Stream) -> Stream:
         return self.output(self.nonlinearity(self.into(x)))
 
 
 class GatedFeedForward(nn.Module):
-    def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_std: float):
+    def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_gain: float):
         super().__init__()
         self.into = Linear(replicas, width, 2 * hidden, bias=spec.bias)
-        self.output = Linear(replicas, hidden, width, bias=spec.bias, std=out_std)
+        self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
 
     def forward(self, x: Stream) -> Stream:
         gate, value = self.into(x).chunk(2, dim=-1)
@@ -115,14 +115,14 @@ class Block(nn.Module):
         replicas: int,
         width: int,
         dropout: float,
-        out_std: float,
+        out_gain: float,
         needs: Needs,
     ):
         super().__init__()
         self.around_mixer = norm.build_residual(replicas, width, dropout)
-        self.mixer = mixer.build(replicas, width, out_std, needs)
+        self.mixer = mixer.build(replicas, width, out_gain, needs)
         self.around_feedforward = norm.build_residual(replicas, width, dropout)
-        self.feedforward = feedforward.build(replicas, width, out_std)
+        self.feedforward = feedforward.build(replicas, width, out_gain)
         self.stream = Tap()
 
     def forward(self, x: Stream, scene: Scene, state: Any = None) -> tuple[Stream, Any]:

@@ -9,6 +9,7 @@ tensors, or index by index from inside a compiled kernel. A new scheme is one sp
 """
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -17,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.nn.replicated import Embedding, parameter
-from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
 
 
 class Positions(nn.Module):
@@ -161,6 +162,11 @@ class T5(Spec):
     """How many distances (or ranges of distances) are told apart, both directions together."""
     furthest: int = Field(default=128, ge=4)
     """Everything at this distance and beyond shares the last bucket."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.furthest <= self.buckets // 4:
+            reason = f"{self.buckets} buckets tell the nearest {self.buckets // 4} distances apart, so the furthest"
+            yield Problem(("buckets", "furthest"), f"{reason} must be {self.buckets // 4 + 1} or more")
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return T5Positions(replicas, heads, self.buckets, self.furthest)

@@ -47,12 +47,13 @@ class Scene:
     @cached_property
     def allowed(self) -> Bool[Tensor, "#R #B 1 Q K"] | None:
         """True = may look; None = everybody may look everywhere."""
-        if isinstance(self.mask, Everything) or (self.mask == Causal() and len(self.queries) == 1):
+        if isinstance(self.mask, Everything):
             return None
         R, B, _ = self.shape
         row = torch.arange(R * B, device=self.queries.device).view(R, B, 1, 1, 1)
         allowed = self.mask.allows(row, self.queries[:, None], self.keys[None, :])
-        return allowed.view(*[1] * (5 - allowed.ndim), *allowed.shape)
+        allowed = allowed.view(*[1] * (5 - allowed.ndim), *allowed.shape)
+        return allowed.expand(-1, -1, -1, len(self.queries), len(self.keys))
 
     @cached_property
     def bias(self) -> Float[Tensor, "#R 1 H Q K"] | None:

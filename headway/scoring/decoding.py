@@ -64,5 +64,7 @@ def _draw(
     chances = logits.softmax(-1)
     if top_p is not None:  # the fewest likeliest tokens that together reach top_p (https://arxiv.org/abs/1904.09751)
         ordered, order = chances.sort(descending=True)
-        chances[order[(ordered.cumsum(0) - ordered) >= top_p]] = 0
+        dropped = (ordered.cumsum(0) - ordered) >= top_p
+        dropped[0] = False
+        chances[order[dropped]] = 0
     return int(torch.multinomial(chances, 1, generator=generator))

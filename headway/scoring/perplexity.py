@@ -78,7 +78,8 @@ class Surprise:
 
     def scores(self, split: str) -> list[Score]:
         """`split.loss`, `.perplexity`, `.perplexity_per_word`, `.bits_per_byte`, each with what it is."""
-        how = f"{split} · {self.tokens:,} tokens · segment {self.segment}, stride {self.stride}, no state carried"
+        tokens, words, size = _count(self.tokens, "token"), _count(self.words, "word"), _count(self.bytes, "byte")
+        how = f"{split} · {tokens} · segment {self.segment}, stride {self.stride}, no state carried"
         per_token, per_word = self.nats / self.tokens, self.nats / max(1, self.words)
         return [
             Score(f"{split}.loss", per_token, f"nats per token ({self.token_kind}) · {how}"),
@@ -86,12 +87,12 @@ class Surprise:
             Score(
                 f"{split}.perplexity_per_word",
                 _exp(per_word),
-                f"perplexity per word ({self.words:,} words between white space; line ends not counted) · {how}",
+                f"perplexity per word ({words} between white space; line ends not counted) · {how}",
             ),
             Score(
                 f"{split}.bits_per_byte",
                 self.nats / math.log(2) / max(1, self.bytes),
-                f"bits per byte ({self.bytes:,} bytes of UTF-8) · {how}",
+                f"bits per byte ({size} of UTF-8) · {how}",
             ),
         ]
 
@@ -115,4 +116,8 @@ def _batches(places: list[Window], size: int) -> Iterator[list[Window]]:
 
 
 def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf
+    return math.inf if x > 700 else math.exp(x)  # NaN stays NaN
+
+
+def _count(n: int, of: str) -> str:
+    return f"{n:,} {of}" + ("" if n == 1 else "s")

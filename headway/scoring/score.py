@@ -1,6 +1,7 @@
 """A number that says what it is."""
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -13,4 +14,5 @@ class Score:
     """The whole truth: per what, on what, how much of it, how it was cut."""
 
     def as_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "name"}
+        """JSON has no infinity and no NaN: both are null."""
+        return {"value": self.value if math.isfinite(self.value) else None, "label": self.label}

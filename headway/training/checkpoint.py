@@ -3,18 +3,19 @@
     step-00001000/
       weights.safetensors      no replica axis: any population, or none, can take it up
       optimizer.safetensors
-      checkpoint.json          step, standing, and the sha256 of the two files
+      checkpoint.json          step, standing, and the sha256 of all three
 
 Sampler, schedule and every random stream are functions of (seed, step), so the step is all there is to save of them.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from headway.errors import UserError
@@ -37,10 +38,12 @@ class BrokenCheckpointError(UserError):
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     def fill(partial: Path) -> None:
-        save_file(checkpoint.weights, partial / WEIGHTS)
-        save_file(checkpoint.optimizer, partial / OPTIMIZER)
+        # Not by save_file, which hides a full disk in an error of its own.
+        (partial / WEIGHTS).write_bytes(safetensors.torch.save(checkpoint.weights))
+        (partial / OPTIMIZER).write_bytes(safetensors.torch.save(checkpoint.optimizer))
         sums = {name: checksum(partial / name) for name in (WEIGHTS, OPTIMIZER)}
-        write_json(partial / FACTS, {"step": checkpoint.step, **checkpoint.facts, "sha256": sums})
+        facts = {"step": checkpoint.step, **checkpoint.facts}
+        write_json(partial / FACTS, {**facts, "sha256": {**sums, FACTS: _sum_of(facts)}})
 
     write_folder_whole(folder, fill)
 
@@ -48,15 +51,23 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 def load(folder: Path) -> Checkpoint:
     try:
         facts = json.loads((folder / FACTS).read_text("utf-8"))
-        step, sums = facts.pop("step"), facts.pop("sha256")
-        for name in (WEIGHTS, OPTIMIZER):
-            if checksum(folder / name) != sums[name]:
+        sums = facts.pop("sha256")
+        found = {name: checksum(folder / name) for name in (WEIGHTS, OPTIMIZER)} | {FACTS: _sum_of(facts)}
+        for name in found:
+            if found[name] != sums[name]:
                 raise BrokenCheckpointError(f"{folder / name} is not what was saved: its checksum differs")
-        return Checkpoint(step, facts, load_file(folder / WEIGHTS), load_file(folder / OPTIMIZER))
+        step = facts.pop("step")
+        weights, optimizer = (safetensors.torch.load_file(folder / name) for name in (WEIGHTS, OPTIMIZER))
+        return Checkpoint(step, facts, weights, optimizer)
     except FileNotFoundError as error:
         raise BrokenCheckpointError(f"{error.filename} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise BrokenCheckpointError(f"{folder} cannot be read: {error}") from None
+
+
+def _sum_of(facts: dict[str, Any]) -> str:
+    """Of the facts themselves, which stand beside it in the same file."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def step_folder(checkpoints: Path, step: int) -> Path:

@@ -91,7 +91,8 @@ class Loop:
                 # About once a second: the numbers leave the device, and those who diverged are noticed.
                 if last or time.perf_counter() - self._clock[0] > 1.0 or len(self._pending) >= 500:
                     self.write_down()
-                if self.spec.evaluate_on and (last or self.step % self.evaluate_every == 0):
+                # Not when interrupted: an evaluation nobody planned would count for `best` and `patience`.
+                if self.spec.evaluate_on and (self.step == self.total or self.step % self.evaluate_every == 0):
                     self.score()
                 if last or self.step % self.checkpoint_every == 0 or not self.anyone_left:
                     self.save()
@@ -136,24 +137,21 @@ class Loop:
                 continue
             standing.seconds += seconds
             base = float(self.optimizer.rates[r])
-            lines = []
+            lines, broke = [], None
             for step, loss, norm, rate in zip(steps, losses, norms, rates, strict=True):
                 if not _finite(loss[r]) or not _finite(norm[r]):
-                    standing.ended = f"diverged at step {step}: the {'loss' if not _finite(loss[r]) else 'gradient'}"
-                    standing.ended += " is no longer a finite number"
-                    lines.append({"step": step, "ended": standing.ended})
+                    broke = (step, "gradient" if _finite(loss[r]) else "loss")
                     break
                 lines.append({"step": step, "loss": loss[r], "norm": norm[r], "rate": base * rate})
             self.journal.metrics(r, lines)
-            if standing.ended:
-                self.journal.message(f"replica {r} {standing.ended}; the others go on")
-                self.journal.checkpoint(r, self.step)
+            if broke:
+                self._end(r, broke[0], f"diverged at step {broke[0]}: the {broke[1]} is no longer a finite number")
         self.journal.progress(self.step, losses[-1], tokens_per_second)
         self._pending.clear()
         self._clock = (time.perf_counter(), self.step)
 
     def score(self) -> None:
-        """Evaluate every replica; note the best; end those whose patience is over."""
+        """Evaluate every replica; note the best; end those that diverged and those whose patience is over."""
         self.write_down()
         self.model.eval()
         with torch.no_grad(), self.setting.autocast():
@@ -161,8 +159,13 @@ class Loop:
         for r, (scores, standing) in enumerate(zip(all_scores, self.standings, strict=True)):
             if standing.ended is not None:
                 continue
+            on = self.spec.evaluate_on[0]
+            loss = scores[f"{on}.loss"]
+            if not _finite(loss):
+                why = f"diverged at step {self.step}: the loss on {on} is no longer a finite number"
+                self._end(r, self.step, why)
+                continue
             self.journal.metrics(r, [{"step": self.step, "scores": scores}])
-            loss = scores[f"{self.spec.evaluate_on[0]}.loss"]
             if standing.best_loss is None or loss < standing.best_loss:
                 standing.best_loss, standing.best_step, standing.evaluations_since_best = loss, self.step, 0
                 if self.spec.keep_best:
@@ -170,11 +173,8 @@ class Loop:
             else:
                 standing.evaluations_since_best += 1
             if self.spec.patience and standing.evaluations_since_best >= self.spec.patience:
-                standing.ended = f"stopped at step {self.step}: no new lowest loss in {self.spec.patience} evaluations"
-                self.alive[r] = False
-                self.journal.metrics(r, [{"step": self.step, "ended": standing.ended}])
-                self.journal.message(f"replica {r} {standing.ended} (best {standing.best_loss:.4f})")
-                self.journal.checkpoint(r, self.step)
+                why = f"stopped at step {self.step}: no new lowest loss in {self.spec.patience} evaluations"
+                self._end(r, self.step, why, f" (best {standing.best_loss:.4f})")
         self._clock = (time.perf_counter(), self.step)
 
     def save(self) -> None:
@@ -183,6 +183,14 @@ class Loop:
             if standing.ended is None:
                 self.journal.checkpoint(r, self.step)
         self._clock = (time.perf_counter(), self.step)
+
+    def _end(self, r: int, step: int, why: str, more: str = "") -> None:
+        """Replica r takes no further step; the others do not notice."""
+        self.standings[r].ended = why
+        self.alive[r] = False
+        self.journal.metrics(r, [{"step": step, "ended": why}])
+        self.journal.message(f"replica {r} {why}{more}{'; the others go on' if self.anyone_left else ''}")
+        self.journal.checkpoint(r, self.step)
 
     def _steps(self, duration: schedule.Duration) -> int:
         return duration.in_steps(self.sampler.steps_per_epoch, self.tokens_per_step)

@@ -140,6 +140,38 @@ class AdamWOptimizer(Optimizer):
     def __init__(self, spec: AdamW, parameters, rates, decays):
         super().__init__(parameters, rates, decays)
         self.spec = spec
+        self.rate, self.decay = rates[0], decays[0]
+
+    def step(self, factor, alive):
+        if len(self.rates) > 1:
+            super().step(factor, alive)
+        else:
+            self.steps += 1
+            self.step_alone(self.rate * factor, alive)
+
+    @torch.no_grad()
+    def step_alone(self, rate: float, alive: Bool[Tensor, "1"]) -> None:
+        """A single replica takes torch's fused kernel, which reads and writes every number once."""
+        dead = (~alive).float()  # the kernel does nothing where this is 1
+        steps = torch.full((), float(self.steps), device=alive.device)
+        for decayed in (True, False):
+            chosen = [k for k, matrix in enumerate(self.is_matrix) if matrix == decayed]
+            torch._fused_adamw_(
+                [self.parameters[k] for k in chosen],
+                [g for k in chosen if (g := self.parameters[k].grad) is not None],
+                [self.memory["mean"][k] for k in chosen],
+                [self.memory["square"][k] for k in chosen],
+                [],
+                [steps] * len(chosen),
+                lr=rate,
+                beta1=self.spec.beta1,
+                beta2=self.spec.beta2,
+                weight_decay=self.decay if decayed else 0.0,
+                eps=self.spec.epsilon,
+                amsgrad=False,
+                maximize=False,
+                found_inf=dead,
+            )
 
     def update(self, gradients, rates):
         spec, mean, square = self.spec, self.memory["mean"], self.memory["square"]
@@ -196,8 +228,9 @@ def clip(parameters: Sequence[Tensor], limit: float | None) -> Float[Tensor, "R"
     norm = torch.linalg.vector_norm(norms, dim=0)
     if limit is not None:
         scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-        for g in gradients:
-            g.mul_(_like(scale, g))
+        if scale.is_cuda or (scale < 1).any():  # as above: asking is free on a CPU, and saves a pass
+            for g in gradients:
+                g.mul_(_like(scale, g))
     return norm
 
 

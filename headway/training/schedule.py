@@ -17,7 +17,7 @@ class Duration(NamedTuple):
     unit: str
 
     def __str__(self) -> str:
-        return f"{self.amount:.15g} {self.unit if self.amount != 1 else self.unit[:-1]}"
+        return f"{str(self.amount).removesuffix('.0')} {self.unit if self.amount != 1 else self.unit[:-1]}"
 
     def in_steps(self, steps_per_epoch: int, tokens_per_step: int) -> int:
         """Rounded up: one epoch has seen everything."""
@@ -28,12 +28,12 @@ class Duration(NamedTuple):
     def parse(cls, given: Any) -> "Duration":
         if isinstance(given, cls):
             return given
-        found = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kKM]?)\s*(step|epoch|token)s?\s*", str(given))
+        found = re.fullmatch(r"\s*([\d.]+(?:e[-+]?\d+)?)\s*([kKM]?)\s*(step|epoch|token)s?\s*", str(given))
         try:
             amount = float(found[1]) * {"": 1, "k": 1e3, "K": 1e3, "M": 1e6}[found[2]] if found else 0.0
         except ValueError:
             amount = 0.0
-        if not found or amount <= 0:
+        if not found or not 0 < amount < math.inf:
             text = "expected a length such as '500 steps', '10 epochs' or '2.5M tokens'"
             if isinstance(given, int | float) and given > 0:
                 text += f"; did you mean '{given} steps'?"

@@ -1,5 +1,6 @@
 """Where and in which precision to compute: chosen once, with the reason."""
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -31,9 +32,9 @@ def _device(asked: str) -> tuple[torch.device, str]:
     if asked == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda"), f"cuda: {torch.cuda.get_device_name()} is there"
-        return torch.device("cpu"), f"cpu: no CUDA device found; {torch.get_num_threads()} threads"
+        return torch.device("cpu"), f"cpu: no CUDA device found; threads: {torch.get_num_threads()}"
     kind, _, number = asked.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", asked):
         raise UserError(f"training.device: there is no device '{asked}'; there are: auto, cpu, cuda, cuda:1 …")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UserError("training.device: no CUDA device can be used here; set training.device=cpu or auto")

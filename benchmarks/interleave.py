@@ -1,0 +1,38 @@
+"""Compare two ways to do a thing on a noisy machine: take turns, and compare the turns."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Turns(NamedTuple):
+    """Seconds per call, one number per turn."""
+
+    wall: list[float]
+    cpu: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.wall)
+
+
+def take_turns(ways: dict[str, Callable[[], object]], turns: int, calls: int) -> dict[str, Turns]:
+    """Each way in turn, `calls` times per turn, after a turn of warming up that is not counted."""
+    times = {name: Turns([], []) for name in ways}
+    for turn in range(turns + 1):
+        for name, call in ways.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            for _ in range(calls):
+                call()
+            if turn:
+                times[name].wall.append((time.perf_counter() - wall) / calls)
+                times[name].cpu.append((time.process_time() - cpu) / calls)
+    return times
+
+
+def ratio(ours: Turns, theirs: Turns) -> tuple[float, float, float]:
+    """How many times faster we are: the median over turns, and the middle half of the turns around it."""
+    ratios = sorted(t / o for o, t in zip(ours.wall, theirs.wall, strict=True))
+    quarter = len(ratios) // 4
+    return statistics.median(ratios), ratios[quarter], ratios[-1 - quarter]

@@ -1,0 +1,126 @@
+"""Training speed on this CPU: Headway's loop against an equal GPT-2 of `transformers` in the loop its users write.
+
+    python -m benchmarks.language_model_cpu [turns]
+
+Same shape, same batches, float32, AdamW with clipping at 1; turns are taken in one process.
+"""
+
+import json
+import platform
+import sys
+from dataclasses import dataclass
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from benchmarks.interleave import ratio, take_turns
+from headway.data.batches import Crops
+from headway.models.language_model import LanguageModelSpec
+from headway.nn.attention import AttentionSpec
+from headway.nn.block import FeedForwardSpec
+from headway.training.loop import Loop, Standing
+from headway.training.setting import choose
+from headway.training.spec import TrainingSpec
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int
+    heads: int
+    width: int
+    context: int
+    batch: int
+    vocabulary: int
+
+
+SHAPES = {"shakespeare-char-cpu": Shape(4, 4, 128, 64, 12, 65), "width-512": Shape(4, 8, 512, 128, 8, 8192)}
+
+
+def headway_step(shape: Shape, tokens: torch.Tensor):
+    spec = LanguageModelSpec(
+        layers=shape.layers,
+        width=shape.width,
+        context=shape.context,
+        mixer=AttentionSpec(heads=shape.heads),
+        feedforward=FeedForwardSpec(kind="gelu-tanh"),
+    )
+    training = TrainingSpec(batch=shape.batch, device="cpu", evaluate_on=[])
+    model = spec.build(shape.vocabulary)
+    optimizer = training.optimizer.build(dict(model.named_parameters()), [1e-3], [0.1])
+    sampler = Crops().build(tokens, shape.context, shape.batch, [0])
+    loop = Loop(
+        model,
+        optimizer,
+        sampler,
+        training,
+        choose(training, shape.width),
+        tokens_per_step=shape.batch * shape.context,
+        evaluate=lambda: [],
+        journal=None,  # pyright: ignore  (single steps write nothing)
+        standings=[Standing()],
+    )
+    return loop.take_step
+
+
+def transformers_step(shape: Shape, tokens: torch.Tensor):
+    config = GPT2Config(
+        vocab_size=shape.vocabulary,
+        n_positions=shape.context,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        activation_function="gelu_pytorch_tanh",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = GPT2LMHeadModel(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
+    sampler = Crops().build(tokens, shape.context, shape.batch, [0])
+    step = 0
+
+    def take_step() -> None:
+        nonlocal step
+        batch = sampler.at(step)
+        logits = model(batch.inputs[0]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets[0].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+
+    return take_step
+
+
+def main(turns: int) -> None:
+    for name, shape in SHAPES.items():
+        tokens = torch.randint(shape.vocabulary, (100_000,), generator=torch.Generator().manual_seed(0))
+        ways = {"headway": headway_step(shape, tokens), "transformers": transformers_step(shape, tokens)}
+        times = take_turns(ways, turns, calls=10 if shape.width < 256 else 2)
+        middle, low, high = ratio(times["headway"], times["transformers"])
+        per_step = shape.batch * shape.context
+        print(
+            json.dumps(
+                {
+                    "benchmark": f"training tokens/s on CPU, {name}",
+                    "shape": vars(shape),
+                    "headway": round(per_step / times["headway"].median),
+                    "transformers": round(per_step / times["transformers"].median),
+                    "ratio": round(middle, 3),
+                    "middle half of turns": [round(low, 3), round(high, 3)],
+                    "turns": turns,
+                    "threads": torch.get_num_threads(),
+                    "torch": torch.__version__,
+                    "processor": platform.processor() or platform.machine(),
+                }
+            ),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)

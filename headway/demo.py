@@ -1,0 +1,95 @@
+"""The demo: change how heads are fused, and look whether it mattered.
+
+Four fusions × three seeds of one small recipe, on text that every Python brings along. Each fusion's seeds train as one
+population. A table with the spread, a picture of the curves, and a sentence on what this cannot conclude.
+"""
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway import recipe as recipes
+from headway.experiment import train
+from headway.printing import number, show_table
+from headway.progress import for_this_terminal
+from headway.run import Run
+from headway.variation import varied
+
+ARMS = {
+    "concat": "heads side by side, as in 2017",
+    "shift": "each head in its neighbour's place",
+    "reweight": "heads weighted by their norm over the sequence",
+    "reweight-causal": "heads weighted by their norm at each position",
+}
+SEEDS = "seed=0..2"
+SCORE = "valid.perplexity"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    runs: dict[str, list[Run]]
+    picture: Path
+
+    def perplexities(self, arm: str) -> list[float]:
+        return [next(s.value for s in run.scores() if s.name == SCORE) for run in self.runs[arm]]
+
+    @property
+    def label(self) -> str:
+        return next(s.label for s in next(iter(self.runs.values()))[0].scores() if s.name == SCORE)
+
+    @property
+    def caveat(self) -> str:
+        return (
+            "What this cannot conclude: three seeds show a spread, not a verdict; and `reweight` sees later tokens through "
+            "its norm, so its number is no perplexity of a left-to-right model, whichever way it falls."
+        )
+
+    def show(self) -> None:
+        rows = []
+        for arm, meaning in ARMS.items():
+            values = self.perplexities(arm)
+            spread = f"{number(min(values))} – {number(max(values))}"
+            rows.append([arm, number(statistics.mean(values)), spread, str(len(values)), meaning])
+        show_table(["fusion", "perplexity", "spread", "seeds", "what it is"], rows)
+        print(f"\n{self.label}\ncurves: {self.picture}\n\n{self.caveat}")
+
+    def as_json(self) -> dict[str, Any]:
+        arms = {arm: {"values": self.perplexities(arm), "runs": [str(r.folder) for r in self.runs[arm]]} for arm in ARMS}
+        return {"score": SCORE, "label": self.label, "arms": arms, "picture": str(self.picture), "caveat": self.caveat}
+
+
+def run_demo(out: Path) -> Outcome:
+    """Train what is not trained yet, and draw."""
+    reporter = for_this_terminal()
+    runs = {}
+    for arm in ARMS:
+        base = recipes.load("demo", [f"model.mixer.fusion={arm}"])
+        names, members = varied(base, arm, [SEEDS])
+        begun = all((out / name).exists() for name in names)
+        runs[arm] = train(members, names, out, resume=begun, reporter=reporter)
+    return Outcome(runs, draw(runs, out / "curves.png"))
+
+
+def draw(runs: dict[str, list[Run]], path: Path) -> Path:
+    """Validation loss by step: the mean of the seeds, and the band they span."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for arm, colour in zip(runs, ("#4c566a", "#2a78b5", "#c0453b", "#3f8f4f"), strict=True):
+        curves = [[(m["step"], m["scores"]["valid.loss"]) for m in run.metrics() if "scores" in m] for run in runs[arm]]
+        steps = [step for step, _ in curves[0]]
+        losses = list(zip(*([loss for _, loss in curve] for curve in curves), strict=True))
+        axes.fill_between(steps, [min(at) for at in losses], [max(at) for at in losses], color=colour, alpha=0.15, lw=0)
+        axes.plot(steps, [statistics.mean(at) for at in losses], color=colour, lw=1.6, label=arm)
+    axes.set(xlabel="step", ylabel="nats per character, validation", xlim=(0, None))
+    axes.set_title("Four ways to fuse heads: mean and span of three seeds", loc="left", fontsize=11)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path

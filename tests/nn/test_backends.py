@@ -1,0 +1,136 @@
+"""Every kernel gives what the plain one gives, or says beforehand why it cannot."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.errors import UserError
+from headway.nn.backends import BACKENDS, Needs, choose_backend, weights
+from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
+from headway.nn.masks import Causal, Everything, Padding, Prefix, Window
+from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
+from headway.nn.replicated import Dropout
+from headway.nn.scene import Scene
+
+B, H, T, D = 2, 2, 5, 8
+# One row ends in padding; the other begins with it, so that under a causal mask its first query sees nothing.
+REAL = torch.tensor([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]]).bool()
+PADDING = lambda R: Padding(REAL.repeat(R, 1))  # noqa: E731
+
+POSITIONS = [NoPositions(), Learned(), Sinusoidal(size=1.0), Alibi(), SymmetricAlibi(), Rotary(), T5()]
+FUSIONS = {
+    "concat": Concat(),
+    "shuffle-once": Shuffle(),
+    "shuffle-every-step": Shuffle(drawn="every-step"),
+    "shift": Shift(),
+    "reweight": Reweight(),
+    "reweight-raw": Reweight(scale="raw"),
+    "reweight-causal": ReweightCausal(),
+}
+MASKS = {
+    "causal": lambda R: Causal(),
+    "causal-window": lambda R: Causal() & Window(2),
+    "padding-causal": lambda R: PADDING(R) & Causal(),
+    "padding": PADDING,
+    "prefix": lambda R: Prefix(3),
+    "everything": lambda R: Everything(),
+}
+
+
+def stream(replicas: int) -> Tensor:
+    return torch.randn(replicas, B, T, D, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("positions", POSITIONS, ids=lambda p: p.kind)
+def test_sdpa_is_plain(positions, mask: str, fusion: str, replicas: int, layer, results, agree):
+    real = REAL.expand(replicas, -1, -1) if "padding" in mask else None
+    found = {}
+    for backend in ("plain", "sdpa"):
+        made = layer(positions, FUSIONS[fusion], MASKS[mask](replicas), backend, replicas)
+        found[backend] = results(made, lambda x, made=made: made(x, real), stream(replicas))
+    assert all(value.isfinite().all() for value in found["plain"].values())
+    agree(found["sdpa"], found["plain"])
+
+
+@pytest.mark.parametrize("backend", ["plain", "sdpa"])
+@pytest.mark.parametrize("positions", [NoPositions(), Alibi(), T5()], ids=lambda p: p.kind)
+def test_a_query_that_may_look_nowhere_gets_exactly_zero(backend: str, positions, randomised):
+    scene = Scene(
+        (1, B, H),
+        randomised(positions.build(1, D, H, T)),
+        Padding(REAL) & Causal(),
+        torch.arange(T),
+        torch.arange(T),
+    )
+    q, k, v = (torch.randn(1, B, H, T, D // H, requires_grad=True) for _ in range(3))
+    out = BACKENDS[backend].attend(q, k, v, scene, Dropout(1, 0.0))
+    assert out[:, 1, :, :2].eq(0).all() and out[:, 1, :, 2:].ne(0).all()
+    out.square().sum().backward()
+    for x in (q, k, v):
+        assert x.grad.isfinite().all()
+        assert x.grad[:, 1, :, :2].eq(0).all()
+        assert x.grad[:, 1, :, 2:].ne(0).any()
+
+
+# The weights
+
+
+def queries_and_keys() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randn(2, B, H, T, 4, generator=generator), torch.randn(2, B, H, T, 4, generator=generator)
+
+
+def test_weights_are_the_softmax_of_scaled_products():
+    q, k = queries_and_keys()
+    found = weights(q, k)
+    scores = [torch.dot(q[1, 0, 1, 2], k[1, 0, 1, j]) / 4**0.5 for j in range(T)]
+    total = sum(s.exp() for s in scores)
+    torch.testing.assert_close(found[1, 0, 1, 2], torch.stack([s.exp() / total for s in scores]))
+
+
+def test_rows_of_weights_sum_to_one_or_to_nothing():
+    q, k = queries_and_keys()
+    allowed = (torch.rand(2, B, 1, T, T, generator=torch.Generator().manual_seed(5)) < 0.4).contiguous()
+    allowed[0, 0, 0, 1] = False
+    bias = torch.randn(1, 1, H, T, T, generator=torch.Generator().manual_seed(6)) * 3
+    found = weights(q * 10, k, allowed, bias)
+    assert found.masked_select(~allowed.expand_as(found)).eq(0).all()
+    sums = found.sum(-1)
+    sees = allowed.any(-1).expand_as(sums)
+    torch.testing.assert_close(sums, sees.float())
+    assert not sees.all() and sees.any()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e4, 1e18])
+def test_weights_stay_finite_for_scores_of_any_size(size: float):
+    q, k = queries_and_keys()
+    q = (q * size).requires_grad_()
+    found = weights(q, k, torch.ones(T, T).tril().bool().view(1, 1, 1, T, T))
+    found.square().sum().backward()
+    assert found.isfinite().all() and q.grad.isfinite().all()
+
+
+# What cannot be done is said in words
+
+
+def test_the_fastest_backend_that_can_is_chosen():
+    assert choose_backend("auto", Needs()).name == "sdpa"
+    assert choose_backend("auto", Needs(weight_dropout=True)).name == "plain"
+    assert choose_backend("plain", Needs(weight_dropout=True)).name == "plain"
+    assert choose_backend("flex", Needs(device="cuda:1")).name == "flex"
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "words"),
+    [
+        ("flex", Needs(positions="alibi"), "alibi positions with the flex backend on cpu: .*use sdpa or plain"),
+        ("flex", Needs("cuda", weight_dropout=True), "flex backend on cuda: .*use plain, or mixer.dropout = 0"),
+        ("sdpa", Needs(weight_dropout=True), "sdpa backend on cpu: .*use plain, or mixer.dropout = 0"),
+    ],
+)
+def test_a_backend_that_cannot_says_why(name, needs: Needs, words: str):
+    with pytest.raises(UserError, match=words):
+        choose_backend(name, needs)

@@ -1,0 +1,138 @@
+"""A layer of the stack against its formula."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.nn.attention import AttentionSpec
+from headway.nn.backends import Needs
+from headway.nn.block import Block, FeedForwardSpec, NormSpec
+from headway.nn.masks import Causal
+from headway.nn.positions import NoPositions
+from headway.nn.replicated import LayerNorm, RMSNorm
+from headway.nn.scene import Scene
+from headway.nn.taps import watch
+
+R, B, H, T, D = 2, 2, 2, 4, 8
+PRE = NormSpec()
+
+
+def block(randomised, norm: NormSpec = PRE, dropout: float = 0.0, replicas: int = R, **feedforward) -> Block:
+    made = Block(AttentionSpec(heads=H), FeedForwardSpec(**feedforward), norm, replicas, D, dropout, 1.0, Needs())
+    return randomised(made)
+
+
+def stream(replicas: int = R) -> Tensor:
+    return torch.randn(replicas, B, T, D, generator=torch.Generator().manual_seed(0))
+
+
+def scene(replicas: int = R) -> Scene:
+    positions = NoPositions().build(replicas, D, H, T)
+    return Scene((replicas, B, H), positions, Causal(), torch.arange(T), torch.arange(T))
+
+
+# Where the norm stands
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_pre_norm_leaves_the_stream_alone(kind: str, randomised):
+    made, x = block(randomised, NormSpec(kind=kind)), stream()
+    attended = x + made.mixer(made.around_mixer.norm(x), scene())[0]
+    expected = attended + made.feedforward(made.around_feedforward.norm(attended))
+    torch.testing.assert_close(made(x, scene())[0], expected)
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_post_norm_norms_the_stream(kind: str, randomised):
+    made, x = block(randomised, NormSpec(kind=kind, placement="post")), stream()
+    attended = made.around_mixer.norm(x + made.mixer(x, scene())[0])
+    expected = made.around_feedforward.norm(attended + made.feedforward(attended))
+    torch.testing.assert_close(made(x, scene())[0], expected)
+
+
+def test_norms_are_of_the_kind_that_was_asked_for():
+    assert isinstance(NormSpec(kind="layer").build(1, D), LayerNorm)
+    assert isinstance(NormSpec(kind="rms").build(1, D), RMSNorm)
+    assert isinstance(NormSpec().build_final(1, D), LayerNorm)
+    assert not list(NormSpec(placement="post").build_final(1, D).parameters())
+
+
+def test_a_pre_norm_block_whose_outputs_are_zero_is_the_identity(randomised):
+    made, x = block(randomised), stream()
+    with torch.no_grad():
+        for linear in (made.mixer.output, made.feedforward.output):
+            linear.weight.zero_(), linear.bias.zero_()
+    assert torch.equal(made(x, scene())[0], x)
+
+
+# Feed-forward
+
+
+@pytest.mark.parametrize(
+    ("kind", "nonlinearity"),
+    [("relu", F.relu), ("gelu", F.gelu), ("gelu-tanh", lambda x: F.gelu(x, approximate="tanh"))],
+)
+def test_feedforward_is_two_maps_with_a_nonlinearity_between(kind: str, nonlinearity, randomised):
+    made, x = randomised(FeedForwardSpec(kind=kind).build(R, D, 1.0)), stream()
+    assert made.into.weight.shape == (R, 4 * D, D)
+    for r in range(R):
+        hidden = nonlinearity(x[r] @ made.into.weight[r].T + made.into.bias[r])
+        torch.testing.assert_close(made(x)[r], hidden @ made.output.weight[r].T + made.output.bias[r])
+
+
+def test_swiglu_gates_one_half_with_the_other(randomised):
+    made, x = randomised(FeedForwardSpec(kind="swiglu", hidden=5, bias=False).build(R, D, 1.0)), stream()
+    for r in range(R):
+        gate, value = x[r] @ made.into.weight[r, :5].T, x[r] @ made.into.weight[r, 5:].T
+        expected = (gate * torch.sigmoid(gate) * value) @ made.output.weight[r].T
+        torch.testing.assert_close(made(x)[r], expected)
+
+
+@pytest.mark.parametrize("width", [48, 96, 384])
+def test_swiglu_costs_what_the_others_cost(width: int):
+    plain, gated = (
+        sum(p.numel() for p in FeedForwardSpec(kind=kind, bias=False).build(1, width, 1.0).parameters())
+        for kind in ("gelu", "swiglu")
+    )
+    assert gated == pytest.approx(plain, rel=0.02)
+
+
+def test_hidden_and_bias_are_what_was_asked_for():
+    made = FeedForwardSpec(hidden=3, bias=False).build(R, D, 1.0)
+    assert made.into.weight.shape == (R, 3, D) and made.into.bias is None and made.output.bias is None
+
+
+# The whole
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_three_replicas_are_three_blocks(placement, randomised, copied, results, agree):
+    norm = NormSpec(placement=placement)
+    together, x = block(randomised, norm, replicas=3), stream(3)
+    whole = results(together, lambda x: together(x, scene(3))[0], x)
+    for r in range(3):
+        alone = copied(block(randomised, norm, replicas=1), together, replica=r)
+        agree(results(alone, lambda x, alone=alone: alone(x, scene(1))[0], x[r : r + 1]), whole, replica=r)
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_dropout_is_applied_to_what_each_sublayer_adds(placement, randomised, seeded):
+    made = seeded(block(randomised, NormSpec(placement=placement), dropout=0.5), [0, 1])
+    randomised(made)
+    x = stream()
+    dropped = made(x, scene())[0]
+    kept = made.eval()(x, scene())[0]
+    assert not torch.allclose(dropped, kept)
+    drop_mixer, drop_feedforward = made.train().around_mixer.drop, made.around_feedforward.drop
+    if placement == "pre":
+        attended = x + drop_mixer(made.mixer(made.around_mixer.norm(x), scene())[0])
+        expected = attended + drop_feedforward(made.feedforward(made.around_feedforward.norm(attended)))
+        torch.testing.assert_close(dropped, expected)
+
+
+def test_the_stream_can_be_watched_and_the_state_comes_out(randomised):
+    made, x = block(randomised), stream()
+    with watch(made, "stream") as seen:
+        out, state = made(x, scene())
+    assert torch.equal(seen["stream"], out) and state.length == T

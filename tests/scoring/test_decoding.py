@@ -1,0 +1,114 @@
+from collections import Counter
+
+import pytest
+import torch
+
+from headway.errors import UserError
+from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
+from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
+from headway.scoring.decoding import sample
+
+V, CONTEXT = 11, 8
+
+POSITIONS = [NoPositions(), Learned(), Sinusoidal(), Alibi(), SymmetricAlibi(), Rotary(), T5()]
+FUSIONS = [Concat(), Shuffle(), Shift(), ReweightCausal(), Reweight()]
+
+
+def drawn(model, prompt=(1, 2, 3), tokens: int = 3 * CONTEXT, seed: int = 0, **settings) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return list(sample(model, torch.tensor(prompt, dtype=torch.int64), tokens, generator=generator, **settings))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("positions", POSITIONS, ids=lambda p: p.kind)
+def test_the_cache_changes_nothing_also_beyond_the_context(model, positions, temperature):
+    net = model(positions)
+    with_cache = drawn(net, temperature=temperature)
+    assert with_cache == drawn(net, temperature=temperature, cached=False)
+    assert len(set(with_cache)) > 1
+
+
+@pytest.mark.parametrize("fusion", FUSIONS, ids=lambda f: f.kind)
+def test_the_cache_changes_nothing_under_any_fusion(model, fusion):
+    net = model(fusion=fusion)
+    assert drawn(net) == drawn(net, cached=False)
+
+
+def test_a_fusion_that_allows_no_cache_says_why(model):
+    assert "every new token changes the norm" in model(fusion=Reweight()).why_no_cache
+    assert all(model(fusion=f).why_no_cache is None for f in FUSIONS[:-1])
+
+
+@pytest.mark.parametrize("length", [1, CONTEXT - 1, CONTEXT])
+def test_any_prompt_that_fits_can_be_gone_on_from(model, length):
+    prompt = tuple(k % V for k in range(length))
+    assert drawn(model(), prompt) == drawn(model(), prompt, cached=False)
+
+
+@pytest.mark.parametrize("prompt", [(1, 2, 3), (4,), (0, 9, 7, 7, 2), (5, 6), (8, 1, 0)])
+def test_greedy_tokens_are_the_likeliest_after_what_is_remembered(model, prompt):
+    """Everything, until the context is full; then its older half is forgotten."""
+    net, remembered = model(Rotary()), list(prompt)
+    for token in drawn(net, prompt, temperature=0.0):
+        if len(remembered) > CONTEXT:
+            remembered = remembered[-CONTEXT // 2 :]
+        logits, _ = net(torch.tensor(remembered)[None, None])
+        assert token == logits[0, 0, -1].argmax()
+        remembered.append(token)
+
+
+def test_the_same_seed_draws_the_same_and_another_another(model):
+    assert drawn(model(), seed=1) == drawn(model(), seed=1)
+    assert drawn(model(), seed=1) != drawn(model(), seed=2)
+
+
+def likeliest(model, prompt=(1, 2, 3)) -> list[int]:
+    logits, _ = model(torch.tensor(prompt)[None, None])
+    return logits[0, 0, -1].argsort(descending=True).tolist()
+
+
+def first_draws(model, **settings) -> Counter:
+    return Counter(drawn(model, tokens=1, seed=s, **settings)[0] for s in range(50))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_top_k_draws_only_among_the_k_likeliest(model, k):
+    found = first_draws(model(), top_k=k, temperature=5.0)
+    assert set(found) == set(likeliest(model())[:k])
+
+
+def test_top_k_beyond_the_vocabulary_is_no_limit(model):
+    assert drawn(model(), top_k=V + 5) == drawn(model())
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.6, 0.9, 1.0])
+def test_top_p_draws_only_the_fewest_that_reach_p(model, p):
+    net = model()
+    chances = net(torch.tensor([1, 2, 3])[None, None])[0][0, 0, -1].softmax(-1).sort(descending=True).values
+    fewest = min(V, int((chances.cumsum(0) < p).sum()) + 1)
+    found = first_draws(net, top_p=p)
+    assert set(found) <= set(likeliest(net)[:fewest])
+    assert likeliest(net)[0] in found
+
+
+def test_draws_follow_the_models_chances(uniform):
+    counts = Counter(drawn(uniform(), tokens=400))
+    assert set(counts) == set(range(V))
+    assert max(counts.values()) < 2 * 400 / V
+
+
+def test_a_low_temperature_is_nearly_greedy(model):
+    assert drawn(model(), temperature=1e-6) == drawn(model(), temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "message"),
+    [
+        ((), {}, "the prompt is empty"),
+        (tuple(range(CONTEXT + 1)), {}, f"the prompt has {CONTEXT + 1} tokens, but the model's context is {CONTEXT}"),
+        ((1,), {"temperature": -0.5}, "a temperature must be 0"),
+    ],
+)
+def test_what_cannot_be_gone_on_from_is_refused(model, prompt, settings, message):
+    with pytest.raises(UserError, match=message):
+        drawn(model(), prompt, **settings)

@@ -1,0 +1,80 @@
+"""What several test files stand on: a small text, a small recipe for it, and a run that was trained with it."""
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.experiment import train
+from headway.recipe import Recipe, from_tree
+from headway.run import Run
+
+TEXT = "".join(f"The quick brown fox no {i} jumps over the lazy dog, said Zoë.\n" for i in range(60))
+
+RECIPE = """# A tiny model of a tiny text.
+# command:   headway train tiny.yaml
+data: {{source: files, path: "{path}"}}
+model:
+  layers: 1
+  width: 16
+  context: 16
+  mixer: {{heads: 2}}
+training:
+  duration: 12 steps
+  batch: 4
+  schedule: {{warmup: 2 steps}}
+  evaluate_every: 4 steps
+  evaluate_tokens: 64
+  checkpoint_every: 4 steps
+"""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    home: Path
+    text: Path
+    recipe: Path
+    run: Run
+
+    @property
+    def runs(self) -> Path:
+        return self.run.folder.parent
+
+    @property
+    def cache(self) -> Path:
+        return self.home / "cache"
+
+    @classmethod
+    def open(cls, home: Path) -> "Workshop":
+        text, recipe = home / "tiny.txt", home / "tiny.yaml"
+        text.write_text(TEXT, "utf-8")
+        recipe.write_text(RECIPE.format(path=text), "utf-8")
+        with cache_in(home / "cache"):
+            (run,) = train([tiny_recipe(text)], ["tiny"], home / "runs")
+        return cls(home, text, recipe, run)
+
+
+def tiny_recipe(text: Path, *changes: str) -> Recipe:
+    from headway.yaml_tree import read_tree
+
+    tree, lines = read_tree(RECIPE.format(path=text), "tiny.yaml")
+    return from_tree(tree, "tiny.yaml", lines, changes)
+
+
+@contextmanager
+def cache_in(folder: Path):
+    """Prepared text goes here and not into the home of whoever runs the tests."""
+    before = os.environ.get("HEADWAY_CACHE")
+    os.environ["HEADWAY_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["HEADWAY_CACHE"]
+        else:
+            os.environ["HEADWAY_CACHE"] = before
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder, to see that nothing was touched."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}

@@ -1,0 +1,193 @@
+"""The steps of torch.optim at R = 1; R replicas apart at R > 1; the dead rest."""
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headway.training.optimizers import Adagrad, AdamW, Optimizer, Sgd, clip
+
+SHAPES = {"table": (7, 4), "matrix": (5, 4), "bias": (5,), "norm": (4,)}
+STEPS = 20
+SPECS = {
+    "adamw": AdamW(weight_decay=0.2),
+    "adamw without decay": AdamW(weight_decay=0.0, beta1=0.8, beta2=0.95, epsilon=1e-6),
+    "sgd": Sgd(momentum=0.0),
+    "sgd with momentum": Sgd(momentum=0.9),
+    "sgd with all": Sgd(momentum=0.8, nesterov=True, weight_decay=0.05),
+    "adagrad": Adagrad(),
+    "adagrad with decay": Adagrad(weight_decay=0.05),
+}
+
+
+def parameters(replicas: int) -> dict[str, nn.Parameter]:
+    """Replica r's are the same whatever the number of replicas."""
+    made = {}
+    for k, (name, shape) in enumerate(SHAPES.items()):
+        rows = [torch.randn(shape, generator=torch.Generator().manual_seed(10 * k + r)) for r in range(replicas)]
+        made[name] = nn.Parameter(torch.stack(rows))
+    return made
+
+
+def gradient(p: Tensor, step: int) -> Tensor:
+    """A gradient that depends on the weights, so that errors would grow."""
+    return torch.sin(p.detach() + step) * (0.5 + step % 3)
+
+
+def built(spec, own: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]) -> Optimizer:
+    return spec.build(own, rates, decays)
+
+
+def walk(optimizer: Optimizer, alive: Sequence[bool], steps: range = range(STEPS)) -> None:
+    for step in steps:
+        for p in optimizer.parameters:
+            p.grad = gradient(p, step)
+        optimizer.step(factor=1 / (1 + step % 4), alive=torch.tensor(alive))
+
+
+def reference(spec, own: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
+    """torch's, with decay on the matrices only."""
+    groups = [
+        {"params": [p for p in own.values() if p.ndim >= 3], "weight_decay": spec.weight_decay},
+        {"params": [p for p in own.values() if p.ndim < 3], "weight_decay": 0.0},
+    ]
+    if isinstance(spec, AdamW):
+        return torch.optim.AdamW(groups, spec.learning_rate, betas=(spec.beta1, spec.beta2), eps=spec.epsilon)
+    if isinstance(spec, Sgd):
+        return torch.optim.SGD(groups, spec.learning_rate, momentum=spec.momentum, nesterov=spec.nesterov)
+    return torch.optim.Adagrad(groups, spec.learning_rate, eps=spec.epsilon)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_one_replica_takes_torchs_steps(name: str):
+    spec, ours, theirs = SPECS[name], parameters(1), parameters(1)
+    walk(built(spec, ours, [spec.learning_rate], [spec.weight_decay]), [True])
+    optimizer = reference(spec, theirs)
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = spec.learning_rate / (1 + step % 4)
+        for p in theirs.values():
+            p.grad = gradient(p, step)
+        optimizer.step()
+    for key, p in ours.items():
+        torch.testing.assert_close(p, theirs[key], rtol=1e-6, atol=1e-6)
+        assert (p - parameters(1)[key]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_replicas_with_their_own_rates_and_decays_are_replicas_apart(name: str):
+    spec, rates, decays = SPECS[name], [0.01, 0.03, 0.0], [0.1, 0.0, 0.3]
+    together = parameters(3)
+    walk(built(spec, together, rates, decays), [True] * 3)
+    for r in range(3):
+        alone = {key: nn.Parameter(p[r : r + 1].detach().clone()) for key, p in parameters(3).items()}
+        walk(built(spec, alone, rates[r : r + 1], decays[r : r + 1]), [True])
+        for key, p in alone.items():
+            torch.testing.assert_close(together[key][r], p[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1.0])
+@pytest.mark.parametrize("name", SPECS)
+def test_a_dead_replica_is_left_as_it_is_bit_for_bit(name: str, poison: float):
+    spec, own, calm = SPECS[name], parameters(3), parameters(3)
+    decays = [spec.weight_decay] * 3
+    disturbed, undisturbed = (built(spec, p, [0.01] * 3, decays) for p in (own, calm))
+    for optimizer in (disturbed, undisturbed):
+        walk(optimizer, [True] * 3, range(5))
+    before = {key: p.detach().clone() for key, p in own.items()}
+    for step in range(5, 10):
+        for optimizer, value in ((disturbed, poison), (undisturbed, 0.5)):
+            for p in optimizer.parameters:
+                p.grad = gradient(p, step)
+                p.grad[1] = value
+            optimizer.step(1.0, torch.tensor([True, optimizer is undisturbed, True]))
+    for key, p in own.items():
+        assert torch.equal(p[1].view(torch.int32), before[key][1].view(torch.int32))
+        assert not torch.equal(p[0], before[key][0])
+        for r in (0, 2):
+            assert torch.equal(p[r], calm[key][r])
+    for key, memory in disturbed.state().items():
+        assert memory.isfinite().all(), key
+        assert torch.equal(memory[0], undisturbed.state()[key][0])
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_dead_replica_alone_is_left_as_it_is(name: str):
+    own = parameters(1)
+    optimizer = built(SPECS[name], own, [0.01], [0.1])
+    walk(optimizer, [True], range(3))
+    before = {key: p.detach().clone() for key, p in own.items()}
+    for p in optimizer.parameters:
+        p.grad = torch.full_like(p, torch.nan)
+    optimizer.step(1.0, torch.tensor([False]))
+    assert all(torch.equal(p, before[key]) for key, p in own.items())
+    assert all(memory.isfinite().all() for memory in optimizer.state().values())
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_only_matrices_are_decayed(replicas: int):
+    own = parameters(replicas)
+    before = copy.deepcopy(own)
+    optimizer = built(AdamW(), own, [0.1] * replicas, [0.5] * replicas)
+    for p in optimizer.parameters:
+        p.grad = torch.zeros_like(p)
+    optimizer.step(1.0, torch.ones(replicas, dtype=torch.bool))
+    for key in ("table", "matrix"):
+        torch.testing.assert_close(own[key], before[key] * (1 - 0.1 * 0.5))
+    for key in ("bias", "norm"):
+        assert torch.equal(own[key], before[key])
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_state_and_steps_are_all_there_is_to_remember(name: str):
+    spec, own = SPECS[name], parameters(2)
+    first = built(spec, own, [0.01, 0.02], [0.1, 0.0])
+    walk(first, [True, True], range(7))
+    later = {key: nn.Parameter(p.detach().clone()) for key, p in own.items()}
+    second = built(spec, later, [0.01, 0.02], [0.1, 0.0])
+    second.load(first.state(), first.steps)
+    assert all("/" in key for key in first.state())
+    for optimizer in (first, second):
+        walk(optimizer, [True, True], range(7, 15))
+    assert all(torch.equal(p, later[key]) for key, p in own.items())
+
+
+# Clipping
+
+
+@pytest.mark.parametrize("limit", [0.5, 3.0, 1e6])
+def test_clipping_is_torchs_for_each_replica(limit: float):
+    own = parameters(3)
+    for k, p in enumerate(own.values()):
+        p.grad = gradient(p, k) * torch.tensor([0.01, 1.0, 100.0]).view(-1, *[1] * (p.ndim - 1))
+    alone = [{key: nn.Parameter(p[r].detach().clone()) for key, p in own.items()} for r in range(3)]
+    for r, theirs in enumerate(alone):
+        for key, p in theirs.items():
+            p.grad = own[key].grad[r].clone()
+    norms = clip(list(own.values()), limit)
+    for r, theirs in enumerate(alone):
+        expected = nn.utils.clip_grad_norm_(theirs.values(), limit)
+        torch.testing.assert_close(norms[r], expected)
+        for key, p in theirs.items():
+            torch.testing.assert_close(own[key].grad[r], p.grad)
+
+
+def test_without_a_limit_norms_are_only_measured():
+    own = parameters(2)
+    for p in own.values():
+        p.grad = torch.ones_like(p)
+    norms = clip(list(own.values()), None)
+    assert norms.tolist() == pytest.approx([(7 * 4 + 5 * 4 + 5 + 4) ** 0.5] * 2)
+    assert all(p.grad.eq(1).all() for p in own.values())
+
+
+def test_one_replicas_nan_does_not_reach_anothers_gradient():
+    own = parameters(2)
+    for p in own.values():
+        p.grad = torch.ones_like(p)
+        p.grad[1] = torch.nan
+    norms = clip(list(own.values()), 1.0)
+    assert norms[0].isfinite() and norms[1].isnan()
+    assert all(p.grad[0].isfinite().all() for p in own.values())

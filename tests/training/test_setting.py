@@ -1,0 +1,70 @@
+"""Where and in which precision: chosen once, with the reason."""
+
+import pytest
+import torch
+
+from headway.errors import UserError
+from headway.training.setting import choose
+from headway.training.spec import TrainingSpec
+
+
+@pytest.fixture
+def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+
+
+def test_without_a_gpu_everything_is_plain_and_says_why(no_cuda):
+    setting = choose(TrainingSpec(), width=128)
+    assert (setting.device.type, setting.precision, setting.compiled) == ("cpu", torch.float32, False)
+    assert [reason.split(":")[0] for reason in setting.reasons] == ["cpu", "float32", "not compiled"]
+    assert "no CUDA device found" in setting.reasons[0] and "width 128" in setting.reasons[1]
+
+
+def test_with_a_gpu_everything_is_fast_and_says_why(two_gpus):
+    setting = choose(TrainingSpec(), width=128)
+    assert (setting.device.type, setting.precision, setting.compiled) == ("cuda", torch.bfloat16, True)
+    assert "Some GPU" in setting.reasons[0] and "SM 90" in setting.reasons[1]
+
+
+def test_an_old_gpu_has_no_bf16(two_gpus, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    setting = choose(TrainingSpec(), width=128)
+    assert setting.precision == torch.float32 and "SM 75 has no bf16" in setting.reasons[1]
+
+
+def test_what_is_asked_for_is_given(two_gpus):
+    setting = choose(TrainingSpec(device="cuda:1", precision="float32", compile="off"), 128)
+    assert (str(setting.device), setting.precision, setting.compiled) == ("cuda:1", torch.float32, False)
+    assert all(reason.endswith("asked for") for reason in setting.reasons)
+    setting = choose(TrainingSpec(device="cpu", precision="bf16", compile="on"), 128)
+    assert (str(setting.device), setting.precision, setting.compiled) == ("cpu", torch.bfloat16, True)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cpu:", "mps", "", "cuda:-1"])
+def test_an_unknown_device_is_refused_in_words(no_cuda, device: str):
+    with pytest.raises(UserError, match=f"training.device: .*'{device}'"):
+        choose(TrainingSpec(device=device), 128)
+
+
+def test_a_gpu_that_is_not_there_is_refused_in_words(no_cuda):
+    with pytest.raises(UserError, match=r"no CUDA device can be used here; set training.device=cpu or auto"):
+        choose(TrainingSpec(device="cuda"), 128)
+
+
+def test_a_gpu_beyond_the_last_is_refused_in_words(two_gpus):
+    with pytest.raises(UserError, match="'cuda:2' asked, but the last one is cuda:1"):
+        choose(TrainingSpec(device="cuda:2"), 128)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("float32", torch.float32)])
+def test_autocast_computes_products_in_the_chosen_precision(no_cuda, precision, dtype):
+    with choose(TrainingSpec(precision=precision), 128).autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype

@@ -1,0 +1,56 @@
+"""The training part of a recipe: what does not go together."""
+
+import pytest
+from pydantic import ValidationError
+
+from headway.training.optimizers import AdamW, Sgd
+from headway.training.schedule import Constant, Cosine, Duration
+from headway.training.spec import TrainingSpec
+
+
+def test_the_defaults_have_no_problems():
+    spec = TrainingSpec()
+    assert not list(spec.all_problems())
+    assert isinstance(spec.optimizer, AdamW) and isinstance(spec.schedule, Cosine) and spec.clip == 1.0
+    assert spec.schedule.warmup
+
+
+def test_a_batch_must_fall_into_equal_parts():
+    (problem,) = TrainingSpec(batch=10, accumulate=4).problems()
+    assert problem.keys == ("batch", "accumulate") and "10 rows cannot be computed in 4 equal parts" in problem.reason
+    assert not list(TrainingSpec(batch=12, accumulate=4).problems())
+
+
+@pytest.mark.parametrize(("key", "value"), [("keep_best", True), ("patience", 3)])
+def test_best_and_patience_need_a_split_to_go_by(key: str, value):
+    (problem,) = TrainingSpec(**{key: value}, evaluate_on=[]).problems()
+    assert problem.keys == (key, "evaluate_on")
+    assert not list(TrainingSpec(**{key: value}).problems())
+
+
+def test_kinds_by_name_with_settings_and_by_default():
+    spec = TrainingSpec.model_validate({"optimizer": "sgd", "schedule": {"kind": "constant", "warmup": "5 steps"}})
+    assert spec.optimizer == Sgd() and spec.schedule == Constant(warmup=Duration(5, "steps"))
+    assert TrainingSpec.model_validate({"optimizer": {"learning_rate": 0.5}}).optimizer == AdamW(learning_rate=0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"optimizer": {"learning_rate": -1.0}},
+        {"optimizer": {"learning_rate": float("nan")}},
+        {"optimizer": {"learning_rate": float("inf")}},
+        {"optimizer": {"momentum": 0.9}},
+        {"optimizer": "adam"},
+        {"batch": 0},
+        {"clip": 0.0},
+        {"duration": "5 apples"},
+        {"duration": 500},
+        {"precision": "fp16"},
+        {"patience": 0},
+    ],
+    ids=str,
+)
+def test_impossible_values_are_refused(wrong: dict):
+    with pytest.raises(ValidationError):
+        TrainingSpec.model_validate(wrong)
