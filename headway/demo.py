@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headway import recipe as recipes
+from headway.errors import UserError
 from headway.experiment import train
 from headway.printing import number, show_table
 from headway.progress import for_this_terminal
@@ -41,8 +42,8 @@ class Outcome:
     @property
     def caveat(self) -> str:
         return (
-            "What this cannot conclude: three seeds show a spread, not a verdict; and `reweight` sees later tokens through "
-            "its norm, so its number is no perplexity of a left-to-right model, whichever way it falls."
+            "What this cannot conclude: three seeds show a spread, not a verdict; and `reweight` sees later tokens "
+            "through its norm, so its number is no perplexity of a left-to-right model, whichever way it falls."
         )
 
     def show(self) -> None:
@@ -55,7 +56,9 @@ class Outcome:
         print(f"\n{self.label}\ncurves: {self.picture}\n\n{self.caveat}")
 
     def as_json(self) -> dict[str, Any]:
-        arms = {arm: {"values": self.perplexities(arm), "runs": [str(r.folder) for r in self.runs[arm]]} for arm in ARMS}
+        arms = {
+            arm: {"values": self.perplexities(arm), "runs": [str(r.folder) for r in self.runs[arm]]} for arm in ARMS
+        }
         return {"score": SCORE, "label": self.label, "arms": arms, "picture": str(self.picture), "caveat": self.caveat}
 
 
@@ -68,6 +71,8 @@ def run_demo(out: Path) -> Outcome:
         names, members = varied(base, arm, [SEEDS])
         begun = all((out / name).exists() for name in names)
         runs[arm] = train(members, names, out, resume=begun, reporter=reporter)
+        if any(str(run.facts["status"]).startswith("interrupted") for run in runs[arm]):
+            raise UserError("the demo was stopped; the same command goes on from there")
     return Outcome(runs, draw(runs, out / "curves.png"))
 
 

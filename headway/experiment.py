@@ -169,8 +169,8 @@ class _Journal:
     def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None:
         self.reporter.update(step, losses, tokens_per_second)
 
-    def message(self, text: str) -> None:
-        self.reporter.say(text)
+    def ended(self, replica: int, why: str) -> None:
+        self.reporter.say(f"{self.members[replica].name} {why}")
 
 
 def _evaluate(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: Sequence[str]) -> list[dict[str, float]]:

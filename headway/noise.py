@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def key(*parts: int | str) -> int:
-    """63 well-mixed bits that stand for these facts. The seed of a `torch.Generator`, or half of two stream keys."""
+    """63 well-mixed bits that stand for these facts. The seed of a `torch.Generator`, or of a stream."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
@@ -27,7 +27,7 @@ def generator(*parts: int | str) -> torch.Generator:
 
 def stream_keys(seeds: Sequence[int], purpose: str) -> Int32[Tensor, "R 2"]:
     """What `bits` and `integers` need to know of each replica: two independent 32-bit keys per seed."""
-    pairs = [(_signed(k), _signed(k >> 31)) for k in (key(seed, purpose) for seed in seeds)]
+    pairs = [[_signed(key(seed, purpose, half)) for half in (0, 1)] for seed in seeds]
     return torch.tensor(pairs, dtype=torch.int32)
 
 

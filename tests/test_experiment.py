@@ -148,7 +148,7 @@ def test_a_replica_that_diverges_is_reported_and_disturbs_nobody(variants: list[
         assert disturbed[k].facts["status"] == "finished"
     assert disturbed[1].facts["status"].startswith("diverged at step 2")
     assert disturbed[1].metrics()[-1]["ended"] == disturbed[1].facts["status"]
-    assert any("replica 1 diverged" in text and "the others go on" in text for text in told.texts)
+    assert any("diverged at step" in text and "the others go on" in text for text in told.texts)
 
 
 def test_members_share_nothing_but_the_computation(variants: list[Recipe]):
@@ -355,7 +355,7 @@ def test_a_checkpoint_that_does_not_fit_names_the_tensor(base: Recipe):
 def test_the_best_checkpoint_is_the_one_with_the_lowest_loss(base: Recipe):
     """A rate so high that the loss goes up and down."""
     recipe = base.with_changes(
-        ["training.keep_best=true", "training.optimizer.learning_rate=0.3", "training.evaluate_tokens=null"]
+        ["training.keep_best=true", "training.optimizer.learning_rate=1.0", "training.evaluate_tokens=null"]
     )
     (run,) = train([recipe], ["run"])
     by_hand = min(evaluations(run).items(), key=lambda entry: entry[1])

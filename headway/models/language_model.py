@@ -99,7 +99,7 @@ class LanguageModel(Trainable):
             raise UserError(f"{len(slots)} tokens, but the learned positions end at {limit} (model.context)")
         heads = self.spec.mixer.heads
         scene = Scene((self.replicas, ids.shape[1], heads), self.positions, self.mask, slots[past:], slots)
-        x = self.embedded(self.drop(self.positions.embed(self.embedding(ids), scene.i)))
+        x = self.embedded(self.drop(self.positions.embed(self.embedding(ids), scene.queries)))
         new_state: State = []
         for layer, layer_state in zip(self.layers, state or [None] * len(self.layers), strict=True):
             x, layer_state = layer(x, scene, layer_state)

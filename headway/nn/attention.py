@@ -38,7 +38,7 @@ class Cache:
         return self.keys.shape[3]
 
     def extended(self, keys: Tensor, values: Tensor) -> "Cache":
-        return Cache(_after(self.keys, keys), _after(self.values, values))
+        return Cache(torch.cat((self.keys, keys), dim=3), torch.cat((self.values, values), dim=3))
 
 
 class AttentionSpec(Spec):
@@ -77,20 +77,21 @@ class AttentionSpec(Spec):
 
 
 class SelfProjection(nn.Module):
-    """Queries, keys and values of the same vectors, in one matrix product."""
+    """Queries, keys and values of the same vectors, in one matrix product; keys and values join those of the past."""
 
     def __init__(self, replicas: int, width: int, spec: AttentionSpec):
         super().__init__()
         self.heads = spec.heads
         self.together = Linear(replicas, width, 3 * width, bias=spec.bias)
 
-    def forward(self, x: Float[Tensor, "R B T D"], memory: None) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self.together(x).chunk(3, dim=-1)
-        return _split(q, self.heads), _split(k, self.heads), _split(v, self.heads)
+    def forward(self, x: Float[Tensor, "R B T D"], scene: Scene, past: Cache | None) -> tuple[Tensor, Cache]:
+        q, k, v = (_split(part, self.heads) for part in self.together(x).chunk(3, dim=-1))
+        q, k = scene.positions.rotate(q, scene.queries), scene.positions.rotate(k, scene.queries)
+        return q, Cache(k, v) if past is None else past.extended(k, v)
 
 
 class CrossProjection(nn.Module):
-    """Queries of one sequence, keys and values of another."""
+    """Queries of one sequence, keys and values of another, which are computed once and then kept."""
 
     def __init__(self, replicas: int, width: int, spec: AttentionSpec):
         super().__init__()
@@ -98,9 +99,12 @@ class CrossProjection(nn.Module):
         self.queries = Linear(replicas, width, width, bias=spec.bias)
         self.keys_values = Linear(replicas, width, 2 * width, bias=spec.bias)
 
-    def forward(self, x: Float[Tensor, "R B T D"], memory: Float[Tensor, "R B S D"]) -> tuple[Tensor, Tensor, Tensor]:
-        k, v = self.keys_values(memory).chunk(2, dim=-1)
-        return _split(self.queries(x), self.heads), _split(k, self.heads), _split(v, self.heads)
+    def forward(self, x: Float[Tensor, "R B T D"], scene: Scene, past: Cache | None) -> tuple[Tensor, Cache]:
+        q = scene.positions.rotate(_split(self.queries(x), self.heads), scene.queries)
+        if past is not None:
+            return q, past
+        k, v = (_split(part, self.heads) for part in self.keys_values(scene.memory).chunk(2, dim=-1))
+        return q, Cache(scene.positions.rotate(k, scene.keys), v)
 
 
 class Attention(nn.Module):
@@ -124,19 +128,13 @@ class Attention(nn.Module):
     def forward(
         self, x: Float[Tensor, "R B T D"], scene: Scene, state: Cache | None = None
     ) -> tuple[Float[Tensor, "R B T D"], Cache]:
-        q, k, v = self.project(x, scene.memory)
-        q, k = scene.positions.rotate(q, scene.i), scene.positions.rotate(k, scene.new_j)
-        q, k, v = self.queries(q), self.keys(k), self.values(v)
-        cache = Cache(k, v) if state is None else state.extended(k, v)
+        q, cache = self.project(x, scene, state)
+        q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
         if self.weights.is_watched:  # fused kernels never show them, so they are computed again
-            self.weights(weights(q, cache.keys, scene.allowed, scene.bias))
-        heads = self.mixed(self.backend.attend(q, cache.keys, cache.values, scene, self.drop))
+            self.weights(weights(q, k, scene.allowed, scene.bias))
+        heads = self.mixed(self.backend.attend(q, k, v, scene, self.drop))
         return self.output(self.fusion(heads, scene.real)), cache
 
 
 def _split(x: Float[Tensor, "R B T D"], heads: int) -> Float[Tensor, "R B H T d"]:
     return x.unflatten(-1, (heads, -1)).transpose(2, 3)
-
-
-def _after(old: Tensor, new: Tensor) -> Tensor:
-    return torch.cat((old, new), dim=3)

@@ -21,23 +21,13 @@ class Scene:
     positions: Positions
     mask: Mask
     queries: Int[Tensor, "Q"]
-    """The slots the queries stand in: 0 … T - 1, or from the cache's length on."""
+    """The slots, and so the positions, the queries stand in: 0 … T - 1, or from the cache's length on."""
     keys: Int[Tensor, "K"]
     """The slots that can be seen."""
     real: Bool[Tensor, "R B T"] | None = None
     """Where the new slots hold tokens and not padding; None = everywhere."""
     memory: Float[Tensor, "R B S D"] | None = None
     """What cross attention looks at."""
-
-    @property
-    def i(self) -> Int[Tensor, "Q"]:
-        """Positions of the queries."""
-        return self.queries
-
-    @property
-    def new_j(self) -> Int[Tensor, "N"]:
-        """Positions of the keys that are not in the cache yet."""
-        return self.keys if self.memory is not None else self.queries
 
     @property
     def is_plainly_causal(self) -> bool:

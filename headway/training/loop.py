@@ -49,7 +49,7 @@ class Journal(Protocol):
     def checkpoint(self, replica: int, step: int) -> None: ...
     def best(self, replica: int, step: int) -> None: ...
     def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None: ...
-    def message(self, text: str) -> None: ...
+    def ended(self, replica: int, why: str) -> None: ...
 
 
 @dataclass
@@ -189,7 +189,7 @@ class Loop:
         self.standings[r].ended = why
         self.alive[r] = False
         self.journal.metrics(r, [{"step": step, "ended": why}])
-        self.journal.message(f"replica {r} {why}{more}{'; the others go on' if self.anyone_left else ''}")
+        self.journal.ended(r, f"{why}{more}{'; the others go on' if self.anyone_left else ''}")
         self.journal.checkpoint(r, self.step)
 
     def _steps(self, duration: schedule.Duration) -> int:

@@ -1,7 +1,7 @@
 """AdamW, SGD and Adagrad for R replicas, each with its own learning rate and weight decay.
 
 At R = 1 they take the steps that torch.optim takes. Parameters are `[R, …]`, rates are `[R]`, and all arithmetic is
-elementwise, so no replica can touch another; one that is no longer alive is left exactly as it is.
+elementwise, so no replica can touch another; the weights of one that is no longer alive are left exactly as they are.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -126,12 +126,6 @@ class Optimizer:
     def state(self) -> dict[str, Tensor]:
         """Every memory of every parameter as `memory/name`, still `[R, …]`."""
         return {f"{m}/{n}": t for m, kept in self.memory.items() for n, t in zip(self.names, kept, strict=True)}
-
-    @torch.no_grad()
-    def load(self, state: dict[str, Tensor], steps: int) -> None:
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
-        self.steps = steps
 
 
 class AdamWOptimizer(Optimizer):

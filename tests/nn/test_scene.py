@@ -70,9 +70,3 @@ def test_mask_and_bias_are_one_addend():
 def test_what_is_shared_is_computed_once():
     made = scene(Causal(), Alibi())
     assert made.allowed is made.allowed and made.bias is made.bias and made.addend is made.addend
-
-
-def test_new_keys_stand_where_the_queries_or_the_memory_do():
-    memory = torch.zeros(R, B, T, 8)
-    assert scene(Everything(), queries=SLOTS[3:]).new_j.tolist() == [3, 4]
-    assert scene(Everything(), queries=SLOTS[3:], memory=memory).new_j.tolist() == SLOTS.tolist()

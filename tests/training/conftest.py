@@ -42,8 +42,8 @@ class Recorder:
 
     def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None: ...
 
-    def message(self, text: str) -> None:
-        self.messages.append(text)
+    def ended(self, replica: int, why: str) -> None:
+        self.messages.append(f"replica {replica} {why}")
 
     def losses(self, replica: int) -> list[float]:
         return [line["loss"] for line in self.lines[replica] if "loss" in line]
