@@ -228,7 +228,7 @@ def _restore(population: Population, members: list[Run]) -> int:
                 assert saved is not None
                 population.restore(r, saved)
                 run.forget_metrics_after(saved.step)
-            population.optimizer.steps = step
+            population.optimizer.steps.fill_(step)
             return step
     for run in members:  # killed before the first checkpoint: begin again
         run.forget_metrics_after(0)

@@ -19,6 +19,7 @@ from headway.errors import UserError
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, MixerSpec, NormSpec
+from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.heads import Fusion
 from headway.nn.masks import Causal, Mask, Window
 from headway.nn.positions import Learned, PositionSpec
@@ -92,6 +93,11 @@ class LanguageModel(Trainable):
 
     def forward(self, ids: Int[Tensor, "R B T"], state: State | None = None) -> tuple[Float[Tensor, "R B T V"], State]:
         """The scores of the next token after each token, and the state to go on from."""
+        x, state = self.hidden(ids, state)
+        return self.logits(self.embedding.logits(x) if self.output is None else self.output(x)), state
+
+    def hidden(self, ids: Int[Tensor, "R B T"], state: State | None = None) -> tuple[Float[Tensor, "R B T D"], State]:
+        """Everything but the output layer."""
         past = state[0].length if state else 0
         slots = torch.arange(past + ids.shape[2], device=ids.device)
         limit = self.positions.limit
@@ -104,8 +110,7 @@ class LanguageModel(Trainable):
         for layer, layer_state in zip(self.layers, state or [None] * len(self.layers), strict=True):
             x, layer_state = layer(x, scene, layer_state)
             new_state.append(layer_state)
-        x = self.norm(x)
-        return self.logits(self.embedding.logits(x) if self.output is None else self.output(x)), new_state
+        return self.norm(x), new_state
 
     def losses(self, inputs: Int[Tensor, "R B T"], targets: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T"]:
         """Nats for every target token."""
@@ -115,4 +120,6 @@ class LanguageModel(Trainable):
 
     def loss(self, batch: Any) -> Float[Tensor, "R"]:
         """What training lowers: mean nats per token, one number per replica."""
-        return self.losses(batch.inputs, batch.targets).mean((1, 2))
+        x, _ = self.hidden(batch.inputs)
+        weight = self.embedding.weight if self.output is None else self.output.weight
+        return mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2))

@@ -24,7 +24,7 @@ class Population:
         """Replica r as it stands, on the CPU."""
         return Checkpoint(
             step,
-            {"optimizer_steps": self.optimizer.steps, "standing": asdict(self.standings[r])},
+            {"standing": asdict(self.standings[r])},
             {name: _own(p[r]) for name, p in self.model.named_parameters()},
             {name: _own(t[r]) for name, t in self.optimizer.state().items()},
         )
@@ -34,7 +34,7 @@ class Population:
         """Put replica r back as it was saved."""
         load_weights(self.model, r, saved.weights)
         copy_into(r, self.optimizer.state(), saved.optimizer, "optimizer")
-        self.optimizer.steps = saved.step
+        self.optimizer.steps.fill_(saved.step)
         self.standings[r] = Standing(**saved.facts["standing"])
 
 
