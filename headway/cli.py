@@ -44,19 +44,22 @@ def train(
             metavar="KEY=VALUES",
         ),
     ] = None,
+    together: Annotated[
+        int | None, typer.Option(help="At most this many replicas at once; default: as many as fit.", min=1)
+    ] = None,
     runs: RunsFolder = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or a population of them, and score it."""
     from headway import printing, progress
-    from headway.experiment import train as run_training
+    from headway.packing import train_in_turns
     from headway.recipe import load
     from headway.variation import varied
 
     base = load(recipe, changes or [])
     names, recipes = varied(base, name or Path(recipe).stem, vary or [])
-    made = run_training(recipes, names, runs, resume, progress.for_this_terminal())
+    made = train_in_turns(recipes, names, runs, resume, progress.for_this_terminal(), together)
     if as_json:
         _print_json(printing.runs_as_json(made))
     else:
@@ -195,6 +198,28 @@ def demo(
         _print_json(outcome.as_json())
     else:
         outcome.show()
+
+
+@app.command(epilog="Example: headway bench --size tiny --size small")
+def bench(
+    size: Annotated[list[str] | None, typer.Option(help="tiny, small, medium, gpt2; default: what suits.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure each figure.", min=0.1)] = 1.5,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine: training speed and memory, alone and for populations."""
+    from headway.bench import bars
+    from headway.bench import bench as measure_all
+
+    figures: list[dict[str, Any]] = []
+    for figure in measure_all(size, seconds, device):
+        print(f"measuring {figure['size']}, R = {figure['replicas']} …", file=sys.stderr)
+        figures.append(figure)
+    if as_json:
+        _print_json({"figures": figures})
+    else:
+        for name in dict.fromkeys(f["size"] for f in figures):
+            print("\n".join([name, *bars([f for f in figures if f["size"] == name])]))
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ logits  [R, B, T, V]   the output matrix is the embedding's own when `tied`
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from headway.nn.positions import Learned, PositionSpec
 from headway.nn.replicated import Dropout, Embedding, Linear, Trainable, seed
 from headway.nn.scene import Scene
 from headway.nn.taps import Tap
-from headway.spec import Problem, Spec
+from headway.spec import OR_BY_NAME, Problem, Spec
 
 State = list[Any]
 
@@ -44,10 +44,10 @@ class LanguageModelSpec(Spec):
     mixer: MixerSpec = AttentionSpec()
     """What moves information between positions."""
     positions: PositionSpec = Learned()
-    """How order is known: none, learned, sinusoidal, alibi, alibi-symmetric, rotary, t5."""
-    feedforward: FeedForwardSpec = FeedForwardSpec()
+    """How order is known: none, learned, sinusoidal, alibi, rotary, t5; for encoders alibi-symmetric, t5-symmetric."""
+    feedforward: Annotated[FeedForwardSpec, OR_BY_NAME] = FeedForwardSpec()
     """What works on each position alone."""
-    norm: NormSpec = NormSpec()
+    norm: Annotated[NormSpec, OR_BY_NAME] = NormSpec()
     """Which norm, and where."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Of the embeddings and of what each sublayer adds."""
@@ -74,7 +74,7 @@ class LanguageModel(Trainable):
         self.embedding = Embedding(replicas, vocabulary, spec.width)
         self.positions = spec.positions.build(replicas, spec.width, spec.mixer.heads, spec.context)
         self.drop = Dropout(replicas, spec.dropout)
-        needs = Needs(device, spec.positions.kind, self.positions.bias_learns, spec.mixer.dropout > 0)
+        needs = Needs(device, spec.positions.kind, spec.mixer.dropout > 0)
         # What a layer adds to the stream starts smaller the more layers add (GPT-2).
         out_gain = 1 / math.sqrt(2 * spec.layers)
         self.layers = nn.ModuleList(

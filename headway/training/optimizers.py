@@ -90,13 +90,13 @@ class Optimizer:
     memories: tuple[str, ...] = ()
 
     def __init__(self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]):
-        # Matrices ([R, out, in]) stand first in the table: they are decayed, biases and norm weights are not.
-        ordered = sorted(parameters.items(), key=lambda item: item[1].ndim < 3)
+        # Those that decay (matrices; not biases and norm weights) stand first in the table.
+        ordered = sorted(parameters.items(), key=lambda item: not _decays(item[1]))
         self.names: list[str] = [name for name, _ in ordered]
         self.parameters: list[Tensor] = [p for _, p in ordered]
         self.shapes = [p.shape[1:] for p in self.parameters]
         self.sizes = [shape.numel() for shape in self.shapes]
-        self.decayed = sum(n for n, p in zip(self.sizes, self.parameters, strict=True) if p.ndim >= 3)
+        self.decayed = sum(n for n, p in zip(self.sizes, self.parameters, strict=True) if _decays(p))
         device = self.parameters[0].device
         self.base_rates = tuple(rates)
         self.rates = torch.tensor(rates, device=device)[:, None]
@@ -120,6 +120,10 @@ class Optimizer:
         weights = self.moved(self.table(self.parameters), gradients, self.rates * factor * alive[:, None])
         torch._foreach_copy_(self.parameters, self.pieces(weights))
         return norms
+
+    def compile(self) -> None:
+        """Make one kernel of the arithmetic, which else goes through the table a dozen times."""
+        self.moved = torch.compile(self.moved)
 
     def moved(self, weights: Table, gradients: Table, rates: Float[Tensor, "R 1"]) -> Table:
         """The weights one step on. A rate of 0 leaves them exactly as they are."""
@@ -172,7 +176,7 @@ class FusedAdamW(AdamWOptimizer):
         gradients = [_gradient(p) for p in self.parameters]
         norms = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).view(1)
         alive &= norms.isfinite()
-        matrices = sum(p.ndim >= 3 for p in self.parameters)
+        matrices = sum(_decays(p) for p in self.parameters)
         memory = {name: self.pieces(table) for name, table in self.memory.items()}
         for part, decay in ((slice(matrices), self.decay), (slice(matrices, None), 0.0)):
             torch._fused_adamw_(
@@ -225,3 +229,7 @@ class AdagradOptimizer(Optimizer):
 def _gradient(p: Tensor) -> Tensor:
     assert p.grad is not None, "a parameter took no part in the loss"
     return p.grad
+
+
+def _decays(p: Tensor) -> bool:
+    return getattr(p, "decays", p.ndim >= 3)

@@ -5,6 +5,7 @@ checkpoint.
 """
 
 from dataclasses import asdict
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,11 @@ from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Standing
 from headway.training.optimizers import Optimizer
 
+Model = TypeVar("Model", bound=nn.Module)
 
-class Population:
-    def __init__(self, model: nn.Module, optimizer: Optimizer, replicas: int):
+
+class Population(Generic[Model]):
+    def __init__(self, model: Model, optimizer: Optimizer, replicas: int):
         self.model, self.optimizer = model, optimizer
         self.standings = [Standing() for _ in range(replicas)]
 

@@ -40,7 +40,10 @@ class Update:
     ):
         self.model, self.optimizer, self.sampler, self.spec, self.setting = model, optimizer, sampler, spec, setting
         self.alive = alive  # changed in place: by a step, when a number is no longer finite; by the loop, at an end
-        self.loss = torch.compile(model.loss) if setting.compiled else model.loss
+        self.loss = model.loss
+        if setting.compiled:
+            self.loss = torch.compile(model.loss)
+            optimizer.compile()
         self.rate = torch.zeros((), device=alive.device)
         self.steps_taken = 0
         self.graph: torch.cuda.CUDAGraph | None = None
