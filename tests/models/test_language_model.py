@@ -299,7 +299,7 @@ for positions in ("rotary", "alibi", "t5"):
 
 
 def test_torch_compile_sees_one_graph_without_breaks():
-    """A break in the middle costs most of what compiling gains, and nothing says so. (In a process of its own: the shape
-    checks of these tests are what compiling would stumble over.)"""
+    """A break in the middle costs most of what compiling gains, and nothing says so. (In a process of its own: the
+    shape checks of these tests are what compiling would stumble over.)"""
     answer = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
