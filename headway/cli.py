@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.errors import UserError
+from headway.errors import EndedElsewhereError, UserError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,18 +55,24 @@ def train(
     from headway import printing, progress
     from headway.packing import train_in_turns
     from headway.recipe import load
+    from headway.training.processes import started
     from headway.variation import varied
 
-    base = load(recipe, changes or [])
-    names, recipes = varied(base, name or Path(recipe).stem, vary or [])
-    made = train_in_turns(recipes, names, runs, resume, progress.for_this_terminal(), together)
+    with started() as processes:  # several under torchrun, else just us
+        with processes.together():
+            base = load(recipe, changes or [])
+            names, recipes = varied(base, name or Path(recipe).stem, vary or [])
+        made = train_in_turns(recipes, names, runs, resume, progress.for_this_terminal(), together)
+    if not processes.is_writer:
+        return
     if as_json:
         _print_json(printing.runs_as_json(made))
     else:
         printing.show_scores(made)
     interrupted = [run for run in made if str(run.facts["status"]).startswith("interrupted")]
     if interrupted:
-        again = shlex.join(["headway", *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"])
+        words = [*processes.command, *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"]
+        again = shlex.join(words)
         print(f"stopped at step {interrupted[0].facts['step']:,} and saved; to go on: {again}", file=sys.stderr)
         raise typer.Exit(130)
 
@@ -275,6 +281,8 @@ def main() -> None:
     """Run a verb. A user's mistake is one message and exit code 2; only our own mistakes show a traceback."""
     try:
         app()
+    except EndedElsewhereError:
+        sys.exit(2)
     except UserError as error:
         print(f"headway: {error}", file=sys.stderr)
         sys.exit(2)

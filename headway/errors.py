@@ -12,6 +12,10 @@ class UserError(Exception):
     """A mistake of the caller's, not of Headway's. The command line prints the message and exits with 2."""
 
 
+class EndedElsewhereError(UserError):
+    """Another process of the same run has an error, and says what it is; the command line says nothing for this one."""
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`; did you mean 'width'?` for a near miss, the list of what exists when it is short, else nothing."""
     names = sorted(set(known))

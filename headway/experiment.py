@@ -18,13 +18,16 @@ from headway.models.language_model import LanguageModel
 from headway.nn.replicated import set_dropout
 from headway.progress import Reporter
 from headway.recipe import Recipe
-from headway.run import Run, check_new, open_run
+from headway.resuming import check_reopened, checkpoint_from_writer, flat, newest_checkpoints, restore
+from headway.run import Run, check_new
 from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
 from headway.training import setting as settings
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
+from headway.training.parallel import check_rows
 from headway.training.population import Population, load_weights
+from headway.training.processes import ALONE, Processes, started
 from headway.training.update import Sampler
 
 MAY_VARY = ("seed", "training.optimizer.learning_rate", "training.optimizer.weight_decay", "model.dropout")
@@ -38,36 +41,44 @@ def train(
     resume: bool = False,
     reporter: Reporter | None = None,
 ) -> list[Run]:
-    """Train these recipes as one population, to the end or to Ctrl-C, and score them. Gives their run folders."""
-    reporter = reporter or Reporter()
-    check_population(recipes)
-    check_names(names)
-    recipe = recipes[0]
-    for warning in recipe.warnings():
-        reporter.warn(warning)
-    setting = settings.choose(recipe.training, recipe.model.width)
-    opened = [_reopen(runs / name, r) for name, r in zip(names, recipes, strict=True)] if resume else None
-    for name in () if resume else names:
-        check_new(runs / name)  # all of them before the first is made
-    corpus = load_corpus(recipe)
-    for run in opened or ():
-        check_same_corpus(run, corpus)
-    for split in {*recipe.training.evaluate_on, *scored_splits(recipe, corpus)}:  # now, and not after training
-        if len(corpus.split(split)) < 2:
-            raise UserError(f"split '{split}' of '{corpus.name}' is a single token: there is nothing to predict in it")
+    """Train these recipes as one population, to the end or to Ctrl-C, and score them. Gives their run folders.
 
-    population, sampler = assemble(recipes, corpus, setting)
-    model = population.model
-    with ExitStack() as locks:
-        members = opened or [
-            Run.create(runs / name, r, str(setting.device)) for name, r in zip(names, recipes, strict=True)
-        ]
-        for run in members:
-            locks.enter_context(run.locked())
-            if not resume:
-                run.tokenizer = corpus.tokenizer
-                run.note(corpus=corpus.identity)
-        step = _restore(population, members) if resume else 0
+    Under torchrun every process calls this; the first one writes, and the others have nothing to read until it is over.
+    """
+    with started() as processes, ExitStack() as locks:
+        reporter = reporter if reporter and processes.is_writer else Reporter()
+        recipe, folders = recipes[0], [runs / name for name in names]
+        with processes.together():
+            check_population(recipes)
+            check_names(names)
+            for warning in recipe.warnings():
+                reporter.warn(warning)
+            setting = settings.choose(recipe.training, recipe.model.width, processes)
+            if setting.device.index is not None:
+                torch.cuda.set_device(setting.device)
+            recipe.training.parallel.check(len(recipes))
+            check_rows(recipe.training.batch, recipe.training.accumulate, processes)
+            members = [Run(folder, r) for folder, r in zip(folders, recipes, strict=True)]
+            written = members if processes.is_writer else []
+            for run in written:  # all of them before the first is made
+                check_reopened(run) if resume else check_new(run.folder)
+        corpus = _read_corpus(recipe, processes)
+        with processes.together():
+            for run in written if resume else ():
+                check_same_corpus(run, corpus)
+        population, sampler = assemble(recipes, corpus, setting, processes)
+        model = population.model
+        saved: list[Checkpoint] = []
+        with processes.together():
+            for run in written:
+                if not resume:
+                    Run.create(run.folder, run.recipe, _where(setting, processes))
+                locks.enter_context(run.locked())
+                if not resume:
+                    run.tokenizer = corpus.tokenizer
+                    run.note(corpus=corpus.identity)
+            saved = newest_checkpoints(written) if resume else []
+        step = restore(population, saved)
         loop = Loop(
             model,
             population.optimizer,
@@ -79,6 +90,7 @@ def train(
             journal=_Journal(population, members, reporter),
             standings=population.standings,
             step=step,
+            parallel=population.parallel,
         )
         if loop.warmup >= loop.total:
             reporter.warn(f"training ends in the warm-up ({loop.warmup:,} steps): the full rate is never reached")
@@ -91,28 +103,47 @@ def train(
     return members
 
 
+def _read_corpus(recipe: Recipe, processes: Processes) -> Corpus:
+    """The writer first: what it prepared the others find in the cache."""
+    corpus: Corpus | None = None
+    for turn in (True,) if processes.world == 1 else (True, False):
+        with processes.together():
+            if processes.is_writer == turn:
+                corpus = load_corpus(recipe)
+                for split in {*recipe.training.evaluate_on, *scored_splits(recipe, corpus)}:  # not after training
+                    if len(corpus.split(split)) < 2:
+                        what = f"split '{split}' of '{corpus.name}' is a single token"
+                        raise UserError(f"{what}: there is nothing to predict in it")
+    assert corpus is not None
+    processes.check_same("recipe and text", f"{recipe.hash} {corpus.identity}")
+    return corpus
+
+
 def assemble(
-    recipes: Sequence[Recipe], corpus: Corpus, setting: settings.Setting
+    recipes: Sequence[Recipe], corpus: Corpus, setting: settings.Setting, processes: Processes = ALONE
 ) -> tuple[Population[LanguageModel], Sampler]:
     """The replicas these recipes describe, side by side, and what they read."""
     recipe, seeds = recipes[0], [r.seed for r in recipes]
-    model = recipe.model.build(corpus.tokenizer.size, seeds, str(setting.device))
-    set_dropout(model, [r.model.dropout for r in recipes])
+    with processes.together():
+        model = recipe.model.build(corpus.tokenizer.size, seeds, str(setting.device))
+        set_dropout(model, [r.model.dropout for r in recipes])
+        train_ids = torch.as_tensor(corpus.split("train").ids).to(setting.device)
+        sampler = recipe.data.batches.build(train_ids, recipe.segment, recipe.training.batch, seeds)
+    parallel = recipe.training.parallel.build(model, processes)
     optimizer = recipe.training.optimizer.build(
-        dict(model.named_parameters()),
+        parallel.parameters,
         [r.training.optimizer.learning_rate for r in recipes],
         [r.training.optimizer.weight_decay for r in recipes],
     )
-    train_ids = torch.as_tensor(corpus.split("train").ids).to(setting.device)
-    sampler = recipe.data.batches.build(train_ids, recipe.segment, recipe.training.batch, seeds)
-    return Population(model, optimizer, len(recipes)), sampler
+    optimizer.whole_norms = parallel.whole_norms
+    return Population(model, optimizer, len(recipes), parallel), sampler
 
 
 def check_population(recipes: Sequence[Recipe]) -> None:
     """All members must agree in every key but those that may vary."""
-    first = _flat(recipes[0].model_dump(mode="json"))
+    first = flat(recipes[0].model_dump(mode="json"))
     differing = {
-        key for r in recipes[1:] for key, value in _flat(r.model_dump(mode="json")).items() if value != first.get(key)
+        key for r in recipes[1:] for key, value in flat(r.model_dump(mode="json")).items() if value != first.get(key)
     }
     if wrong := sorted(differing - set(MAY_VARY)):
         raise UserError(
@@ -174,18 +205,23 @@ class _Journal:
 
     def __init__(self, population: Population, members: list[Run], reporter: Reporter):
         self.population, self.members, self.reporter = population, members, reporter
+        self.write = population.parallel.processes.write
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None:
-        self.members[replica].append_metrics(lines)
+        self.write(lambda: self.members[replica].append_metrics(lines))
         for line in lines:
             if "scores" in line:
                 self.reporter.scores(self.members[replica].name, line["step"], line["scores"])
 
     def checkpoint(self, replica: int, step: int) -> None:
-        self.members[replica].save_checkpoint(self.population.slice(replica, step))
+        if self.population.parallel.takes_part:
+            made = self.population.slice(replica, step)
+            self.write(lambda: self.members[replica].save_checkpoint(made))
 
     def best(self, replica: int, step: int) -> None:
-        self.members[replica].save_best(self.population.slice(replica, step))
+        if self.population.parallel.takes_part:
+            made = self.population.slice(replica, step)
+            self.write(lambda: self.members[replica].save_best(made))
 
     def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None:
         self.reporter.update(step, losses, tokens_per_second)
@@ -206,54 +242,28 @@ def _evaluate(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: Sequ
 
 def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corpus) -> None:
     """Score what was kept, and note how each run ended."""
-    model = loop.model
-    assert isinstance(model, LanguageModel)
-    recipe = members[0].recipe
+    model, parallel, recipe = population.model, population.parallel, members[0].recipe
+    processes = parallel.processes
     if recipe.training.keep_best:
         for r, run in enumerate(members):
-            load_weights(model, r, run.checkpoint("auto").weights)
-    for run, standing in zip(members, population.standings, strict=True):
-        ended = standing.ended or (f"interrupted at step {loop.step}" if loop.interrupted else "finished")
-        step, seconds = standing.ended_at or loop.step, round(standing.seconds, 2)
-        run.note(status=ended, step=step, steps=loop.total, seconds=seconds)
-    model.eval()  # in float32, whatever was trained in: the same number that `headway score` gives later
-    all_scores = score_splits(model, corpus, recipe, scored_splits(recipe, corpus))
-    for run, scores in zip(members, all_scores, strict=True):
-        run.save_scores(scores)
+            kept = checkpoint_from_writer(processes, lambda run=run: run.checkpoint("auto"))
+            population.load_weights(r, kept.weights)
+    with processes.together():
+        for run, standing in zip(members, population.standings, strict=True) if processes.is_writer else ():
+            ended = standing.ended or (f"interrupted at step {loop.step}" if loop.interrupted else "finished")
+            step, seconds = standing.ended_at or loop.step, round(standing.seconds, 2)
+            run.note(status=ended, step=step, steps=loop.total, seconds=seconds)
+    all_scores: list[list[Score]] = []
+    if parallel.takes_part:
+        model.eval()  # in float32, whatever was trained in: the same number that `headway score` gives later
+        all_scores = score_splits(model, corpus, recipe, scored_splits(recipe, corpus))
+    with processes.together():
+        for run, scores in zip(members, all_scores, strict=True) if processes.is_writer else ():
+            run.save_scores(scores)
 
 
-def _reopen(folder: Path, recipe: Recipe) -> Run:
-    if not folder.exists():
-        raise UserError(f"there is nothing to resume: {folder} does not exist; leave out --resume to start it")
-    run = open_run(str(folder), folder.parent)
-    ours, theirs = _flat(recipe.model_dump(mode="json")), _flat(run.recipe.model_dump(mode="json"))
-    if ours != theirs:
-        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
-        changes = ", ".join(f"{key} was {theirs.get(key)} and is {ours.get(key)}" for key in keys[:5])
-        more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-        raise UserError(f"{folder} was made by another recipe: {changes}{more}; use --name for a new run")
-    return run
-
-
-def _restore(population: Population, members: list[Run]) -> int:
-    """Back to the newest step at which every member can be had: at that step, or ended before it."""
-    found = [list(run.good_checkpoints()) for run in members]
-    steps = sorted({c.step for checkpoints in found for c in checkpoints}, reverse=True)
-    for step in steps:
-        chosen = [
-            next((c for c in checkpoints if c.step == step or (c.step < step and c.facts["standing"]["ended"])), None)
-            for checkpoints in found
-        ]
-        if all(chosen):
-            for r, (run, saved) in enumerate(zip(members, chosen, strict=True)):
-                assert saved is not None
-                population.restore(r, saved)
-                run.forget_after(saved.step)
-            population.optimizer.steps.fill_(step)
-            return step
-    for run in members:  # killed before the first checkpoint: begin again
-        run.forget_after(0)
-    return 0
+def _where(setting: settings.Setting, processes: Processes) -> str:
+    return f"{setting.device}" + (f", the first of {processes.world} processes" if processes.world > 1 else "")
 
 
 def _title(
@@ -269,9 +279,3 @@ def _title(
         f"{parameters:,} parameters{many}",
         *setting.reasons,
     ]
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix[:-1]: tree}
-    return {key: value for name, inner in tree.items() for key, value in _flat(inner, f"{prefix}{name}.").items()}

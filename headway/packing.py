@@ -13,6 +13,7 @@ from headway.recipe import Recipe
 from headway.run import Run, check_new
 from headway.training import setting as settings
 from headway.training.capacity import Capacity, largest_population
+from headway.training.processes import Processes, started
 from headway.training.update import Update
 
 
@@ -25,14 +26,27 @@ def train_in_turns(
     together: int | None = None,
 ) -> list[Run]:
     """Train these recipes as populations of `together` replicas; without it, as many at once as the device holds."""
-    reporter = reporter or Reporter()
-    check_population(recipes)
-    check_names(names)
-    settings.choose(recipes[0].training, recipes[0].model.width)
-    for name in () if resume else names:
-        check_new(runs / name)
+    with started() as processes:
+        return _in_turns(recipes, names, runs, resume, reporter or Reporter(), together, processes)
+
+
+def _in_turns(
+    recipes: Sequence[Recipe],
+    names: Sequence[str],
+    runs: Path,
+    resume: bool,
+    reporter: Reporter,
+    together: int | None,
+    processes: Processes,
+) -> list[Run]:
+    with processes.together():
+        check_population(recipes)
+        check_names(names)
+        settings.choose(recipes[0].training, recipes[0].model.width, processes)
+        for name in names if processes.is_writer and not resume else ():
+            check_new(runs / name)
     size = min(together, len(recipes)) if together else len(recipes)
-    if len(recipes) > 1:
+    if len(recipes) > 1 and processes.world == 1:  # several would measure several answers
         fits, reason = capacity(recipes, size)
         if together and fits < size:
             raise UserError(
@@ -44,11 +58,17 @@ def train_in_turns(
     for first in range(0, len(recipes), size):
         turn = slice(first, first + size)
         # Turns that were never begun have nothing to resume.
-        begun = resume and any((runs / name).exists() for name in names[turn])
-        made += train(recipes[turn], names[turn], runs, begun or (resume and first == 0), reporter)
-        if any(str(run.facts["status"]).startswith("interrupted") for run in made):
+        here = processes.is_writer and any((runs / name).exists() for name in names[turn])
+        (begun,) = processes.agree(here)
+        made += train(recipes[turn], names[turn], runs, resume and (begun or first == 0), reporter)
+        (stop,) = processes.agree(processes.is_writer and any(_interrupted(run) for run in made))
+        if stop:
             break
     return made
+
+
+def _interrupted(run: Run) -> bool:
+    return str(run.facts["status"]).startswith("interrupted")
 
 
 def capacity(recipes: Sequence[Recipe], wanted: int) -> Capacity:

@@ -66,7 +66,8 @@ class Recipe(Spec):
     @property
     def hash(self) -> str:
         """Twelve letters that are equal for equal recipes, however they were written."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        # How processes share the work changes nothing of what is computed.
+        text = json.dumps(self.model_dump(mode="json", exclude={"training": {"parallel"}}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def warnings(self) -> list[str]:

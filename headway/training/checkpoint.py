@@ -65,6 +65,21 @@ def load(folder: Path) -> Checkpoint:
         raise BrokenCheckpointError(f"{folder} cannot be read: {error}") from None
 
 
+def pack(checkpoint: Checkpoint) -> bytes:
+    """As one piece, to be sent to another process."""
+    weights, optimizer = (safetensors.torch.save(t) for t in (checkpoint.weights, checkpoint.optimizer))
+    head = json.dumps({"step": checkpoint.step, "facts": checkpoint.facts, "weights": len(weights)})
+    return b"\n".join((head.encode(), weights + optimizer))
+
+
+def unpack(packed: bytes) -> Checkpoint:
+    head, _, tensors = packed.partition(b"\n")
+    known = json.loads(head)
+    cut = known["weights"]
+    weights, optimizer = (safetensors.torch.load(part) for part in (tensors[:cut], tensors[cut:]))
+    return Checkpoint(known["step"], known["facts"], weights, optimizer)
+
+
 def _sum_of(facts: dict[str, Any]) -> str:
     """Of the facts themselves, which stand beside it in the same file."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
+def interruptible(aloud: bool = True) -> Iterator[Callable[[], bool]]:
     """Inside the block, the given function says whether Ctrl-C (or a polite kill) has come."""
     asked = False
 
@@ -17,7 +17,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        print("\nfinishing this step, then saving; press Ctrl-C again to drop everything", file=sys.stderr)
+        if aloud:
+            print("\nfinishing this step, then saving; press Ctrl-C again to drop everything", file=sys.stderr)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # signals reach the main thread only

@@ -17,6 +17,7 @@ from headway.nn.replicated import Trainable
 from headway.training import schedule
 from headway.training.interrupts import interruptible
 from headway.training.optimizers import Optimizer
+from headway.training.parallel import Parallel
 from headway.training.setting import Setting
 from headway.training.spec import TrainingSpec
 from headway.training.update import Sampler, Update
@@ -60,6 +61,8 @@ class Loop:
     journal: Journal
     standings: list[Standing]
     step: int = 0
+    parallel: Parallel | None = None
+    """How processes share the work; None = this is the only one."""
     interrupted: bool = False
     _pending: list[tuple[int, Tensor, Tensor, float]] = field(default_factory=list)
 
@@ -69,27 +72,31 @@ class Loop:
         self.evaluate_every = self._steps(self.spec.evaluate_every)
         self.checkpoint_every = self._steps(self.spec.checkpoint_every)
         self.alive = torch.tensor([s.ended is None for s in self.standings], device=self.setting.device)
-        self.update = Update(self.model, self.optimizer, self.sampler, self.spec, self.setting, self.alive)
+        self.shared = self.parallel or Parallel(self.model)
+        self.processes = self.shared.processes
+        self.update = Update(self.model, self.optimizer, self.sampler, self.spec, self.setting, self.alive, self.shared)
         self._clock = (time.perf_counter(), self.step)
 
     def run(self) -> None:
         """Train to the end, or until Ctrl-C; afterwards everything is saved."""
         if self.step >= self.total or not self.anyone_left:
             return
-        with interruptible() as stop_asked:
+        with interruptible(aloud=self.processes.is_writer) as stop_asked:
             self._clock = (time.perf_counter(), self.step)
             while self.step < self.total and self.anyone_left and not self.interrupted:
                 self.take_step()
-                self.interrupted = stop_asked()
+                a_second_ago = time.perf_counter() - self._clock[0] > 1.0
+                self.interrupted, due = self.processes.agree(stop_asked(), a_second_ago)
                 last = self.step == self.total or self.interrupted
                 # About once a second: the numbers leave the device, and those who diverged are noticed.
-                if last or time.perf_counter() - self._clock[0] > 1.0 or len(self._pending) >= 500:
+                if last or due or len(self._pending) >= 500:
                     self.write_down()
                 # Not when interrupted: an evaluation nobody planned would count for `best` and `patience`.
                 if self.spec.evaluate_on and (self.step == self.total or self.step % self.evaluate_every == 0):
                     self.score()
                 if last or self.step % self.checkpoint_every == 0 or not self.anyone_left:
                     self.save()
+            self.processes.agree()  # that everything could be written
 
     @property
     def anyone_left(self) -> bool:
@@ -134,7 +141,7 @@ class Loop:
         self.write_down()
         self.model.eval()
         with torch.no_grad(), self.setting.autocast():
-            all_scores = self.evaluate()
+            all_scores = self.shared.asked_for(self.evaluate)
         for r, (scores, standing) in enumerate(zip(all_scores, self.standings, strict=True)):
             if standing.ended is not None:
                 continue

@@ -10,7 +10,7 @@ Rates and step counts are tensors: nothing here waits for the device, and a step
 # pyright: reportPrivateImportUsage=false
 # (torch._foreach_* and _fused_* have no public names, but are what torch.optim itself is made of.)
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -103,6 +103,8 @@ class Optimizer:
         self.decays = torch.tensor(decays, device=device)[:, None]
         self.memory = {name: torch.zeros(len(rates), sum(self.sizes), device=device) for name in self.memories}
         self.steps = torch.zeros((), device=device)
+        # From the norms of what is here to those of the whole model, of which other processes may hold other parts.
+        self.whole_norms: Callable[[Tensor], Tensor] = lambda norms: norms
 
     @torch.no_grad()
     def step(
@@ -112,7 +114,7 @@ class Optimizer:
         alive. One whose gradient is not finite is so no longer. Gives the norms of the gradients."""
         self.steps += 1
         gradients = self.table([_gradient(p) for p in self.parameters])
-        norms = torch.linalg.vector_norm(gradients, dim=1)
+        norms = self.whole_norms(torch.linalg.vector_norm(gradients, dim=1))
         alive &= norms.isfinite()
         scale = torch.ones_like(norms) if limit is None else (limit / (norms + 1e-6)).clamp(max=1.0)
         # A dead replica's gradients may be NaN, and NaN × 0 is NaN.
@@ -174,7 +176,7 @@ class FusedAdamW(AdamWOptimizer):
     def step(self, factor, alive, limit=None):
         self.steps += 1
         gradients = [_gradient(p) for p in self.parameters]
-        norms = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).view(1)
+        norms = self.whole_norms(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).view(1))
         alive &= norms.isfinite()
         matrices = sum(_decays(p) for p in self.parameters)
         memory = {name: self.pieces(table) for name, table in self.memory.items()}

@@ -14,52 +14,69 @@ from headway.errors import UserError
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Standing
 from headway.training.optimizers import Optimizer
+from headway.training.parallel import Parallel
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 class Population(Generic[Model]):
-    def __init__(self, model: Model, optimizer: Optimizer, replicas: int):
+    def __init__(self, model: Model, optimizer: Optimizer, replicas: int, parallel: Parallel | None = None):
         self.model, self.optimizer = model, optimizer
+        self.parallel = parallel or Parallel(model)
         self.standings = [Standing() for _ in range(replicas)]
 
     def slice(self, r: int, step: int) -> Checkpoint:
-        """Replica r as it stands, on the CPU."""
+        """Replica r as it stands, on the CPU. Where processes hold shards, all must ask for it."""
+        whole = self.parallel.whole
         return Checkpoint(
             step,
             {"standing": asdict(self.standings[r])},
-            {name: _own(p[r]) for name, p in self.model.named_parameters()},
-            {name: _own(t[r]) for name, t in self.optimizer.state().items()},
+            {name: _own(whole(name, p)[r]) for name, p in self.parallel.parameters.items()},
+            {key: _own(whole(_name(key), t)[r]) for key, t in self.optimizer.state().items()},
         )
 
-    @torch.no_grad()
     def restore(self, r: int, saved: Checkpoint) -> None:
         """Put replica r back as it was saved."""
-        load_weights(self.model, r, saved.weights)
-        copy_into(r, self.optimizer.state(), saved.optimizer, "optimizer")
+        self.load_weights(r, saved.weights)
+        self._fill(r, self.optimizer.state(), saved.optimizer, "optimizer")
         self.optimizer.steps.fill_(saved.step)
         self.standings[r] = Standing(**saved.facts["standing"])
+
+    def load_weights(self, r: int, weights: dict[str, Tensor]) -> None:
+        self._fill(r, dict(self.parallel.parameters), weights, "weights")
+
+    @torch.no_grad()
+    def _fill(self, r: int, ours: dict[str, Tensor], saved: dict[str, Tensor], what: str) -> None:
+        check_fits({key: self.parallel.shapes[_name(key)] for key in ours}, saved, what)
+        for key, tensor in ours.items():
+            tensor[r].copy_(self.parallel.share(_name(key), saved[key][None])[0])
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, r: int, weights: dict[str, Tensor]) -> None:
-    copy_into(r, dict(model.named_parameters()), weights, "weights")
+    ours = dict(model.named_parameters())
+    check_fits({name: p.shape[1:] for name, p in ours.items()}, weights, "weights")
+    for name, p in ours.items():
+        p[r].copy_(weights[name])
 
 
-def copy_into(r: int, ours: dict[str, Tensor], saved: dict[str, Tensor], what: str) -> None:
-    """Fill replica r's slice of our tensors, after checking that everything fits."""
-    wrong = [f"{name} is missing" for name in ours if name not in saved]
-    wrong += [f"{name} is not part of this model" for name in saved if name not in ours]
+def check_fits(expected: dict[str, torch.Size], saved: dict[str, Tensor], what: str) -> None:
+    """Before anything is changed: everything that is needed is there, and of the right shape."""
+    wrong = [f"{name} is missing" for name in expected if name not in saved]
+    wrong += [f"{name} is not part of this model" for name in saved if name not in expected]
     wrong += [
-        f"{name} is {list(saved[name].shape)}, expected {list(tensor.shape[1:])}"
-        for name, tensor in ours.items()
-        if name in saved and saved[name].shape != tensor.shape[1:]
+        f"{name} is {list(saved[name].shape)}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in saved and saved[name].shape != shape
     ]
     if wrong:
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
         raise UserError(f"the checkpoint's {what} do not fit this recipe: {'; '.join(wrong[:3])}{more}")
-    for name, tensor in ours.items():
-        tensor[r].copy_(saved[name])
+
+
+def _name(key: str) -> str:
+    """Of the parameter that a tensor of the optimizer belongs to: `mean/layers.0.…` → `layers.0.…`."""
+    return key.rpartition("/")[2]
 
 
 def _own(tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from headway.errors import UserError
+from headway.training.processes import ALONE, Processes
 from headway.training.spec import TrainingSpec
 
 
@@ -23,21 +24,34 @@ class Setting:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)
 
 
-def choose(spec: TrainingSpec, width: int) -> Setting:
-    device, why_device = _device(spec.device)
+def choose(spec: TrainingSpec, width: int, processes: Processes = ALONE) -> Setting:
+    device, why_device = _device(spec.device, processes)
     precision, why_precision = _precision(spec.precision, device, width)
-    compiled, why_compiled = _compile(spec.compile, device)
-    recorded = device.type == "cuda"
-    why_recorded = ("steps are replayed as one CUDA graph: launching kernels one by one costs more than they do",)
-    reasons = (why_device, why_precision, why_compiled, *(why_recorded if recorded else ()))
-    return Setting(device, precision, compiled, recorded, reasons)
+    compiled, why_compiled = _compile(spec.compile, device, sharded=spec.parallel.sharded and processes.world > 1)
+    recorded = device.type == "cuda" and processes.world == 1
+    reasons = [why_device, why_precision, why_compiled]
+    if recorded:
+        reasons.append("steps are replayed as one CUDA graph: launching kernels one by one costs more than they do")
+    elif device.type == "cuda":
+        reasons.append("steps are not recorded as a CUDA graph: processes talk to each other in the middle of them")
+    if processes.world > 1:
+        reasons.append(spec.parallel.reason(processes))
+    return Setting(device, precision, compiled, recorded, tuple(reasons))
 
 
-def _device(asked: str) -> tuple[torch.device, str]:
+def _device(asked: str, processes: Processes = ALONE) -> tuple[torch.device, str]:
+    if processes.world > 1 and asked in ("auto", "cuda") and torch.cuda.is_available():
+        return _own_gpu(processes)
+    if processes.world > 1 and asked.startswith("cuda:"):
+        raise UserError(
+            f"training.device: '{asked}' is one GPU, and there are {processes.world} processes; "
+            "with training.device=cuda each takes its own"
+        )
     if asked == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda"), f"cuda: {torch.cuda.get_device_name()} is there"
-        return torch.device("cpu"), f"cpu: no CUDA device found; threads: {torch.get_num_threads()}"
+        by = ", processes talk by gloo" if processes.world > 1 else ""
+        return torch.device("cpu"), f"cpu: no CUDA device found; threads: {torch.get_num_threads()}{by}"
     kind, _, number = asked.partition(":")
     if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", asked):
         raise UserError(f"training.device: there is no device '{asked}'; there are: auto, cpu, cuda, cuda:1 …")
@@ -46,6 +60,17 @@ def _device(asked: str) -> tuple[torch.device, str]:
     if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
         raise UserError(f"training.device: '{asked}' asked, but the last one is cuda:{torch.cuda.device_count() - 1}")
     return torch.device(asked), f"{asked}: asked for"
+
+
+def _own_gpu(processes: Processes) -> tuple[torch.device, str]:
+    there = torch.cuda.device_count()
+    if processes.local_rank >= there:
+        raise UserError(
+            f"training.device: each process needs a GPU of its own, and the last on this machine is cuda:{there - 1}; "
+            f"start torchrun with --nproc-per-node {there}, or set training.device=cpu"
+        )
+    mine = torch.device("cuda", processes.local_rank)
+    return mine, f"{mine}: a {torch.cuda.get_device_name(mine)} for each process; they talk by NCCL"
 
 
 def _precision(asked: str, device: torch.device, width: int) -> tuple[torch.dtype, str]:
@@ -61,9 +86,11 @@ def _precision(asked: str, device: torch.device, width: int) -> tuple[torch.dtyp
     return torch.float32, "float32: the reference; training.precision=bf16 may be faster at this width"
 
 
-def _compile(asked: str, device: torch.device) -> tuple[bool, str]:
+def _compile(asked: str, device: torch.device, sharded: bool = False) -> tuple[bool, str]:
     if asked != "auto":
         return asked == "on", f"compile {asked}: asked for"
+    if sharded:
+        return False, "not compiled: fsdp gathers weights between the layers, where a compiled graph would break"
     if device.type == "cuda":
         return True, "compiled: pays on CUDA after the first minute"
     return False, "not compiled: on a CPU it costs 20–60 s and gains little"

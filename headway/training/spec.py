@@ -7,6 +7,7 @@ from pydantic import Field
 
 from headway.spec import Problem, Spec
 from headway.training.optimizers import AdamW, OptimizerSpec
+from headway.training.parallel import Ddp, ParallelSpec
 from headway.training.schedule import Cosine, Duration, ScheduleSpec
 
 
@@ -44,6 +45,9 @@ class TrainingSpec(Spec):
     """What matrix products are computed in; weights stay float32."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether torch.compile is used."""
+
+    parallel: ParallelSpec = Ddp()
+    """What several processes, started by torchrun, share: ddp the rows of the batch, fsdp the weights too."""
 
     def problems(self) -> Iterator[Problem]:
         if self.batch % self.accumulate:

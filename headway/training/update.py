@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headway.nn.replicated import Trainable
 from headway.training.optimizers import Optimizer
+from headway.training.parallel import Parallel
 from headway.training.setting import Setting
 from headway.training.spec import TrainingSpec
 
@@ -37,9 +38,11 @@ class Update:
         spec: TrainingSpec,
         setting: Setting,
         alive: Bool[Tensor, "R"],
+        parallel: Parallel | None = None,
     ):
         self.model, self.optimizer, self.sampler, self.spec, self.setting = model, optimizer, sampler, spec, setting
         self.alive = alive  # changed in place: by a step, when a number is no longer finite; by the loop, at an end
+        self.parallel = parallel or Parallel(model)
         self.loss = model.loss
         if setting.compiled:
             self.loss = torch.compile(model.loss)
@@ -67,15 +70,17 @@ class Update:
         return losses.clone(), norms.clone()  # the next replay writes to the same place
 
     def compute(self) -> tuple[Losses, Losses]:
-        batch = self.sampler.at(self.model.clock.step)
+        batch = self.sampler.at(self.model.clock.step)  # the whole of it, in every process: it is only numbers of words
         losses = torch.zeros_like(self.alive, dtype=torch.float32)
+        rank, world = self.parallel.processes.rank, self.parallel.processes.world
         for k in range(self.spec.accumulate):
-            part = batch.part(k, self.spec.accumulate)
+            part = batch.part(rank * self.spec.accumulate + k, world * self.spec.accumulate)
             self.model.clock.first_row = part.first_row
             with self.setting.autocast():
                 part_losses = self.loss(part) / self.spec.accumulate
             part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
             losses += part_losses.detach()
+        self.parallel.average(losses)
         self.alive &= losses.isfinite()
         norms = self.optimizer.step(self.rate, self.alive, self.spec.clip)
         for p in self.optimizer.parameters:

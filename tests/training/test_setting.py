@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from headway.errors import UserError
+from headway.training.parallel import Fsdp
+from headway.training.processes import Processes
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 
@@ -68,3 +70,30 @@ def test_a_gpu_beyond_the_last_is_refused_in_words(two_gpus):
 def test_autocast_computes_products_in_the_chosen_precision(no_cuda, precision, dtype):
     with choose(TrainingSpec(precision=precision), 128).autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
+# More than one process
+
+
+def test_each_process_takes_a_gpu_of_its_own_and_says_why(two_gpus):
+    setting = choose(TrainingSpec(), 128, Processes(rank=3, world=4, local_rank=1))
+    assert str(setting.device) == "cuda:1" and not setting.recorded and setting.compiled
+    assert setting.reasons[0] == "cuda:1: a Some GPU for each process; they talk by NCCL"
+    assert any("not recorded as a CUDA graph" in reason for reason in setting.reasons)
+    assert "4 processes (ddp)" in setting.reasons[-1]
+
+
+def test_more_processes_than_gpus_are_refused_in_words(two_gpus):
+    with pytest.raises(UserError, match=r"the last on this machine is cuda:1; start torchrun with --nproc-per-node 2"):
+        choose(TrainingSpec(), 128, Processes(rank=2, world=3, local_rank=2))
+
+
+def test_one_gpu_for_several_processes_is_refused_in_words(two_gpus):
+    with pytest.raises(UserError, match="'cuda:1' is one GPU, and there are 2 processes"):
+        choose(TrainingSpec(device="cuda:1"), 128, Processes(rank=0, world=2))
+
+
+def test_processes_on_cpus_talk_by_gloo(no_cuda):
+    setting = choose(TrainingSpec(parallel=Fsdp()), 128, Processes(rank=0, world=2))
+    assert setting.device.type == "cpu" and "gloo" in setting.reasons[0]
+    assert "not compiled: fsdp" in setting.reasons[2] and "each keeps 1/2 of the weights" in setting.reasons[-1]

@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from headway.training.optimizers import AdamW, Sgd
+from headway.training.parallel import Ddp, Fsdp
 from headway.training.schedule import Constant, Cosine, Duration
 from headway.training.spec import TrainingSpec
 
@@ -31,6 +32,7 @@ def test_best_and_patience_need_a_split_to_go_by(key: str, value):
 def test_kinds_by_name_with_settings_and_by_default():
     spec = TrainingSpec.model_validate({"optimizer": "sgd", "schedule": {"kind": "constant", "warmup": "5 steps"}})
     assert spec.optimizer == Sgd() and spec.schedule == Constant(warmup=Duration(5, "steps"))
+    assert spec.parallel == Ddp() and TrainingSpec.model_validate({"parallel": "fsdp"}).parallel == Fsdp()
     assert TrainingSpec.model_validate({"optimizer": {"learning_rate": 0.5}}).optimizer == AdamW(learning_rate=0.5)
 
 
@@ -47,6 +49,7 @@ def test_kinds_by_name_with_settings_and_by_default():
         {"duration": "5 apples"},
         {"duration": 500},
         {"precision": "fp16"},
+        {"parallel": "pipeline"},
         {"patience": 0},
     ],
     ids=str,

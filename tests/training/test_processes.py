@@ -1,0 +1,356 @@
+"""Two processes give what one gives: the same losses, run folders and refusals, and nobody waits for ever.
+
+Starting processes is what costs, so one pair of them does a list of jobs, and the tests look at what became of each.
+This file is also the program that the pair runs.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import TEXT, cache_in, tiny_recipe
+
+from headway.errors import UserError
+from headway.experiment import train
+from headway.run import Run, open_run
+from headway.training.loop import Loop
+from headway.training.parallel import check_rows
+from headway.training.processes import ALONE, Processes, started
+
+LONGER = ("training.duration=16 steps", "training.optimizer.learning_rate=1e-2")
+
+
+@dataclass(frozen=True)
+class Job:
+    changes: tuple[str, ...] = ()
+    replicas: int = 1
+    resume: bool = False
+    signal_at: tuple[int, int] | None = None
+    """(rank, step): this process alone is asked to stop at this step."""
+    full_disk_at: int | None = None
+    """The writer's disk is full from this step on."""
+    name: str | None = None
+    """Of the run, where it is another job's."""
+    rates: tuple[float, ...] = field(default=())
+
+
+NOISY = ("model.dropout=0.3",)
+PLAIN = {  # compared with the same in one process
+    "one": Job(NOISY),
+    "parts": Job((*NOISY, "training.accumulate=2")),
+    "three": Job((*NOISY, "training.clip=0.5", "training.keep_best=true"), replicas=3),
+    "fsdp": Job((*NOISY, "training.parallel=fsdp", "training.accumulate=2", "model.layers=2")),
+    # Width 6 has axes that two processes cannot share, and position biases that are not decayed.
+    "fsdp-odd": Job(
+        (
+            "training.parallel=fsdp",
+            "model.positions=t5",
+            "model.tied=false",
+            "model.width=6",
+            "model.feedforward.hidden=9",
+        )
+    ),
+    "fsdp-sgd": Job(("training.parallel=fsdp", "training.optimizer.kind=sgd", "training.keep_best=true")),
+    "best": Job(("training.keep_best=true", "training.patience=1", "training.optimizer.learning_rate=0.0")),
+    "diverging": Job(replicas=3, rates=(1e-3, 1e38, 1e-2)),
+}
+JOBS = PLAIN | {
+    "stopped": Job((*NOISY, *LONGER), signal_at=(1, 6)),
+    "stopped-fsdp": Job((*LONGER, "training.parallel=fsdp"), signal_at=(0, 6)),
+    "begun-alone": Job((*NOISY, *LONGER), resume=True),
+    "begun-alone-fsdp": Job((*LONGER, "training.parallel=fsdp"), resume=True),
+    "exists": Job(name="one"),
+    "uneven": Job(("training.batch=3",)),
+    "fsdp-many": Job(("training.parallel=fsdp",), replicas=2),
+    "full-disk": Job(full_disk_at=8),
+    "after-all-that": Job(),
+}
+
+
+def do(name: str, job: Job, text: Path, runs: Path) -> list[Run]:
+    recipes = [tiny_recipe(text, *job.changes, f"seed={seed}") for seed in range(job.replicas)]
+    for r, rate in enumerate(job.rates):
+        recipes[r] = recipes[r].with_changes([f"training.optimizer.learning_rate={rate}"])
+    names = [job.name or name] if job.replicas == 1 else [f"{name}-{seed}" for seed in range(job.replicas)]
+    return train(recipes, names, runs, job.resume)
+
+
+# --- the program of the pair ------------------------------------------------------------------------------------------
+
+
+def work(text: Path, runs: Path, notes: Path) -> None:
+    take_step, append = Loop.take_step, Run.append_metrics
+    for name in ("first", "second"):  # each call finds the other process by itself
+        do(name, Job(("training.duration=1 step",)), text, runs)
+    with started() as processes:
+        for name, job in JOBS.items():
+            seen: dict[str, Any] = {"step": 0}
+
+            def step(loop: Loop, job: Job = job, seen: dict[str, Any] = seen) -> None:
+                take_step(loop)
+                seen["step"] = loop.step
+                if job.signal_at == (processes.rank, loop.step):
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+            def append_metrics(run: Run, lines: list[dict[str, Any]], job: Job = job) -> None:
+                if job.full_disk_at and any(line["step"] >= job.full_disk_at for line in lines):
+                    raise OSError(28, "No space left on device")
+                append(run, lines)
+
+            Loop.take_step, Run.append_metrics = step, append_metrics
+            try:
+                do(name, job, text, runs)
+            except Exception as error:
+                seen["error"] = [type(error).__name__, str(error)]
+            with (notes / f"{processes.rank}.jsonl").open("a") as file:
+                file.write(json.dumps({"job": name, **seen}) + "\n")
+
+
+def launch(*command: str, world: int = 2, **environment: str) -> list[subprocess.Popen]:
+    """As torchrun would, without its own seconds and traceback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    tests = Path(__file__).parent.parent
+    base = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), **environment}
+    base |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)])}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", *command],
+            env=base | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def ends(pair: list[subprocess.Popen], seconds: float = 120) -> list[tuple[int, str, str]]:
+    try:
+        said = [process.communicate(timeout=seconds) for process in pair]
+    finally:
+        for process in pair:
+            process.kill()
+    return [(process.returncode, *texts) for process, texts in zip(pair, said, strict=True)]
+
+
+@dataclass
+class Pair:
+    home: Path
+    notes: list[dict[str, dict[str, Any]]]
+    """What each process saw of each job."""
+
+    @property
+    def text(self) -> Path:
+        return self.home / "tiny.txt"
+
+    def together(self, name: str) -> Run:
+        return open_run(name, self.home / "two")
+
+    def alone(self, name: str) -> Run:
+        return open_run(name, self.home / "one")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> Pair:
+    home = tmp_path_factory.mktemp("pair")
+    (home / "tiny.txt").write_text(TEXT, "utf-8")
+    with cache_in(home / "cache"):
+        for name in ("begun-alone", "begun-alone-fsdp"):
+            changes = [change for change in JOBS[name].changes if "parallel" not in change]
+            stop_alone(Job(tuple(changes)), name, home / "tiny.txt", home / "two")
+        processes = launch(__file__, str(home), HEADWAY_CACHE=str(home / "cache"))
+        for name, job in PLAIN.items():
+            do(name, job, home / "tiny.txt", home / "one")
+        do("whole", Job((*NOISY, *LONGER)), home / "tiny.txt", home / "one")
+        do("whole-fsdp", Job((*LONGER, "training.parallel=fsdp")), home / "tiny.txt", home / "one")
+        for code, _, errors in ends(processes):
+            assert code == 0, errors
+    notes = [[json.loads(line) for line in (home / f"{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)]
+    return Pair(home, [{note["job"]: note for note in mine} for mine in notes])
+
+
+def stop_alone(job: Job, name: str, text: Path, runs: Path) -> None:
+    take_step = Loop.take_step
+
+    def step(loop: Loop) -> None:
+        take_step(loop)
+        if loop.step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "take_step", step)
+        (run,) = do(name, job, text, runs)
+    assert run.facts["status"] == "interrupted at step 6"
+
+
+def same_numbers(a: Run, b: Run) -> None:
+    ours, theirs = a.metrics(), b.metrics()
+    assert [set(line) for line in ours] == [set(line) for line in theirs]
+    assert [line["step"] for line in ours] == [line["step"] for line in theirs]
+    for our, their in zip(ours, theirs, strict=True):
+        if "loss" in our:
+            assert our["loss"] == pytest.approx(their["loss"], abs=1e-5)
+            assert our["norm"] == pytest.approx(their["norm"], rel=1e-4)
+            assert our["rate"] == their["rate"]
+        if "scores" in our:
+            assert our["scores"] == pytest.approx(their["scores"], abs=1e-5)
+    for our, their in zip(a.scores(), b.scores(), strict=True):
+        assert (our.name, our.label) == (their.name, their.label) and our.value == pytest.approx(
+            their.value, rel=1e-4, nan_ok=True
+        )
+    assert a.facts["status"] == b.facts["status"] and a.facts["step"] == b.facts["step"]
+
+
+# --- what became of the jobs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job", PLAIN)
+def test_two_processes_lose_what_one_loses(pair: Pair, job: str):
+    members = [job] if PLAIN[job].replicas == 1 else [f"{job}-{seed}" for seed in range(PLAIN[job].replicas)]
+    for name in members:
+        together, alone = pair.together(name), pair.alone(name)
+        same_numbers(together, alone)
+        ours, theirs = together.checkpoint("last"), alone.checkpoint("last")
+        assert ours.step == theirs.step
+        for kind in ("weights", "optimizer"):
+            our, their = getattr(ours, kind), getattr(theirs, kind)
+            assert {k: (t.shape, t.dtype) for k, t in our.items()} == {k: (t.shape, t.dtype) for k, t in their.items()}
+    assert pair.notes[0][job]["step"] == pair.notes[1][job]["step"]
+
+
+@pytest.mark.parametrize("job", ["one", "three-1", "fsdp-odd", "fsdp-sgd"])
+def test_and_end_with_its_weights(pair: Pair, job: str):
+    ours, theirs = (run.checkpoint("last").weights for run in (pair.together(job), pair.alone(job)))
+    for name in ours:
+        if (
+            "project" not in name or "bias" not in name
+        ):  # a bias of keys has no gradient but rounding, which Adam scales
+            torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=2e-4)
+
+
+def test_one_diverges_and_all_processes_know(pair: Pair):
+    assert [pair.together(f"diverging-{r}").facts["status"][:8] for r in range(3)] == [
+        "finished",
+        "diverged",
+        "finished",
+    ]
+
+
+def test_patience_ends_all_processes_at_one_step(pair: Pair):
+    assert pair.together("best").facts["status"].startswith("stopped at step")
+    assert pair.notes[0]["best"]["step"] == pair.notes[1]["best"]["step"] < 12
+
+
+@pytest.mark.parametrize(("job", "whole"), [("stopped", "whole"), ("stopped-fsdp", "whole-fsdp")])
+def test_a_signal_to_one_stops_all_and_one_goes_on_alone(pair: Pair, job: str, whole: str):
+    assert [notes[job]["step"] for notes in pair.notes] == [6, 6]
+    assert pair.together(job).facts["status"] == "interrupted at step 6"
+    with cache_in(pair.home / "cache"):
+        (resumed,) = do(job, Job(JOBS[job].changes, resume=True), pair.text, pair.home / "two")
+    same_numbers(resumed, pair.alone(whole))
+
+
+@pytest.mark.parametrize(("job", "whole"), [("begun-alone", "whole"), ("begun-alone-fsdp", "whole-fsdp")])
+def test_what_one_began_two_finish(pair: Pair, job: str, whole: str):
+    same_numbers(pair.together(job), pair.alone(whole))
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ("exists", "one exists: continue it with --resume"),
+        ("uneven", "3 rows cannot be shared by 2 processes; the nearest batch that can is 4"),
+        ("fsdp-many", "fsdp is for one model that is too large, not for 2 replicas"),
+    ],
+)
+def test_a_mistake_is_said_once_and_ends_all(pair: Pair, job: str, words: str):
+    (kind, said), (other, _) = (notes[job]["error"] for notes in pair.notes)
+    assert kind == "UserError" and words in said and other == "EndedElsewhereError"
+
+
+def test_a_full_disk_ends_all_at_the_next_step(pair: Pair):
+    assert [notes["full-disk"]["error"][0] for notes in pair.notes] == ["OSError", "EndedElsewhereError"]
+    assert pair.notes[0]["full-disk"]["step"] == pair.notes[1]["full-disk"]["step"]
+    assert pair.together("full-disk").checkpoint("last").step == 4
+    assert pair.together("after-all-that").facts["status"] == "finished"
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_torchrun_trains_and_only_one_speaks(workshop, tmp_path):
+    command = ["-m", "headway.cli", "train", str(workshop.recipe), "--runs", str(tmp_path), "--json"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "HEADWAY_CACHE": str(workshop.cache)}
+    answer = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command],
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["run"] == str(tmp_path / "tiny")
+    assert answer.stderr.count("2 processes (ddp): each computes its rows of every batch") == 1
+    same_numbers(open_run("tiny", tmp_path), workshop.run)
+
+
+def test_a_bad_recipe_is_one_message_and_two_codes(workshop, tmp_path):
+    command = ["-m", "headway.cli", "train", str(workshop.recipe), "--runs", str(tmp_path), "model.widht=3"]
+    (code, _, said), (other, _, silence) = ends(launch(*command))
+    assert (code, other, silence) == (2, 2, "") and "did you mean 'width'?" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_when_one_is_killed_the_other_does_not_wait(workshop, tmp_path):
+    command = ["-m", "headway.cli", "train", str(workshop.recipe), "--runs", str(tmp_path)]
+    pair = launch(*command, "training.duration=1M steps", HEADWAY_CACHE=str(workshop.cache))
+    while not (tmp_path / "tiny" / "metrics.jsonl").exists():
+        assert all(process.poll() is None for process in pair)
+    pair[1].kill()
+    (code, _, said), _ = ends(pair)
+    assert code == 2 and "process 0 lost the others" in said and "--resume" in said
+
+
+def test_processes_that_nobody_started_are_said_to_be_missing(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match=r"WORLD_SIZE asks for 2 processes, which did not .*torchrun"), started():
+        pass
+
+
+# --- alone ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_process_talks_to_nobody():
+    with started() as processes:
+        assert processes is ALONE and processes.is_writer and processes.command == ["headway"]
+        assert processes.agree(True, False) == (True, False)
+        assert processes.from_writer(lambda: b"x") == b"x"
+        with pytest.raises(ValueError, match="at once"), processes.together():
+            raise ValueError("at once")
+        with pytest.raises(OSError, match="full"):
+            processes.write(lambda: (_ for _ in ()).throw(OSError("full")))
+
+
+@pytest.mark.parametrize(("batch", "accumulate", "world", "nearest"), [(6, 1, 4, 8), (16, 3, 2, 18), (1, 1, 2, 2)])
+def test_rows_that_cannot_be_shared_are_refused_with_the_nearest_that_can(batch, accumulate, world, nearest):
+    with pytest.raises(UserError, match=f"{batch} rows cannot be shared by {world} processes.* is {nearest}$"):
+        check_rows(batch, accumulate, Processes(0, world))
+    check_rows(nearest, accumulate, Processes(0, world))
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    work(place / "tiny.txt", place / "two", place)
