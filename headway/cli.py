@@ -44,6 +44,9 @@ def train(
             metavar="KEY=VALUES",
         ),
     ] = None,
+    together: Annotated[
+        int | None, typer.Option(help="At most this many replicas at once; default: as many as fit.", min=1)
+    ] = None,
     runs: RunsFolder = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     track: Annotated[
@@ -54,7 +57,7 @@ def train(
 ) -> None:
     """Train a model, or a population of them, and score it."""
     from headway import printing, progress
-    from headway.experiment import train as run_training
+    from headway.packing import train_in_turns
     from headway.recipe import load
     from headway.trackers import Tracking
     from headway.variation import varied
@@ -62,7 +65,7 @@ def train(
     base = load(recipe, changes or [])
     names, recipes = varied(base, name or Path(recipe).stem, vary or [])
     observers = [Tracking(track, runs)] if track else []
-    made = run_training(recipes, names, runs, resume, progress.for_this_terminal(), observers)
+    made = train_in_turns(recipes, names, runs, resume, progress.for_this_terminal(), together, observers)
     if as_json:
         _print_json(printing.runs_as_json(made))
     else:
@@ -140,6 +143,55 @@ def sample(
             print(note, file=sys.stderr)
 
 
+@app.command(epilog="Example: headway export shakespeare-char-cpu --to gpt2 -o shakespeare-gpt2")
+def export(
+    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
+    to: Annotated[str, typer.Option(help="The format: gpt2.", metavar="FORMAT")] = "gpt2",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder to make; default: RUN-gpt2.", metavar="FOLDER")
+    ] = None,
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's model and tokenizer as a folder that transformers loads."""
+    from headway.exchange.export import export_run
+    from headway.run import open_run
+
+    made = export_run(open_run(run, runs), to, out, checkpoint)
+    if as_json:
+        _print_json(made.as_json())
+    else:
+        print(f"{made.folder}/: {', '.join(made.files)}")
+        print(f'AutoModelForCausalLM and AutoTokenizer load it: .from_pretrained("{made.folder}")')
+
+
+@app.command("import", epilog="Example: headway import gpt2/ --name gpt2 data.source=files data.path=corpus.txt")
+def import_(
+    folder: Annotated[
+        Path, typer.Argument(help="A GPT-2: config.json, model.safetensors, tokenizer.json.", metavar="FOLDER")
+    ],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to the rest of the recipe, such as data.source=wikitext-2.", metavar="KEY=VALUE"),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The run's name; default: the folder's.")] = None,
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Make a run of a GPT-2 folder, to score it, let it write, or train it on."""
+    from headway.exchange.arrival import import_folder
+
+    made = import_folder(folder, name, runs, changes or [])
+    if as_json:
+        _print_json(made.as_json())
+    else:
+        for note in made.notes:
+            print(note, file=sys.stderr)
+        print(f"{made.run.folder}/: {made.parameters:,} parameters, {made.vocabulary:,} tokens")
+        print(f"to let it write: {shlex.join(['headway', 'sample', str(made.run.folder)])}")
+
+
 @app.command(epilog="Example: headway recipe shakespeare-char-cpu model.positions=t5")
 def recipe(
     name: Annotated[str, typer.Argument(help="A packaged recipe or a YAML file.", metavar="RECIPE")],
@@ -201,6 +253,28 @@ def demo(
         _print_json(outcome.as_json())
     else:
         outcome.show()
+
+
+@app.command(epilog="Example: headway bench --size tiny --size small")
+def bench(
+    size: Annotated[list[str] | None, typer.Option(help="tiny, small, medium, gpt2; default: what suits.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure each figure.", min=0.1)] = 1.5,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine: training speed and memory, alone and for populations."""
+    from headway.bench import bars
+    from headway.bench import bench as measure_all
+
+    figures: list[dict[str, Any]] = []
+    for figure in measure_all(size, seconds, device):
+        print(f"measuring {figure['size']}, R = {figure['replicas']} …", file=sys.stderr)
+        figures.append(figure)
+    if as_json:
+        _print_json({"figures": figures})
+    else:
+        for name in dict.fromkeys(f["size"] for f in figures):
+            print("\n".join([name, *bars([f for f in figures if f["size"] == name])]))
 
 
 def main() -> None:

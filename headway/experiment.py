@@ -26,6 +26,7 @@ from headway.training import setting as settings
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
 from headway.training.population import Population, load_weights
+from headway.training.update import Sampler
 
 MAY_VARY = ("seed", "training.optimizer.learning_rate", "training.optimizer.weight_decay", "model.dropout")
 """What the members of a population may differ in; everything else is one shape or one schedule."""
@@ -55,17 +56,8 @@ def train(
         if len(corpus.split(split)) < 2:
             raise UserError(f"split '{split}' of '{corpus.name}' is a single token: there is nothing to predict in it")
 
-    model = recipe.model.build(corpus.tokenizer.size, [r.seed for r in recipes], str(setting.device))
-    set_dropout(model, [r.model.dropout for r in recipes])
-    optimizer = recipe.training.optimizer.build(
-        dict(model.named_parameters()),
-        [r.training.optimizer.learning_rate for r in recipes],
-        [r.training.optimizer.weight_decay for r in recipes],
-    )
-    population = Population(model, optimizer, len(recipes))
-    train_ids = torch.as_tensor(corpus.split("train").ids).to(setting.device)
-    sampler = recipe.data.batches.build(train_ids, recipe.segment, recipe.training.batch, [r.seed for r in recipes])
-
+    population, sampler = assemble(recipes, corpus, setting)
+    model = population.model
     with ExitStack() as locks:
         members = opened or [
             Run.create(runs / name, r, str(setting.device)) for name, r in zip(names, recipes, strict=True)
@@ -76,7 +68,7 @@ def train(
         step = _restore(population, members) if resume else 0
         loop = Loop(
             model,
-            optimizer,
+            population.optimizer,
             sampler,
             recipe.training,
             setting,
@@ -98,6 +90,23 @@ def train(
             reporter.end()
         _finish(loop, population, members, corpus, setting)
     return members
+
+
+def assemble(
+    recipes: Sequence[Recipe], corpus: Corpus, setting: settings.Setting
+) -> tuple[Population[LanguageModel], Sampler]:
+    """The replicas these recipes describe, side by side, and what they read."""
+    recipe, seeds = recipes[0], [r.seed for r in recipes]
+    model = recipe.model.build(corpus.tokenizer.size, seeds, str(setting.device))
+    set_dropout(model, [r.model.dropout for r in recipes])
+    optimizer = recipe.training.optimizer.build(
+        dict(model.named_parameters()),
+        [r.training.optimizer.learning_rate for r in recipes],
+        [r.training.optimizer.weight_decay for r in recipes],
+    )
+    train_ids = torch.as_tensor(corpus.split("train").ids).to(setting.device)
+    sampler = recipe.data.batches.build(train_ids, recipe.segment, recipe.training.batch, seeds)
+    return Population(model, optimizer, len(recipes)), sampler
 
 
 def check_population(recipes: Sequence[Recipe]) -> None:
@@ -237,7 +246,7 @@ def _restore(population: Population, members: list[Run]) -> int:
                 assert saved is not None
                 population.restore(r, saved)
                 run.forget_metrics_after(saved.step)
-            population.optimizer.steps = step
+            population.optimizer.steps.fill_(step)
             return step
     for run in members:  # killed before the first checkpoint: begin again
         run.forget_metrics_after(0)

@@ -100,7 +100,8 @@ def from_tree(
     lines: dict[tuple[str, ...], int] | None = None,
     overrides: Sequence[str] = (),
 ) -> Recipe:
-    changed = [_apply(tree, override) for override in overrides]
+    # The general before the particular: `optimizer=sgd` must not wipe out an `optimizer.momentum=0` given before it.
+    changed = [_apply(tree, override) for override in sorted(overrides, key=lambda o: o.partition("=")[0].count("."))]
 
     def place(path: tuple[str, ...]) -> str:
         written = f"{title}:{lines[path]}" if lines and path in lines else ""
@@ -146,8 +147,6 @@ def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
     path = key.strip().split(".")
     if not equals or not all(path):
         raise UserError(f"'{override}' is not a change; write key=value, for example model.width=256")
-    if len(path) > 1 and path[-1] == "kind":  # another kind has other settings: start it afresh
-        path = path[:-1]
     node = tree
     for part in path[:-1]:
         inner = node.get(part)

@@ -8,9 +8,11 @@ import torch
 
 from headway import noise
 from headway.data.sources import read_text
+from headway.data.text import Given
 from headway.errors import UserError
 from headway.experiment import load_corpus, load_model, score_splits, scored_splits
 from headway.models.language_model import LanguageModel
+from headway.recipe import Recipe
 from headway.run import Run
 from headway.scoring.decoding import sample
 from headway.scoring.perplexity import surprise
@@ -22,7 +24,7 @@ def score_splits_again(
     run: Run, splits: Sequence[str] | None, segment: int | None, stride: int | None, which: str
 ) -> list[Score]:
     """The splits asked for (or those of the recipe), whole. Asked for as the recipe says, the scores are stored."""
-    corpus = load_corpus(run.recipe)
+    corpus = load_corpus(_with_its_own_vocabulary(run))
     named = list(splits) if splits else scored_splits(run.recipe, corpus)
     for split in named:
         corpus.split(split)
@@ -43,7 +45,7 @@ def score_splits_again(
 def score_file(run: Run, path: Path, segment: int | None, stride: int | None, which: str) -> list[Score]:
     tokens = run.tokenizer.encode(read_text(path))
     model, _ = load_model(run, which)
-    found = surprise(model, tokens, *_window(run, model, segment, stride), run.recipe.data.tokenizer.kind)
+    found = surprise(model, tokens, *_window(run, model, segment, stride), run.tokenizer.kind)
     return found[0].scores(path.name)
 
 
@@ -51,8 +53,8 @@ def score_sentence(
     run: Run, text: str, segment: int | None, stride: int | None, which: str
 ) -> tuple[ScoredText, list[Score]]:
     model, _ = load_model(run, which)
-    kind = run.recipe.data.tokenizer.kind
-    scored = score_text(model, run.tokenizer, text, *_window(run, model, segment, stride), kind)
+    tokenizer = run.tokenizer
+    scored = score_text(model, tokenizer, text, *_window(run, model, segment, stride), tokenizer.kind)
     return scored, scored.surprise.scores("text")
 
 
@@ -83,6 +85,15 @@ def sample_text(
     show(longer[len(text) :])
     note = model.why_no_cache and f"without a cache: {model.why_no_cache}"
     return longer, note
+
+
+def _with_its_own_vocabulary(run: Run) -> Recipe:
+    """A vocabulary that was given, not learnt, is read from the run folder: where it came from may be gone by now."""
+    recipe = run.recipe
+    if not isinstance(recipe.data.tokenizer, Given):
+        return recipe
+    data = recipe.data.model_copy(update={"tokenizer": Given(path=str(run.folder / "tokenizer.json"))})
+    return recipe.model_copy(update={"data": data})
 
 
 def _window(run: Run, model: LanguageModel, segment: int | None, stride: int | None) -> tuple[int, int]:

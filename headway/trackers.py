@@ -35,7 +35,7 @@ class Point(NamedTuple):
 
 
 class Observer(Protocol):
-    """Somebody whom `experiment.train` tells what happens."""
+    """Somebody whom `experiment.train` tells what happens; from start to end once for every turn of a population."""
 
     def start(self, members: Sequence[Run], resumed: bool, total: int, reporter: Reporter) -> None: ...
     def metrics(self, replica: int, lines: Sequence[dict[str, Any]]) -> None: ...
@@ -200,7 +200,7 @@ class Tracking:
 
     def start(self, members: Sequence[Run], resumed: bool, total: int, reporter: Reporter) -> None:
         self.members, self.reporter, self.every = members, reporter, -(-total // POINTS_PER_CURVE)
-        for name in self.names:
+        for name in list(self.names):
             self.live[name] = [KINDS[name].build(self.folder) for _ in members]
             self._safely(name, lambda name=name: self._begin(name, resumed))
             if name in self.live:
@@ -221,6 +221,7 @@ class Tracking:
     def end(self) -> None:
         for name, trackers in list(self.live.items()):
             self._safely(name, lambda trackers=trackers: self._conclude(trackers))
+        self.live.clear()
 
     def _conclude(self, trackers: Sequence[Tracker]) -> None:
         for tracker, run in zip(trackers, self.members, strict=True):
@@ -248,6 +249,7 @@ class Tracking:
                 action()
         except Exception as problem:  # whatever it is: somebody else's code, and not worth a training run
             del self.live[name]
+            self.names.remove(name)
             said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
             self.reporter.warn(f"{name} failed and is no longer told anything, training goes on: {said}")
 

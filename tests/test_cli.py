@@ -80,7 +80,7 @@ def headway_process(*words: str, **settings) -> Answer:
 
 
 def test_the_verbs_are_those_the_readme_names():
-    assert VERBS == ["demo", "recipe", "recipes", "runs", "sample", "score", "train"]
+    assert VERBS == ["demo", "export", "import", "recipe", "recipes", "runs", "sample", "score", "train"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -156,6 +156,18 @@ def test_sample_as_json(headway):
     assert found["text"].startswith("The") and len(found["text"]) == 12
 
 
+def test_export_and_import_as_json(headway, home):
+    found = headway("export", "tiny", "--to", "gpt2", "-o", "left", "--json").json
+    assert (found["run"], found["folder"], found["step"]) == ("runs/tiny", "left", 12)
+    assert found["files"] == sorted(file.name for file in (home / "left").iterdir())
+    back = headway("import", "left", "--name", "back", "data.source=files", "data.path=tiny.txt", "--json").json
+    assert (back["run"], back["notes"]) == ("runs/back", [])
+    loss = {run: headway("score", run, "--json").json["scores"]["valid.loss"]["value"] for run in ("tiny", "back")}
+    assert loss["tiny"] == loss["back"]
+    texts = [headway("sample", run, "--prompt", "The", "--json").json["text"] for run in ("tiny", "back")]
+    assert texts[0] == texts[1]
+
+
 def test_recipe_as_json(headway):
     found = headway("recipe", "tiny.yaml", "model.positions=t5", "--json").json
     assert found["recipe"]["model"]["positions"]["kind"] == "t5"
@@ -215,6 +227,23 @@ def test_sample_writes_the_text_and_nothing_else(headway):
     answer = headway(*words)
     assert answer.out == headway(*words, "--json").json["text"] + "\n"
     assert answer.err == ""
+
+
+def test_export_and_import_say_what_they_made_and_what_to_do_with_it(headway):
+    left = headway("export", "tiny")
+    assert left.code == 0 and "tiny-gpt2/: README.md, config.json" in left.out
+    assert 'load it: .from_pretrained("tiny-gpt2")' in left.out
+    back = headway("import", "tiny-gpt2")
+    assert back.code == 0 and "runs/tiny-gpt2/: " in back.out and "headway sample runs/tiny-gpt2" in back.out
+    assert "data.source=python-docs, because no folder says what its model was trained on" in back.err
+
+
+def test_an_imported_run_is_trained_on_by_its_own_recipe(headway):
+    headway("export", "tiny", "-o", "left")
+    changes = ["data.source=files", "data.path=tiny.txt", "training.duration=3 steps", "training.batch=2"]
+    assert headway("import", "left", "--name", "back", *changes).code == 0
+    found = headway("train", "runs/back/recipe.yaml", "--name", "back", "--resume", "--json").json
+    assert found["run"] == "runs/back" and found["status"] == "finished"
 
 
 def test_runs_and_recipes_are_listed(headway):
@@ -321,6 +350,16 @@ BAD = {
         "train tiny.yaml --vary model.width=16,32",
         "they differ in model.width; only seed,",
     ),
+    "an export to an unknown format": (
+        "export tiny --to gpt-2",
+        "no format 'gpt-2' to export to; did you mean 'gpt2'?",
+    ),
+    "an export that is there": ("export tiny -o photos", "photos exists: remove it, or name another folder with -o"),
+    "an export without a GPT-2 form": ("export rotary", "model.positions: GPT-2 learns a vector per position"),
+    "an import of nothing": ("import none", "there is no folder 'none'; expected one with config.json"),
+    "an import of no model": ("import photos", "photos/config.json is missing: is this the folder of a model?"),
+    "an import of pickle": ("import pickled", "pickle (pytorch_model.bin), which is not read"),
+    "an import as a run that exists": ("import pickled --name tiny", "runs/tiny exists"),
     "runs inside a file": ("train tiny.yaml --runs tiny.txt", "cannot make the run folder tiny.txt/tiny"),
 }
 
@@ -341,6 +380,12 @@ def traps(home) -> Path:
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"format": 99, "headway": "9.9"}))
     recipe = home / "runs" / NOT_FITTING / "recipe.yaml"
     recipe.write_text(recipe.read_text("utf-8").replace("width: 16", "width: 32"), "utf-8")
+    (home / "pickled").mkdir()
+    (home / "pickled" / "config.json").write_text('{"model_type": "gpt2"}')
+    (home / "pickled" / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    shutil.copytree(home / "runs" / "tiny", home / "runs" / "rotary")
+    recipe = home / "runs" / "rotary" / "recipe.yaml"
+    recipe.write_text(recipe.read_text("utf-8").replace("kind: learned", "kind: rotary"), "utf-8")
     for weights in (home / "runs" / "broken").rglob("weights.safetensors"):
         weights.write_bytes(weights.read_bytes()[:100])
     return home

@@ -16,6 +16,7 @@ from headway import trackers
 from headway.cli import main
 from headway.errors import UserError
 from headway.experiment import train
+from headway.packing import train_in_turns
 from headway.progress import Reporter
 from headway.run import Run
 from headway.trackers import KINDS, Tracking
@@ -260,6 +261,16 @@ def test_a_tracker_is_ended_when_training_breaks(recording, tmp_path, workshop, 
     with pytest.raises(OSError, match="No space"):
         train([tiny_recipe(workshop.text)], ["a"], tmp_path, observers=[Tracking(["recording"], tmp_path)])
     assert made[0].calls[-1] == "end"
+
+
+@pytest.mark.parametrize("fails_in", ["", "metrics"])
+def test_replicas_that_train_in_turns_are_all_tracked(recording, fails_in, tmp_path, workshop, monkeypatch):
+    monkeypatch.setattr(recording, "fails_in", fails_in)
+    recipes, told = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)], Told()
+    observers = [Tracking(["recording"], tmp_path)]
+    train_in_turns(recipes, ["a", "b"], tmp_path, reporter=told, together=1, observers=observers)
+    assert len(told.warned) == (1 if fails_in else 0)  # once, and not once in every turn
+    assert [tracker.calls[-1] for tracker in made] == (["metrics"] if fails_in else ["end", "end"])
 
 
 def test_long_runs_are_thinned(recording, tmp_path, workshop, monkeypatch):

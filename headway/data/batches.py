@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
 import torch
-from jaxtyping import Int, Int32, Int64
+from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
 from headway import noise
 from headway.errors import UserError
 from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+
+Step = int | Int32[Tensor, ""]
+"""As a tensor, so that a step can be replayed as a graph in which only this number is another."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Batch:
 
     inputs: Int64[Tensor, "R B T"]
     targets: Int64[Tensor, "R B T"]
-    begins: bool
+    begins: Bool[Tensor, ""]
     """Rows do not continue those of the step before: a state carried from there means nothing here."""
     first_row: int = 0
     """Where in the whole batch these rows are; 0 for the whole. Noise is drawn by row, so parts get what is theirs."""
@@ -45,7 +48,7 @@ class Sampler(Protocol):
         """Steps until as many tokens were seen as the text has."""
         ...
 
-    def at(self, step: int) -> Batch: ...
+    def at(self, step: Step) -> Batch: ...
 
 
 class Crops(Spec):
@@ -90,26 +93,29 @@ class CropSampler:
         self._within = torch.arange(segment + 1, device=tokens.device)
         self.steps_per_epoch = math.ceil(len(tokens) / (batch * segment))
 
-    def at(self, step: int) -> Batch:
-        # Filled on the device: to copy a number there would make the host wait for all work that is queued.
-        now = torch.full((), step, dtype=torch.int32, device=self._keys.device)
+    def at(self, step: Step) -> Batch:
         last_first = len(self._tokens) - len(self._within)
-        firsts = noise.integers(self._keys, now, last_first + 1, self._batch)  # [R, B]
+        firsts = noise.integers(self._keys, _on_device(step, self._keys), last_first + 1, self._batch)  # [R, B]
         rows = self._tokens[firsts[:, :, None] + self._within].long()  # [R, B, T + 1]
-        return Batch(rows[..., :-1], rows[..., 1:], begins=True)
+        return Batch(rows[..., :-1], rows[..., 1:], begins=torch.ones_like(self._within[0], dtype=torch.bool))
 
 
 class ContiguousSampler:
     def __init__(self, streams: Int[Tensor, "B L"], segment: int, replicas: int):
         self._streams, self._segment, self._replicas = streams, segment, replicas
+        self._within = torch.arange(segment + 1, device=streams.device)
         self.steps_per_epoch = (streams.shape[1] - 1) // segment
 
-    def at(self, step: int) -> Batch:
-        position = step % self.steps_per_epoch
-        first = position * self._segment
-        rows = self._streams[:, first : first + self._segment + 1].long()  # [B, T + 1]
+    def at(self, step: Step) -> Batch:
+        position = _on_device(step, self._streams) % self.steps_per_epoch
+        rows = self._streams.index_select(1, position * self._segment + self._within).long()  # [B, T + 1]
         rows = rows.expand(self._replicas, -1, -1)  # [R, B, T + 1], without copies
         return Batch(rows[..., :-1], rows[..., 1:], begins=position == 0)
+
+
+def _on_device(step: Step, beside: Tensor) -> Int32[Tensor, ""]:
+    """Filled there: to copy a number to a device would make the host wait for all work that is queued."""
+    return step if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int32, device=beside.device)
 
 
 def _too_short(tokens: Tensor, needed: str, longest: int) -> UserError:

@@ -61,7 +61,7 @@ def _tokenise(name: str, texts: dict[str, str], spec: TokenizerSpec) -> Corpus:
 
 def _identity(texts: dict[str, str], spec: TokenizerSpec) -> str:
     """32 hex digits that stand for everything the tokens depend on."""
-    digest = hashlib.sha256(f"{_FORMAT}\n{tokenizers.__version__}\n{spec.model_dump_json()}\n".encode())
+    digest = hashlib.sha256(f"{_FORMAT}\n{tokenizers.__version__}\n{spec.identity()}\n".encode())
     for split, text in texts.items():
         # Each text's own digest, because of its fixed length: text cannot move from one split to the next unnoticed.
         digest.update(hashlib.sha256(split.encode()).digest() + hashlib.sha256(text.encode()).digest())

@@ -23,7 +23,7 @@ class DataSpec(Spec):
     valid_fraction: float = Field(default=0.1, gt=0, lt=1)
     """How much of the end of a single file, or of a dataset without a `valid` of its own, becomes `valid`."""
     tokenizer: TokenizerSpec = Char()
-    """What a token is: char, word, bpe."""
+    """What a token is: char, word, bpe; or given, with the path of a run's tokenizer.json."""
     segment: int | None = Field(default=None, ge=1)
     """Tokens per training row; null = model.context."""
     batches: BatchSpec = Crops()

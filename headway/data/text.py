@@ -1,9 +1,10 @@
 """Tokenizers: text to numbers and back, at the level of characters, words or byte pairs.
 
 Three specs say which (`Char`, `Word`, `Bpe`); `spec.learn(text)` reads a vocabulary off the train split and gives a
-`Tokenizer`. The work is done by the `tokenizers` library. What Headway adds is in `Tokens`: for each token the bytes of
-text it stands for and whether a word begins there, so perplexity can be given per word and in bits per byte
-whatever the tokenizer, and models with different vocabularies can be compared.
+`Tokenizer`; a fourth (`Given`) takes one that is there already. The work is done by the `tokenizers` library. What
+Headway adds is in `Tokens`: for each token the bytes of text it stands for and whether a word begins there, so
+perplexity can be given per word and in bits per byte whatever the tokenizer, and models with different vocabularies can
+be compared.
 """
 
 import json
@@ -11,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -32,7 +34,8 @@ _IS_WHITE = np.array([chr(code).isspace() for code in range(_BEYOND_WHITE + 1)])
 
 # Text is cut for the library where every tokenizer cuts it anyway: between a word and the white space after it.
 _CHUNK = 1 << 14
-_WORD_ENDS = re.compile(r"(?<=\S)(?=\s)")
+# (But not before U+001C–1F, which vocabularies made elsewhere may take for signs.)
+_WORD_ENDS = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")
 _CHUNKS_AT_ONCE = 256
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
@@ -69,8 +72,12 @@ class Tokenizer(ABC):
     def __init__(self, library: tokenizers.Tokenizer):
         self._library = library
         vocabulary = library.get_vocab()
+        added = {token.content for token in library.get_added_tokens_decoder().values()}  # <|endoftext|>, as it stands
         # A token's meaning as bytes rather than letters, because a byte pair may be half a letter.
-        self._meaning = [self._bytes_of(token) for token in sorted(vocabulary, key=vocabulary.__getitem__)]
+        self._meaning = [
+            token.encode() if token in added else self._bytes_of(token)
+            for token in sorted(vocabulary, key=vocabulary.__getitem__)
+        ]
         self._lengths = np.array([len(meaning) for meaning in self._meaning], dtype=np.int64)
         self.size = len(vocabulary)
         self.line_end = next((i for i, meaning in enumerate(self._meaning) if meaning == LINE_END.encode()), None)
@@ -193,7 +200,19 @@ class BpeTokenizer(Tokenizer):
 _OF_KIND = {cls.kind: cls for cls in (CharTokenizer, WordTokenizer, BpeTokenizer)}
 
 
-class Char(Spec):
+class VocabularySpec(Spec, ABC):
+    """Where a vocabulary comes from."""
+
+    @abstractmethod
+    def learn(self, text: str) -> Tokenizer:
+        """The tokenizer, with what it takes from the train split."""
+
+    def identity(self) -> str:
+        """Beside the text, all that the tokens depend on."""
+        return self.model_dump_json()
+
+
+class Char(VocabularySpec):
     """One token per character. The vocabulary is the characters of the train split, and text with others is refused."""
 
     kind: Literal["char"] = "char"
@@ -204,7 +223,7 @@ class Char(Spec):
         return CharTokenizer(library)
 
 
-class Word(Spec):
+class Word(VocabularySpec):
     """One token per word, and one per line end. Words that the vocabulary lacks become `<unk>`."""
 
     kind: Literal["word"] = "word"
@@ -236,7 +255,7 @@ class Word(Spec):
         return library
 
 
-class Bpe(Spec):
+class Bpe(VocabularySpec):
     """Byte pairs: common words are one token, rare ones several, and any text at all can be written. A line end is
     always a token of its own, and no token goes beyond one word. (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909)
     """
@@ -261,7 +280,27 @@ class Bpe(Spec):
         return BpeTokenizer(library)
 
 
-TokenizerSpec = Annotated[Char | Word | Bpe, CHOSEN_BY_KIND, OR_BY_NAME]
+class Given(VocabularySpec):
+    """A vocabulary that is there already, and is taken as it is: another run's, or an imported model's."""
+
+    kind: Literal["given"] = "given"
+    path: str
+    """The tokenizer.json of a run folder."""
+
+    def learn(self, text: str) -> Tokenizer:
+        return Tokenizer.from_json(self._content())
+
+    def identity(self) -> str:
+        return self._content()
+
+    def _content(self) -> str:
+        try:
+            return Path(self.path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {error}") from None
+
+
+TokenizerSpec = Annotated[Char | Word | Bpe | Given, CHOSEN_BY_KIND, OR_BY_NAME]
 
 
 def _byte_of_sign() -> dict[str, int]:

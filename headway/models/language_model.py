@@ -7,7 +7,7 @@ logits  [R, B, T, V]   the output matrix is the embedding's own when `tied`
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +19,14 @@ from headway.errors import UserError
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, MixerSpec, NormSpec
+from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.heads import Fusion
 from headway.nn.masks import Causal, Mask, Window
 from headway.nn.positions import Learned, PositionSpec
 from headway.nn.replicated import Dropout, Embedding, Linear, Trainable, seed
 from headway.nn.scene import Scene
 from headway.nn.taps import Tap
-from headway.spec import Problem, Spec
+from headway.spec import OR_BY_NAME, Problem, Spec
 
 State = list[Any]
 
@@ -43,10 +44,10 @@ class LanguageModelSpec(Spec):
     mixer: MixerSpec = AttentionSpec()
     """What moves information between positions."""
     positions: PositionSpec = Learned()
-    """How order is known: none, learned, sinusoidal, alibi, alibi-symmetric, rotary, t5."""
-    feedforward: FeedForwardSpec = FeedForwardSpec()
+    """How order is known: none, learned, sinusoidal, alibi, rotary, t5; for encoders alibi-symmetric, t5-symmetric."""
+    feedforward: Annotated[FeedForwardSpec, OR_BY_NAME] = FeedForwardSpec()
     """What works on each position alone."""
-    norm: NormSpec = NormSpec()
+    norm: Annotated[NormSpec, OR_BY_NAME] = NormSpec()
     """Which norm, and where."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Of the embeddings and of what each sublayer adds."""
@@ -73,7 +74,7 @@ class LanguageModel(Trainable):
         self.embedding = Embedding(replicas, vocabulary, spec.width)
         self.positions = spec.positions.build(replicas, spec.width, spec.mixer.heads, spec.context)
         self.drop = Dropout(replicas, spec.dropout)
-        needs = Needs(device, spec.positions.kind, self.positions.bias_learns, spec.mixer.dropout > 0)
+        needs = Needs(device, spec.positions.kind, spec.mixer.dropout > 0)
         # What a layer adds to the stream starts smaller the more layers add (GPT-2).
         out_gain = 1 / math.sqrt(2 * spec.layers)
         self.layers = nn.ModuleList(
@@ -92,6 +93,11 @@ class LanguageModel(Trainable):
 
     def forward(self, ids: Int[Tensor, "R B T"], state: State | None = None) -> tuple[Float[Tensor, "R B T V"], State]:
         """The scores of the next token after each token, and the state to go on from."""
+        x, state = self.hidden(ids, state)
+        return self.logits(self.embedding.logits(x) if self.output is None else self.output(x)), state
+
+    def hidden(self, ids: Int[Tensor, "R B T"], state: State | None = None) -> tuple[Float[Tensor, "R B T D"], State]:
+        """Everything but the output layer."""
         past = state[0].length if state else 0
         slots = torch.arange(past + ids.shape[2], device=ids.device)
         limit = self.positions.limit
@@ -104,8 +110,7 @@ class LanguageModel(Trainable):
         for layer, layer_state in zip(self.layers, state or [None] * len(self.layers), strict=True):
             x, layer_state = layer(x, scene, layer_state)
             new_state.append(layer_state)
-        x = self.norm(x)
-        return self.logits(self.embedding.logits(x) if self.output is None else self.output(x)), new_state
+        return self.norm(x), new_state
 
     def losses(self, inputs: Int[Tensor, "R B T"], targets: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T"]:
         """Nats for every target token."""
@@ -115,4 +120,6 @@ class LanguageModel(Trainable):
 
     def loss(self, batch: Any) -> Float[Tensor, "R"]:
         """What training lowers: mean nats per token, one number per replica."""
-        return self.losses(batch.inputs, batch.targets).mean((1, 2))
+        x, _ = self.hidden(batch.inputs)
+        weight = self.embedding.weight if self.output is None else self.output.weight
+        return mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2))

@@ -31,7 +31,6 @@ class Needs:
 
     device: str = "cpu"
     positions: str = "none"
-    bias_learns: bool = False
     weight_dropout: bool = False
 
 

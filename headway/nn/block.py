@@ -37,9 +37,11 @@ class FeedForwardSpec(Spec):
     """Whether the maps add a bias."""
 
     def build(self, replicas: int, width: int, out_gain: float) -> nn.Module:
-        if self.kind == "swiglu":
-            return GatedFeedForward(self, replicas, width, self.hidden or _rounded(8 * width / 3), out_gain)
-        return FeedForward(self, replicas, width, self.hidden or 4 * width, out_gain)
+        kind = GatedFeedForward if self.kind == "swiglu" else FeedForward
+        return kind(self, replicas, width, self.hidden_units(width), out_gain)
+
+    def hidden_units(self, width: int) -> int:
+        return self.hidden or (_rounded(8 * width / 3) if self.kind == "swiglu" else 4 * width)
 
 
 class FeedForward(nn.Module):

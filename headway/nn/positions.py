@@ -25,7 +25,6 @@ class Positions(nn.Module):
     """Base of all schemes: does nothing anywhere."""
 
     has_bias = False  # whether bias() is to be asked
-    bias_learns = False  # whether the bias has parameters, so that gradients must flow into it
     limit: int | None = None  # the longest sequence the scheme can place; None = any
 
     def embed(self, x: Float[Tensor, "R B T D"], at: Int[Tensor, "*b T"]) -> Float[Tensor, "R B T D"]:
@@ -155,47 +154,67 @@ class RotaryPositions(Positions):
 
 
 class T5(Spec):
-    """A learned bias per head and distance; long distances share buckets. https://arxiv.org/abs/1910.10683"""
+    """A learned bias per head and distance back; long distances share buckets. https://arxiv.org/abs/1910.10683"""
 
     kind: Literal["t5"] = "t5"
+    buckets: int = Field(default=32, ge=4, multiple_of=4)
+    """How many distances (or ranges of distances) are told apart."""
+    furthest: int = Field(default=128, ge=4)
+    """Everything at this distance and beyond shares the last bucket."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from _bucket_problems(self.buckets // 2, self.furthest)
+
+    def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
+        return T5Positions(replicas, heads, self.buckets, self.furthest)
+
+
+class SymmetricT5(Spec):
+    """T5's bias for encoders: one half of the buckets for each direction."""
+
+    kind: Literal["t5-symmetric"] = "t5-symmetric"
     buckets: int = Field(default=32, ge=4, multiple_of=4)
     """How many distances (or ranges of distances) are told apart, both directions together."""
     furthest: int = Field(default=128, ge=4)
     """Everything at this distance and beyond shares the last bucket."""
 
     def problems(self) -> Iterator[Problem]:
-        if self.furthest <= self.buckets // 4:
-            reason = f"{self.buckets} buckets tell the nearest {self.buckets // 4} distances apart, so the furthest"
-            yield Problem(("buckets", "furthest"), f"{reason} must be {self.buckets // 4 + 1} or more")
+        yield from _bucket_problems(self.buckets // 4, self.furthest)
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
-        return T5Positions(replicas, heads, self.buckets, self.furthest)
+        return SymmetricT5Positions(replicas, heads, self.buckets, self.furthest)
 
 
 class T5Positions(Positions):
     has_bias = True
-    bias_learns = True
 
     def __init__(self, replicas: int, heads: int, buckets: int, furthest: int):
         super().__init__()
         self.buckets, self.furthest = buckets, furthest
-        self.weight = parameter(replicas, heads, buckets, std=0.02)
+        self.weight = parameter(replicas, heads, buckets, std=0.02, decays=False)
 
     def bias(self, replica, head, i, j):
         return self.weight[replica, head, self.bucket(j - i)]
 
     def bucket(self, distance: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
-        """One half of the buckets for each direction; in it, near distances one by one, far ones by their logarithm."""
+        return self.by_size((-distance).clamp(min=0), self.buckets)
+
+    def by_size(self, far: Int[Tensor, "*s"], buckets: int) -> Int[Tensor, "*s"]:
+        """Near distances one by one, far ones by their logarithm."""
+        exact = buckets // 2
+        ratio = (far.clamp(min=exact) / exact).log() / math.log(self.furthest / exact)
+        coarse = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+        return torch.where(far < exact, far, coarse)
+
+
+class SymmetricT5Positions(T5Positions):
+    def bucket(self, distance):
         half = self.buckets // 2
-        exact = half // 2
-        far = distance.abs()
-        ratio = (far.clamp(min=exact) / exact).log() / math.log(max(self.furthest / exact, 1.001))
-        coarse = (exact + (ratio * (half - exact)).long()).clamp(max=half - 1)
-        return torch.where(far < exact, far, coarse) + half * (distance > 0)
+        return self.by_size(distance.abs(), half) + half * (distance > 0)
 
 
 PositionSpec = Annotated[
-    NoPositions | Learned | Sinusoidal | Alibi | SymmetricAlibi | Rotary | T5, CHOSEN_BY_KIND, OR_BY_NAME
+    NoPositions | Learned | Sinusoidal | Alibi | SymmetricAlibi | Rotary | T5 | SymmetricT5, CHOSEN_BY_KIND, OR_BY_NAME
 ]
 
 
@@ -209,3 +228,9 @@ def alibi_slopes(heads: int) -> list[float]:
 
 def _frequencies(width: int, base: float) -> Float[Tensor, "half"]:
     return base ** (-torch.arange(0, width, 2).float() / width)
+
+
+def _bucket_problems(exact: int, furthest: int) -> Iterator[Problem]:
+    if furthest <= exact:
+        reason = f"the nearest {exact} distances have a bucket each, so the furthest must be {exact + 1} or more"
+        yield Problem(("buckets", "furthest"), reason)

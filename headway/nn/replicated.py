@@ -21,7 +21,7 @@ from headway import noise
 
 class Linear(nn.Module):
     """y = x Wᵀ + b, with its own W and b for every replica. Weights start with a deviation of gain / (2 √inputs): at
-    GPT-2's width of 768 that is GPT-2's 0.02, and at width 64 it learns faster than 0.02 does (docs/log.md)."""
+    GPT-2's width of 768 that is 0.018 (GPT-2: 0.02), and narrow models learn faster with it (docs/log.md)."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int, bias: bool = True, gain: float = 1.0):
         super().__init__()
@@ -144,10 +144,14 @@ class Dropout(Noisy):
         return x * (kept * scale)
 
 
-def parameter(replicas: int, *shape: int, value: float = 0.0, std: float = 0.0) -> nn.Parameter:
-    """A parameter per replica that `seed` will fill with `value` + normal noise of this standard deviation."""
+def parameter(
+    replicas: int, *shape: int, value: float = 0.0, std: float = 0.0, decays: bool | None = None
+) -> nn.Parameter:
+    """A parameter per replica that `seed` will fill with `value` + normal noise of this deviation. Matrices are
+    pulled towards zero by weight decay, unless said otherwise; vectors are not."""
     made = nn.Parameter(torch.full((replicas, *shape), value))
     made.start = (value, std)  # pyright: ignore[reportAttributeAccessIssue]
+    made.decays = len(shape) >= 2 if decays is None else decays  # pyright: ignore[reportAttributeAccessIssue]
     return made
 
 

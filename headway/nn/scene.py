@@ -3,8 +3,9 @@
 Built once per pass by the model, so that a mask or a bias that all layers use is computed once, and only if asked for.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +13,19 @@ from torch import Tensor
 
 from headway.nn.masks import Causal, Everything, Mask
 from headway.nn.positions import Positions
+
+
+class once:  # noqa: N801 (used like @property)
+    """Computed when first asked for, then kept. (functools' own takes a lock, which stops torch.compile.)"""
+
+    def __init__(self, compute: Callable[[Any], Any]):
+        self.compute, self.name = compute, compute.__name__
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if self.name not in instance.__dict__:
+            instance.__dict__[self.name] = self.compute(instance)
+        return instance.__dict__[self.name]
 
 
 @dataclass(frozen=True)
@@ -34,7 +48,7 @@ class Scene:
         """The case for which fused kernels need no mask at all."""
         return self.mask == Causal() and len(self.queries) == len(self.keys)
 
-    @cached_property
+    @once
     def allowed(self) -> Bool[Tensor, "#R #B 1 Q K"] | None:
         """True = may look; None = everybody may look everywhere."""
         if isinstance(self.mask, Everything):
@@ -45,7 +59,7 @@ class Scene:
         allowed = allowed.view(*[1] * (5 - allowed.ndim), *allowed.shape)
         return allowed.expand(-1, -1, -1, len(self.queries), len(self.keys))
 
-    @cached_property
+    @once
     def bias(self) -> Float[Tensor, "#R 1 H Q K"] | None:
         """What the positions add to the scores; None = nothing."""
         if not self.positions.has_bias:
@@ -56,7 +70,7 @@ class Scene:
         bias = self.positions.bias(replica, head, self.queries[:, None], self.keys[None, :])
         return bias.view(*[1] * (5 - bias.ndim), *bias.shape)
 
-    @cached_property
+    @once
     def addend(self) -> Float[Tensor, "#R #B #H Q K"] | Bool[Tensor, "#R #B 1 Q K"] | None:
         """Mask and bias as the one tensor a fused kernel takes."""
         if self.bias is None or self.allowed is None:

@@ -16,19 +16,12 @@ from torch import Tensor
 from headway.nn.replicated import Trainable
 from headway.training import schedule
 from headway.training.interrupts import interruptible
-from headway.training.optimizers import Optimizer, clip
+from headway.training.optimizers import Optimizer
 from headway.training.setting import Setting
 from headway.training.spec import TrainingSpec
+from headway.training.update import Sampler, Update
 
 Scores = dict[str, float]
-
-
-class Sampler(Protocol):
-    steps_per_epoch: int
-
-    def at(self, step: int) -> Any:
-        """The batch of this step."""
-        ...
 
 
 @dataclass
@@ -75,7 +68,7 @@ class Loop:
         self.evaluate_every = self._steps(self.spec.evaluate_every)
         self.checkpoint_every = self._steps(self.spec.checkpoint_every)
         self.alive = torch.tensor([s.ended is None for s in self.standings], device=self.setting.device)
-        self.loss = torch.compile(self.model.loss) if self.setting.compiled else self.model.loss
+        self.update = Update(self.model, self.optimizer, self.sampler, self.spec, self.setting, self.alive)
         self._clock = (time.perf_counter(), self.step)
 
     def run(self) -> None:
@@ -103,23 +96,8 @@ class Loop:
 
     def take_step(self) -> None:
         """One update of every replica that is alive."""
-        self.model.train()
-        batch = self.sampler.at(self.step)
-        losses: Tensor | None = None
-        for k in range(self.spec.accumulate):
-            part = batch.part(k, self.spec.accumulate)
-            self.model.clock.set(self.step, part.first_row)
-            with self.setting.autocast():
-                part_losses = self.loss(part) / self.spec.accumulate
-            part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
-            losses = part_losses.detach() if losses is None else losses + part_losses.detach()
-        assert losses is not None
-        norms = clip(self.optimizer.parameters, self.spec.clip)
-        self.alive = self.alive & losses.isfinite() & norms.isfinite()
         rate = schedule.factor(self.spec.schedule, self.step, self.warmup, self.total)
-        self.optimizer.step(rate, self.alive)
-        for p in self.optimizer.parameters:
-            p.grad = None
+        losses, norms = self.update(self.step, rate)
         self.step += 1
         self._pending.append((self.step, losses, norms, rate))
 
@@ -136,7 +114,7 @@ class Loop:
             if standing.ended is not None:
                 continue
             standing.seconds += seconds
-            base = float(self.optimizer.rates[r])
+            base = self.optimizer.base_rates[r]
             lines, broke = [], None
             for step, loss, norm, rate in zip(steps, losses, norms, rates, strict=True):
                 if not _finite(loss[r]) or not _finite(norm[r]):

@@ -1,13 +1,15 @@
 """AdamW, SGD and Adagrad for R replicas, each with its own learning rate and weight decay.
 
-At R = 1 they take the steps that torch.optim takes. Parameters are `[R, …]`, rates are `[R]`, and all arithmetic is
-elementwise, so no replica can touch another; the weights of one that is no longer alive are left exactly as they are.
+At R = 1 they take the steps that torch.optim takes. For R > 1 the weights are laid side by side as one `[R, P]` table,
+so that a step is a handful of elementwise operations, however many parameters there are. No replica can touch another;
+the weights of one that is no longer alive are left exactly as they are.
+
+Rates and step counts are tensors: nothing here waits for the device, and a step can be replayed as a graph.
 """
 
 # pyright: reportPrivateImportUsage=false
-# (torch._foreach_* has no public name, but is what torch.optim itself is made of.)
+# (torch._foreach_* and _fused_* have no public names, but are what torch.optim itself is made of.)
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -17,6 +19,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+
+Table = Float[Tensor, "R P"]
 
 
 class AdamW(Spec):
@@ -37,7 +41,8 @@ class AdamW(Spec):
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
     ) -> "Optimizer":
-        return AdamWOptimizer(self, parameters, rates, decays)
+        kind = AdamWOptimizer if len(rates) > 1 else FusedAdamW
+        return kind(self, parameters, rates, decays)
 
 
 class Sgd(Spec):
@@ -80,52 +85,69 @@ OptimizerSpec = Annotated[AdamW | Sgd | Adagrad, CHOSEN_BY_KIND, OR_BY_NAME]
 
 
 class Optimizer:
-    """The bookkeeping all three share. A subclass names its `memories` and says how they make an `update`."""
+    """The bookkeeping all of them share. A subclass names its `memories` and says how they make the new weights."""
 
     memories: tuple[str, ...] = ()
 
     def __init__(self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]):
-        self.names: list[str] = list(parameters)
-        self.parameters: list[Tensor] = list(parameters.values())
+        # Those that decay (matrices; not biases and norm weights) stand first in the table.
+        ordered = sorted(parameters.items(), key=lambda item: not _decays(item[1]))
+        self.names: list[str] = [name for name, _ in ordered]
+        self.parameters: list[Tensor] = [p for _, p in ordered]
+        self.shapes = [p.shape[1:] for p in self.parameters]
+        self.sizes = [shape.numel() for shape in self.shapes]
+        self.decayed = sum(n for n, p in zip(self.sizes, self.parameters, strict=True) if _decays(p))
         device = self.parameters[0].device
-        self.rates = torch.tensor(rates, device=device)
-        self.decays = torch.tensor(decays, device=device)
-        self.decays_anything = any(decays)
-        # Matrices are [R, out, in]: biases and norm weights have fewer axes and are not decayed.
-        self.is_matrix = [p.ndim >= 3 for p in self.parameters]
-        self.memory = {name: [torch.zeros_like(p) for p in self.parameters] for name in self.memories}
-        self.steps = 0
+        self.base_rates = tuple(rates)
+        self.rates = torch.tensor(rates, device=device)[:, None]
+        self.decays = torch.tensor(decays, device=device)[:, None]
+        self.memory = {name: torch.zeros(len(rates), sum(self.sizes), device=device) for name in self.memories}
+        self.steps = torch.zeros((), device=device)
 
     @torch.no_grad()
-    def step(self, factor: float, alive: Bool[Tensor, "R"]) -> None:
-        """One step at `factor` × each replica's rate, for the replicas that are alive."""
+    def step(
+        self, factor: Float[Tensor, ""], alive: Bool[Tensor, "R"], limit: float | None = None
+    ) -> Float[Tensor, "R"]:
+        """One step at `factor` × each replica's rate, with gradients no longer than `limit`, for the replicas that are
+        alive. One whose gradient is not finite is so no longer. Gives the norms of the gradients."""
         self.steps += 1
-        rates = self.rates * factor * alive
-        # A dead replica's gradients may be NaN, and NaN × 0 is NaN. (Asking is free on a CPU; a GPU would wait.)
-        if alive.is_cuda or not alive.all():
-            for p in self.parameters:
-                assert p.grad is not None
-                p.grad = torch.where(_like(alive, p), p.grad, 0)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        updates = self.update(gradients, rates)
-        torch._foreach_sub_(self.parameters, [u * _like(rates, u) for u in updates])
+        gradients = self.table([_gradient(p) for p in self.parameters])
+        norms = torch.linalg.vector_norm(gradients, dim=1)
+        alive &= norms.isfinite()
+        scale = torch.ones_like(norms) if limit is None else (limit / (norms + 1e-6)).clamp(max=1.0)
+        # A dead replica's gradients may be NaN, and NaN × 0 is NaN.
+        gradients = torch.where(alive[:, None], gradients * scale[:, None], 0)
+        weights = self.moved(self.table(self.parameters), gradients, self.rates * factor * alive[:, None])
+        torch._foreach_copy_(self.parameters, self.pieces(weights))
+        return norms
 
-    def update(self, gradients: list[Tensor], rates: Float[Tensor, "R"]) -> Sequence[Tensor]:
-        """The direction to walk against, for every parameter; may decay the parameters or the gradients."""
+    def compile(self) -> None:
+        """Make one kernel of the arithmetic, which else goes through the table a dozen times."""
+        self.moved = torch.compile(self.moved)
+
+    def moved(self, weights: Table, gradients: Table, rates: Float[Tensor, "R 1"]) -> Table:
+        """The weights one step on. A rate of 0 leaves them exactly as they are."""
         raise NotImplementedError
 
-    def decayed_gradients(self, gradients: list[Tensor]) -> list[Tensor]:
+    def with_decay(self, gradients: Table, weights: Table) -> Table:
         """Weight decay as part of the gradient, which is what SGD and Adagrad mean by it."""
-        if not self.decays_anything:
-            return gradients
-        return [
-            g + p * _like(self.decays, p) if matrix else g
-            for g, p, matrix in zip(gradients, self.parameters, self.is_matrix, strict=True)
-        ]
+        n = self.decayed
+        return torch.cat((gradients[:, :n] + self.decays * weights[:, :n], gradients[:, n:]), dim=1)
+
+    def table(self, tensors: Sequence[Tensor]) -> Table:
+        return torch.cat([t.flatten(1) for t in tensors], dim=1)
+
+    def pieces(self, table: Table) -> list[Tensor]:
+        """The table as the parameters are shaped, without a copy."""
+        return [part.unflatten(1, s) for part, s in zip(table.split(self.sizes, dim=1), self.shapes, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
-        """Every memory of every parameter as `memory/name`, still `[R, …]`."""
-        return {f"{m}/{n}": t for m, kept in self.memory.items() for n, t in zip(self.names, kept, strict=True)}
+        """Every memory of every parameter as `memory/name`, still `[R, …]`; writing into them changes the memory."""
+        return {
+            f"{memory}/{name}": piece
+            for memory, table in self.memory.items()
+            for name, piece in zip(self.names, self.pieces(table), strict=True)
+        }
 
 
 class AdamWOptimizer(Optimizer):
@@ -133,56 +155,48 @@ class AdamWOptimizer(Optimizer):
 
     def __init__(self, spec: AdamW, parameters, rates, decays):
         super().__init__(parameters, rates, decays)
-        self.spec = spec
-        self.rate, self.decay = rates[0], decays[0]
+        self.spec, self.decay = spec, decays[0]
 
-    def step(self, factor, alive):
-        if len(self.rates) > 1:
-            super().step(factor, alive)
-        else:
-            self.steps += 1
-            self.step_alone(self.rate * factor, alive)
+    def moved(self, weights, gradients, rates):
+        spec, mean, square, n = self.spec, self.memory["mean"], self.memory["square"], self.decayed
+        mean.lerp_(gradients, 1 - spec.beta1)
+        square.mul_(spec.beta2).addcmul_(gradients, gradients, value=1 - spec.beta2)
+        # Both memories start at zero; dividing by what has been filled so far removes that pull.
+        size = (square.sqrt() / (1 - spec.beta2**self.steps).sqrt()).add_(spec.epsilon)
+        weights[:, :n] *= 1 - rates * self.decays
+        return weights.sub_(mean / size * (rates / (1 - spec.beta1**self.steps)))
+
+
+class FusedAdamW(AdamWOptimizer):
+    """A single replica takes torch's fused kernel, which reads and writes every number once."""
 
     @torch.no_grad()
-    def step_alone(self, rate: float, alive: Bool[Tensor, "1"]) -> None:
-        """A single replica takes torch's fused kernel, which reads and writes every number once."""
-        dead = (~alive).float()  # the kernel does nothing where this is 1
-        steps = torch.full((), float(self.steps), device=alive.device)
-        for decayed in (True, False):
-            chosen = [k for k, matrix in enumerate(self.is_matrix) if matrix == decayed]
+    def step(self, factor, alive, limit=None):
+        self.steps += 1
+        gradients = [_gradient(p) for p in self.parameters]
+        norms = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).view(1)
+        alive &= norms.isfinite()
+        matrices = sum(_decays(p) for p in self.parameters)
+        memory = {name: self.pieces(table) for name, table in self.memory.items()}
+        for part, decay in ((slice(matrices), self.decay), (slice(matrices, None), 0.0)):
             torch._fused_adamw_(
-                [self.parameters[k] for k in chosen],
-                [g for k in chosen if (g := self.parameters[k].grad) is not None],
-                [self.memory["mean"][k] for k in chosen],
-                [self.memory["square"][k] for k in chosen],
+                self.parameters[part],
+                gradients[part],
+                memory["mean"][part],
+                memory["square"][part],
                 [],
-                [steps] * len(chosen),
-                lr=rate,
+                [self.steps] * len(gradients[part]),
+                lr=(self.rates * factor).view(()),
                 beta1=self.spec.beta1,
                 beta2=self.spec.beta2,
-                weight_decay=self.decay if decayed else 0.0,
+                weight_decay=decay,
                 eps=self.spec.epsilon,
                 amsgrad=False,
                 maximize=False,
-                found_inf=dead,
+                grad_scale=None if limit is None else ((norms + 1e-6) / limit).clamp(min=1.0).view(()),
+                found_inf=(~alive).float().view(()),  # the kernel does nothing where this is 1
             )
-
-    def update(self, gradients, rates):
-        spec, mean, square = self.spec, self.memory["mean"], self.memory["square"]
-        if self.decays_anything:
-            kept = 1 - rates * self.decays
-            for p, matrix in zip(self.parameters, self.is_matrix, strict=True):
-                if matrix:
-                    p.mul_(_like(kept, p))
-        torch._foreach_lerp_(mean, gradients, 1 - spec.beta1)
-        torch._foreach_mul_(square, spec.beta2)
-        torch._foreach_addcmul_(square, gradients, gradients, 1 - spec.beta2)
-        # Both memories start at zero; dividing by what has been filled so far removes that pull.
-        size = torch._foreach_sqrt(square)
-        torch._foreach_div_(size, math.sqrt(1 - spec.beta2**self.steps))
-        torch._foreach_add_(size, spec.epsilon)
-        torch._foreach_mul_(size, 1 - spec.beta1**self.steps)
-        return torch._foreach_div(mean, size)
+        return norms
 
 
 class SgdOptimizer(Optimizer):
@@ -192,11 +206,11 @@ class SgdOptimizer(Optimizer):
         super().__init__(parameters, rates, decays)
         self.spec = spec
 
-    def update(self, gradients, rates):
-        gradients, velocity = self.decayed_gradients(gradients), self.memory["velocity"]
-        torch._foreach_mul_(velocity, self.spec.momentum)
-        torch._foreach_add_(velocity, gradients)
-        return torch._foreach_add(gradients, velocity, alpha=self.spec.momentum) if self.spec.nesterov else velocity
+    def moved(self, weights, gradients, rates):
+        gradients, velocity = self.with_decay(gradients, weights), self.memory["velocity"]
+        velocity.mul_(self.spec.momentum).add_(gradients)
+        direction = gradients + self.spec.momentum * velocity if self.spec.nesterov else velocity
+        return weights.sub_(direction * rates)
 
 
 class AdagradOptimizer(Optimizer):
@@ -206,28 +220,16 @@ class AdagradOptimizer(Optimizer):
         super().__init__(parameters, rates, decays)
         self.spec = spec
 
-    def update(self, gradients, rates):
-        gradients, total = self.decayed_gradients(gradients), self.memory["sum"]
-        torch._foreach_addcmul_(total, gradients, gradients, 1.0)
-        size = torch._foreach_sqrt(total)
-        torch._foreach_add_(size, self.spec.epsilon)
-        return torch._foreach_div(gradients, size)
+    def moved(self, weights, gradients, rates):
+        gradients, total = self.with_decay(gradients, weights), self.memory["sum"]
+        total.addcmul_(gradients, gradients)
+        return weights.sub_(gradients / (total.sqrt() + self.spec.epsilon) * rates)
 
 
-@torch.no_grad()
-def clip(parameters: Sequence[Tensor], limit: float | None) -> Float[Tensor, "R"]:
-    """Scale each replica's gradient down to the norm `limit`; gives the norms before."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])
-    norm = torch.linalg.vector_norm(norms, dim=0)
-    if limit is not None:
-        scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-        if scale.is_cuda or (scale < 1).any():  # as above: asking is free on a CPU, and saves a pass
-            for g in gradients:
-                g.mul_(_like(scale, g))
-    return norm
+def _gradient(p: Tensor) -> Tensor:
+    assert p.grad is not None, "a parameter took no part in the loss"
+    return p.grad
 
 
-def _like(per_replica: Tensor, p: Tensor) -> Tensor:
-    """[R] as [R, 1, …], to go with a parameter."""
-    return per_replica.view(-1, *[1] * (p.ndim - 1))
+def _decays(p: Tensor) -> bool:
+    return getattr(p, "decays", p.ndim >= 3)

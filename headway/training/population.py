@@ -5,6 +5,7 @@ checkpoint.
 """
 
 from dataclasses import asdict
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,11 @@ from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Standing
 from headway.training.optimizers import Optimizer
 
+Model = TypeVar("Model", bound=nn.Module)
 
-class Population:
-    def __init__(self, model: nn.Module, optimizer: Optimizer, replicas: int):
+
+class Population(Generic[Model]):
+    def __init__(self, model: Model, optimizer: Optimizer, replicas: int):
         self.model, self.optimizer = model, optimizer
         self.standings = [Standing() for _ in range(replicas)]
 
@@ -24,7 +27,7 @@ class Population:
         """Replica r as it stands, on the CPU."""
         return Checkpoint(
             step,
-            {"optimizer_steps": self.optimizer.steps, "standing": asdict(self.standings[r])},
+            {"standing": asdict(self.standings[r])},
             {name: _own(p[r]) for name, p in self.model.named_parameters()},
             {name: _own(t[r]) for name, t in self.optimizer.state().items()},
         )
@@ -34,7 +37,7 @@ class Population:
         """Put replica r back as it was saved."""
         load_weights(self.model, r, saved.weights)
         copy_into(r, self.optimizer.state(), saved.optimizer, "optimizer")
-        self.optimizer.steps = saved.step
+        self.optimizer.steps.fill_(saved.step)
         self.standings[r] = Standing(**saved.facts["standing"])
 
 

@@ -14,6 +14,8 @@ class Setting:
     device: torch.device
     precision: torch.dtype
     compiled: bool
+    recorded: bool
+    """Whether a step is recorded once as a CUDA graph and then replayed."""
     reasons: tuple[str, ...]
     """One printable line per choice."""
 
@@ -25,7 +27,10 @@ def choose(spec: TrainingSpec, width: int) -> Setting:
     device, why_device = _device(spec.device)
     precision, why_precision = _precision(spec.precision, device, width)
     compiled, why_compiled = _compile(spec.compile, device)
-    return Setting(device, precision, compiled, (why_device, why_precision, why_compiled))
+    recorded = device.type == "cuda"
+    why_recorded = ("steps are replayed as one CUDA graph: launching kernels one by one costs more than they do",)
+    reasons = (why_device, why_precision, why_compiled, *(why_recorded if recorded else ()))
+    return Setting(device, precision, compiled, recorded, reasons)
 
 
 def _device(asked: str) -> tuple[torch.device, str]:

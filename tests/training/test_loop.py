@@ -72,7 +72,7 @@ def test_a_replica_that_diverges_ends_and_nobody_notices(ran, clip):
 @pytest.mark.parametrize("poison", ["loss", "gradient"])
 def test_a_replica_that_breaks_keeps_the_weights_it_had(made_loop, ran, poison: str):
     loop = made_loop([0, 1])
-    healthy = loop.loss
+    healthy = loop.update.loss
 
     def broken(batch):
         losses = healthy(batch)
@@ -83,7 +83,7 @@ def test_a_replica_that_breaks_keeps_the_weights_it_had(made_loop, ran, poison: 
         losses.register_hook(lambda gradient: gradient * torch.tensor([1.0, torch.inf]))
         return losses
 
-    loop.loss = broken
+    loop.update.loss = broken
     loop.run()
     assert loop.standings[1].ended == f"diverged at step 4: the {poison} is no longer a finite number"
     assert same_weights(loop, ran([0, 1], steps=3), [1])

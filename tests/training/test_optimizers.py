@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.training.optimizers import Adagrad, AdamW, Optimizer, Sgd, clip
+from headway.training.optimizers import Adagrad, AdamW, Optimizer, Sgd
 
 SHAPES = {"table": (7, 4), "matrix": (5, 4), "bias": (5,), "norm": (4,)}
 STEPS = 20
@@ -44,7 +44,7 @@ def walk(optimizer: Optimizer, alive: Sequence[bool], steps: range = range(STEPS
     for step in steps:
         for p in optimizer.parameters:
             p.grad = gradient(p, step)
-        optimizer.step(factor=1 / (1 + step % 4), alive=torch.tensor(alive))
+        optimizer.step(torch.tensor(1 / (1 + step % 4)), torch.tensor(alive))
 
 
 def reference(spec, own: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
@@ -102,7 +102,7 @@ def test_a_dead_replica_is_left_as_it_is_bit_for_bit(name: str, poison: float):
             for p in optimizer.parameters:
                 p.grad = gradient(p, step)
                 p.grad[1] = value
-            optimizer.step(1.0, torch.tensor([True, optimizer is undisturbed, True]))
+            optimizer.step(torch.ones(()), torch.tensor([True, optimizer is undisturbed, True]))
     for key, p in own.items():
         assert torch.equal(p[1].view(torch.int32), before[key][1].view(torch.int32))
         assert not torch.equal(p[0], before[key][0])
@@ -121,7 +121,7 @@ def test_a_dead_replica_alone_is_left_as_it_is(name: str):
     before = {key: p.detach().clone() for key, p in own.items()}
     for p in optimizer.parameters:
         p.grad = torch.full_like(p, torch.nan)
-    optimizer.step(1.0, torch.tensor([False]))
+    optimizer.step(torch.ones(()), torch.tensor([False]))
     assert all(torch.equal(p, before[key]) for key, p in own.items())
     assert all(memory.isfinite().all() for memory in optimizer.state().values())
 
@@ -133,7 +133,7 @@ def test_only_matrices_are_decayed(replicas: int):
     optimizer = built(AdamW(), own, [0.1] * replicas, [0.5] * replicas)
     for p in optimizer.parameters:
         p.grad = torch.zeros_like(p)
-    optimizer.step(1.0, torch.ones(replicas, dtype=torch.bool))
+    optimizer.step(torch.ones(()), torch.ones(replicas, dtype=torch.bool))
     for key in ("table", "matrix"):
         torch.testing.assert_close(own[key], before[key] * (1 - 0.1 * 0.5))
     for key in ("bias", "norm"):
@@ -149,47 +149,63 @@ def test_state_and_steps_are_all_there_is_to_remember(name: str):
     second = built(spec, later, [0.01, 0.02], [0.1, 0.0])
     for key, tensor in second.state().items():
         tensor.copy_(first.state()[key])
-    second.steps = first.steps
+    second.steps.copy_(first.steps)
     assert all("/" in key for key in first.state())
     for optimizer in (first, second):
         walk(optimizer, [True, True], range(7, 15))
     assert all(torch.equal(p, later[key]) for key, p in own.items())
 
 
-# Clipping
+# Clipping: a step of plain SGD at rate 1 walks exactly along the clipped gradient.
 
 
+@pytest.mark.parametrize("spec", [Sgd(momentum=0.0), AdamW(weight_decay=0.0)], ids=["sgd", "adamw"])
 @pytest.mark.parametrize("limit", [0.5, 3.0, 1e6])
-def test_clipping_is_torchs_for_each_replica(limit: float):
-    own = parameters(3)
-    for k, p in enumerate(own.values()):
-        p.grad = gradient(p, k) * torch.tensor([0.01, 1.0, 100.0]).view(-1, *[1] * (p.ndim - 1))
-    alone = [{key: nn.Parameter(p[r].detach().clone()) for key, p in own.items()} for r in range(3)]
-    for r, theirs in enumerate(alone):
-        for key, p in theirs.items():
-            p.grad = own[key].grad[r].clone()
-    norms = clip(list(own.values()), limit)
-    for r, theirs in enumerate(alone):
-        expected = nn.utils.clip_grad_norm_(theirs.values(), limit)
-        torch.testing.assert_close(norms[r], expected)
-        for key, p in theirs.items():
-            torch.testing.assert_close(own[key].grad[r], p.grad)
+@pytest.mark.parametrize("sizes", [[0.01, 1.0, 100.0], [100.0]])
+def test_clipping_is_torchs_for_each_replica(spec, limit: float, sizes: list[float]):
+    own, expected = parameters(len(sizes)), parameters(len(sizes))
+    optimizer = built(spec, own, [1.0] * len(sizes), [0.0] * len(sizes))
+    unclipped = built(spec, expected, [1.0] * len(sizes), [0.0] * len(sizes))
+    for k, (mine, theirs) in enumerate(zip(own.values(), expected.values(), strict=True)):
+        mine.grad = gradient(mine, k) * torch.tensor(sizes).view(-1, *[1] * (mine.ndim - 1))
+        theirs.grad = mine.grad.clone()
+    by_torch = []
+    for r in range(len(sizes)):
+        rows = [nn.Parameter(p[r].detach().clone()) for p in expected.values()]
+        for row, p in zip(rows, expected.values(), strict=True):
+            row.grad = p.grad[r].clone()
+        by_torch.append(nn.utils.clip_grad_norm_(rows, limit))
+        for row, p in zip(rows, expected.values(), strict=True):
+            p.grad[r] = row.grad
+    alive = torch.ones(len(sizes), dtype=torch.bool)
+    norms = optimizer.step(torch.ones(()), alive, limit)
+    unclipped.step(torch.ones(()), alive)
+    torch.testing.assert_close(norms, torch.stack(by_torch))
+    for key, p in own.items():
+        torch.testing.assert_close(p, expected[key], rtol=1e-5, atol=1e-5)
 
 
-def test_without_a_limit_norms_are_only_measured():
-    own = parameters(2)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_norms_are_those_of_the_whole_gradient(replicas: int):
+    own = parameters(replicas)
+    optimizer = built(AdamW(), own, [0.1] * replicas, [0.0] * replicas)
     for p in own.values():
         p.grad = torch.ones_like(p)
-    norms = clip(list(own.values()), None)
-    assert norms.tolist() == pytest.approx([(7 * 4 + 5 * 4 + 5 + 4) ** 0.5] * 2)
-    assert all(p.grad.eq(1).all() for p in own.values())
+    norms = optimizer.step(torch.ones(()), torch.ones(replicas, dtype=torch.bool))
+    assert norms.tolist() == pytest.approx([(7 * 4 + 5 * 4 + 5 + 4) ** 0.5] * replicas)
 
 
-def test_one_replicas_nan_does_not_reach_anothers_gradient():
-    own = parameters(2)
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_gradient_that_is_not_finite_ends_its_replica_and_no_other(replicas: int):
+    own = parameters(replicas)
+    before = {key: p.detach().clone() for key, p in own.items()}
+    optimizer = built(AdamW(), own, [0.1] * replicas, [0.1] * replicas)
     for p in own.values():
         p.grad = torch.ones_like(p)
-        p.grad[1] = torch.nan
-    norms = clip(list(own.values()), 1.0)
-    assert norms[0].isfinite() and norms[1].isnan()
-    assert all(p.grad[0].isfinite().all() for p in own.values())
+        p.grad[-1] = torch.nan
+    alive = torch.ones(replicas, dtype=torch.bool)
+    optimizer.step(torch.ones(()), alive, 1.0)
+    assert alive.tolist() == [True] * (replicas - 1) + [False]
+    for key, p in own.items():
+        assert torch.equal(p[-1], before[key][-1])
+        assert all(p[r].isfinite().all() and not torch.equal(p[r], before[key][r]) for r in range(replicas - 1))

@@ -43,7 +43,7 @@ def test_an_old_gpu_has_no_bf16(two_gpus, monkeypatch):
 def test_what_is_asked_for_is_given(two_gpus):
     setting = choose(TrainingSpec(device="cuda:1", precision="float32", compile="off"), 128)
     assert (str(setting.device), setting.precision, setting.compiled) == ("cuda:1", torch.float32, False)
-    assert all(reason.endswith("asked for") for reason in setting.reasons)
+    assert all(reason.endswith("asked for") for reason in setting.reasons[:3])
     setting = choose(TrainingSpec(device="cpu", precision="bf16", compile="on"), 128)
     assert (str(setting.device), setting.precision, setting.compiled) == ("cpu", torch.bfloat16, True)
 

@@ -1,0 +1,77 @@
+"""The output layer and its loss as one operation, for vocabularies whose logits would fill the memory.
+
+Logits are `[R, N, V]`: for 8 replicas of a batch of 4,096 tokens and 33,000 words, a billion numbers, many times over
+by the time gradients flow. Here rows are taken in chunks; of each chunk the loss and, at once, the gradient are
+computed, and its logits are forgotten. The loss is a mean per replica, so all that comes back later is one factor each.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+LOGITS_AT_ONCE = 2**28
+"""Numbers in one chunk of logits: 512 MB in bf16, 1 GB in float32."""
+WORTH_IT = 2**22
+"""Fewer logits than this are computed the plain way, which torch has a kernel for."""
+
+
+def mean_cross_entropy(
+    x: Float[Tensor, "R N D"], weight: Float[Tensor, "R V D"], targets: Int[Tensor, "R N"]
+) -> Float[Tensor, "R"]:
+    """Mean nats per row of predicting `targets` from the logits x Wᵀ."""
+    (R, N, _), V = x.shape, weight.shape[1]
+    if R * N * V < WORTH_IT:
+        logits = F.linear(x, weight.squeeze(0)) if R == 1 else x @ weight.mT
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view(R, N).mean(1)
+    device = x.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    return _ChunkedCrossEntropy.apply(x, weight, targets, dtype)  # pyright: ignore
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
+        (R, N, D), V = x.shape, weight.shape[1]
+        # Matrix units want sizes they can divide: the vocabulary is filled up with words of no chance.
+        padding = -V % 64
+        table = F.pad(weight.to(dtype), (0, 0, 0, padding))
+        rows = max(1, LOGITS_AT_ONCE // (R * (V + padding)))
+        losses = x.new_zeros(R, dtype=torch.float32)
+        dx = torch.empty(R, N, D, dtype=dtype, device=x.device)
+        dw: Tensor | None = None
+        for first in range(0, N, rows):
+            here = slice(first, min(N, first + rows))
+            piece = x[:, here].to(dtype)
+            logits = piece @ table.mT  # [R, n, V + padding]
+            loss, slope = _loss_and_slope(logits, targets[:, here], V, N)
+            losses += loss
+            dx[:, here] = slope @ table
+            here_dw = (slope.mT @ piece)[:, :V].float()
+            dw = here_dw if dw is None else dw.add_(here_dw)
+        ctx.save_for_backward(dx, dw)
+        ctx.dtypes = x.dtype, weight.dtype
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        dx, dw = ctx.saved_tensors
+        x_dtype, w_dtype = ctx.dtypes
+        factor = g[:, None, None]
+        return (dx * factor).to(x_dtype), (dw * factor).to(w_dtype), None, None
+
+
+def _loss_and_slope(
+    logits: Float[Tensor, "R n W"], targets: Int[Tensor, "R n"], vocabulary: int, rows: int
+) -> tuple[Float[Tensor, "R"], Float[Tensor, "R n W"]]:
+    """The summed loss over `rows`, and its derivative with respect to the logits: (softmax - target) / rows."""
+    wide = logits.float()
+    word = torch.arange(logits.shape[-1], device=logits.device)
+    wide = torch.where(word < vocabulary, wide, -torch.inf)
+    total = wide.logsumexp(-1, keepdim=True)
+    right = word == targets[..., None]
+    loss = (total.squeeze(-1) - wide.gather(-1, targets[..., None]).squeeze(-1)).sum(1) / rows
+    slope = ((wide - total).exp() - right.float()) / rows
+    return loss, slope.to(logits.dtype)

@@ -1,0 +1,68 @@
+"""More replicas than fit: how many go at once, and the rest in turns."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from headway.errors import UserError
+from headway.experiment import assemble, check_names, check_population, load_corpus, train
+from headway.progress import Reporter
+from headway.recipe import Recipe
+from headway.run import Run, check_new
+from headway.trackers import Observer
+from headway.training import setting as settings
+from headway.training.capacity import Capacity, largest_population
+from headway.training.update import Update
+
+
+def train_in_turns(
+    recipes: Sequence[Recipe],
+    names: Sequence[str],
+    runs: Path = Path("runs"),
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    together: int | None = None,
+    observers: Sequence[Observer] = (),
+) -> list[Run]:
+    """Train these recipes as populations of `together` replicas; without it, as many at once as the device holds."""
+    reporter = reporter or Reporter()
+    check_population(recipes)
+    check_names(names)
+    for name in () if resume else names:
+        check_new(runs / name)
+    size = min(together, len(recipes)) if together else len(recipes)
+    if len(recipes) > 1:
+        fits, reason = capacity(recipes, size)
+        if together and fits < size:
+            raise UserError(
+                f"{size} replicas do not fit on the device; the largest population that does is {fits}: {reason}"
+            )
+        size = fits
+        reporter.say(reason)
+    made: list[Run] = []
+    for first in range(0, len(recipes), size):
+        turn = slice(first, first + size)
+        # Turns that were never begun have nothing to resume.
+        begun = resume and any((runs / name).exists() for name in names[turn])
+        made += train(recipes[turn], names[turn], runs, begun or (resume and first == 0), reporter, observers)
+        if any(str(run.facts["status"]).startswith("interrupted") for run in made):
+            break
+    return made
+
+
+def capacity(recipes: Sequence[Recipe], wanted: int) -> Capacity:
+    """How many of these replicas fit at once, found by a step of one and a step of two."""
+    recipe = recipes[0]
+    setting = settings.choose(recipe.training, recipe.model.width)
+    plain = dataclasses.replace(setting, compiled=False, recorded=False)  # the same memory or more, in less time
+    corpus = load_corpus(recipe)
+
+    def step_with(replicas: int) -> None:
+        population, sampler = assemble(recipes[:replicas], corpus, plain)
+        alive = torch.ones(replicas, dtype=torch.bool, device=plain.device)
+        update = Update(population.model, population.optimizer, sampler, recipe.training, plain, alive)
+        update(0, 0.0)
+
+    return largest_population(setting.device, wanted, step_with)

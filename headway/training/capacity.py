@@ -1,0 +1,45 @@
+"""How many replicas fit into the memory of a device: measured on one step, not guessed."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+SPARE = 0.92
+"""Of the free memory: the rest is for evaluation, checkpoints, and what the allocator cannot use."""
+
+
+class Capacity(NamedTuple):
+    replicas: int
+    reason: str
+
+
+def largest_population(device: torch.device, wanted: int, step_with: Callable[[int], None]) -> Capacity:
+    """The largest population that fits, at most `wanted`. `step_with(R)` builds R replicas, takes a step, forgets them.
+
+    What one replica more costs is the difference between two populations, so that what all share is not counted twice.
+    """
+    if device.type != "cuda" or wanted <= 2:
+        return Capacity(wanted, "all at once")
+    free, _ = torch.cuda.mem_get_info(device)
+    try:
+        one, two = (_peak(device, step_with, R) for R in (1, 2))
+    except torch.cuda.OutOfMemoryError:
+        return Capacity(1, f"one at a time: two replicas do not fit into {_gib(free)}")
+    each, shared = max(two - one, 1), max(2 * one - two, 0)
+    fits = max(1, min(wanted, int((free * SPARE - shared) // each)))
+    reason = f"a step takes {_gib(each)} per replica and {_gib(shared)} for all; {_gib(free)} are free"
+    return Capacity(fits, f"{fits} of {wanted} replicas at a time: {reason}" if fits < wanted else reason)
+
+
+def _peak(device: torch.device, step_with: Callable[[int], None], replicas: int) -> int:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    step_with(replicas)
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,98 @@
+"""One training step: batch → losses → gradients → clip → new weights, for all replicas, without waiting for the device.
+
+Every number that changes from step to step (the step itself, the rate) is a tensor, so on CUDA the whole step is
+recorded once as a graph and then replayed: one launch instead of hundreds, which is most of what small models cost.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headway.nn.replicated import Trainable
+from headway.training.optimizers import Optimizer
+from headway.training.setting import Setting
+from headway.training.spec import TrainingSpec
+
+STEPS_BEFORE_RECORDING = 3  # kernels are chosen, compiled and warmed up in the first ones; they train like the others
+
+Losses = Float[Tensor, "R"]
+
+
+class Sampler(Protocol):
+    steps_per_epoch: int
+
+    def at(self, step: Any) -> Any:
+        """The batch of this step, which may be given as a tensor."""
+        ...
+
+
+class Update:
+    def __init__(
+        self,
+        model: Trainable,
+        optimizer: Optimizer,
+        sampler: Sampler,
+        spec: TrainingSpec,
+        setting: Setting,
+        alive: Bool[Tensor, "R"],
+    ):
+        self.model, self.optimizer, self.sampler, self.spec, self.setting = model, optimizer, sampler, spec, setting
+        self.alive = alive  # changed in place: by a step, when a number is no longer finite; by the loop, at an end
+        self.loss = model.loss
+        if setting.compiled:
+            self.loss = torch.compile(model.loss)
+            optimizer.compile()
+        self.rate = torch.zeros((), device=alive.device)
+        self.steps_taken = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.recorded: tuple[Losses, Losses]
+        self.stream = torch.cuda.Stream() if alive.is_cuda else None
+
+    def __call__(self, step: int, rate: float) -> tuple[Losses, Losses]:
+        """Take this step at this fraction of the learning rates; gives each replica's loss and gradient norm."""
+        self.model.train()
+        self.model.clock.step.fill_(step)
+        self.rate.fill_(rate)
+        if self.stream is None or not self.setting.recorded:
+            return self.compute()
+        if self.graph is None and self.steps_taken == STEPS_BEFORE_RECORDING:
+            self.record()
+        self.steps_taken += 1
+        if self.graph is None:
+            return self.on_side_stream()
+        self.graph.replay()
+        losses, norms = self.recorded
+        return losses.clone(), norms.clone()  # the next replay writes to the same place
+
+    def compute(self) -> tuple[Losses, Losses]:
+        batch = self.sampler.at(self.model.clock.step)
+        losses = torch.zeros_like(self.alive, dtype=torch.float32)
+        for k in range(self.spec.accumulate):
+            part = batch.part(k, self.spec.accumulate)
+            self.model.clock.first_row = part.first_row
+            with self.setting.autocast():
+                part_losses = self.loss(part) / self.spec.accumulate
+            part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
+            losses += part_losses.detach()
+        self.alive &= losses.isfinite()
+        norms = self.optimizer.step(self.rate, self.alive, self.spec.clip)
+        for p in self.optimizer.parameters:
+            p.grad = None
+        return losses, norms
+
+    def on_side_stream(self) -> tuple[Losses, Losses]:
+        """As the recording will run: autograd remembers the stream it first ran on."""
+        assert self.stream is not None
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            found = self.compute()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return found
+
+    def record(self) -> None:
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=self.stream):
+            self.recorded = self.compute()

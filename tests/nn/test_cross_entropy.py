@@ -1,0 +1,48 @@
+"""Chunked or plain, the loss and its gradients are those of torch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from headway.nn import cross_entropy
+from headway.nn.cross_entropy import mean_cross_entropy
+
+
+def loss_and_gradients(function, replicas: int, rows: int, vocabulary: int):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(replicas, rows, 16, generator=generator, requires_grad=True)
+    weight = torch.randn(replicas, vocabulary, 16, generator=generator, requires_grad=True)
+    targets = torch.randint(vocabulary, (replicas, rows), generator=generator)
+    losses = function(x, weight, targets)
+    (losses * torch.arange(1.0, replicas + 1)).sum().backward()  # each replica's factor is its own
+    return losses.detach(), x.grad, weight.grad
+
+
+def by_torch(x, weight, targets):
+    return torch.stack([F.cross_entropy(x[r] @ weight[r].T, targets[r]) for r in range(len(x))])
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("at_once", [1, 1000, 10**9], ids=["row by row", "uneven chunks", "all at once"])
+def test_chunks_give_what_torch_gives(monkeypatch, replicas: int, at_once: int):
+    monkeypatch.setattr(cross_entropy, "WORTH_IT", 0)
+    monkeypatch.setattr(cross_entropy, "LOGITS_AT_ONCE", at_once)
+    ours = loss_and_gradients(mean_cross_entropy, replicas, rows=11, vocabulary=37)
+    for mine, theirs in zip(ours, loss_and_gradients(by_torch, replicas, rows=11, vocabulary=37), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_few_logits_are_computed_the_plain_way(replicas: int):
+    ours = loss_and_gradients(mean_cross_entropy, replicas, rows=5, vocabulary=37)
+    for mine, theirs in zip(ours, loss_and_gradients(by_torch, replicas, rows=5, vocabulary=37), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_huge_logits_stay_finite(monkeypatch):
+    monkeypatch.setattr(cross_entropy, "WORTH_IT", 0)
+    x = torch.full((1, 2, 4), 1e3, requires_grad=True)
+    weight = torch.eye(4)[None].repeat(1, 2, 1) * torch.tensor([1.0, 2.0, 3.0, 4.0]).repeat(2)[:, None]
+    losses = mean_cross_entropy(x, weight, torch.tensor([[0, 7]]))
+    losses.sum().backward()
+    assert losses.isfinite().all() and x.grad.isfinite().all()
