@@ -52,6 +52,8 @@ def train(
     for name in () if resume else names:
         check_new(runs / name)  # all of them before the first is made
     corpus = load_corpus(recipe)
+    for run in opened or ():
+        check_same_corpus(run, corpus)
     for split in {*recipe.training.evaluate_on, *scored_splits(recipe, corpus)}:  # now, and not after training
         if len(corpus.split(split)) < 2:
             raise UserError(f"split '{split}' of '{corpus.name}' is a single token: there is nothing to predict in it")
@@ -64,7 +66,9 @@ def train(
         ]
         for run in members:
             locks.enter_context(run.locked())
-            run.tokenizer = corpus.tokenizer
+            if not resume:
+                run.tokenizer = corpus.tokenizer
+                run.note(corpus=corpus.identity)
         step = _restore(population, members) if resume else 0
         loop = Loop(
             model,
@@ -88,7 +92,7 @@ def train(
             loop.run()
         finally:
             reporter.end()
-        _finish(loop, population, members, corpus, setting)
+        _finish(loop, population, members, corpus)
     return members
 
 
@@ -137,9 +141,16 @@ def load_corpus(recipe: Recipe) -> Corpus:
     return corpora.load(data.source, data.path, data.valid_fraction, data.tokenizer)
 
 
-def load_model(run: Run, which: str = "auto", device: str = "cpu") -> tuple[LanguageModel, Checkpoint]:
+def check_same_corpus(run: Run, corpus: Corpus) -> None:
+    """What a run was trained on must not have changed under it. (Imported runs were trained on something else.)"""
+    if run.facts.get("corpus", corpus.identity) != corpus.identity:
+        raise UserError(f"'{corpus.name}' is not the text that {run.name} was trained on: it has changed since")
+
+
+def load_model(run: Run, which: str = "auto", device: str | None = None) -> tuple[LanguageModel, Checkpoint]:
     """The trained model of a run, as a population of one, and the checkpoint it came from."""
     saved = run.checkpoint(which)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = run.recipe.model.build(run.tokenizer.size, [run.recipe.seed], device)
     load_weights(model, 0, saved.weights)
     model.eval()
@@ -150,8 +161,9 @@ def score_splits(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: S
     """Every score of every split, whole, for every replica of the model."""
     per_replica: list[list[Score]] = [[] for _ in range(model.replicas)]
     for split in splits:
-        kind = recipe.data.tokenizer.kind
-        found = surprise(model, corpus.split(split), recipe.scoring_segment, recipe.stride, kind)
+        kind, unknown = corpus.tokenizer.kind, corpus.tokenizer.unknown
+        text, window = corpus.split(split), (recipe.scoring_segment, recipe.stride)
+        found = surprise(model, text, *window, kind, unknown=unknown)
         for scores, one in zip(per_replica, found, strict=True):
             scores += one.scores(split)
     return per_replica
@@ -195,14 +207,13 @@ def _evaluate(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: Sequ
     """Losses during training: the same cut of each split every time."""
     found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
     for split in splits:
-        at_most = recipe.training.evaluate_tokens
-        kind = recipe.data.tokenizer.kind
+        at_most, kind = recipe.training.evaluate_tokens, corpus.tokenizer.kind
         for r, one in enumerate(surprise(model, corpus.split(split), recipe.segment, recipe.segment, kind, at_most)):
             found[r][f"{split}.loss"] = one.nats / one.tokens
     return found
 
 
-def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corpus, setting: settings.Setting) -> None:
+def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corpus) -> None:
     """Score what was kept, and note how each run ended."""
     model = loop.model
     assert isinstance(model, LanguageModel)
@@ -210,13 +221,14 @@ def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corp
     if recipe.training.keep_best:
         for r, run in enumerate(members):
             load_weights(model, r, run.checkpoint("auto").weights)
-    model.eval()
-    with setting.autocast():
-        all_scores = score_splits(model, corpus, recipe, scored_splits(recipe, corpus))
-    for run, scores, standing in zip(members, all_scores, population.standings, strict=True):
-        run.save_scores(scores)
+    for run, standing in zip(members, population.standings, strict=True):
         ended = standing.ended or (f"interrupted at step {loop.step}" if loop.interrupted else "finished")
-        run.note(status=ended, step=loop.step, steps=loop.total, seconds=round(standing.seconds, 2))
+        step, seconds = standing.ended_at or loop.step, round(standing.seconds, 2)
+        run.note(status=ended, step=step, steps=loop.total, seconds=seconds)
+    model.eval()  # in float32, whatever was trained in: the same number that `headway score` gives later
+    all_scores = score_splits(model, corpus, recipe, scored_splits(recipe, corpus))
+    for run, scores in zip(members, all_scores, strict=True):
+        run.save_scores(scores)
 
 
 def _reopen(folder: Path, recipe: Recipe) -> Run:
@@ -245,11 +257,11 @@ def _restore(population: Population, members: list[Run]) -> int:
             for r, (run, saved) in enumerate(zip(members, chosen, strict=True)):
                 assert saved is not None
                 population.restore(r, saved)
-                run.forget_metrics_after(saved.step)
+                run.forget_after(saved.step)
             population.optimizer.steps.fill_(step)
             return step
     for run in members:  # killed before the first checkpoint: begin again
-        run.forget_metrics_after(0)
+        run.forget_after(0)
     return 0
 
 

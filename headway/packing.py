@@ -30,6 +30,7 @@ def train_in_turns(
     reporter = reporter or Reporter()
     check_population(recipes)
     check_names(names)
+    settings.choose(recipes[0].training, recipes[0].model.width)
     for name in () if resume else names:
         check_new(runs / name)
     size = min(together, len(recipes)) if together else len(recipes)

@@ -108,8 +108,11 @@ class Run:
                 continue
         return found
 
-    def forget_metrics_after(self, step: int) -> None:
+    def forget_after(self, step: int) -> None:
         """Before resuming from a checkpoint: what came after it will be written again."""
+        home = self.folder / "checkpoints"
+        for later in (s for s in checkpoints.saved_steps(home) if s > step):
+            shutil.rmtree(checkpoints.step_folder(home, later))
         kept = [line for line in self.metrics() if line["step"] <= step]
         write_whole(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
 
