@@ -49,17 +49,23 @@ def train(
     ] = None,
     runs: RunsFolder = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Show the curves in tensorboard, trackio or mlflow too. May be repeated.", metavar="TRACKER"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or a population of them, and score it."""
     from headway import printing, progress
     from headway.packing import train_in_turns
     from headway.recipe import load
+    from headway.trackers import Tracking
     from headway.variation import varied
 
     base = load(recipe, changes or [])
     names, recipes = varied(base, name or Path(recipe).stem, vary or [])
-    made = train_in_turns(recipes, names, runs, resume, progress.for_this_terminal(), together)
+    observers = [Tracking(track, runs)] if track else []
+    made = train_in_turns(recipes, names, runs, resume, progress.for_this_terminal(), together, observers)
     if as_json:
         _print_json(printing.runs_as_json(made))
     else:

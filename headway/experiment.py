@@ -21,6 +21,7 @@ from headway.recipe import Recipe
 from headway.run import Run, check_new, open_run
 from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
+from headway.trackers import Observer
 from headway.training import setting as settings
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
@@ -37,6 +38,7 @@ def train(
     runs: Path = Path("runs"),
     resume: bool = False,
     reporter: Reporter | None = None,
+    observers: Sequence[Observer] = (),
 ) -> list[Run]:
     """Train these recipes as one population, to the end or to Ctrl-C, and score them. Gives their run folders."""
     reporter = reporter or Reporter()
@@ -76,12 +78,15 @@ def train(
             setting,
             tokens_per_step=recipe.training.batch * recipe.segment,
             evaluate=lambda: _evaluate(model, corpus, recipe, recipe.training.evaluate_on),
-            journal=_Journal(population, members, reporter),
+            journal=_Journal(population, members, reporter, observers),
             standings=population.standings,
             step=step,
         )
         if loop.warmup >= loop.total:
             reporter.warn(f"training ends in the warm-up ({loop.warmup:,} steps): the full rate is never reached")
+        for observer in observers:
+            observer.start(members, resume, loop.total, reporter)
+            locks.callback(observer.end)  # however this ends, and before the locks are let go
         reporter.begin(_title(members, model, corpus, recipe, setting, step), step, loop.total)
         try:
             loop.run()
@@ -172,11 +177,15 @@ def scored_splits(recipe: Recipe, corpus: Corpus) -> list[str]:
 class _Journal:
     """Writes what the loop reports into each member's run folder."""
 
-    def __init__(self, population: Population, members: list[Run], reporter: Reporter):
-        self.population, self.members, self.reporter = population, members, reporter
+    def __init__(
+        self, population: Population, members: list[Run], reporter: Reporter, observers: Sequence[Observer] = ()
+    ):
+        self.population, self.members, self.reporter, self.observers = population, members, reporter, observers
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None:
         self.members[replica].append_metrics(lines)
+        for observer in self.observers:
+            observer.metrics(replica, lines)
         for line in lines:
             if "scores" in line:
                 self.reporter.scores(self.members[replica].name, line["step"], line["scores"])
