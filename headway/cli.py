@@ -168,8 +168,12 @@ def export(
 
 @app.command("import", epilog="Example: headway import gpt2/ --name gpt2 data.source=files data.path=corpus.txt")
 def import_(
-    folder: Annotated[
-        Path, typer.Argument(help="A GPT-2: config.json, model.safetensors, tokenizer.json.", metavar="FOLDER")
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A GPT-2: a folder with config.json, model.safetensors, tokenizer.json; or hub:owner/name.",
+            metavar="FOLDER",
+        ),
     ],
     changes: Annotated[
         list[str] | None,
@@ -180,9 +184,9 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Make a run of a GPT-2 folder, to score it, let it write, or train it on."""
-    from headway.exchange.arrival import import_folder
+    from headway.exchange.arrival import import_folder, located
 
-    made = import_folder(folder, name, runs, changes or [])
+    made = import_folder(*located(source, name), runs, changes or [])
     if as_json:
         _print_json(made.as_json())
     else:
