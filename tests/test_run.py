@@ -168,16 +168,16 @@ def test_the_half_line_of_a_killed_process_is_passed_over(run):
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
     assert run.metrics() == [{"step": 1, "loss": 2.5}]
-    run.forget_metrics_after(5)
+    run.go_back_to(5)
     run.append_metrics([{"step": 2, "loss": 2.25}])
     assert [line["step"] for line in run.metrics()] == [1, 2]
 
 
 def test_metrics_after_a_checkpoint_are_forgotten(run):
     run.append_metrics([{"step": k} for k in range(1, 6)])
-    run.forget_metrics_after(3)
+    run.go_back_to(3)
     assert [line["step"] for line in run.metrics()] == [1, 2, 3]
-    run.forget_metrics_after(0)
+    run.go_back_to(0)
     assert run.metrics() == []
 
 
