@@ -418,6 +418,19 @@ def test_scores_that_were_damaged_are_made_again(bench: Bench):
     bench.ends_well(runs, 1)
 
 
+def test_imported_weights_that_are_lost_are_not_replaced_by_random_ones(bench: Bench, halfway: Path):
+    runs = bench.new()
+    shutil.copytree(halfway / "run", bench.home / runs / "1" / "run")
+    run = open_run("run", bench.home / runs / "1")
+    run.note(imported_from="gpt2")
+    for file in run.home.glob(f"step-*/{WEIGHTS}"):
+        flip(file)
+    before = snapshot(run.home)
+    done = bench.go(runs, 1)
+    assert done.code == 2 and "has lost the weights that were imported: remove it, and import them again" in done.err
+    assert snapshot(run.home) == before
+
+
 def test_a_text_with_another_vocabulary_is_not_resumed_with(bench: Bench):
     runs = bench.new()
     shutil.copytree(bench.home / "whole" / "1", bench.home / runs / "1")
