@@ -169,7 +169,8 @@ class Fate:
         if self.what == "full":
             if name in NEEDING_SPACE:
                 half()
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                named = () if name in ("write", "fsync") else (str(where),)  # as the system does
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *named)
         elif self.count == self.at and self.what == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif self.count == self.at:
