@@ -33,6 +33,7 @@ class Shape(NamedTuple):
     batch: int
     vocabulary: int
     replicas: tuple[int, ...]
+    biases: bool = True
 
 
 SHAPES = {
@@ -40,7 +41,7 @@ SHAPES = {
     "nano": Shape(3, 3, 48, 1024, 8, 10000, (1, 8)),
     "wide": Shape(6, 8, 512, 128, 32, 33278, (1, 8)),
     "shakespeare": Shape(4, 4, 128, 64, 12, 65, (1, 32)),
-    "gpt2": Shape(12, 12, 768, 1024, 64, 50304, (1,)),
+    "gpt2": Shape(12, 12, 768, 1024, 64, 50304, (1,), biases=False),  # as nanoGPT trains it
 }
 MODES = {
     "recorded": (False, True),
@@ -57,8 +58,8 @@ def measure(shape: Shape, replicas: int, compiled: bool, recorded: bool, seconds
         layers=shape.layers,
         width=shape.width,
         context=shape.context,
-        mixer=AttentionSpec(heads=shape.heads),
-        feedforward=FeedForwardSpec(kind="gelu-tanh"),
+        mixer=AttentionSpec(heads=shape.heads, bias=shape.biases),
+        feedforward=FeedForwardSpec(kind="gelu-tanh", bias=shape.biases),
     )
     seeds = list(range(replicas))
     training = TrainingSpec(batch=shape.batch, device="cuda", optimizer=AdamW())

@@ -69,7 +69,9 @@ def run_demo(out: Path) -> Outcome:
     for arm in ARMS:
         base = recipes.load("demo", [f"model.mixer.fusion={arm}"])
         names, members = varied(base, arm, [SEEDS])
-        begun = all((out / name).exists() for name in names)
+        begun = any((out / name).exists() for name in names)
+        if begun and not all((out / name / "run.json").exists() for name in names):
+            raise UserError(f"{out} holds a part of a demo only; remove it, or choose another with --out")
         runs[arm] = train(members, names, out, resume=begun, reporter=reporter)
         if any(str(run.facts["status"]).startswith("interrupted") for run in runs[arm]):
             raise UserError("the demo was stopped; the same command goes on from there")

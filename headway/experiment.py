@@ -21,6 +21,7 @@ from headway.recipe import Recipe
 from headway.run import Run, check_new, open_run
 from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
+from headway.trackers import Observer
 from headway.training import setting as settings
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
@@ -37,6 +38,7 @@ def train(
     runs: Path = Path("runs"),
     resume: bool = False,
     reporter: Reporter | None = None,
+    observers: Sequence[Observer] = (),
 ) -> list[Run]:
     """Train these recipes as one population, to the end or to Ctrl-C, and score them. Gives their run folders."""
     reporter = reporter or Reporter()
@@ -50,6 +52,8 @@ def train(
     for name in () if resume else names:
         check_new(runs / name)  # all of them before the first is made
     corpus = load_corpus(recipe)
+    for run in filter(None, opened):
+        check_same_corpus(run, corpus)
     for split in {*recipe.training.evaluate_on, *scored_splits(recipe, corpus)}:  # now, and not after training
         if len(corpus.split(split)) < 2:
             raise UserError(f"split '{split}' of '{corpus.name}' is a single token: there is nothing to predict in it")
@@ -58,7 +62,7 @@ def train(
     model = population.model
     with ExitStack() as locks:
         members = [
-            run or Run.create(runs / name, r, str(setting.device))
+            run or Run.create(runs / name, r, str(setting.device), corpus=corpus.identity)
             for run, name, r in zip(opened, names, recipes, strict=True)
         ]
         for run in members:
@@ -74,18 +78,21 @@ def train(
             setting,
             tokens_per_step=recipe.training.batch * recipe.segment,
             evaluate=lambda: _evaluate(model, corpus, recipe, recipe.training.evaluate_on),
-            journal=_Journal(population, members, reporter),
+            journal=_Journal(population, members, reporter, observers),
             standings=population.standings,
             step=step,
         )
         if loop.warmup >= loop.total:
             reporter.warn(f"training ends in the warm-up ({loop.warmup:,} steps): the full rate is never reached")
+        for observer in observers:
+            observer.start(members, resume, loop.total, reporter)
+            locks.callback(observer.end)  # however this ends, and before the locks are let go
         reporter.begin(_title(members, model, corpus, recipe, setting, step), step, loop.total)
         try:
             loop.run()
         finally:
             reporter.end()
-        _finish(loop, population, members, corpus, setting)
+        _finish(loop, population, members, corpus)
     return members
 
 
@@ -134,9 +141,16 @@ def load_corpus(recipe: Recipe) -> Corpus:
     return corpora.load(data.source, data.path, data.valid_fraction, data.tokenizer)
 
 
-def load_model(run: Run, which: str = "auto", device: str = "cpu") -> tuple[LanguageModel, Checkpoint]:
+def check_same_corpus(run: Run, corpus: Corpus) -> None:
+    """What a run was trained on must not have changed under it. (Imported runs were trained on something else.)"""
+    if run.facts.get("corpus", corpus.identity) != corpus.identity:
+        raise UserError(f"'{corpus.name}' is not the text that {run.name} was trained on: it has changed since")
+
+
+def load_model(run: Run, which: str = "auto", device: str | None = None) -> tuple[LanguageModel, Checkpoint]:
     """The trained model of a run, as a population of one, and the checkpoint it came from."""
     saved = run.checkpoint(which)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = run.recipe.model.build(run.tokenizer.size, [run.recipe.seed], device)
     load_weights(model, 0, saved.weights)
     model.eval()
@@ -147,8 +161,9 @@ def score_splits(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: S
     """Every score of every split, whole, for every replica of the model."""
     per_replica: list[list[Score]] = [[] for _ in range(model.replicas)]
     for split in splits:
-        kind = recipe.data.tokenizer.kind
-        found = surprise(model, corpus.split(split), recipe.scoring_segment, recipe.stride, kind)
+        kind, unknown = corpus.tokenizer.kind, corpus.tokenizer.unknown
+        text, window = corpus.split(split), (recipe.scoring_segment, recipe.stride)
+        found = surprise(model, text, *window, kind, unknown=unknown)
         for scores, one in zip(per_replica, found, strict=True):
             scores += one.scores(split)
     return per_replica
@@ -162,12 +177,16 @@ def scored_splits(recipe: Recipe, corpus: Corpus) -> list[str]:
 class _Journal:
     """Writes what the loop reports into each member's run folder."""
 
-    def __init__(self, population: Population, members: list[Run], reporter: Reporter):
-        self.population, self.members, self.reporter = population, members, reporter
+    def __init__(
+        self, population: Population, members: list[Run], reporter: Reporter, observers: Sequence[Observer] = ()
+    ):
+        self.population, self.members, self.reporter, self.observers = population, members, reporter, observers
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None:
         self.members[replica].append_metrics(lines)
         self.population.standings[replica].lines += len(lines)
+        for observer in self.observers:
+            observer.metrics(replica, lines)
         for line in lines:
             if "scores" in line:
                 self.reporter.scores(self.members[replica].name, line["step"], line["scores"])
@@ -189,14 +208,13 @@ def _evaluate(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: Sequ
     """Losses during training: the same cut of each split every time."""
     found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
     for split in splits:
-        at_most = recipe.training.evaluate_tokens
-        kind = recipe.data.tokenizer.kind
+        at_most, kind = recipe.training.evaluate_tokens, corpus.tokenizer.kind
         for r, one in enumerate(surprise(model, corpus.split(split), recipe.segment, recipe.segment, kind, at_most)):
             found[r][f"{split}.loss"] = one.nats / one.tokens
     return found
 
 
-def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corpus, setting: settings.Setting) -> None:
+def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corpus) -> None:
     """Score what was kept, and note how each run ended."""
     model = loop.model
     assert isinstance(model, LanguageModel)
@@ -204,13 +222,14 @@ def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corp
     if recipe.training.keep_best:
         for r, run in enumerate(members):
             load_weights(model, r, run.checkpoint("auto").weights)
-    model.eval()
-    with setting.autocast():
-        all_scores = score_splits(model, corpus, recipe, scored_splits(recipe, corpus))
-    for run, scores, standing in zip(members, all_scores, population.standings, strict=True):
-        run.save_scores(scores)
+    for run, standing in zip(members, population.standings, strict=True):
         ended = standing.ended or (f"interrupted at step {loop.step}" if loop.interrupted else "finished")
-        run.note(status=ended, step=loop.step, steps=loop.total, seconds=round(standing.seconds, 2))
+        step, seconds = standing.ended_at or loop.step, round(standing.seconds, 2)
+        run.note(status=ended, step=step, steps=loop.total, seconds=seconds)
+    model.eval()  # in float32, whatever was trained in: the same number that `headway score` gives later
+    all_scores = score_splits(model, corpus, recipe, scored_splits(recipe, corpus))
+    for run, scores in zip(members, all_scores, strict=True):
+        run.save_scores(scores)
 
 
 def _reopen(recipes: Sequence[Recipe], names: Sequence[str], runs: Path) -> list[Run | None]:
@@ -235,11 +254,10 @@ def _reopen_one(folder: Path, recipe: Recipe) -> Run:
 
 
 def _settle_vocabulary(run: Run, corpus: Corpus) -> None:
-    """Kept with the run; who resumes it must find the same."""
-    if not (run.folder / "tokenizer.json").exists():
+    """Kept with the run; made again where it was lost."""
+    path = run.folder / "tokenizer.json"
+    if not path.exists() or path.read_bytes() != corpus.tokenizer.to_json().encode():
         run.tokenizer = corpus.tokenizer
-    elif run.tokenizer.to_json() != corpus.tokenizer.to_json():
-        raise UserError(f"'{corpus.name}' has changed since {run.name} was begun: its vocabulary differs")
 
 
 def _restore(population: Population, members: list[Run], reporter: Reporter) -> int:
@@ -260,7 +278,7 @@ def _restore(population: Population, members: list[Run], reporter: Reporter) -> 
             population.restore(r, saved)
         population.optimizer.steps.fill_(step)
         for run, saved, standing in zip(members, chosen, population.standings, strict=True):
-            standing.lines = run.go_back_to(saved.step)
+            standing.lines = run.forget_after(saved.step)
         return step
     for run in members:
         if "imported_from" in run.facts:
@@ -268,7 +286,7 @@ def _restore(population: Population, members: list[Run], reporter: Reporter) -> 
     for run in members:  # killed before the first checkpoint, most likely
         if run.has_checkpoints:
             reporter.warn(f"{run.name} has no checkpoint that can be resumed from: beginning again")
-        run.go_back_to(0)
+        run.forget_after(0)
     return 0
 
 

@@ -11,6 +11,7 @@ from headway.experiment import assemble, check_names, check_population, load_cor
 from headway.progress import Reporter
 from headway.recipe import Recipe
 from headway.run import Run, check_new
+from headway.trackers import Observer
 from headway.training import setting as settings
 from headway.training.capacity import Capacity, largest_population
 from headway.training.update import Update
@@ -23,11 +24,13 @@ def train_in_turns(
     resume: bool = False,
     reporter: Reporter | None = None,
     together: int | None = None,
+    observers: Sequence[Observer] = (),
 ) -> list[Run]:
     """Train these recipes as populations of `together` replicas; without it, as many at once as the device holds."""
     reporter = reporter or Reporter()
     check_population(recipes)
     check_names(names)
+    settings.choose(recipes[0].training, recipes[0].model.width)
     for name in () if resume else names:
         check_new(runs / name)
     size = min(together, len(recipes)) if together else len(recipes)
@@ -44,7 +47,7 @@ def train_in_turns(
         turn = slice(first, first + size)
         # Turns that were never begun have nothing to resume.
         begun = resume and any((runs / name).exists() for name in names[turn])
-        made += train(recipes[turn], names[turn], runs, begun or (resume and first == 0), reporter)
+        made += train(recipes[turn], names[turn], runs, begun or (resume and first == 0), reporter, observers)
         if any(str(run.facts["status"]).startswith("interrupted") for run in made):
             break
     return made

@@ -18,7 +18,7 @@ from headway.models.language_model import LanguageModelSpec
 from headway.scoring.spec import ScoringSpec
 from headway.spec import Problem, Spec
 from headway.training.spec import TrainingSpec
-from headway.validation import ImpossibleError, validated
+from headway.validation import ImpossibleError, validated, variants
 from headway.yaml_tree import read_tree, read_value
 
 
@@ -73,7 +73,7 @@ class Recipe(Spec):
         """What is allowed but has misled people."""
         found = []
         if self.model.norm.placement == "post" and self.training.schedule.warmup is None:
-            found.append("post-norm without a warm-up often fails to train; set training.schedule.warmup or norm: pre")
+            found.append("post-norm without a warm-up often fails to train: set training.schedule.warmup")
         if self.model.mixer.fusion.kind == "reweight":
             found.append(
                 "reweighted heads see the future: the norm runs over the whole sequence, so this perplexity is not one"
@@ -101,7 +101,7 @@ def from_tree(
     overrides: Sequence[str] = (),
 ) -> Recipe:
     # The general before the particular: `optimizer=sgd` must not wipe out an `optimizer.momentum=0` given before it.
-    changed = [_apply(tree, override) for override in sorted(overrides, key=lambda o: o.partition("=")[0].count("."))]
+    changed = [_apply(tree, path, value) for path, value in sorted(map(_parsed, overrides), key=lambda c: len(c[0]))]
 
     def place(path: tuple[str, ...]) -> str:
         written = f"{title}:{lines[path]}" if lines and path in lines else ""
@@ -141,17 +141,24 @@ def read_text(name: str) -> tuple[str, str]:
     raise UserError(f"there is no recipe '{name}'{hint}")
 
 
-def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
-    """Set one `key.path=value` in the tree; gives the path."""
+def _parsed(override: str) -> tuple[list[str], Any]:
+    """`key.path=value` as a path and a value."""
     key, equals, text = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):
         raise UserError(f"'{override}' is not a change; write key=value, for example model.width=256")
+    if len(path) > 1 and path[-1] == "kind" and len(variants(Recipe, path[:-1])) > 1:
+        path = path[:-1]  # another kind has other settings: begin it afresh
+    return path, read_value(text)
+
+
+def _apply(tree: dict[str, Any], path: list[str], value: Any) -> tuple[str, ...]:
+    """Set one key in the tree; gives its path."""
     node = tree
     for part in path[:-1]:
         inner = node.get(part)
         # `positions: rotary` is short for `positions: {kind: rotary}`, which a setting can be added to.
         node[part] = {"kind": inner} if isinstance(inner, str) else inner if isinstance(inner, dict) else {}
         node = node[part]
-    node[path[-1]] = read_value(text)
+    node[path[-1]] = value
     return tuple(path)

@@ -10,7 +10,7 @@ from headway import noise
 from headway.data.sources import read_text
 from headway.data.text import Given
 from headway.errors import UserError
-from headway.experiment import load_corpus, load_model, score_splits, scored_splits
+from headway.experiment import check_same_corpus, load_corpus, load_model, score_splits, scored_splits
 from headway.models.language_model import LanguageModel
 from headway.recipe import Recipe
 from headway.run import Run
@@ -28,8 +28,7 @@ def score_splits_again(
     named = list(splits) if splits else scored_splits(run.recipe, corpus)
     for split in named:
         corpus.split(split)
-    if corpus.tokenizer.to_json() != run.tokenizer.to_json():
-        raise UserError(f"{run.recipe.data.source} has changed since {run.name} was trained: its vocabulary differs")
+    check_same_corpus(run, corpus)
     model, _ = load_model(run, which)
     window = _window(run, model, segment, stride)
     changed = run.recipe.scoring.model_copy(update={"segment": window[0], "stride": window[1]})
@@ -45,7 +44,8 @@ def score_splits_again(
 def score_file(run: Run, path: Path, segment: int | None, stride: int | None, which: str) -> list[Score]:
     tokens = run.tokenizer.encode(read_text(path))
     model, _ = load_model(run, which)
-    found = surprise(model, tokens, *_window(run, model, segment, stride), run.tokenizer.kind)
+    window, tokenizer = _window(run, model, segment, stride), run.tokenizer
+    found = surprise(model, tokens, *window, tokenizer.kind, unknown=tokenizer.unknown)
     return found[0].scores(path.name)
 
 

@@ -185,7 +185,7 @@ class Run:
             raise BrokenCheckpointError(f"{folder} is not of this run: another recipe's was put in its place")
         return saved
 
-    def go_back_to(self, step: int) -> int:
+    def forget_after(self, step: int) -> int:
         """Before resuming: what came after this step is forgotten, for it will be made again. Gives the number of lines
         of metrics that are left."""
         for kind in ("step", "best"):

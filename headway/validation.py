@@ -55,6 +55,15 @@ def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[P
     raise UserError(f"{title}: {count}\n" + "\n".join(f"  {c}" for c in complaints))
 
 
+def variants(cls: type[Spec], path: Sequence[str]) -> list[type[Spec]]:
+    """The specs that may stand at this path: several where a kind is chosen, none where there is no spec."""
+    found = [cls]
+    for part in path:
+        fields = [spec.model_fields[part].annotation for spec in found if part in spec.model_fields]
+        found = [spec for annotation in fields for spec in _specs_in(annotation)]
+    return found
+
+
 def known_keys(cls: type[Spec], prefix: str = "") -> Iterator[str]:
     """Every dotted key a recipe of this class may have, over all variants."""
     for name, field in cls.model_fields.items():

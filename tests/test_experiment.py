@@ -424,3 +424,26 @@ def test_a_misspelt_split_is_noticed_before_training(base: Recipe):
     with pytest.raises(UserError, match="no split 'valis'; did you mean 'valid'"):
         train([base.with_changes(["training.evaluate_on=[valis]"])], ["run"])
     assert not Path("runs").exists()
+
+
+# What a run was trained on, and how far it came
+
+
+def test_a_text_that_changed_is_not_trained_on_again(base: Recipe):
+    (run,) = train([base], ["run"])
+    path = Path(base.data.path or "")
+    letters = (run.folder / "tokenizer.json").read_text()
+    path.write_text("".join(reversed(path.read_text())))  # the same letters, in another order
+    with pytest.raises(UserError, match=r"text\.txt' is not the text that run was trained on"):
+        train([base], ["run"], resume=True)
+    path.write_text(path.read_text().replace("e", "é"))
+    with pytest.raises(UserError, match="is not the text that run was trained on"):
+        train([base], ["run"], resume=True)
+    assert (run.folder / "tokenizer.json").read_text() == letters
+
+
+def test_a_run_that_diverged_says_at_which_step_whenever_that_was_noticed(base: Recipe):
+    wild = base.with_changes(["training.optimizer.learning_rate=1e38"])
+    calm, broken = train([base, wild], ["calm", "wild"])
+    assert broken.facts["status"].startswith(f"diverged at step {broken.facts['step']}:")
+    assert broken.checkpoint("last").step == broken.facts["step"] < calm.facts["step"] == STEPS

@@ -9,6 +9,7 @@ from headway.data.text import Word
 from headway.errors import UserError
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
+from headway.nn.block import FeedForwardSpec, NormSpec
 from headway.nn.heads import ReweightCausal, Shift
 from headway.nn.positions import Alibi, Learned, Rotary
 from headway.recipe import Recipe, from_tree, load, packaged
@@ -125,6 +126,15 @@ def test_what_is_no_text_is_refused(tmp_path):
         (["training.optimizer=sgd"], {"training.optimizer": Sgd()}),
         (["training.optimizer.kind=sgd"], {"training.optimizer": Sgd()}),
         (["training.optimizer.weight_decay=0"], {"training.optimizer": AdamW(learning_rate=0.5, weight_decay=0.0)}),
+        (
+            ["training.optimizer.momentum=0.5", "training.optimizer.kind=sgd"],
+            {"training.optimizer": Sgd(momentum=0.5)},
+        ),
+        (["model.positions.buckets=8", "model.positions=t5"], {"model.positions.buckets": 8}),
+        (["model.norm.kind=rms"], {"model.norm": NormSpec(kind="rms")}),
+        (["model.norm.placement=post", "model.norm.kind=rms"], {"model.norm": NormSpec(kind="rms", placement="post")}),
+        (["model.norm=rms"], {"model.norm": NormSpec(kind="rms")}),
+        (["model.feedforward=swiglu"], {"model.feedforward": FeedForwardSpec(kind="swiglu")}),
         (["seed=1", "seed=2"], {"seed": 2}),
         (["data={source: python-docs}"], {"data": DataSpec()}),
     ],

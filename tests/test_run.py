@@ -169,17 +169,24 @@ def test_the_half_line_of_a_killed_process_is_passed_over(run):
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
     assert run.metrics() == [{"step": 1, "loss": 2.5}]
-    run.go_back_to(5)
+    run.forget_after(5)
     run.append_metrics([{"step": 2, "loss": 2.25}])
     assert [line["step"] for line in run.metrics()] == [1, 2]
 
 
 def test_metrics_after_a_checkpoint_are_forgotten(run):
     run.append_metrics([{"step": k} for k in range(1, 6)])
-    run.go_back_to(3)
+    run.forget_after(3)
     assert [line["step"] for line in run.metrics()] == [1, 2, 3]
-    run.go_back_to(0)
+    run.forget_after(0)
     assert run.metrics() == []
+
+
+def test_checkpoints_after_the_restored_one_are_forgotten(run):
+    for step in (5, 10):
+        run.save_checkpoint(checkpoint(step))
+    run.forget_after(5)
+    assert [c.step for c in run.good_checkpoints()] == [5]
 
 
 def test_the_last_checkpoints_are_kept(run):
@@ -220,7 +227,7 @@ def test_the_bests_that_are_kept_are_the_newest_and_those_of_the_kept_checkpoint
     ]
     assert run.checkpoint("best").step == 12 and run.checkpoint("best").optimizer == {}
     run.append_metrics([{"step": step} for step in (4, 5, 6)])
-    assert run.go_back_to(5) == 2
+    assert run.forget_after(5) == 2
     assert sorted(f.name for f in run.home.iterdir()) == ["best-00000004", "step-00000005"]
     assert run.checkpoint("best").step == 4
 

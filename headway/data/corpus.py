@@ -28,6 +28,8 @@ class Corpus:
     tokenizer: Tokenizer
     splits: Mapping[str, Tokens]
     """By name; "train" is always there, and first."""
+    identity: str
+    """Stands for everything the tokens depend on: equal for equal text cut in the same way."""
 
     def split(self, name: str) -> Tokens:
         if name not in self.splits:
@@ -39,16 +41,17 @@ def load(source: str, path: str | None, valid_fraction: float, tokenizer: Tokeni
     """Reads the text and tokenises it, or finds that this was done before. Only the train split is learnt from."""
     texts = sources.read_splits(source, path, valid_fraction)
     name = Path(path).name if path else source
-    entry = f"corpus-{_identity(texts, tokenizer)}"
+    identity = _identity(texts, tokenizer)
+    entry = f"corpus-{identity}"
     kept = cache.fetch(entry)
-    corpus = _unpack(kept, name, list(texts)) if kept else None
+    corpus = _unpack(kept, name, list(texts), identity) if kept else None
     if corpus is None:
-        corpus = _tokenise(name, texts, tokenizer)
+        corpus = _tokenise(name, texts, tokenizer, identity)
         cache.store(entry, _pack(corpus))
     return corpus
 
 
-def _tokenise(name: str, texts: dict[str, str], spec: TokenizerSpec) -> Corpus:
+def _tokenise(name: str, texts: dict[str, str], spec: TokenizerSpec, identity: str) -> Corpus:
     tokenizer = spec.learn(texts["train"])
     splits: dict[str, Tokens] = {}
     for split, text in texts.items():
@@ -56,7 +59,7 @@ def _tokenise(name: str, texts: dict[str, str], spec: TokenizerSpec) -> Corpus:
             splits[split] = tokenizer.encode(text)
         except UserError as problem:
             raise UserError(f"corpus '{name}', split '{split}': {problem}") from None
-    return Corpus(name, tokenizer, splits)
+    return Corpus(name, tokenizer, splits, identity)
 
 
 def _identity(texts: dict[str, str], spec: TokenizerSpec) -> str:
@@ -75,7 +78,7 @@ def _pack(corpus: Corpus) -> bytes:
     return safetensors.numpy.save(arrays)
 
 
-def _unpack(content: bytes, name: str, split_names: list[str]) -> Corpus | None:
+def _unpack(content: bytes, name: str, split_names: list[str], identity: str) -> Corpus | None:
     """None if this is not what `_pack` writes, although its checksum is right: some other version wrote it."""
     try:
         arrays = safetensors.numpy.load(content)
@@ -85,4 +88,4 @@ def _unpack(content: bytes, name: str, split_names: list[str]) -> Corpus | None:
         splits = {s: Tokens(part[f"{s}/ids"], part[f"{s}/bytes"], part[f"{s}/starts"]) for s in split_names}
     except (safetensors.SafetensorError, KeyError, UserError, UnicodeDecodeError):
         return None
-    return Corpus(name, tokenizer, splits)
+    return Corpus(name, tokenizer, splits, identity)

@@ -19,7 +19,7 @@ from headway.errors import UserError
 from headway.models.language_model import LanguageModel
 from headway.scoring.score import Score
 
-LARGEST_LOGITS = 2**26  # numbers in one batch of logits: 256 MB in float32
+LARGEST = 2**26  # numbers in the largest tensor of a batch: 256 MB in float32
 
 
 class Window(NamedTuple):
@@ -54,7 +54,9 @@ def token_losses(
     length, places = windows(len(ids), segment, stride)
     ids = ids.to(device, torch.int64)
     losses = torch.empty(model.replicas, len(ids) - 1, device=device)
-    for some in _batches(places, max(1, LARGEST_LOGITS // (model.replicas * length * model.vocabulary))):
+    spec = model.spec
+    widest = max(model.vocabulary, 8 * spec.width, spec.mixer.heads * length)  # logits, feed-forward, attention
+    for some in _batches(places, max(1, LARGEST // (model.replicas * length * widest))):
         starts = torch.tensor([w.start for w in some], device=device)
         slots = starts[:, None] + torch.arange(length + 1, device=device)
         rows = ids[slots].expand(model.replicas, -1, -1)
@@ -75,39 +77,47 @@ class Surprise:
     segment: int
     stride: int
     token_kind: str
+    unknown: int = 0
+    """How many of the tokens stand for words outside the vocabulary: easy to predict, and not what the text says."""
 
     def scores(self, split: str) -> list[Score]:
         """`split.loss`, `.perplexity`, `.perplexity_per_word`, `.bits_per_byte`, each with what it is."""
         tokens, words, size = _count(self.tokens, "token"), _count(self.words, "word"), _count(self.bytes, "byte")
         how = f"{split} · {tokens} · segment {self.segment}, stride {self.stride}, no state carried"
-        per_token, per_word = self.nats / self.tokens, self.nats / max(1, self.words)
-        return [
+        if self.unknown:
+            how += f" · {self.unknown:,} of the tokens ({self.unknown / self.tokens:.1%}) are unknown words"
+        per_token = self.nats / self.tokens
+        found = [
             Score(f"{split}.loss", per_token, f"nats per token ({self.token_kind}) · {how}"),
             Score(f"{split}.perplexity", _exp(per_token), f"perplexity per token ({self.token_kind}) · {how}"),
-            Score(
-                f"{split}.perplexity_per_word",
-                _exp(per_word),
-                f"perplexity per word ({words} between white space; line ends not counted) · {how}",
-            ),
-            Score(
-                f"{split}.bits_per_byte",
-                self.nats / math.log(2) / max(1, self.bytes),
-                f"bits per byte ({size} of UTF-8) · {how}",
-            ),
         ]
+        if self.words:
+            label = f"perplexity per word ({words} between white space; line ends not counted) · {how}"
+            found.append(Score(f"{split}.perplexity_per_word", _exp(self.nats / self.words), label))
+        if self.bytes:
+            bits = self.nats / math.log(2) / self.bytes
+            found.append(Score(f"{split}.bits_per_byte", bits, f"bits per byte ({size} of UTF-8) · {how}"))
+        return found
 
 
 @torch.no_grad()
 def surprise(
-    model: LanguageModel, tokens: Tokens, segment: int, stride: int, token_kind: str, at_most: int | None = None
+    model: LanguageModel,
+    tokens: Tokens,
+    segment: int,
+    stride: int,
+    token_kind: str,
+    at_most: int | None = None,
+    unknown: int | None = None,
 ) -> list[Surprise]:
-    """Score a text (its first `at_most` tokens) for every replica of the model."""
+    """Score a text (its first `at_most` tokens) for every replica; `unknown` is the id of unknown words."""
     model.eval()
     end = len(tokens.ids) if at_most is None else min(len(tokens.ids), at_most + 1)
     losses = token_losses(model, torch.as_tensor(tokens.ids[:end]), segment, stride)
     totals = losses.double().sum(1).tolist()
     words, size = int(tokens.starts[1:end].sum()), int(tokens.bytes[1:end].sum())
-    return [Surprise(total, end - 1, words, size, segment, stride, token_kind) for total in totals]
+    strange = 0 if unknown is None else int((tokens.ids[1:end] == unknown).sum())
+    return [Surprise(total, end - 1, words, size, segment, stride, token_kind, strange) for total in totals]
 
 
 def _batches(places: list[Window], size: int) -> Iterator[list[Window]]:

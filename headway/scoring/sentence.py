@@ -38,6 +38,7 @@ def score_text(
         raise UserError("the text is a single token, and this vocabulary has no line end to predict it from")
     nats = token_losses(model, torch.tensor(shown), segment, stride)[0].double().tolist()
     scored = slice(0 if begins_a_line else 1, None)
+    unknown = sum(i == tokenizer.unknown for i in ids)
     summary = Surprise(
         sum(nats),
         len(nats),
@@ -46,6 +47,6 @@ def score_text(
         segment,
         stride,
         token_kind,
+        unknown,
     )
-    unknown = sum(i == tokenizer.unknown for i in ids)
     return ScoredText(tokenizer.pieces(ids), nats if begins_a_line else [None, *nats], unknown, begins_a_line, summary)

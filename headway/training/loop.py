@@ -29,6 +29,7 @@ class Standing:
     """What is known of one replica beside its weights; saved with every checkpoint."""
 
     ended: str | None = None
+    ended_at: int | None = None
     best_loss: float | None = None
     best_step: int = 0
     evaluations_since_best: int = 0
@@ -166,11 +167,11 @@ class Loop:
 
     def _end(self, r: int, step: int, why: str, more: str = "") -> None:
         """Replica r takes no further step; the others do not notice."""
-        self.standings[r].ended = why
+        self.standings[r].ended, self.standings[r].ended_at = why, step
         self.alive[r] = False
         self.journal.metrics(r, [{"step": step, "ended": why}])
         self.journal.ended(r, f"{why}{more}{'; the others go on' if self.anyone_left else ''}")
-        self.journal.checkpoint(r, self.step)
+        self.journal.checkpoint(r, step)
 
     def _steps(self, duration: schedule.Duration) -> int:
         return duration.in_steps(self.sampler.steps_per_epoch, self.tokens_per_step)

@@ -34,9 +34,9 @@ def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     make = corpus._tokenise
 
-    def noted(name: str, texts: dict[str, str], spec: TokenizerSpec) -> corpus.Corpus:
+    def noted(name: str, texts: dict[str, str], spec: TokenizerSpec, identity: str) -> corpus.Corpus:
         made.append(name)
-        return make(name, texts, spec)
+        return make(name, texts, spec, identity)
 
     monkeypatch.setattr(corpus, "_tokenise", noted)
     return made
