@@ -48,11 +48,11 @@ def train(
     for warning in recipe.warnings():
         reporter.warn(warning)
     setting = settings.choose(recipe.training, recipe.model.width)
-    opened = [_reopen(runs / name, r) for name, r in zip(names, recipes, strict=True)] if resume else None
+    opened = _reopen(recipes, names, runs) if resume else [None] * len(names)
     for name in () if resume else names:
         check_new(runs / name)  # all of them before the first is made
     corpus = load_corpus(recipe)
-    for run in opened or ():
+    for run in filter(None, opened):
         check_same_corpus(run, corpus)
     for split in {*recipe.training.evaluate_on, *scored_splits(recipe, corpus)}:  # now, and not after training
         if len(corpus.split(split)) < 2:
@@ -61,15 +61,15 @@ def train(
     population, sampler = assemble(recipes, corpus, setting)
     model = population.model
     with ExitStack() as locks:
-        members = opened or [
-            Run.create(runs / name, r, str(setting.device)) for name, r in zip(names, recipes, strict=True)
+        members = [
+            run or Run.create(runs / name, r, str(setting.device), corpus=corpus.identity)
+            for run, name, r in zip(opened, names, recipes, strict=True)
         ]
         for run in members:
             locks.enter_context(run.locked())
-            if not resume:
-                run.tokenizer = corpus.tokenizer
-                run.note(corpus=corpus.identity)
-        step = _restore(population, members) if resume else 0
+        for run in members:
+            _settle_vocabulary(run, corpus)
+        step = _restore(population, members, reporter) if resume else 0
         loop = Loop(
             model,
             population.optimizer,
@@ -184,6 +184,7 @@ class _Journal:
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None:
         self.members[replica].append_metrics(lines)
+        self.population.standings[replica].lines += len(lines)
         for observer in self.observers:
             observer.metrics(replica, lines)
         for line in lines:
@@ -231,9 +232,17 @@ def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corp
         run.save_scores(scores)
 
 
-def _reopen(folder: Path, recipe: Recipe) -> Run:
-    if not folder.exists():
-        raise UserError(f"there is nothing to resume: {folder} does not exist; leave out --resume to start it")
+def _reopen(recipes: Sequence[Recipe], names: Sequence[str], runs: Path) -> list[Run | None]:
+    """The runs to go on with. None for one that is still to be made, because all were killed while being made."""
+    found = [_reopen_one(runs / n, r) if (runs / n).exists() else None for n, r in zip(names, recipes, strict=True)]
+    begun = any(run is not None and run.has_checkpoints for run in found)
+    if None in found and (begun or not any(found)):
+        missing = runs / names[found.index(None)]
+        raise UserError(f"there is nothing to resume: {missing} does not exist; leave out --resume to start it")
+    return found
+
+
+def _reopen_one(folder: Path, recipe: Recipe) -> Run:
     run = open_run(str(folder), folder.parent)
     ours, theirs = _flat(recipe.model_dump(mode="json")), _flat(run.recipe.model_dump(mode="json"))
     if ours != theirs:
@@ -244,25 +253,53 @@ def _reopen(folder: Path, recipe: Recipe) -> Run:
     return run
 
 
-def _restore(population: Population, members: list[Run]) -> int:
+def _settle_vocabulary(run: Run, corpus: Corpus) -> None:
+    """Kept with the run; made again where it was lost."""
+    path = run.folder / "tokenizer.json"
+    if not path.exists() or path.read_bytes() != corpus.tokenizer.to_json().encode():
+        run.tokenizer = corpus.tokenizer
+
+
+def _restore(population: Population, members: list[Run], reporter: Reporter) -> int:
     """Back to the newest step at which every member can be had: at that step, or ended before it."""
-    found = [list(run.good_checkpoints()) for run in members]
-    steps = sorted({c.step for checkpoints in found for c in checkpoints}, reverse=True)
-    for step in steps:
+    found = [list(run.resumable_checkpoints()) for run in members]
+    ways: list[tuple[int, list[Checkpoint]]] = []
+    for step in sorted({c.step for checkpoints in found for c in checkpoints}, reverse=True):
         chosen = [
             next((c for c in checkpoints if c.step == step or (c.step < step and c.facts["standing"]["ended"])), None)
             for checkpoints in found
         ]
-        if all(chosen):
-            for r, (run, saved) in enumerate(zip(members, chosen, strict=True)):
-                assert saved is not None
-                population.restore(r, saved)
-                run.forget_after(saved.step)
-            population.optimizer.steps.fill_(step)
-            return step
-    for run in members:  # killed before the first checkpoint: begin again
+        if None not in chosen:
+            ways.append((step, [c for c in chosen if c is not None]))
+    # Rather an older checkpoint than a gap in the metrics, and rather a gap than to begin again.
+    whole = [(step, chosen) for step, chosen in ways if not _torn(members, chosen, reporter)]
+    for step, chosen in (whole or ways)[:1]:
+        for r, saved in enumerate(chosen):
+            population.restore(r, saved)
+        population.optimizer.steps.fill_(step)
+        for run, saved, standing in zip(members, chosen, population.standings, strict=True):
+            standing.lines = run.forget_after(saved.step)
+        return step
+    for run in members:
+        if "imported_from" in run.facts:
+            raise UserError(f"{run.folder} has lost the weights that were imported: remove it, and import them again")
+    for run in members:  # killed before the first checkpoint, most likely
+        if run.has_checkpoints:
+            reporter.warn(f"{run.name} has no checkpoint that can be resumed from: beginning again")
         run.forget_after(0)
     return 0
+
+
+def _torn(members: list[Run], chosen: list[Checkpoint], reporter: Reporter) -> bool:
+    """Whether lines of metrics that were there when these checkpoints were saved are lost."""
+    torn = [
+        (run, saved)
+        for run, saved in zip(members, chosen, strict=True)
+        if len(run.metrics_until(saved.step)) < saved.facts["standing"].get("lines", 0)
+    ]
+    for run, saved in torn:
+        reporter.warn(f"{run.folder / 'metrics.jsonl'} has lost lines before step {saved.step}")
+    return bool(torn)
 
 
 def _title(

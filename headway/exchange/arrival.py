@@ -87,11 +87,11 @@ def _make(home: Path, recipe: Recipe, tokenizer: Tokenizer, weights: dict[str, T
     load_weights(model, 0, weights)
     spec = recipe.training.optimizer
     optimizer = spec.build(dict(model.named_parameters()), [spec.learning_rate], [spec.weight_decay])
-    run = Run.create(home, recipe, "cpu")
+    run = Run.create(home, recipe, "cpu", imported_from=origin)
     try:
         run.tokenizer = tokenizer
         run.save_checkpoint(Population(model, optimizer, 1).slice(0, 0))
-        run.note(status="imported", step=0, imported_from=origin)
+        run.note(status="imported", step=0)
     except BaseException:  # half a run folder would only be in the way
         shutil.rmtree(home, ignore_errors=True)
         raise
