@@ -8,44 +8,23 @@ Same shape, same batches, float32, AdamW with clipping at 1; turns are taken in 
 import json
 import platform
 import sys
-from dataclasses import dataclass
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.interleave import ratio, take_turns
+from headway.bench import Size
 from headway.data.batches import Crops
-from headway.models.language_model import LanguageModelSpec
-from headway.nn.attention import AttentionSpec
-from headway.nn.block import FeedForwardSpec
 from headway.training.loop import Loop, Standing
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 
-
-@dataclass(frozen=True)
-class Shape:
-    layers: int
-    heads: int
-    width: int
-    context: int
-    batch: int
-    vocabulary: int
+SHAPES = {"shakespeare-char-cpu": Size(4, 4, 128, 64, 12, 65), "width-512": Size(4, 8, 512, 128, 8, 8192)}
 
 
-SHAPES = {"shakespeare-char-cpu": Shape(4, 4, 128, 64, 12, 65), "width-512": Shape(4, 8, 512, 128, 8, 8192)}
-
-
-def headway_step(shape: Shape, tokens: torch.Tensor):
-    spec = LanguageModelSpec(
-        layers=shape.layers,
-        width=shape.width,
-        context=shape.context,
-        mixer=AttentionSpec(heads=shape.heads),
-        feedforward=FeedForwardSpec(kind="gelu-tanh"),
-    )
+def headway_step(shape: Size, tokens: torch.Tensor):
     training = TrainingSpec(batch=shape.batch, device="cpu", evaluate_on=[])
-    model = spec.build(shape.vocabulary)
+    model = shape.spec.build(shape.vocabulary)
     optimizer = training.optimizer.build(dict(model.named_parameters()), [1e-3], [0.1])
     sampler = Crops().build(tokens, shape.context, shape.batch, [0])
     loop = Loop(
@@ -62,7 +41,7 @@ def headway_step(shape: Shape, tokens: torch.Tensor):
     return loop.take_step
 
 
-def transformers_step(shape: Shape, tokens: torch.Tensor):
+def transformers_step(shape: Size, tokens: torch.Tensor):
     config = GPT2Config(
         vocab_size=shape.vocabulary,
         n_positions=shape.context,

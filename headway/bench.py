@@ -11,6 +11,7 @@ from headway.data.batches import Crops
 from headway.errors import UserError, did_you_mean
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
+from headway.nn.block import FeedForwardSpec
 from headway.scoring.cost import peak_flops, training_flops_per_token
 from headway.training.setting import Setting, choose
 from headway.training.spec import TrainingSpec
@@ -25,11 +26,17 @@ class Size:
     context: int
     batch: int
     vocabulary: int
+    biases: bool = True
 
     @property
     def spec(self) -> LanguageModelSpec:
-        mixer = AttentionSpec(heads=self.heads)
-        return LanguageModelSpec(layers=self.layers, width=self.width, context=self.context, mixer=mixer)
+        return LanguageModelSpec(
+            layers=self.layers,
+            width=self.width,
+            context=self.context,
+            mixer=AttentionSpec(heads=self.heads, bias=self.biases),
+            feedforward=FeedForwardSpec(kind="gelu-tanh", bias=self.biases),
+        )
 
 
 SIZES = {

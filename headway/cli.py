@@ -49,12 +49,17 @@ def train(
     ] = None,
     runs: RunsFolder = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Show the curves in tensorboard, trackio or mlflow too. May be repeated.", metavar="TRACKER"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or a population of them, and score it."""
     from headway import printing, progress
     from headway.packing import train_in_turns
     from headway.recipe import load
+    from headway.trackers import Tracking
     from headway.training.processes import started
     from headway.variation import varied
 
@@ -62,7 +67,8 @@ def train(
         with processes.together():
             base = load(recipe, changes or [])
             names, recipes = varied(base, name or Path(recipe).stem, vary or [])
-        made = train_in_turns(recipes, names, runs, resume, progress.for_this_terminal(), together)
+            observers = [Tracking(track, runs)] if track and processes.is_writer else []
+        made = train_in_turns(recipes, names, runs, resume, progress.for_this_terminal(), together, observers)
     if not processes.is_writer:
         return
     if as_json:
@@ -168,8 +174,12 @@ def export(
 
 @app.command("import", epilog="Example: headway import gpt2/ --name gpt2 data.source=files data.path=corpus.txt")
 def import_(
-    folder: Annotated[
-        Path, typer.Argument(help="A GPT-2: config.json, model.safetensors, tokenizer.json.", metavar="FOLDER")
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A GPT-2: a folder with config.json, model.safetensors, tokenizer.json; or hub:owner/name.",
+            metavar="FOLDER",
+        ),
     ],
     changes: Annotated[
         list[str] | None,
@@ -180,9 +190,9 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Make a run of a GPT-2 folder, to score it, let it write, or train it on."""
-    from headway.exchange.arrival import import_folder
+    from headway.exchange.arrival import import_folder, located
 
-    made = import_folder(folder, name, runs, changes or [])
+    made = import_folder(*located(source, name), runs, changes or [])
     if as_json:
         _print_json(made.as_json())
     else:

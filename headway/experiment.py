@@ -22,6 +22,7 @@ from headway.resuming import check_reopened, checkpoint_from_writer, flat, newes
 from headway.run import Run, check_new
 from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
+from headway.trackers import Observer
 from headway.training import setting as settings
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
@@ -40,6 +41,7 @@ def train(
     runs: Path = Path("runs"),
     resume: bool = False,
     reporter: Reporter | None = None,
+    observers: Sequence[Observer] = (),
 ) -> list[Run]:
     """Train these recipes as one population, to the end or to Ctrl-C, and score them. Gives their run folders.
 
@@ -47,6 +49,7 @@ def train(
     """
     with started() as processes, ExitStack() as locks:
         reporter = reporter if reporter and processes.is_writer else Reporter()
+        observers = observers if processes.is_writer else ()
         recipe, folders = recipes[0], [runs / name for name in names]
         with processes.together():
             check_population(recipes)
@@ -60,25 +63,30 @@ def train(
             check_rows(recipe.training.batch, recipe.training.accumulate, processes)
             members = [Run(folder, r) for folder, r in zip(folders, recipes, strict=True)]
             written = members if processes.is_writer else []
-            for run in written:  # all of them before the first is made
-                check_reopened(run) if resume else check_new(run.folder)
+            if resume:
+                check_reopened(written)
+            for run in () if resume else written:  # all of them before the first is made
+                check_new(run.folder)
         corpus = _read_corpus(recipe, processes)
         with processes.together():
-            for run in written if resume else ():
-                check_same_corpus(run, corpus)
+            for run in written:
+                if run.folder.exists():
+                    check_same_corpus(run, corpus)
         population, sampler = assemble(recipes, corpus, setting, processes)
         model = population.model
         saved: list[Checkpoint] = []
         with processes.together():
             for run in written:
-                if not resume:
-                    Run.create(run.folder, run.recipe, _where(setting, processes))
+                if not run.folder.exists():
+                    Run.create(run.folder, run.recipe, _where(setting, processes), corpus=corpus.identity)
+            for run in written:
                 locks.enter_context(run.locked())
-                if not resume:
-                    run.tokenizer = corpus.tokenizer
-                    run.note(corpus=corpus.identity)
-            saved = newest_checkpoints(written) if resume else []
+            for run in written:
+                _settle_vocabulary(run, corpus)
+            saved = newest_checkpoints(written, reporter) if resume else []
         step = restore(population, saved)
+        for run, standing in zip(written, population.standings, strict=False):
+            standing.lines = len(run.metrics())
         loop = Loop(
             model,
             population.optimizer,
@@ -87,13 +95,16 @@ def train(
             setting,
             tokens_per_step=recipe.training.batch * recipe.segment,
             evaluate=lambda: _evaluate(model, corpus, recipe, recipe.training.evaluate_on),
-            journal=_Journal(population, members, reporter),
+            journal=_Journal(population, members, reporter, observers),
             standings=population.standings,
             step=step,
             parallel=population.parallel,
         )
         if loop.warmup >= loop.total:
             reporter.warn(f"training ends in the warm-up ({loop.warmup:,} steps): the full rate is never reached")
+        for observer in observers:
+            observer.start(members, resume, loop.total, reporter)
+            locks.callback(observer.end)  # however this ends, and before the locks are let go
         reporter.begin(_title(members, model, corpus, recipe, setting, step), step, loop.total)
         try:
             loop.run()
@@ -203,12 +214,17 @@ def scored_splits(recipe: Recipe, corpus: Corpus) -> list[str]:
 class _Journal:
     """Writes what the loop reports into each member's run folder."""
 
-    def __init__(self, population: Population, members: list[Run], reporter: Reporter):
-        self.population, self.members, self.reporter = population, members, reporter
+    def __init__(
+        self, population: Population, members: list[Run], reporter: Reporter, observers: Sequence[Observer] = ()
+    ):
+        self.population, self.members, self.reporter, self.observers = population, members, reporter, observers
         self.write = population.parallel.processes.write
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None:
         self.write(lambda: self.members[replica].append_metrics(lines))
+        self.population.standings[replica].lines += len(lines)
+        for observer in self.observers:
+            observer.metrics(replica, lines)
         for line in lines:
             if "scores" in line:
                 self.reporter.scores(self.members[replica].name, line["step"], line["scores"])
@@ -264,6 +280,13 @@ def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corp
 
 def _where(setting: settings.Setting, processes: Processes) -> str:
     return f"{setting.device}" + (f", the first of {processes.world} processes" if processes.world > 1 else "")
+
+
+def _settle_vocabulary(run: Run, corpus: Corpus) -> None:
+    """Kept with the run; made again where it was lost."""
+    path = run.folder / "tokenizer.json"
+    if not path.exists() or path.read_bytes() != corpus.tokenizer.to_json().encode():
+        run.tokenizer = corpus.tokenizer
 
 
 def _title(

@@ -11,6 +11,7 @@ from headway.experiment import assemble, check_names, check_population, load_cor
 from headway.progress import Reporter
 from headway.recipe import Recipe
 from headway.run import Run, check_new
+from headway.trackers import Observer
 from headway.training import setting as settings
 from headway.training.capacity import Capacity, largest_population
 from headway.training.processes import Processes, started
@@ -24,10 +25,11 @@ def train_in_turns(
     resume: bool = False,
     reporter: Reporter | None = None,
     together: int | None = None,
+    observers: Sequence[Observer] = (),
 ) -> list[Run]:
     """Train these recipes as populations of `together` replicas; without it, as many at once as the device holds."""
     with started() as processes:
-        return _in_turns(recipes, names, runs, resume, reporter or Reporter(), together, processes)
+        return _in_turns(recipes, names, runs, resume, reporter or Reporter(), together, observers, processes)
 
 
 def _in_turns(
@@ -37,6 +39,7 @@ def _in_turns(
     resume: bool,
     reporter: Reporter,
     together: int | None,
+    observers: Sequence[Observer],
     processes: Processes,
 ) -> list[Run]:
     with processes.together():
@@ -60,7 +63,7 @@ def _in_turns(
         # Turns that were never begun have nothing to resume.
         here = processes.is_writer and any((runs / name).exists() for name in names[turn])
         (begun,) = processes.agree(here)
-        made += train(recipes[turn], names[turn], runs, resume and (begun or first == 0), reporter)
+        made += train(recipes[turn], names[turn], runs, resume and (begun or first == 0), reporter, observers)
         (stop,) = processes.agree(processes.is_writer and any(_interrupted(run) for run in made))
         if stop:
             break

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headway.errors import UserError
+from headway.progress import Reporter
 from headway.run import Run, open_run
 from headway.training import checkpoint
 from headway.training.checkpoint import Checkpoint
@@ -11,12 +12,19 @@ from headway.training.population import Population
 from headway.training.processes import Processes
 
 
-def check_reopened(run: Run) -> None:
-    """A run can be resumed by the recipe that made it."""
-    folder = run.folder
-    if not folder.exists():
-        raise UserError(f"there is nothing to resume: {folder} does not exist; leave out --resume to start it")
-    made_by = open_run(str(folder), folder.parent).recipe
+def check_reopened(members: list[Run]) -> None:
+    """Runs can be resumed by the recipes that made them. Some may be missing, if all were killed in the making."""
+    missing = [run.folder for run in members if not run.folder.exists()]
+    begun = any(run.folder.exists() and run.has_checkpoints for run in members)
+    if missing and (begun or len(missing) == len(members)):
+        raise UserError(f"there is nothing to resume: {missing[0]} does not exist; leave out --resume to start it")
+    for run in members:
+        if run.folder.exists():
+            _check_recipe(run)
+
+
+def _check_recipe(run: Run) -> None:
+    made_by = open_run(str(run.folder), run.folder.parent).recipe
     ours, theirs = (
         flat(r.model_dump(mode="json", exclude={"training": {"parallel"}})) for r in (run.recipe, made_by)
     )  # processes may share the work in another way than before
@@ -24,26 +32,47 @@ def check_reopened(run: Run) -> None:
         keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
         changes = ", ".join(f"{key} was {theirs.get(key)} and is {ours.get(key)}" for key in keys[:5])
         more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-        raise UserError(f"{folder} was made by another recipe: {changes}{more}; use --name for a new run")
+        raise UserError(f"{run.folder} was made by another recipe: {changes}{more}; use --name for a new run")
 
 
-def newest_checkpoints(members: list[Run]) -> list[Checkpoint]:
+def newest_checkpoints(members: list[Run], reporter: Reporter) -> list[Checkpoint]:
     """Of the newest step at which every member can be had: at that step, or ended before it. What the metrics say of
-    later steps is forgotten. Nothing, if it was killed before the first checkpoint: begin again."""
-    found = [list(run.good_checkpoints()) for run in members]
-    steps = sorted({c.step for checkpoints in found for c in checkpoints}, reverse=True)
-    newest: list[Checkpoint] = []
-    for step in steps:
+    later steps is forgotten. Nothing, if all were killed before the first checkpoint: begin again."""
+    found = [list(run.resumable_checkpoints()) for run in members]
+    ways: list[list[Checkpoint]] = []
+    for step in sorted({c.step for checkpoints in found for c in checkpoints}, reverse=True):
         chosen = [
             next((c for c in checkpoints if c.step == step or (c.step < step and c.facts["standing"]["ended"])), None)
             for checkpoints in found
         ]
-        if all(chosen):
-            newest = [c for c in chosen if c]
-            break
-    for r, run in enumerate(members):
-        run.forget_after(newest[r].step if newest else 0)
-    return newest
+        if None not in chosen:
+            ways.append([c for c in chosen if c is not None])
+    # Rather an older checkpoint than a gap in the metrics, and rather a gap than to begin again.
+    whole = [chosen for chosen in ways if not _torn(members, chosen, reporter)]
+    for chosen in (whole or ways)[:1]:
+        for run, saved in zip(members, chosen, strict=True):
+            run.forget_after(saved.step)
+        return chosen
+    for run in members:
+        if "imported_from" in run.facts:
+            raise UserError(f"{run.folder} has lost the weights that were imported: remove it, and import them again")
+    for run in members:  # killed before the first checkpoint, most likely
+        if run.has_checkpoints:
+            reporter.warn(f"{run.name} has no checkpoint that can be resumed from: beginning again")
+        run.forget_after(0)
+    return []
+
+
+def _torn(members: list[Run], chosen: list[Checkpoint], reporter: Reporter) -> bool:
+    """Whether lines of metrics that were there when these checkpoints were saved are lost."""
+    torn = [
+        (run, saved)
+        for run, saved in zip(members, chosen, strict=True)
+        if len(run.metrics_until(saved.step)) < saved.facts["standing"].get("lines", 0)
+    ]
+    for run, saved in torn:
+        reporter.warn(f"{run.folder / 'metrics.jsonl'} has lost lines before step {saved.step}")
+    return bool(torn)
 
 
 def restore(population: Population, saved: list[Checkpoint]) -> int:

@@ -6,10 +6,11 @@
       environment.json   versions, device, git state, command
       tokenizer.json     what text became ids with
       metrics.jsonl      a line per step, a line per evaluation; appended and flushed
-      checkpoints/       step-00001000/ …, the last two; best/, if the recipe keeps it
+      checkpoints/       step-00001000/ …, the last two; best-00000750/ …, theirs and the newest, if the recipe keeps it
       scores.json        every score with its label
 
-Files are written whole and renamed into place. A lock that dies with its process keeps a second one out.
+Files and folders, the run's own too, are written whole and renamed into place. A lock that dies with its process keeps
+a second one out; who has it cleans up after those that were killed.
 """
 
 import fcntl
@@ -17,12 +18,13 @@ import json
 import math
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,15 @@ from typing import Any
 from headway import __version__
 from headway.data.text import Tokenizer
 from headway.errors import UserError, did_you_mean
-from headway.files import write_json, write_whole
+from headway.files import (
+    clean_up,
+    naming,
+    remove_folder_whole,
+    settle,
+    write_folder_whole,
+    write_json,
+    write_whole,
+)
 from headway.recipe import Recipe, from_tree
 from headway.recipe_text import annotated
 from headway.scoring.score import Score
@@ -40,6 +50,7 @@ from headway.yaml_tree import read_tree
 
 FORMAT = 1
 KEPT_CHECKPOINTS = 2
+DAMAGED = "Headway writes its files whole, so something else has damaged this one"
 
 
 class Run:
@@ -53,18 +64,20 @@ class Run:
         return self.folder.name
 
     @classmethod
-    def create(cls, folder: Path, recipe: Recipe, device: str) -> "Run":
+    def create(cls, folder: Path, recipe: Recipe, device: str, **facts: Any) -> "Run":
         check_new(folder)
         run = cls(folder, recipe)
+
+        def fill(partial: Path) -> None:
+            (partial / "checkpoints").mkdir()
+            write_whole(partial / "recipe.yaml", annotated(recipe))
+            write_json(partial / "environment.json", environment(device))
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            write_json(partial / "run.json", run._facts_with({"status": "started", "created": created, **facts}))
+
         try:
-            (folder / "checkpoints").mkdir(parents=True)
-            try:
-                write_whole(folder / "recipe.yaml", annotated(recipe))
-                write_json(folder / "environment.json", environment(device))
-                run.note(status="started", created=datetime.now(UTC).isoformat(timespec="seconds"))
-            except BaseException:  # half a run folder would only be in the way
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
+            clean_up(folder.parent, folder.name)
+            write_folder_whole(folder, fill, new=True)
         except OSError as error:
             raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
         return run
@@ -77,14 +90,27 @@ class Run:
 
     def note(self, **facts: Any) -> None:
         """Add to run.json."""
-        path = self.folder / "run.json"
-        known = _read_json(path) if path.exists() else {}
-        base = {"format": FORMAT, "headway": __version__, "name": self.name, "recipe_hash": self.recipe.hash}
-        write_json(path, {**known, **base, **facts})
+        write_json(self.folder / "run.json", self._facts_with(self.facts | facts))
+
+    def _facts_with(self, more: dict[str, Any]) -> dict[str, Any]:
+        facts = {"format": FORMAT, "headway": __version__, "name": self.name, "recipe_hash": self.recipe.hash}
+        # The hash stays what it was: checkpoints are told by it, and another version may give the recipe another one.
+        return {**facts, **more, "format": FORMAT, "headway": __version__, "name": self.name}
+
+    @cached_property
+    def mark(self) -> str:
+        """What every checkpoint of this run bears, and that of no other recipe."""
+        return str(self.facts.get("recipe_hash", self.recipe.hash))
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.from_json((self.folder / "tokenizer.json").read_text("utf-8"))
+        path = self.folder / "tokenizer.json"
+        try:
+            return Tokenizer.from_json(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"{path} is missing: train --resume makes it again") from None
+        except (UserError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {_why(path, error)}") from None
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer) -> None:
@@ -93,69 +119,120 @@ class Run:
     # --- metrics -------------------------------------------------------------------------------------------------
 
     def append_metrics(self, lines: list[dict[str, Any]]) -> None:
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        path = self.folder / "metrics.jsonl"
+        with naming(path), path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(line) + "\n" for line in lines))
             file.flush()
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.folder / "metrics.jsonl"
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        lines = path.read_bytes().splitlines() if path.exists() else []
         found = []
         for line in lines:
             try:
-                found.append(json.loads(line))
+                read = json.loads(line)
             except ValueError:  # the last line of a killed process
                 continue
+            if isinstance(read, dict) and isinstance(read.get("step"), int):
+                found.append(read)
         return found
 
-    def forget_after(self, step: int) -> None:
-        """Before resuming from a checkpoint: what came after it will be written again."""
-        home = self.folder / "checkpoints"
-        for later in (s for s in checkpoints.saved_steps(home) if s > step):
-            shutil.rmtree(checkpoints.step_folder(home, later))
-        kept = [line for line in self.metrics() if line["step"] <= step]
-        write_whole(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+    def metrics_until(self, step: int) -> list[dict[str, Any]]:
+        return [line for line in self.metrics() if line["step"] <= step]
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
+    @property
+    def home(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def has_checkpoints(self) -> bool:
+        return bool(checkpoints.saved_steps(self.home))
+
     def save_checkpoint(self, made: Checkpoint) -> None:
-        home = self.folder / "checkpoints"
-        checkpoints.save(checkpoints.step_folder(home, made.step), made)
-        for step in checkpoints.saved_steps(home)[KEPT_CHECKPOINTS:]:
-            shutil.rmtree(checkpoints.step_folder(home, step))
+        if (metrics := self.folder / "metrics.jsonl").exists():
+            with naming(metrics):
+                settle(metrics)  # a checkpoint must not outlive the lines that led to it
+        self._save(made, "step")
 
     def save_best(self, made: Checkpoint) -> None:
-        checkpoints.save(self.folder / "checkpoints" / "best", made)
+        """To be scored, not trained on: without the optimizer."""
+        self._save(replace(made, optimizer={}), "best")
+
+    def _save(self, made: Checkpoint, kind: str) -> None:
+        marked = replace(made, facts={**made.facts, "recipe": self.mark})
+        checkpoints.save(checkpoints.step_folder(self.home, made.step, kind), marked)
+        self._prune()
+
+    def _prune(self) -> None:
+        """The last checkpoints are kept, and the bests that somebody could ask for."""
+        steps, bests = checkpoints.saved_steps(self.home), checkpoints.saved_steps(self.home, "best")
+        kept = steps[:KEPT_CHECKPOINTS]
+        # Who resumes from a kept checkpoint needs the best there was at that step.
+        needed = {*bests[:1], *(next((best for best in bests if best <= step), -1) for step in kept)}
+        self._remove("step", set(steps) - set(kept))
+        self._remove("best", set(bests) - needed)
+
+    def _remove(self, kind: str, steps: set[int]) -> None:
+        for step in sorted(steps, reverse=True):
+            remove_folder_whole(checkpoints.step_folder(self.home, step, kind))
+
+    def _load(self, step: int, kind: str = "step") -> Checkpoint:
+        folder = checkpoints.step_folder(self.home, step, kind)
+        saved = checkpoints.load(folder)
+        if saved.facts.get("recipe", self.mark) != self.mark:
+            raise BrokenCheckpointError(f"{folder} is not of this run: another recipe's was put in its place")
+        return saved
+
+    def forget_after(self, step: int) -> int:
+        """Before resuming: what came after this step is forgotten, for it will be made again. Gives the number of lines
+        of metrics that are left."""
+        for kind in ("step", "best"):
+            self._remove(kind, {later for later in checkpoints.saved_steps(self.home, kind) if later > step})
+        self._prune()
+        kept = self.metrics_until(step)
+        write_whole(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        return len(kept)
 
     def good_checkpoints(self) -> Iterator[Checkpoint]:
         """Newest first; broken ones are named on stderr and passed over."""
-        home = self.folder / "checkpoints"
-        for step in checkpoints.saved_steps(home):
+        for step in checkpoints.saved_steps(self.home):
             try:
-                yield checkpoints.load(checkpoints.step_folder(home, step))
+                yield self._load(step)
             except BrokenCheckpointError as error:
                 print(f"passing over a broken checkpoint: {error}", file=sys.stderr)
 
+    def resumable_checkpoints(self) -> Iterator[Checkpoint]:
+        """The good ones from which training would end as it was going to: the best until then is there as well."""
+        for saved in self.good_checkpoints():
+            standing = saved.facts["standing"]
+            try:
+                if self.recipe.training.keep_best and standing.get("best_loss") is not None:
+                    self._load(standing["best_step"], "best")
+                yield saved
+            except BrokenCheckpointError as error:
+                print(f"passing over step {saved.step}, for the best before it is broken: {error}", file=sys.stderr)
+
     def checkpoint(self, which: str = "auto") -> Checkpoint:
         """`best`, `last`, a step number, or auto: the best where the recipe keeps it, else the last."""
-        home = self.folder / "checkpoints"
+        bests = checkpoints.saved_steps(self.home, "best")
         if which == "auto":
-            which = "best" if self.recipe.training.keep_best and (home / "best").exists() else "last"
-        if which == "best" and not (home / "best").exists():
+            which = "best" if self.recipe.training.keep_best and bests else "last"
+        if which == "best" and not bests:
             raise UserError(f"{self.name} keeps no best checkpoint; train with training.keep_best=true")
         if which == "best":
-            return checkpoints.load(home / "best")
+            return self._load(bests[0], "best")
+        steps = checkpoints.saved_steps(self.home)
         if which != "last":
-            steps = checkpoints.saved_steps(home)
             if not which.isdigit() or int(which) not in steps:
                 raise UserError(
                     f"{self.name} has no checkpoint '{which}'; there are: last, {', '.join(map(str, steps))}"
                 )
-            return checkpoints.load(checkpoints.step_folder(home, int(which)))
+            return self._load(int(which))
         found = next(self.good_checkpoints(), None)
         if found is None:
-            which_one = "that is whole" if checkpoints.saved_steps(home) else "yet"
-            raise UserError(f"{self.name} has no checkpoint {which_one}")
+            raise UserError(f"{self.name} has no checkpoint {'that is whole' if steps else 'yet'}")
         return found
 
     # --- scores --------------------------------------------------------------------------------------------------
@@ -166,7 +243,12 @@ class Run:
     def scores(self) -> list[Score]:
         path = self.folder / "scores.json"
         stored = _read_json(path) if path.exists() else {}
-        return [Score(name, math.nan if s["value"] is None else s["value"], s["label"]) for name, s in stored.items()]
+        try:
+            return [
+                Score(name, math.nan if s["value"] is None else s["value"], s["label"]) for name, s in stored.items()
+            ]
+        except (TypeError, KeyError):
+            raise UserError(f"{path} cannot be read: {DAMAGED}") from None
 
     # --- one at a time -------------------------------------------------------------------------------------------
 
@@ -176,12 +258,17 @@ class Run:
         with (self.folder / "lock").open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 file.seek(0)
                 raise UserError(f"{self.folder} is being written by process {file.read().strip() or '?'}") from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            except OSError as error:
+                raise UserError(f"{self.folder} cannot be locked: {error.strerror}") from None
+            with naming(self.folder / "lock"):
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
+            for folder, name in ((self.folder.parent, self.name), (self.folder, None), (self.home, None)):
+                clean_up(folder, name)
             yield
 
 
@@ -198,7 +285,7 @@ def open_run(name: str, runs: Path) -> Run:
     """A run by name in `runs`, or by the path of its folder."""
     folder = runs / name if (runs / name).is_dir() else Path(name)
     if not folder.is_dir():
-        names = [run.parent.name for run in runs.glob("*/run.json")]
+        names = [path.parent.name for path in _run_files(runs)]
         hint = did_you_mean(name, names) if names else f"; there are no runs in {runs} yet"
         raise UserError(f"there is no run '{name}'{hint}")
     if not (folder / "run.json").exists():
@@ -213,15 +300,19 @@ def open_run(name: str, runs: Path) -> Run:
         tree, _ = read_tree((folder / "recipe.yaml").read_text("utf-8"), f"{folder}/recipe.yaml")
     except FileNotFoundError:
         raise UserError(f"{folder} is not a whole run: recipe.yaml is missing") from None
+    if not tree:
+        raise UserError(f"{folder}/recipe.yaml cannot be read: it is empty; {DAMAGED}")
     return Run(folder, from_tree(tree, f"{folder}/recipe.yaml"))
 
 
 def all_runs(runs: Path) -> list[Run]:
     """Every readable run in a folder, oldest first."""
     found = []
-    for path in runs.glob("*/run.json"):
+    for path in _run_files(runs):
         try:
-            found.append(open_run(path.parent.name, runs))
+            run = open_run(path.parent.name, runs)
+            run.scores()  # can they be read?
+            found.append(run)
         except UserError as error:
             print(f"passing over {path.parent.name}: {error}", file=sys.stderr)
     return sorted(found, key=lambda run: (run.facts.get("created", ""), run.name))
@@ -252,8 +343,21 @@ def _git_state() -> dict[str, Any] | None:
         return None
 
 
+def _run_files(runs: Path) -> list[Path]:
+    return [path for path in runs.glob("*/run.json") if not path.parent.name.startswith(".")]  # not the half-made ones
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text("utf-8"))
+        found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} cannot be read: {_why(path, error)}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} cannot be read: {DAMAGED}")
+    return found
+
+
+def _why(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    return f"{'it is empty' if path.stat().st_size == 0 else error}; {DAMAGED}"

@@ -1,5 +1,7 @@
 """Before anything of Headway is imported: shapes written in annotations are checked whenever a function is called."""
 
+from pathlib import Path
+
 import jaxtyping
 import pytest
 import torch
@@ -17,3 +19,26 @@ def workshop(tmp_path_factory):
     from tiny import Workshop
 
     return Workshop.open(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An empty hub on this machine, with an empty cache, in the place of the real one."""
+    constants = pytest.importorskip("huggingface_hub.constants", reason="the extra 'hub' is not installed")
+    from hub_server import HubServer
+
+    with HubServer() as server:
+        cache = tmp_path / "hub-cache"
+        # The library reads these variables once, when it is imported; they are set for child processes.
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+        yield server

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway import files
-from headway.files import checksum, write_folder_whole, write_json, write_whole
+from headway.files import checksum, clean_up, remove_folder_whole, write_folder_whole, write_json, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -67,6 +67,75 @@ def test_what_a_killed_process_left_is_not_mistaken_for_content(tmp_path):
     assert names(tmp_path / "f") == ["x"]
 
 
+def test_a_folder_that_must_be_new_does_not_replace_another(tmp_path):
+    write_folder_whole(tmp_path / "f", lambda partial: write_whole(partial / "x", "old"), new=True)
+    with pytest.raises(OSError, match="not empty"):
+        write_folder_whole(tmp_path / "f", lambda partial: write_whole(partial / "x", "new"), new=True)
+    assert (tmp_path / "f" / "x").read_text() == "old"
+    assert names(tmp_path) == ["f"]
+
+
+def test_a_folder_is_removed_whole(tmp_path, monkeypatch):
+    write_folder_whole(tmp_path / "f", lambda partial: write_whole(partial / "x", "1"))
+
+    def stuck(path, **settings):
+        if path.exists():
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+        patch.setattr(files.shutil, "rmtree", stuck)
+        remove_folder_whole(tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+    clean_up(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_an_error_of_writing_names_the_file_and_not_its_passing_name(tmp_path, monkeypatch):
+    for path in (tmp_path / "nowhere" / "a", tmp_path):
+        with pytest.raises((FileNotFoundError, IsADirectoryError)) as caught:
+            write_whole(path, "1")
+        assert caught.value.filename == str(path)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_folder_whole(tmp_path / "f", lambda partial: write_whole(partial / "x", "1"))
+    assert caught.value.filename == str(tmp_path / "f")
+    assert names(tmp_path) == []
+
+
+def test_a_file_system_that_cannot_settle_folders_is_good_enough(tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def only_files(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(22, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(files.os, "fsync", only_files)
+    write_folder_whole(tmp_path / "f", lambda partial: write_whole(partial / "x", "1"))
+    assert (tmp_path / "f" / "x").read_text() == "1"
+
+
+def test_cleaning_up_touches_what_was_left_behind_and_nothing_else(tmp_path):
+    nobody, mine = 2**22 + 1, os.getpid()  # no Linux system gives a process such a number
+    theirs = os.getppid()
+    kept = [".a.partial", ".a.x.partial", f"a.{nobody}.partial", f".a.{theirs}.partial", f".b.{nobody}.partial"]
+    for name in (*kept, f".a.{nobody}.partial", f".a.{mine}.partial"):
+        (tmp_path / name).write_text("")
+    for name in ("old", "new"):
+        (tmp_path / f".{name}.{nobody}.aside").mkdir()
+    (tmp_path / "new").mkdir()
+    clean_up(tmp_path, "a")
+    asides = [f".{name}.{nobody}.aside" for name in ("old", "new")]
+    assert sorted(names(tmp_path)) == sorted([*kept, *asides, "new"])
+    clean_up(tmp_path)
+    assert sorted(names(tmp_path)) == sorted([*kept[:-1], "old", "new"])
+    clean_up(tmp_path / "nowhere")
+
+
 def test_json_is_for_people_too(tmp_path):
     write_json(tmp_path / "a.json", {"name": "Zoë", "n": [1, None]})
     text = (tmp_path / "a.json").read_text("utf-8")
@@ -81,6 +150,5 @@ def test_files_get_the_permissions_that_files_get(tmp_path):
     assert len(modes) == 1
 
 
-def test_a_checksum_is_sha256(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    assert checksum(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
+def test_a_checksum_is_sha256():
+    assert checksum(b"abc") == hashlib.sha256(b"abc").hexdigest()

@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -213,6 +214,35 @@ def test_the_best_checkpoint_is_taken_where_the_recipe_keeps_it(tmp_path):
     assert run.checkpoint().step == 20
     run.save_best(checkpoint(5))
     assert run.checkpoint().step == 5
+
+
+def test_the_bests_that_are_kept_are_the_newest_and_those_of_the_kept_checkpoints(run):
+    for step in (2, 4, 5, 6, 8, 10, 11, 12):
+        if step % 5:
+            run.save_best(checkpoint(step))
+        else:
+            run.save_checkpoint(checkpoint(step))
+    assert sorted(f.name for f in run.home.iterdir()) == [f"best-{step:08d}" for step in (4, 8, 12)] + [
+        f"step-{step:08d}" for step in (5, 10)
+    ]
+    assert run.checkpoint("best").step == 12 and run.checkpoint("best").optimizer == {}
+    run.append_metrics([{"step": step} for step in (4, 5, 6)])
+    assert run.forget_after(5) == 2
+    assert sorted(f.name for f in run.home.iterdir()) == ["best-00000004", "step-00000005"]
+    assert run.checkpoint("best").step == 4
+
+
+def test_a_checkpoint_of_another_recipe_is_not_taken_for_ours(run, tmp_path, capsys):
+    other = Run.create(tmp_path / "runs" / "other", Recipe(seed=4), "cpu")
+    twin = Run.create(tmp_path / "runs" / "twin", Recipe(seed=3), "cpu")
+    for made in (other, twin):
+        made.save_checkpoint(checkpoint(10))
+    shutil.copytree(other.home, run.home, dirs_exist_ok=True)
+    with pytest.raises(UserError, match="no checkpoint that is whole"):
+        run.checkpoint()
+    assert "step-00000010 is not of this run: another recipe's was put in its place" in capsys.readouterr().err
+    shutil.copytree(twin.home, run.home, dirs_exist_ok=True)
+    assert run.checkpoint().step == 10
 
 
 def test_without_checkpoints_the_message_says_what_is_missing(run):

@@ -1,4 +1,4 @@
-"""Where raw text comes from: generators that are part of Headway, a folder of known sets, or the user's own files.
+"""Where raw text comes from: generators that are part of Headway, a folder of known sets, the user's files, or the hub.
 
 Everything here ends in `dict[str, str]`, text by split, with "train" first. Text is UTF-8; a byte-order mark is dropped
 and Windows line ends become "\\n", so the same text gives the same tokens wherever it was saved.
@@ -44,8 +44,9 @@ KNOWN_SETS = {
 }
 
 FILES = "files"
+HUB = "hub"
 
-CORPORA = (*EMBEDDED, *KNOWN_SETS, FILES)
+CORPORA = (*EMBEDDED, *KNOWN_SETS, FILES, HUB)
 """Every valid `source`."""
 
 _SPLIT_OF_STEM = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
@@ -54,14 +55,20 @@ _TEXT_ENDINGS = (".txt", ".txt.gz")
 
 
 def read_splits(source: str, path: str | None, valid_fraction: float) -> Splits:
-    """Text by split name, "train" first. `path` belongs to source 'files', and `valid_fraction` to a single file."""
+    """Text by split name, "train" first. `path` belongs to sources 'files' and 'hub', and `valid_fraction` to text that
+    has no split `valid` of its own."""
     if source not in CORPORA:
         raise UserError(f"there is no corpus called '{source}'{did_you_mean(source, CORPORA)}")
-    if source == FILES:
+    if source in (FILES, HUB):
         if not path:
-            raise UserError("source 'files' needs a path: a text file, or a folder with train.txt and valid.txt")
+            kinds = {FILES: "a text file, or a folder with train.txt and valid.txt", HUB: "owner/name of a dataset"}
+            raise UserError(f"source '{source}' needs a path: {kinds[source]}")
         if not 0 <= valid_fraction < 1:
             raise UserError(f"valid_fraction is {valid_fraction}; it must be at least 0 and below 1")
+        if source == HUB:
+            from headway.data import hub  # where it is used: it stands on this module
+
+            return hub.read_splits(path, valid_fraction)
         return _from_path(Path(path).expanduser(), valid_fraction)
     if path is not None:
         raise UserError(f"corpus '{source}' takes no path (given: '{path}'); to read your own text use source 'files'")
@@ -103,7 +110,7 @@ def _from_path(path: Path, valid_fraction: float) -> Splits:
             raise UserError(f"there is no file or folder '{path}'")
     except PermissionError:
         raise UserError(f"'{path}' may not be read: permission denied") from None
-    return _cut(read_text(path), valid_fraction, path)
+    return hold_out(read_text(path), valid_fraction, path)
 
 
 def _from_folder(folder: Path) -> Splits:
@@ -126,8 +133,8 @@ def _from_folder(folder: Path) -> Splits:
     return {split: read_text(found[split]) for split in in_order}
 
 
-def _cut(text: str, valid_fraction: float, path: Path) -> Splits:
-    """The end of a file is held out, from a line's beginning if that makes it at most half as long again."""
+def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:
+    """The end of a text is held out, from a line's beginning if that makes it at most half as long again."""
     if valid_fraction == 0:
         return {"train": text}
     cut = int(len(text) * (1 - valid_fraction))

@@ -16,11 +16,12 @@ class DataSpec(Spec):
 
     source: str = "python-docs"
     """python-docs (made from the running Python's documentation); wikitext-2, tinyshakespeare or cse256-speeches (from
-    the folder that HEADWAY_DATA names); or files, with a path."""
+    the folder that HEADWAY_DATA names); files, with a path; or hub, with the name of a dataset there as path."""
     path: str | None = None
-    """For source: files. A text file (.gz too), whose end becomes `valid`; or a folder of train, valid, test files."""
+    """For source: files. A text file (.gz too), whose end becomes `valid`; or a folder of train, valid, test files.
+    For source: hub. owner/name[@revision][/folder, file or pattern inside][#column that is the text]."""
     valid_fraction: float = Field(default=0.1, gt=0, lt=1)
-    """How much of the end of a single file becomes `valid`."""
+    """How much of the end of a single file, or of a dataset without a `valid` of its own, becomes `valid`."""
     tokenizer: TokenizerSpec = Char()
     """What a token is: char, word, bpe; or given, with the path of a run's tokenizer.json."""
     segment: int | None = Field(default=None, ge=1)
@@ -33,6 +34,8 @@ class DataSpec(Spec):
             yield Problem(("source",), f"there is no corpus called '{self.source}'{did_you_mean(self.source, CORPORA)}")
         elif self.source == "files" and self.path is None:
             yield Problem(("source", "path"), "source: files needs a path, such as data.path=corpus.txt")
-        elif self.source != "files" and self.path is not None:
-            reason = f"path is only read with source: files, not with {self.source}; set data.source=files"
+        elif self.source == "hub" and self.path is None:
+            yield Problem(("source", "path"), "source: hub needs a path, such as data.path=owner/name")
+        elif self.source not in ("files", "hub") and self.path is not None:
+            reason = f"path is only read with source: files or hub, not with {self.source}; set data.source=files"
             yield Problem(("source", "path"), reason)

@@ -18,6 +18,7 @@ from torch import Tensor
 from headway.data.text import Tokenizer
 from headway.errors import UserError
 from headway.exchange import gpt2, vocabulary
+from headway.exchange.hub import fetch_model
 from headway.experiment import check_names
 from headway.recipe import Recipe, from_tree
 from headway.run import Run, check_new
@@ -39,6 +40,14 @@ class Imported:
     def as_json(self) -> dict[str, Any]:
         counts = {"parameters": self.parameters, "vocabulary": self.vocabulary}
         return {"run": str(self.run.folder), **counts, "notes": list(self.notes)}
+
+
+def located(source: str, name: str | None) -> tuple[Path, str | None]:
+    """The folder of a model given as a path or as `hub:owner/name`, and the name its run is to have."""
+    if not source.startswith("hub:"):
+        return Path(source), name
+    repository = source.removeprefix("hub:")
+    return fetch_model(repository), name or repository.partition("@")[0].rsplit("/", 1)[-1]
 
 
 def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[str] = ()) -> Imported:
@@ -78,11 +87,11 @@ def _make(home: Path, recipe: Recipe, tokenizer: Tokenizer, weights: dict[str, T
     load_weights(model, 0, weights)
     spec = recipe.training.optimizer
     optimizer = spec.build(dict(model.named_parameters()), [spec.learning_rate], [spec.weight_decay])
-    run = Run.create(home, recipe, "cpu")
+    run = Run.create(home, recipe, "cpu", imported_from=origin)
     try:
         run.tokenizer = tokenizer
         run.save_checkpoint(Population(model, optimizer, 1).slice(0, 0))
-        run.note(status="imported", step=0, imported_from=origin)
+        run.note(status="imported", step=0)
     except BaseException:  # half a run folder would only be in the way
         shutil.rmtree(home, ignore_errors=True)
         raise

@@ -38,10 +38,11 @@ class BrokenCheckpointError(UserError):
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     def fill(partial: Path) -> None:
-        # Not by save_file, which hides a full disk in an error of its own.
-        (partial / WEIGHTS).write_bytes(safetensors.torch.save(checkpoint.weights))
-        (partial / OPTIMIZER).write_bytes(safetensors.torch.save(checkpoint.optimizer))
-        sums = {name: checksum(partial / name) for name in (WEIGHTS, OPTIMIZER)}
+        sums = {}
+        for name, tensors in ((WEIGHTS, checkpoint.weights), (OPTIMIZER, checkpoint.optimizer)):
+            content = safetensors.torch.save(tensors)  # not save_file, which hides a full disk in an error of its own
+            (partial / name).write_bytes(content)
+            sums[name] = checksum(content)
         facts = {"step": checkpoint.step, **checkpoint.facts}
         write_json(partial / FACTS, {**facts, "sha256": {**sums, FACTS: _sum_of(facts)}})
 
@@ -52,13 +53,15 @@ def load(folder: Path) -> Checkpoint:
     try:
         facts = json.loads((folder / FACTS).read_text("utf-8"))
         sums = facts.pop("sha256")
-        found = {name: checksum(folder / name) for name in (WEIGHTS, OPTIMIZER)} | {FACTS: _sum_of(facts)}
+        contents = {name: (folder / name).read_bytes() for name in (WEIGHTS, OPTIMIZER)}
+        found = {FACTS: _sum_of(facts)} | {name: checksum(content) for name, content in contents.items()}
         for name in found:
             if found[name] != sums[name]:
                 raise BrokenCheckpointError(f"{folder / name} is not what was saved: its checksum differs")
         step = facts.pop("step")
-        weights, optimizer = (safetensors.torch.load_file(folder / name) for name in (WEIGHTS, OPTIMIZER))
-        return Checkpoint(step, facts, weights, optimizer)
+        if folder.name[-8:].isdigit() and int(folder.name.rpartition("-")[2]) != step:
+            raise BrokenCheckpointError(f"{folder} is not what was saved: it holds step {step}")
+        return Checkpoint(step, facts, *(safetensors.torch.load(content) for content in contents.values()))
     except FileNotFoundError as error:
         raise BrokenCheckpointError(f"{error.filename} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
@@ -85,11 +88,11 @@ def _sum_of(facts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def step_folder(checkpoints: Path, step: int) -> Path:
-    return checkpoints / f"step-{step:08d}"
+def step_folder(checkpoints: Path, step: int, kind: str = "step") -> Path:
+    return checkpoints / f"{kind}-{step:08d}"
 
 
-def saved_steps(checkpoints: Path) -> list[int]:
+def saved_steps(checkpoints: Path, kind: str = "step") -> list[int]:
     """The steps that checkpoints exist for, newest first; whether they are good is seen on loading."""
-    found = [f.name.removeprefix("step-") for f in checkpoints.glob("step-*") if f.is_dir()]
+    found = [f.name.removeprefix(f"{kind}-") for f in checkpoints.glob(f"{kind}-*") if f.is_dir()]
     return sorted((int(step) for step in found if step.isdigit()), reverse=True)

@@ -34,6 +34,8 @@ class Standing:
     best_loss: float | None = None
     best_step: int = 0
     evaluations_since_best: int = 0
+    lines: int = 0
+    """Of metrics, so far."""
     seconds: float = 0.0
 
 

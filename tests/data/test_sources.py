@@ -157,7 +157,9 @@ def test_files_need_a_path_and_others_take_none():
 def test_an_unknown_corpus_gets_the_nearest_name_or_the_list():
     with pytest.raises(UserError, match=r"no corpus called 'wikitext2'; did you mean 'wikitext-2'\?"):
         read_splits("wikitext2", None, 0.1)
-    with pytest.raises(UserError, match="there are: cse256-speeches, files, python-docs, tinyshakespeare, wikitext-2"):
+    with pytest.raises(
+        UserError, match="there are: cse256-speeches, files, hub, python-docs, tinyshakespeare, wikitext-2"
+    ):
         read_splits("qqq", None, 0.1)
 
 
@@ -199,7 +201,7 @@ def test_a_set_without_splits_is_cut_by_its_share(tmp_path: Path, monkeypatch: p
 
 def test_every_known_set_has_train_first():
     assert all(next(iter(known.files)) == "train" for known in KNOWN_SETS.values())
-    assert set(CORPORA) == {*sources.EMBEDDED, *KNOWN_SETS, "files"}
+    assert set(CORPORA) == {*sources.EMBEDDED, *KNOWN_SETS, "files", "hub"}
 
 
 @pytest.mark.data

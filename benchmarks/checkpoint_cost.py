@@ -1,0 +1,94 @@
+"""What saving costs: a checkpoint against the 500 training steps between two of them, at 10 million parameters.
+
+    python -m benchmarks.checkpoint_cost [turns] [device] [folder]
+
+The shape is nanoGPT's character model (6 layers, 6 heads, width 384), with batches of only 4 × 64 tokens on a CPU, so
+that steps are short and saving weighs more than it would; on CUDA with its own 64 × 256. Steps and savings take turns
+in one process. A saving is all of it: copying from the device, serialising, checksums, writing, waiting for the disk,
+removing the oldest. `folder` says on which disk.
+"""
+
+import json
+import platform
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from benchmarks.interleave import take_turns
+from headway.data.batches import Crops
+from headway.models.language_model import LanguageModelSpec
+from headway.nn.attention import AttentionSpec
+from headway.recipe import Recipe
+from headway.run import Run
+from headway.training.checkpoint import WEIGHTS
+from headway.training.population import Population
+from headway.training.setting import choose
+from headway.training.spec import TrainingSpec
+from headway.training.update import Update
+
+EVERY = 500
+VOCABULARY = 65
+
+
+def main(turns: int, device: str, folder: Path | None) -> None:
+    batch, context = (64, 256) if device.startswith("cuda") else (4, 64)
+    spec = LanguageModelSpec(layers=6, width=384, context=context, mixer=AttentionSpec(heads=6))
+    training = TrainingSpec(batch=batch, device=device, evaluate_on=[])
+    setting = choose(training, spec.width)
+    model = spec.build(VOCABULARY, [0], device)
+    optimizer = training.optimizer.build(dict(model.named_parameters()), [1e-3], [0.1])
+    tokens = torch.randint(VOCABULARY, (100_000,), generator=torch.Generator().manual_seed(0)).to(setting.device)
+    sampler = Crops().build(tokens, context, batch, [0])
+    update = Update(model, optimizer, sampler, training, setting, torch.ones(1, dtype=torch.bool, device=device))
+    population = Population(model, optimizer, 1)
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        for _ in range(50 if setting.device.type == "cuda" else 1):
+            update(done, 1.0)
+            done += 1
+        if setting.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    with tempfile.TemporaryDirectory(dir=folder) as home:
+        run = Run.create(Path(home) / "run", Recipe(model=spec, training=training), device)
+        ways = {"step": step, "save": lambda: run.save_checkpoint(population.slice(0, done))}
+        times = take_turns(ways, turns, calls=1)
+        size = sum(f.stat().st_size for f in run.home.glob("*/*.safetensors")) / len(
+            list(run.home.glob(f"*/{WEIGHTS}"))
+        )
+    per_step = 50 if setting.device.type == "cuda" else 1
+    shares = sorted(s / (t / per_step * EVERY) for s, t in zip(times["save"].wall, times["step"].wall, strict=True))
+    quarter = len(shares) // 4
+    print(
+        json.dumps(
+            {
+                "benchmark": f"cost of a checkpoint every {EVERY} steps, {device}",
+                "parameters": sum(p.numel() for p in model.parameters()),
+                "batch": [batch, context],
+                "megabytes": round(size / 1e6, 1),
+                "milliseconds per step": round(times["step"].median / per_step * 1e3, 2),
+                "milliseconds per checkpoint": round(times["save"].median * 1e3, 1),
+                "share of training time": round(statistics.median(shares), 5),
+                "middle half of turns": [round(shares[quarter], 5), round(shares[-1 - quarter], 5)],
+                "turns": turns,
+                "threads": torch.get_num_threads(),
+                "torch": torch.__version__,
+                "processor": platform.processor() or platform.machine(),
+            }
+        ),
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    main(
+        int(words[0]) if words else 15,
+        words[1] if len(words) > 1 else "cpu",
+        Path(words[2]) if len(words) > 2 else None,
+    )

@@ -1,0 +1,209 @@
+"""Processes that die, stop or run out of disk at a chosen moment.
+
+`Forge` is one clean process that has imported everything and forks for every order, so that a real process with a real
+lock costs milliseconds. In the child every call that changes the disk is counted (opening for writing, each write,
+fsync, rename, remove, mkdir), and at the n-th of them something happens: SIGKILL, half-way through if it is a write;
+SIGSTOP; or "no space left on device", from then on.
+"""
+
+import builtins
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+CHANGING = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
+NEEDING_SPACE = ("open", "write", "fsync", "replace", "mkdir")
+CLI = "from headway.cli import main; main()"
+
+
+class Ended(NamedTuple):
+    code: int
+    """The exit code; negative: the signal."""
+    out: str
+    err: str
+    calls: list[str]
+    """What was done to the disk, in order."""
+
+
+class Forge:
+    """Starts processes. Use as a context manager."""
+
+    def __init__(self, home: Path):
+        self.home, self.started = home, 0
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HEADWAY_CACHE": str(home / "cache")},
+        )
+
+    def __enter__(self) -> "Forge":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def start(self, *words: str, at: int = 0, what: str = "kill", code: str = CLI) -> "Child":
+        """A child that runs this code with these words; at the n-th change of the disk (0: never), this happens."""
+        self.started += 1
+        notes = self.home / f"child-{self.started}"
+        notes.mkdir()
+        order = {"code": code, "argv": ["headway", *words], "at": at, "what": what, "notes": str(notes)}
+        return Child(self, self.ask({**order, "cwd": str(self.home)}), notes)
+
+    def run(self, *words: str, **settings: Any) -> Ended:
+        return self.start(*words, **settings).wait()
+
+    def ask(self, order: dict[str, Any]) -> int:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+class Child:
+    def __init__(self, forge: Forge, pid: int, notes: Path):
+        self.forge, self.pid, self.notes = forge, pid, notes
+
+    def wait(self) -> Ended:
+        code = self.forge.ask({"wait": self.pid})
+        out, err = ((self.notes / name).read_text("utf-8") for name in ("out", "err"))
+        return Ended(code, out, err, (self.notes / "calls").read_text().splitlines())
+
+    def wait_until_stopped(self) -> None:
+        assert self.forge.ask({"wait_stopped": self.pid}) == signal.SIGSTOP
+
+    def kill(self) -> Ended:
+        os.kill(self.pid, signal.SIGKILL)
+        return self.wait()
+
+
+# --- inside the forge ------------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    import headway.cli
+    import headway.packing  # noqa: F401  (and with it torch, before the first fork)
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "wait" in order:
+            answer = os.waitstatus_to_exitcode(os.waitpid(order["wait"], 0)[1])
+        elif "wait_stopped" in order:
+            status = os.waitpid(order["wait_stopped"], os.WUNTRACED)[1]
+            answer = os.WSTOPSIG(status) if os.WIFSTOPPED(status) else -1
+        else:
+            answer = os.fork()
+            if not answer:
+                live(order)
+        print(json.dumps(answer), flush=True)
+
+
+def live(order: dict[str, Any]) -> None:
+    """What a child does; it does not come back."""
+    notes = Path(order["notes"])
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(notes / name, os.O_WRONLY | os.O_CREAT), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(order["cwd"])
+    sys.argv = order["argv"]
+    calls = os.open(notes / "calls", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    code = 1
+    try:
+        Fate(order["at"], order["what"], calls).rule()
+        exec(order["code"], {"__name__": "child"})
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class Fate:
+    """Counts the changes of the disk, and lets the n-th be the last."""
+
+    def __init__(self, at: int, what: str, calls: int):
+        self.at, self.what, self.calls, self.count = at, what, calls, 0
+
+    def rule(self) -> None:
+        for name in CHANGING:
+            setattr(os, name, self.counted(name, getattr(os, name)))
+        plain = io.open
+
+        def opened(file: Any, mode: str = "r", *args: Any, **settings: Any) -> Any:
+            if not set(mode) & set("wax+") or not isinstance(file, str | Path):
+                return plain(file, mode, *args, **settings)
+            self.strike("open", file)
+            return Watched(plain(file, mode, *args, **settings), self)
+
+        builtins.open = io.open = opened
+
+    def counted(self, name: str, plain: Callable) -> Callable:
+        def call(*args: Any, **settings: Any) -> Any:
+            self.strike(name, Path(f"/proc/self/fd/{args[0]}").readlink() if name == "fsync" else args[0])
+            return plain(*args, **settings)
+
+        return call
+
+    def strike(self, name: str, where: Any, half: Callable[[], Any] = lambda: None) -> None:
+        self.count += 1
+        os.write(self.calls, f"{name} {where}\n".encode())
+        if not self.at or self.count < self.at:
+            return
+        if self.what == "full":
+            if name in NEEDING_SPACE:
+                half()
+                named = () if name in ("write", "fsync") else (str(where),)  # as the system does
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *named)
+        elif self.count == self.at and self.what == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self.count == self.at:
+            half()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Watched:
+    """A file open for writing."""
+
+    def __init__(self, file: Any, fate: Fate):
+        self.file, self.fate = file, fate
+
+    def write(self, content: Any) -> int:
+        def half() -> None:
+            self.file.write(content[: len(content) // 2])
+            self.file.flush()
+
+        self.fate.strike("write", self.file.name, half)
+        return self.file.write(content)
+
+    def __enter__(self) -> "Watched":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.file.close()
+
+    def __iter__(self) -> Any:
+        return iter(self.file)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+if __name__ == "__main__":
+    serve()
