@@ -17,20 +17,18 @@ import fcntl
 import json
 import math
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from headway import __version__
 from headway.data.text import Tokenizer
+from headway.environment import environment
 from headway.errors import UserError, did_you_mean
 from headway.files import (
     clean_up,
@@ -316,31 +314,6 @@ def all_runs(runs: Path) -> list[Run]:
         except UserError as error:
             print(f"passing over {path.parent.name}: {error}", file=sys.stderr)
     return sorted(found, key=lambda run: (run.facts.get("created", ""), run.name))
-
-
-def environment(device: str) -> dict[str, Any]:
-    """What a reader needs to know to get the same figures."""
-    packages = ("torch", "numpy", "tokenizers", "safetensors", "pydantic")
-    return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processors": os.cpu_count(),
-        "device": device,
-        "versions": {"headway": __version__, **{package: version(package) for package in packages}},
-        "git": _git_state(),
-    }
-
-
-def _git_state() -> dict[str, Any] | None:
-    def ask(*words: str) -> str:
-        answer = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True)
-        return answer.stdout.strip()
-
-    try:
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _run_files(runs: Path) -> list[Path]:
