@@ -11,6 +11,7 @@ order. So a decision that one takes from what only it knows (a clock, a signal, 
 import functools
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -179,6 +180,9 @@ def started() -> Iterator[Processes]:
         yield _current
     finally:
         _current = ALONE
+        # torch's caches of shardings keep the group and its threads alive, and one that lets go of its last tensor only
+        # when the interpreter is already closing aborts the process: leave them a moment.
+        time.sleep(0.1)
         dist.destroy_process_group()
 
 
