@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -289,6 +290,9 @@ def bench(
 
 def main() -> None:
     """Run a verb. A user's mistake is one message and exit code 2; only our own mistakes show a traceback."""
+    # Threads that wait by spinning cost nothing on an idle machine, and a factor of ten where other programs want the
+    # cores too (docs/log.md). To be said before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except EndedElsewhereError:
