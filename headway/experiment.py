@@ -102,9 +102,10 @@ def train(
         )
         if loop.warmup >= loop.total:
             reporter.warn(f"training ends in the warm-up ({loop.warmup:,} steps): the full rate is never reached")
-        for observer in observers:
-            observer.start(members, resume, loop.total, reporter)
-            locks.callback(observer.end)  # however this ends, and before the locks are let go
+        with processes.together():
+            for observer in observers:
+                observer.start(members, resume, loop.total, reporter)
+                locks.callback(observer.end)  # however this ends, and before the locks are let go
         reporter.begin(_title(members, model, corpus, recipe, setting, step), step, loop.total)
         try:
             loop.run()

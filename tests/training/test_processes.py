@@ -135,12 +135,15 @@ def launch(*command: str, world: int = 2, **environment: str) -> list[subprocess
 
 
 def ends(pair: list[subprocess.Popen], seconds: float = 120) -> list[tuple[int, str, str]]:
+    """How each of them ended: its code, and what it said."""
     try:
-        said = [process.communicate(timeout=seconds) for process in pair]
-    finally:
+        for process in pair:
+            process.wait(seconds)
+    except subprocess.TimeoutExpired:
         for process in pair:
             process.kill()
-    return [(process.returncode, *texts) for process, texts in zip(pair, said, strict=True)]
+        pytest.fail("they wait for each other: " + "; ".join(process.communicate()[1] for process in pair))
+    return [(process.returncode, *process.communicate()) for process in pair]
 
 
 @dataclass
