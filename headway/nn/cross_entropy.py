@@ -14,8 +14,8 @@ from torch import Tensor
 
 LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
 """Numbers in one chunk of logits: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
-WORTH_IT = 2**22
-"""Fewer logits than this are computed the plain way, which torch has a kernel for."""
+WORTH_IT = {"cpu": 2**27, "cuda": 2**22}
+"""Fewer logits than this are computed the plain way, which torch has a kernel for: on a CPU, as long as they fit."""
 
 
 def mean_cross_entropy(
@@ -23,7 +23,7 @@ def mean_cross_entropy(
 ) -> Float[Tensor, "R"]:
     """Mean nats per row of predicting `targets` from the logits x Wᵀ."""
     (R, N, _), V = x.shape, weight.shape[1]
-    if R * N * V < WORTH_IT:
+    if WORTH_IT[x.device.type] > R * N * V:
         logits = F.linear(x, weight.squeeze(0)) if R == 1 else x @ weight.mT
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view(R, N).mean(1)
     device = x.device.type
