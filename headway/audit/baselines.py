@@ -79,7 +79,9 @@ def majority(labels: Labels, split: str) -> Baseline:
     """The accuracy of always answering the commonest class of the train split."""
     (answer, _), *_ = Counter(labels["train"]).most_common(1)
     share = labels[split].count(answer) / len(labels[split])
-    label = f"accuracy of always answering '{answer}', the commonest class of train · {split} · n = {len(labels[split]):,}"
+    label = (
+        f"accuracy of always answering '{answer}', the commonest class of train · {split} · n = {len(labels[split]):,}"
+    )
     return Baseline("majority", Score(f"{split}.accuracy", share, label))
 
 

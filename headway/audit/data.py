@@ -119,7 +119,7 @@ def seen_rows_nearly(data: RowSet) -> Outcome:
         long = np.array([row.count(" ") + 1 >= FEWEST_WORDS for row in data.normalised[split]], np.bool_)
         near[split] = (share >= CONTAINED) & long & ~data.alike[split] & ~data.exact[split]
     worst = max(near, key=lambda split: near[split].mean())
-    twin = data.rows["train"][twins[worst][near[worst].argmax()]]
+    twin = data.rows["train"][int(twins[worst][near[worst].argmax()])]
     return _of_shares(data, near, "nearly in train", f" (train has {shortened(twin)})")
 
 
@@ -184,8 +184,8 @@ def conflicting_labels(data: RowSet) -> Outcome:
     """The same text has the same label everywhere.
 
     Texts are compared normalised, over all splits. Of rows that say the same and are labelled differently no classifier
-    can get all right. A share of 0.5 % or more is a warning and of 5 % a failure: by then labels are wrong, or the label
-    depends on something that is not in the text.
+    can get all right. A share of 0.5 % or more is a warning and of 5 % a failure: by then labels are wrong, or the
+    label depends on something that is not in the text.
     """
     _needs_labels(data)
     of_text: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -213,9 +213,10 @@ def class_balance(data: RowSet) -> Outcome:
 
     Fails if there is one class only, or if a class has no row in train: it can never be answered. Warns if a class has
     fewer than 10 rows in train or fewer than 5 in a held-out split (its recall is then a matter of one or two rows), if
-    the commonest class is more than 80 % of a held-out split (accuracy then says little: look at recall by class), or if
-    the classes of a held-out split are differently distributed: more than 10 % of the rows would have to change class,
-    and chance alone would make that of fewer than 1 set in 1000. The number is the commonest class's share in train.
+    the commonest class is more than 80 % of a held-out split (accuracy then says little: look at recall by class), or
+    if the classes of a held-out split are differently distributed: more than 10 % of the rows would have to change
+    class, and chance alone would make that of fewer than 1 set in 1000. The number is the commonest class's share in
+    train.
     """
     _needs_labels(data)
     counts = {split: Counter(labels) for split, labels in data.labels.items() if labels}
@@ -264,9 +265,10 @@ def _moved(train: Counter[str], held: Counter[str], classes: Sequence[str]) -> f
 def metadata_rows(data: RowSet) -> Outcome:
     """No row is markup, an address or JSON among rows that are text.
 
-    Such a row begins with a tag (<title>…, but not a word such as <unk>), is an address and nothing else, or begins like
-    JSON: what is left of the file the text was taken from. It is a warning from 1 % of a split on, for it is learnt
-    like text and never asked for. Where half of the rows or more look like this, it is what the data is, and passes.
+    Such a row begins with a tag (<title>…, but not a word such as <unk>), is an address and nothing else, or begins
+    like JSON: what is left of the file the text was taken from. It is a warning from 1 % of a split on, for it is
+    learnt like text and never asked for. Where half of the rows or more look like this, it is what the data is, and
+    passes.
     """
     found = {split: [row for row in rows if _MARKUP.match(row)] for split, rows in data.rows.items()}
     shares = {split: len(found[split]) / max(len(rows), 1) for split, rows in data.rows.items()}

@@ -60,11 +60,11 @@ def repeated_text(data: TextSet) -> Outcome:
     """Held-out text does not occur in the train split, eight words at a time.
 
     The number is the share of all windows of 8 words of a held-out split that occur in train. Some do in any language:
-    quotations, headings, set phrases. How many is asked of the corpus itself: five pieces of train, each as long as
-    the held-out split or a tenth of train, are compared with the rest of train. (An encyclopedia has 0.4 to 0.8 %,
-    plays none, the documentation of a program 0.4 to 5 %.) More than the highest of these by 2 % of the windows is
-    a warning, by 10 % a failure. So is, as a warning, more than 10 % where train repeats itself as much: the split is not
-    to blame, but the text is. Remove what is repeated from train.
+    quotations, headings, set phrases. How many is asked of the corpus itself: five pieces of train, each as long as the
+    held-out split or a tenth of train, are compared with the rest of train. (An encyclopedia has 0.4 to 0.8 %, plays
+    none, the documentation of a program 0.4 to 5 %.) More than the highest of these by 2 % of the windows is a warning,
+    by 10 % a failure. So is, as a warning, more than 10 % where train repeats itself as much: the split is not to
+    blame, but the text is. Remove what is repeated from train.
     """
     train = _windows(data.words["train"])
     if not len(train):
@@ -80,7 +80,9 @@ def repeated_text(data: TextSet) -> Outcome:
     if not worst:
         raise DoesNotApply(f"the held-out splits have fewer than {WINDOW} words")
     usual = max(_repeated_elsewhere(number, count, piece) for piece in _pieces(data, len(train)))
-    sentence = f"{share:.1%} of the {WINDOW}-word windows of {worst} occur in train; pieces of train have up to {usual:.1%}"
+    sentence = (
+        f"{share:.1%} of the {WINDOW}-word windows of {worst} occur in train; pieces of train have up to {usual:.1%}"
+    )
     if share > 0:
         sentence += f" (such as {data.excerpt(worst, example, WINDOW)})"
     if share > usual + 0.10:
@@ -116,11 +118,11 @@ def split_by_line(data: TextSet) -> Outcome:
     """The held-out text is not made of lines picked from within the documents of the train split.
 
     If every tenth line of a book is held out, names and turns of a page are in train although no line is. Rare words
-    tell: a word that occurs at most 5 times in train and at most 5 times in the held-out split stands, in both, where its
-    document is. If lines were picked in order, it stands at the same part of the way through both splits. The number is
-    how many times more often than by chance rare words meet within 2 % of the way. Splits by document have 0.7 to 2.2
-    (2.2 where documents are sorted by name, so that kin stand together); picked lines 3.3 (plays), 6 to 12 (an
-    encyclopedia), 14 to 19 (documentation). Above 3 it is a warning, above 5 a failure. Hold out whole documents.
+    tell: a word that occurs at most 5 times in train and at most 5 times in the held-out split stands, in both, where
+    its document is. If lines were picked in order, it stands at the same part of the way through both splits. The
+    number is how many times more often than by chance rare words meet within 2 % of the way. Splits by document have
+    0.7 to 2.2 (2.2 where documents are sorted by name, so that kin stand together); picked lines 3.3 (plays), 6 to 12
+    (an encyclopedia), 14 to 19 (documentation). Above 3 it is a warning, above 5 a failure. Hold out whole documents.
 
     What this cannot find: lines that were shuffled before or after the split. No order is left to go by, and held-out
     lines from known documents then look like any others; a corpus of shuffled sentences should be suspected anyway.
@@ -146,7 +148,7 @@ def split_by_line(data: TextSet) -> Outcome:
 
 
 def _rare_meetings(train: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of places where a rare word stands, as shares of the way through the held-out split and through train."""
+    """All pairs of places where a rare word stands, as shares of the way through the held-out split and train."""
     size = int(max(train.max(), held.max())) + 1
     in_train, in_held = np.bincount(train, minlength=size), np.bincount(held, minlength=size)
     rare = (in_train > 0) & (in_train <= RARE) & (in_held > 0) & (in_held <= RARE)
@@ -192,9 +194,9 @@ def out_of_vocabulary(data: TokenSet) -> Outcome:
 
     An unknown word is easy to predict and is not what the text says, so a perplexity on text with many of them looks
     better than it is, and a classifier does not see them. Above 10 % of a split's tokens is a warning, above 30 % a
-    failure. (WikiText-2, whose rare words come as <unk>, has 5 to 6 %.) It is a warning, too, where a held-out split has
-    more than 1 % and train has none: the model never saw the token, and what it predicts for it is an accident of the
-    initial weights. Use byte pairs; or a smaller vocabulary, whose unknown words are in train as well.
+    failure. (WikiText-2, whose rare words come as <unk>, has 5 to 6 %.) It is a warning, too, where a held-out split
+    has more than 1 % and train has none: the model never saw the token, and what it predicts for it is an accident of
+    the initial weights. Use byte pairs; or a smaller vocabulary, whose unknown words are in train as well.
     """
     if data.unknown is None:
         raise DoesNotApply("the vocabulary has a token for every text")
@@ -213,10 +215,10 @@ def out_of_vocabulary(data: TokenSet) -> Outcome:
 def vocabulary_from_train(data: TokenSet) -> Outcome:
     """The vocabulary was made from the train split alone.
 
-    A word that train does not have can be in the vocabulary only if somebody looked elsewhere. A vocabulary that was made
-    from all splits has words that are in held-out splits and not in train, and no others that train lacks. One that
-    was made for other text (GPT-2's, say) lacks most of these, and has many that are nowhere: that is no leak. So the
-    audit fails if there are tokens which only held-out splits have, and they are more than half of those that train
+    A word that train does not have can be in the vocabulary only if somebody looked elsewhere. A vocabulary that was
+    made from all splits has words that are in held-out splits and not in train, and no others that train lacks. One
+    that was made for other text (GPT-2's, say) lacks most of these, and has many that are nowhere: that is no leak. So
+    the audit fails if there are tokens which only held-out splits have, and they are more than half of those that train
     lacks. Three or fewer are passed over (byte pairs may have a stray one). Learn the vocabulary on train.
     """
     held = [split for split in data.counts if split != "train"]
