@@ -29,9 +29,9 @@ FAR_TOO_MANY = 0.05
 
 _WORD = re.compile(r"\w+")
 _SPECIAL = "unk|pad|eos|bos|sos|sep|cls|mask|num|eot|s"
-_MARKUP = re.compile(rf"""\s*(?: <(?!/?(?:{_SPECIAL})>)[/!?]?[a-zA-Z][^<>]*>   # a tag, but no word such as <unk>
-                            | (?:https?://|www\.)\S+\s*$                      # an address and nothing else
-                            | [\[{{]\s*\{{?\s*"[^"]*"\s*:                     # JSON
+_MARKUP = re.compile(rf"""\s*(?: <(?!/?(?:{_SPECIAL})>)(?:!--|[/!?]?[a-z])[^<>]*>  # a tag, but no word such as <unk>
+                            | (?:https?://|www\.)\S+\s*$                         # an address and nothing else
+                            | [\[{{]\s*\{{?\s*"[^"]*"\s*:                        # JSON
                             )""", re.VERBOSE | re.IGNORECASE)  # fmt: skip
 
 

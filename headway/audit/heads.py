@@ -34,11 +34,8 @@ def collapsed_heads(heads: HeadEntropies) -> Outcome:
         alike[(np.ptp(shares, axis=1) < 1e-3).all(-1)] = True
     dead = pointed | even | alike
     share = float(dead.mean())
-    kinds = {
-        "look at one token always": pointed,
-        "look at all alike": even,
-        "all do the same": alike & ~even & ~pointed,
-    }
+    same = alike & ~even & ~pointed
+    kinds = {"look at one token always": pointed, "look at all alike": even, "do what their neighbours do": same}
     parts = [f"{int(which.sum())} {kind}" for kind, which in kinds.items() if which.any()]
     if not parts:
         return passed(share, f"none of the {dead.size} heads is collapsed")

@@ -66,12 +66,12 @@ def repeated_text(data: TextSet) -> Outcome:
     by 10 % a failure. So is, as a warning, more than 10 % where train repeats itself as much: the split is not to
     blame, but the text is. Remove what is repeated from train.
     """
-    train = _windows(data.words["train"])
+    held_out, train = data.held_out, _windows(data.words["train"])
     if not len(train):
         raise DoesNotApply(f"train has fewer than {WINDOW} words")
     known, number, count = np.unique(train, return_inverse=True, return_counts=True)
     worst, share, example = "", -1.0, 0
-    for split in data.held_out:
+    for split in held_out:
         found = _windows(data.words[split])
         place = np.minimum(np.searchsorted(known, found), len(known) - 1)
         repeated = known[place] == found

@@ -83,6 +83,8 @@ def did_it_train(course: Course) -> Outcome:
         sentence += "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
     elif course.parts[-1] < 0.8 * course.chance:
         sentence = sentence.replace("it failed to train", "it learnt train by heart and nothing else")
+    elif len(course.parts) >= 3 and course.parts[-1] < 0.99 * course.parts[-len(course.parts) // 3]:
+        sentence += "; the train loss was still falling: too few steps, or too low a rate"
     return failed(below, sentence)
 
 
@@ -97,10 +99,10 @@ def learning_rate_too_high(course: Course) -> Outcome:
     from that median and by 10 % of it, or whose gradient is more than 3 times as long as the median around it. Jumps at
     one in a hundred steps (three at least, after the first tenth of the training) are a warning. So is a gradient that
     is cut at 95 % of the steps, to less than a fifth in the middle: then training.clip, and not the rate, decides how
-    far a step goes. So is a loss that does not fall while the rate is above 70 % of its highest, and falls by 2 %
-    afterwards. (A good run of a small model has no jumps; half of its gradients may be cut, to two thirds.) Lower the
-    learning rate by a factor of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too high by so
-    little that training is merely slower. Only a second rate tells.
+    far a step goes. So is a loss that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls
+    by 2 % afterwards. (A good run of a small model has no jumps; half of its gradients may be cut, to two thirds.)
+    Lower the learning rate by a factor of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too
+    high by so little that training is merely slower. Only a second rate tells.
     """
     _needs(course, FEWEST_STEPS)
     settled = course.share_of_steps(0.1)
@@ -129,7 +131,7 @@ def _waits_for_a_lower_rate(course: Course) -> str:
     if len(high) < FEWEST_STEPS or high[-1] > 0.9 * len(course.rates):
         return ""
     early, late = (float(np.median(part)) for part in np.array_split(course.losses[high], 2))
-    if late < early or course.last > 0.98 * late:
+    if late < 0.995 * early or course.last > 0.98 * late:
         return ""
     return f"at its highest the loss went from {early:.3g} to {late:.3g}, and fell to {course.last:.3g} only afterwards"
 
