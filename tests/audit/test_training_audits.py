@@ -19,7 +19,6 @@ from headway.audit.training import (
     underfitted,
 )
 
-RNG = np.random.default_rng(0)
 STEPS = np.arange(1, 1001)
 
 
@@ -30,7 +29,7 @@ def lines(losses, valid=None, every=100, norms=None, rates=None, noise=0.05):
     norms = np.full(count, 0.5) if norms is None else norms
     rates = 1e-3 * (0.55 + 0.45 * np.cos(np.pi * np.arange(count) / count)) if rates is None else rates
     made = []
-    for k, loss in enumerate(losses + noise * RNG.normal(size=count)):
+    for k, loss in enumerate(losses + noise * np.random.default_rng(0).normal(size=count)):
         made.append({"step": k + 1, "loss": loss, "norm": float(norms[k]), "rate": float(rates[k])})
         if valid is not None and (k + 1) % every == 0:
             made.append({"step": k + 1, "scores": {"valid.loss": float(valid[k]), "valid.perplexity": 1.0}})
@@ -213,7 +212,7 @@ def test_selection_on_test(facts, verdict):
 
 
 def test_collapsed_heads():
-    alive = RNG.uniform(0.2, 0.8, size=(4, 4, 5))
+    alive = np.random.default_rng(0).uniform(0.2, 0.8, size=(4, 4, 5))
     assert collapsed_heads.check(HeadEntropies(alive)).verdict == "pass"
     one = alive.copy()
     one[2, 1] = 0.001
