@@ -29,7 +29,9 @@ class Course:
     scored: float | None = None
     """The loss on the whole of the held-out split, after training; the baselines are on the same tokens."""
     chance: float | None = None
-    """Nats of what looks at nothing: the unigram model, or the frequency of the classes."""
+    """Nats of what looks at nothing: the unigram model, or the entropy of the classes."""
+    chance_is: str = "token frequencies"
+    """What that is, for sentences; "class frequencies" for a classifier."""
     counting: float | None = None
     """Nats of the 5-gram model."""
     clip: float | None = None

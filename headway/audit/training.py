@@ -75,7 +75,7 @@ def did_it_train(course: Course) -> Outcome:
         sentence = f"the train loss went from {course.first:.3g} to {course.last:.3g}"
         return passed(share, sentence) if share >= 0.1 else failed(share, f"it failed to train: {sentence}")
     below = 1 - reached / course.chance
-    sentence = f"the loss ended at {reached:.3g}; token frequencies alone give {course.chance:.3g}"
+    sentence = f"the loss ended at {reached:.3g}; {course.chance_is} alone give {course.chance:.3g}"
     if below > LITTLE:
         return passed(below, sentence)
     sentence = f"it failed to train: {sentence}"
@@ -145,7 +145,9 @@ def _spikes(losses: np.ndarray) -> np.ndarray:
 def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
     """The median of the values around each."""
     half = min(width, len(values)) // 2
-    return np.median(np.lib.stride_tricks.sliding_window_view(np.pad(values, half, mode="edge"), 2 * half + 1), axis=1)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(values, half, mode="edge"), 2 * half + 1)
+    some = range(0, len(values), 10_000)  # not all at once: a million steps would take 400 MB
+    return np.concatenate([np.median(around[first : first + 10_000], axis=1) for first in some])
 
 
 @audit("training")
@@ -218,7 +220,7 @@ def underfitted(course: Course) -> Outcome:
         raise DoesNotApply("there is no 5-gram baseline to measure it by")
     way = (course.chance - course.reached) / (course.chance - course.counting)
     sentence = (
-        f"{way:.0%} of the way from token frequencies ({course.chance:.3g}) to a 5-gram model ({course.counting:.3g}): "
+        f"{way:.0%} of the way from {course.chance_is} ({course.chance:.3g}) to 5-grams ({course.counting:.3g}): "
         f"train {course.last:.3g}, held out {course.reached:.3g}"
     )
     close = course.reached < 1.05 * course.last

@@ -16,7 +16,7 @@ from headway.audit.data import ROW_AUDITS, RowSet
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
 from headway.audit.training import TRAINING_AUDITS
 from headway.data import sources
-from headway.data.text import Bpe, Char, Word
+from headway.data.text import Bpe, Word
 from headway.experiment import train
 
 # --- text --------------------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ def alarms(report: Report) -> dict[str, str]:
     return {finding.audit: finding.verdict for finding in report.findings if finding.verdict != "pass"}
 
 
-def tokens(texts: dict[str, str], vocabulary_of: str, spec: Char | Word | Bpe) -> TokenSet:
+def tokens(texts: dict[str, str], vocabulary_of: str, spec: Word | Bpe) -> TokenSet:
     tokenizer = spec.learn(vocabulary_of)
     ids = {split: tokenizer.encode(text).ids for split, text in texts.items()}
     return TokenSet(ids, tokenizer.size, tokenizer.unknown, tokenizer.pieces)
@@ -39,7 +39,6 @@ def tokens(texts: dict[str, str], vocabulary_of: str, spec: Char | Word | Bpe) -
 
 def test_clean_documentation_raises_no_alarm(docs):
     assert alarms(run_audits(TEXT_AUDITS, TextSet(docs))) == {}
-    assert alarms(run_audits(TOKEN_AUDITS, tokens(docs, docs["train"], Char()))) == {}
     part = {**docs, "train": docs["train"][:300_000]}
     assert alarms(run_audits(TOKEN_AUDITS, tokens(part, part["train"], Bpe(size=1000)))) == {}
 
