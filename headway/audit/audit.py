@@ -1,0 +1,170 @@
+"""An audit is one check with a name; a finding is what it found: a verdict, the number it rests on, and a sentence.
+
+A check is a function of what it is about (a model, a corpus, a run), and its docstring is its documentation: the first
+line says what is asked, the rest what is done, why the threshold is where it is, and what to do when it fails.
+`headway audit --explain NAME` prints it.
+
+    @audit("model")
+    def causality(exam: Exam) -> Outcome:
+        '''No output depends on a later token.
+
+        Tokens after a position are exchanged …
+        '''
+        if not exam.is_causal:
+            raise DoesNotApply("an encoder may look ahead")
+        …
+        return failed(change, f"changing later tokens moved earlier outputs by {change:.2g} of their spread")
+
+A check that does not apply is not run: it raises `DoesNotApply` with the reason, and the report lists it apart.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from headway.errors import UserError, did_you_mean
+from headway.files import write_json
+
+Verdict = Literal["pass", "warn", "fail"]
+Subject = Literal["model", "data", "baselines", "training"]
+FILE = "audit.json"
+
+
+class Outcome(NamedTuple):
+    """What a check gives; made by `passed`, `warned` and `failed`."""
+
+    verdict: Verdict
+    value: float | None
+    sentence: str
+
+
+def passed(value: float | None, sentence: str) -> Outcome:
+    return Outcome("pass", value, sentence)
+
+
+def warned(value: float | None, sentence: str) -> Outcome:
+    return Outcome("warn", value, sentence)
+
+
+def failed(value: float | None, sentence: str) -> Outcome:
+    return Outcome("fail", value, sentence)
+
+
+class DoesNotApply(Exception):  # noqa: N818 (no error: there is nothing to check)
+    """Raised by a check that has nothing to say about what it was given, with the reason."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one audit."""
+
+    audit: str
+    """The name of the check."""
+    verdict: Verdict
+    value: float | None
+    """The number the verdict rests on; None where there is none, or where it is not finite."""
+    sentence: str
+    """One sentence with that number, in plain words."""
+    seconds: float = 0.0
+    """What the check took."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a set of audits found, in the order they were run."""
+
+    findings: tuple[Finding, ...] = ()
+    not_run: dict[str, str] = field(default_factory=dict)
+    """Audits that do not apply, and why."""
+
+    def __add__(self, other: "Report") -> "Report":
+        return Report(self.findings + other.findings, {**self.not_run, **other.not_run})
+
+    @property
+    def failures(self) -> list[Finding]:
+        return [f for f in self.findings if f.verdict == "fail"]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        return [f for f in self.findings if f.verdict == "warn"]
+
+    def finding(self, name: str) -> Finding | None:
+        return next((f for f in self.findings if f.audit == name), None)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One check."""
+
+    name: str
+    subject: Subject
+    about: str
+    """One line: what is asked."""
+    explanation: str
+    """What is done, why the threshold is where it is, and what to do when it fails."""
+    check: Callable[[Any], Outcome]
+
+    def run(self, given: Any) -> Report:
+        """The one finding, or the one reason why there is none."""
+        began = time.perf_counter()
+        try:
+            outcome = self.check(given)
+        except DoesNotApply as reason:
+            return Report(not_run={self.name: str(reason)})
+        except Exception as error:  # a check that breaks must not take the run it checks with it
+            outcome = failed(None, f"the check could not be carried out: {type(error).__name__}: {_first_line(error)}")
+        value = outcome.value if outcome.value is not None and math.isfinite(outcome.value) else None
+        seconds = round(time.perf_counter() - began, 3)
+        return Report((Finding(self.name, outcome.verdict, value, outcome.sentence, seconds),))
+
+
+def audit(subject: Subject) -> Callable[[Callable[[Any], Outcome]], Audit]:
+    """Make an audit of a check. The function's name is the audit's, its docstring the audit's documentation."""
+
+    def made(check: Callable[[Any], Outcome]) -> Audit:
+        about, _, explanation = cleandoc(check.__doc__ or "").partition("\n\n")
+        return Audit(check.__name__.replace("_", "-"), subject, about.replace("\n", " "), explanation, check)
+
+    return made
+
+
+def run_audits(audits: Iterable[Audit], given: Any) -> Report:
+    """All of these checks of one thing."""
+    report = Report()
+    for one in audits:
+        report += one.run(given)
+    return report
+
+
+def find_audit(name: str, audits: Sequence[Audit]) -> Audit:
+    """The audit of that name."""
+    found = next((one for one in audits if one.name == name), None)
+    if found is None:
+        raise UserError(f"there is no audit '{name}'{did_you_mean(name, [one.name for one in audits])}")
+    return found
+
+
+def write_report(folder: Path, report: Report) -> None:
+    """As `audit.json`, whole."""
+    write_json(folder / FILE, {"findings": [asdict(f) for f in report.findings], "not_run": report.not_run})
+
+
+def read_report(folder: Path) -> Report | None:
+    """What `audit.json` holds; None where there is none yet."""
+    path = folder / FILE
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+        return Report(tuple(Finding(**one) for one in stored["findings"]), dict(stored["not_run"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} cannot be read: {_first_line(error)}; remove it, and audit again") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or ["no more is known"])[0]

@@ -1,0 +1,196 @@
+"""What a cheap method gets on the same split: the numbers every score is set beside.
+
+For a language model: the frequency of each token (unigram), and counted contexts of up to four tokens (5-gram), on the
+model's own tokens, the same ones scored, and with no more context than the model had. For a classifier: the commonest
+class, and logistic regression on words and pairs of words. Each takes seconds and has nothing to tune.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from headway.audit import ngram
+from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.scoring.perplexity import windows
+from headway.scoring.score import Score
+
+ORDER = 5
+MOST_TOKENS = 5_000_000  # counting takes a second a million; beyond this, a stated beginning of the train split
+
+Rows = dict[str, list[str]]
+Labels = dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What one cheap method got."""
+
+    method: str
+    """unigram, 5-gram, majority, bag of words."""
+    score: Score
+
+
+def beside(baselines: Sequence[Baseline], this_model: float) -> str:
+    """`unigram 911.7 · 5-gram 217.8 · this model 113.5`."""
+    numbers = [*((b.method, b.score.value) for b in baselines), ("this model", this_model)]
+    return " · ".join(f"{name} {value:.4g}" for name, value in numbers)
+
+
+# --- language models ---------------------------------------------------------------------------------------------
+
+
+def language_baselines(
+    ids: dict[str, np.ndarray], splits: Sequence[str], vocabulary: int, segment: int, stride: int, token_kind: str
+) -> dict[str, list[Baseline]]:
+    """Unigram and 5-gram perplexity of each of these splits, fitted on `train`."""
+    train = ids["train"][:MOST_TOKENS]
+    fitted = f"fitted on {len(train):,} train tokens"
+    if len(train) < len(ids["train"]):
+        fitted = f"fitted on the first {len(train):,} of {len(ids['train']):,} train tokens"
+    found: dict[str, list[Baseline]] = {split: [] for split in splits}
+    for method, order in (("unigram", 1), (f"{ORDER}-gram", ORDER)):
+        model = ngram.fit(train, vocabulary, order)
+        for split in splits:
+            context = context_lengths(len(ids[split]), segment, stride)
+            nats = float(model.losses(ids[split], context).mean())
+            how = f"{split} · {len(context):,} tokens · segment {segment}, stride {stride}, no state carried"
+            label = f"perplexity per token ({token_kind}) of a {method} model, {fitted} · {how}"
+            found[split].append(Baseline(method, Score(f"{split}.perplexity", math.exp(nats), label)))
+    return found
+
+
+def context_lengths(tokens: int, segment: int, stride: int) -> np.ndarray:
+    """How many tokens a model sees before each token but the first, when it reads in windows as `scoring` does."""
+    length, places = windows(tokens, segment, stride)
+    found = np.empty(tokens - 1, np.int64)
+    for window in places:
+        found[window.start + window.first : window.start + length] = np.arange(window.first + 1, length + 1)
+    return found
+
+
+# --- classifiers -------------------------------------------------------------------------------------------------
+
+
+def majority(labels: Labels, split: str) -> Baseline:
+    """The accuracy of always answering the commonest class of the train split."""
+    (answer, _), *_ = Counter(labels["train"]).most_common(1)
+    share = labels[split].count(answer) / len(labels[split])
+    label = (
+        f"accuracy of always answering '{answer}', the commonest class of train · {split} · n = {len(labels[split]):,}"
+    )
+    return Baseline("majority", Score(f"{split}.accuracy", share, label))
+
+
+def bag_of_words(rows: Rows, labels: Labels, splits: Sequence[str]) -> dict[str, list[Baseline]]:
+    """Logistic regression on words and pairs of words (TF-IDF): accuracy of each split as given, and where some of its
+    rows are in the train split, on those seen and those unseen apart."""
+    import warnings
+
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    if len(set(labels["train"])) < 2:
+        raise DoesNotApply("the train split has one class only")
+    features = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+")
+    try:
+        counts = features.fit_transform(rows["train"])
+    except ValueError:  # an empty vocabulary
+        raise DoesNotApply("the rows of the train split have no words in them") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a baseline that is not quite there is one all the same
+        classifier = LogisticRegression(C=10, max_iter=300).fit(counts, labels["train"])
+    in_train = set(rows["train"])
+    found = {}
+    for split in splits:
+        right = classifier.predict(features.transform(rows[split])) == np.array(labels[split])
+        seen = np.array([row in in_train for row in rows[split]], dtype=np.bool_)
+        parts = {"accuracy": np.ones_like(seen)}
+        if 0 < seen.sum() < len(seen):
+            parts |= {"accuracy_seen": seen, "accuracy_unseen": ~seen}
+        found[split] = [
+            Baseline("bag of words", Score(f"{split}.{name}", float(right[part].mean()), _bag_label(split, name, part)))
+            for name, part in parts.items()
+        ]
+    return found
+
+
+def _bag_label(split: str, name: str, part: np.ndarray) -> str:
+    which = {"accuracy": "", "accuracy_seen": " rows seen in train", "accuracy_unseen": " rows not in train"}[name]
+    how = "logistic regression on words and pairs of words (TF-IDF, C = 10)"
+    return f"accuracy of {how} · {split}{which} · n = {int(part.sum()):,}"
+
+
+# --- the audits --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model's score and what cheap methods got for the same quantity of the same split."""
+
+    score: Score
+    baselines: Sequence[Baseline]
+    n: int
+    """How many tokens or rows the score is a mean over."""
+
+    @property
+    def better(self) -> Literal["lower", "higher"]:
+        return "lower" if "perplexity" in self.score.name else "higher"
+
+    def of(self, *methods: str) -> Baseline:
+        """The baseline by one of these methods."""
+        found = next((b for b in self.baselines if b.method in methods), None)
+        if found is None:
+            raise DoesNotApply(f"there is no {' or '.join(methods)} baseline for {self.score.name}")
+        return found
+
+    def noise(self, accuracy: float) -> float:
+        """Half of the 95 % interval of an accuracy on n rows; token losses are so many that theirs is nothing."""
+        return 1.96 * math.sqrt(max(accuracy * (1 - accuracy), 0.25 / self.n) / self.n)
+
+
+@audit("baselines")
+def beats_chance(given: Comparison) -> Outcome:
+    """The score is better than what needs no model: token frequencies, or the commonest class.
+
+    A language model that is no better than a unigram model ignores its context, and a classifier no better than the
+    commonest class ignores its input: it has learnt nothing but how frequent the answers are. An accuracy must be above
+    the majority's by more than half of its own 95 % interval, 1.96 · sqrt(p (1 - p) / n), else the difference may be
+    chance (a warning). A perplexity is a mean over so many tokens that no margin is needed; within 5 % of the unigram
+    is a warning, for a context that is of any use gains far more.
+    If it fails, look at the training audits first: the model has most likely not been trained.
+    """
+    base, value = given.of("unigram", "majority"), given.score.value
+    beaten = f"{given.score.name} {value:.4g} against {base.score.value:.4g} ({base.method})"
+    if not math.isfinite(value):
+        return failed(value, f"{given.score.name} is not a finite number; {base.method}: {base.score.value:.4g}")
+    if given.better == "lower":
+        gain, margin = base.score.value / value - 1, 0.05
+    else:
+        gain, margin = value - base.score.value, given.noise(base.score.value)
+    if gain <= 0:
+        return failed(gain, f"no better than a method that looks at nothing: {beaten}")
+    if gain < margin:
+        return warned(gain, f"hardly to be told from a method that looks at nothing: {beaten}, n = {given.n:,}")
+    return passed(gain, beaten)
+
+
+@audit("baselines")
+def beats_counting(given: Comparison) -> Outcome:
+    """The score is better than what counting gives: a 5-gram model, or a bag of words.
+
+    These take seconds and have nothing to tune. A model that does not reach them has not earned its architecture, and
+    a comparison of two such models compares how badly they were trained. It is a warning and no failure, since on very
+    little data counting is hard to beat. Train for longer, with more data, or with a better learning rate; or say so.
+    """
+    base, value = given.of(f"{ORDER}-gram", "bag of words"), given.score.value
+    gain = base.score.value / value - 1 if given.better == "lower" else value - base.score.value
+    beaten = f"{given.score.name} {value:.4g} against {base.score.value:.4g} ({base.method})"
+    return passed(gain, beaten) if gain > 0 else warned(gain, f"a method of seconds does as well or better: {beaten}")
+
+
+BASELINE_AUDITS: list[Audit] = [beats_chance, beats_counting]

@@ -1,0 +1,107 @@
+"""The course of one training: its losses, rates and evaluations, as a run's metrics.jsonl tells them.
+
+Losses of single batches jump, so nothing is ever read off a single one: `parts` are medians over equal stretches of the
+training, which neither one odd batch nor a spike can move.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+PARTS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    steps: np.ndarray
+    losses: np.ndarray
+    """Of each step's batch."""
+    norms: np.ndarray
+    """Of each step's gradient, before it was clipped."""
+    rates: np.ndarray
+    evaluations: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    """By split: at which steps it was scored, and the losses."""
+    ended: str | None = None
+    """Why training ended before its time."""
+    scored: float | None = None
+    """The loss on the whole of the held-out split, after training; the baselines are on the same tokens."""
+    chance: float | None = None
+    """Nats of what looks at nothing: the unigram model, or the entropy of the classes."""
+    chance_is: str = "token frequencies"
+    """What that is, for sentences; "class frequencies" for a classifier."""
+    counting: float | None = None
+    """Nats of the 5-gram model."""
+    clip: float | None = None
+    evaluate_on: Sequence[str] = ()
+    """The first is what `best` and `patience` go by."""
+    selects: Sequence[str] = ()
+    """What goes by the first split of evaluate_on: keep_best, patience."""
+    post_norm: bool = False
+    warmup: int = 0
+    """Steps."""
+
+    @classmethod
+    def of(cls, metrics: Iterable[Mapping[str, Any]], **facts: Any) -> "Course":
+        """From the lines of metrics.jsonl; `facts` are the fields above from `scored` on."""
+        taken = _Lines()
+        for line in metrics:
+            taken.add(line)
+        steps = {split: np.array(where) for split, where in taken.where.items()}
+        evaluations = {split: (steps[split], np.array(taken.scores[split], float)) for split in steps}
+        rows = np.array(taken.steps, float).reshape(-1, 4)
+        return cls(rows[:, 0].astype(int), *rows.T[1:], evaluations=evaluations, ended=taken.ended, **facts)
+
+    @cached_property
+    def parts(self) -> np.ndarray:
+        """Medians of the losses over at most 30 equal stretches of the training, in order."""
+        return np.array([np.median(part) for part in np.array_split(self.losses, min(PARTS, len(self.losses)))])
+
+    @property
+    def first(self) -> float:
+        """The loss at the very beginning: a stretch's median would have learnt already."""
+        return float(np.median(self.losses[:3]))
+
+    @property
+    def last(self) -> float:
+        """The train loss at the end."""
+        return float(np.median(self.parts[-3:]))
+
+    @property
+    def held_out(self) -> str | None:
+        """The split that stands for new text: valid if it was scored, else another that is not train."""
+        others = [split for split in self.evaluations if split != "train"]
+        return "valid" if "valid" in others else next(iter(others), None)
+
+    @property
+    def reached(self) -> float:
+        """The loss at the end: of held-out text, if it was scored, else of train."""
+        if self.scored is not None:
+            return self.scored
+        return float(self.evaluations[self.held_out][1][-1]) if self.held_out else self.last
+
+    def share_of_steps(self, from_: float) -> np.ndarray:
+        """Which steps come after this share of the training."""
+        return np.arange(len(self.steps)) >= from_ * len(self.steps)
+
+
+@dataclass
+class _Lines:
+    """The lines of metrics.jsonl, sorted by what they are."""
+
+    steps: list[tuple[float, float, float, float]] = field(default_factory=list)
+    where: dict[str, list[int]] = field(default_factory=dict)
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    ended: str | None = None
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        if "loss" in line:
+            self.steps.append((line["step"], line["loss"], line["norm"], line["rate"]))
+        for name, value in line.get("scores", {}).items():
+            split, _, quantity = name.partition(".")
+            if quantity == "loss" and value is not None:
+                self.where.setdefault(split, []).append(line["step"])
+                self.scores.setdefault(split, []).append(value)
+        self.ended = line.get("ended", self.ended)

@@ -1,0 +1,313 @@
+"""Audits of a training: did it train at all, and what kept it from doing better?
+
+They are asked in order, and a later one is silent where an earlier one is the reason: a model that has not trained is
+neither over- nor underfitted. Thresholds were set on real runs, good and spoilt ones; the docstrings give them.
+"""
+
+import math
+
+import numpy as np
+
+from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.course import Course
+
+LITTLE = 0.02
+FEWEST_STEPS = 30
+
+
+# --- did it train ------------------------------------------------------------------------------------------------
+
+
+@audit("training")
+def learning_rate_zero(course: Course) -> Outcome:
+    """The learning rate is not zero, nor as good as zero.
+
+    Fails if the rate was zero at every step; or if it was below 1e-6 throughout and the train loss fell by less than 2
+    %. (A rate of 1e-5 still takes a small model a quarter of the way down.) Look at training.optimizer.learning_rate,
+    and for a warm-up that is longer than the training.
+    """
+    _needs(course, 1)
+    highest = float(course.rates.max())
+    if highest == 0:
+        return failed(0.0, "the learning rate was zero at every step: nothing was trained")
+    if highest < 1e-6 and course.first - course.last < LITTLE * course.first:
+        return failed(highest, f"the learning rate was {highest:.1g} at most, and the loss has not moved")
+    return passed(highest, f"the learning rate was {highest:.3g} at most")
+
+
+@audit("training")
+def diverged(course: Course) -> Outcome:
+    """The loss stayed a finite number, and did not climb back to where it came from.
+
+    Fails if the training ended because a loss or a gradient was no longer finite; or if at the end the train loss had
+    given back more than half of what it had gained (medians over a thirtieth of the training each, so a spike does not
+    count), or lies above where it began by more than 5 %. Lower the learning rate, or lengthen the warm-up.
+    """
+    if course.ended and "diverged" in course.ended:
+        return failed(None, course.ended)
+    _needs(course, FEWEST_STEPS)
+    lowest = float(course.parts.min())
+    gained, given_back = course.first - lowest, course.last - lowest
+    sentence = (
+        f"the train loss began at {course.first:.3g}, was {lowest:.3g} at its lowest, and ended at {course.last:.3g}"
+    )
+    if course.last > 1.05 * course.first:
+        return failed(course.last - course.first, f"{sentence}: it ended above where it began")
+    if given_back > gained / 2 and given_back > LITTLE * lowest:
+        return failed(given_back, f"{sentence}: more than half of the gain was lost again")
+    return passed(given_back, sentence)
+
+
+@audit("training")
+def did_it_train(course: Course) -> Outcome:
+    """The loss fell well below what looks at nothing: token frequencies, or the frequency of the classes.
+
+    A model reaches the unigram loss (for a classifier, the entropy of the classes) by its output bias alone. Fails if
+    the loss at the end (held-out if it was scored, else train) is not below it by more than 2 %, or, where it is not
+    known, if the train loss fell by less than 10 % of where it began. Such a model has failed to train, whatever else
+    its curves look like: it did not overfit, and it needs no regularisation. Usual causes: a learning rate that is too
+    high or too low by factors, post-norm without a warm-up, labels that do not belong to the inputs.
+    """
+    _needs(course, 1)
+    reached, fell = course.reached, course.first - course.last
+    if course.chance is None:
+        share = fell / course.first
+        sentence = f"the train loss went from {course.first:.3g} to {course.last:.3g}"
+        return passed(share, sentence) if share >= 0.1 else failed(share, f"it failed to train: {sentence}")
+    below = 1 - reached / course.chance
+    sentence = f"the loss ended at {reached:.3g}; {course.chance_is} alone give {course.chance:.3g}"
+    if below > LITTLE:
+        return passed(below, sentence)
+    sentence = f"it failed to train: {sentence}"
+    if course.post_norm and not course.warmup:
+        sentence += "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
+    elif course.parts[-1] < 0.8 * course.chance:
+        sentence = sentence.replace("it failed to train", "it learnt train by heart and nothing else")
+    elif len(course.parts) >= 3 and course.parts[-1] < 0.99 * course.parts[-len(course.parts) // 3]:
+        sentence += "; the train loss was still falling: too few steps, or too low a rate"
+    return failed(below, sentence)
+
+
+# --- what kept it from doing better ------------------------------------------------------------------------------
+
+
+@audit("training")
+def learning_rate_too_high(course: Course) -> Outcome:
+    """Loss and gradient do not jump, gradients are not all cut, and the loss does not wait for a lower rate.
+
+    A jump is a step whose loss lies above the median of the 51 steps around it by more than 8 times the usual distance
+    from that median and by 10 % of it, or whose gradient is more than 3 times as long as the median around it. Jumps at
+    one in a hundred steps (three at least, after the first tenth of the training) are a warning. So is a gradient that
+    is cut at 95 % of the steps, to less than a fifth in the middle: then training.clip, and not the rate, decides how
+    far a step goes. So is a loss that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls
+    by 2 % afterwards. (A good run of a small model has no jumps; half of its gradients may be cut, to two thirds.)
+    Lower the learning rate by a factor of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too
+    high by so little that training is merely slower. Only a second rate tells.
+    """
+    _needs(course, FEWEST_STEPS)
+    settled = course.share_of_steps(0.1)
+    jumps = {"loss": _spikes(course.losses) & settled, "gradient": (course.norms > 3 * _around(course.norms)) & settled}
+    most = max(jumps, key=lambda kind: jumps[kind].sum())
+    share = float(jumps[most].sum() / settled.sum())
+    complaints = []
+    if share >= 0.01 and jumps[most].sum() >= 3:
+        complaints.append(
+            f"the {most} jumps at {share:.1%} of the steps, first at step {course.steps[jumps[most]][0]:,}"
+        )
+    if course.clip is not None:
+        cut = float((course.norms[settled] > course.clip).mean())
+        times = float(np.median(course.norms[settled])) / course.clip
+        if cut >= 0.95 and times > 5 and course.last < 0.99 * course.first:  # an untrained model has steep slopes
+            complaints.append(f"{cut:.0%} of the gradients were cut, half of them to less than 1/{int(times)}")
+    if waited := _waits_for_a_lower_rate(course):
+        complaints.append(waited)
+    if complaints:
+        return warned(share, f"the learning rate seems too high: {'; '.join(complaints)}")
+    return passed(share, f"loss and gradient jump at {share:.1%} of the steps")
+
+
+def _waits_for_a_lower_rate(course: Course) -> str:
+    high = np.flatnonzero(course.rates >= 0.7 * course.rates.max())
+    if len(high) < FEWEST_STEPS or high[-1] > 0.9 * len(course.rates):
+        return ""
+    early, late = (float(np.median(part)) for part in np.array_split(course.losses[high], 2))
+    if late < 0.995 * early or course.last > 0.98 * late:
+        return ""
+    return f"at its highest the loss went from {early:.3g} to {late:.3g}, and fell to {course.last:.3g} only afterwards"
+
+
+def _spikes(losses: np.ndarray) -> np.ndarray:
+    usually = _around(losses)
+    above = losses - usually
+    return (above > 8 * np.median(np.abs(above))) & (above > 0.1 * usually)
+
+
+def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
+    """The median of the values around each."""
+    half = min(width, len(values)) // 2
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(values, half, mode="edge"), 2 * half + 1)
+    some = range(0, len(values), 10_000)  # not all at once: a million steps would take 400 MB
+    return np.concatenate([np.median(around[first : first + 10_000], axis=1) for first in some])
+
+
+@audit("training")
+def plateaued(course: Course) -> Outcome:
+    """The loss still fell in the last third of the training, or the rate had become low.
+
+    Warns if in the last third the train loss fell by less than 1 % of all it fell, although the rate was, on average,
+    still above 30 % of its highest and the loss is above that of a 5-gram model (where there is one): it is stuck above
+    what is possible, or bounces around it. More steps at this rate will not help. Lower the rate towards the end
+    (schedule: cosine), try another rate, or a larger model.
+    """
+    _needs(course, FEWEST_STEPS)
+    _needs_training(course)
+    third = max(2, len(course.parts) // 3)
+    before, after = course.parts[-third - third // 2 : -third + third // 2], course.parts[-max(2, third // 2) :]
+    fell = float(np.median(before) - np.median(after))
+    share = fell / max(course.first - course.last, 1e-9)
+    late = course.share_of_steps(2 / 3)
+    rate = float(course.rates[late].mean() / course.rates.max())
+    sentence = (
+        f"in the last third the train loss fell by {fell:.3g} of the {course.first - course.last:.3g} it fell in all"
+    )
+    if rate < 0.3:
+        return passed(share, f"{sentence}, at {rate:.0%} of the rate")
+    stuck = share < 0.01 and (course.counting is None or course.last > course.counting)
+    return (warned if stuck else passed)(share, f"{sentence}, with the rate at {rate:.0%} of its highest")
+
+
+@audit("training")
+def still_improving(course: Course) -> Outcome:
+    """The loss had stopped falling when the training stopped.
+
+    The end of the curve (held-out where it was scored four times or more, else train) is fitted by a line in the
+    logarithm of the step, which is how losses fall over any stretch that is not too long: once over the last half, once
+    over the last quarter, and the flatter counts. The number is what the line promises for half as many steps again, as
+    a share of the loss. From 5 % on, more than most changes of an architecture bring, it is a warning: the model was
+    not done, and two models stopped like this are compared by how fast they begin, not by how far they come. (A run of
+    300 steps promised 0.5 nats less for 1200, and got 0.54.) Where the schedule takes the rate down to nothing, any
+    curve ends flat: it is done with this schedule, and a longer one may still do better.
+    """
+    _needs(course, FEWEST_STEPS)
+    _needs_training(course)
+    steps, losses, which = _curve(course)
+    slopes = []
+    for share in (0.5, 0.25):
+        late = steps >= steps[-1] * (1 - share)
+        if late.sum() >= 3:
+            slopes.append(np.polyfit(np.log(steps[late]), losses[late], 1)[0])
+    if not slopes:
+        raise DoesNotApply("the loss was noted too seldom to tell how it falls")
+    slope = max(slopes)
+    gain = max(0.0, -float(slope) * math.log(1.5))
+    share = gain / max(abs(float(losses[-1])), 1e-9)
+    sentence = f"half as many steps again promise {gain:.2g} less than the {which} loss of {losses[-1]:.3g}"
+    if share >= 0.05:
+        return warned(share, f"still improving when it stopped: {sentence}")
+    return passed(share, sentence)
+
+
+@audit("training")
+def underfitted(course: Course) -> Outcome:
+    """The model has taken more than half of what contexts offer.
+
+    From token frequencies to a 5-gram model is a distance anyone can go by counting. Warns if the loss, on train as on
+    held-out text (within 5 % of each other), is not even half-way there: the model is too small, the training too
+    short, or the rate wrong; dropout and weight decay only make it worse.
+    """
+    _needs_training(course)
+    if course.chance is None or course.counting is None or course.chance <= course.counting:
+        raise DoesNotApply("there is no 5-gram baseline to measure it by")
+    way = (course.chance - course.reached) / (course.chance - course.counting)
+    sentence = (
+        f"{way:.0%} of the way from {course.chance_is} ({course.chance:.3g}) to 5-grams ({course.counting:.3g}): "
+        f"train {course.last:.3g}, held out {course.reached:.3g}"
+    )
+    close = course.reached < 1.05 * course.last
+    return (warned if way < 0.5 and close else passed)(way, sentence)
+
+
+@audit("training")
+def overfitted(course: Course) -> Outcome:
+    """The held-out loss does not rise while the train loss falls.
+
+    Compared are the held-out loss at the end with the lowest it had, and the train loss then and at the end. A rise of
+    2 % is a warning and one of 10 % a failure, if the train loss kept falling (if it did not, the training has
+    diverged, or is noise). Where the best checkpoint is kept, that is the one that is scored, and it passes. Stop
+    earlier (training.patience, training.keep_best), use more data, dropout, or a smaller model.
+    """
+    _needs_training(course)
+    if course.held_out is None or len(course.evaluations[course.held_out][0]) < 3:
+        raise DoesNotApply("held-out text was scored fewer than three times")
+    steps, losses = course.evaluations[course.held_out]
+    best = int(losses.argmin())
+    rise = float(losses[-1] / losses[best] - 1)
+    train_then = _train_loss_at(course, int(steps[best]))
+    gap = float(losses[-1]) - course.last
+    sentence = (
+        f"{course.held_out} loss {losses[best]:.3g} at step {steps[best]:,}, {losses[-1]:.3g} at the end; "
+        f"train loss {train_then:.3g} then, {course.last:.3g} at the end (gap {gap:.2g})"
+    )
+    if rise < LITTLE or course.last >= train_then:
+        return passed(rise, sentence)
+    if "keep_best" in course.selects:
+        return passed(rise, f"{sentence}; the best checkpoint is kept, and scored")
+    return (failed if rise >= 0.1 else warned)(rise, f"overfitted: {sentence}")
+
+
+def _train_loss_at(course: Course, step: int) -> float:
+    size = max(5, len(course.losses) // 30)
+    at = int(np.searchsorted(course.steps, step))
+    return float(np.median(course.losses[max(0, at - size) : at + size // 2 + 1]))
+
+
+def _curve(course: Course) -> tuple[np.ndarray, np.ndarray, str]:
+    if course.held_out and len(course.evaluations[course.held_out][0]) >= 4:
+        steps, losses = course.evaluations[course.held_out]
+        return steps.astype(float), losses, course.held_out
+    ends = np.array([part[-1] for part in np.array_split(course.steps, len(course.parts))], float)
+    return ends, course.parts, "train"
+
+
+# --- how it was judged -------------------------------------------------------------------------------------------
+
+
+@audit("training")
+def selection_on_test(course: Course) -> Outcome:
+    """No choice was made by looking at the test split.
+
+    Fails if the best checkpoint or the end of the training was chosen by the loss on a split whose name begins with
+    "test": its score is then the best of many, and too good. Warns if such a split is scored during training, for who
+    sees the curve will choose by it. Let training.evaluate_on name valid; hold some of train out where there is none.
+    """
+    tests = [split for split in course.evaluate_on if split.startswith("test")]
+    if course.selects and course.evaluate_on and course.evaluate_on[0] in tests:
+        return failed(None, f"{' and '.join(course.selects)} went by {course.evaluate_on[0]}, the split that is scored")
+    if tests:
+        return warned(None, f"{', '.join(tests)} was scored during training; nothing was chosen by it automatically")
+    return passed(None, f"scored during training: {', '.join(course.evaluate_on) or 'nothing'}")
+
+
+TRAINING_AUDITS: list[Audit] = [
+    learning_rate_zero,
+    diverged,
+    did_it_train,
+    learning_rate_too_high,
+    plateaued,
+    still_improving,
+    underfitted,
+    overfitted,
+    selection_on_test,
+]
+
+
+def _needs(course: Course, steps: int) -> None:
+    if len(course.steps) < steps:
+        raise DoesNotApply(f"{len(course.steps)} steps are too few to tell; {steps} are needed")
+
+
+def _needs_training(course: Course) -> None:
+    """Raises if the training failed so thoroughly that finer questions have no meaning."""
+    for earlier in (learning_rate_zero, did_it_train):
+        if earlier.check(course).verdict == "fail":
+            raise DoesNotApply(f"it did not train: see {earlier.name}")
