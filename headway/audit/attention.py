@@ -40,7 +40,7 @@ def attention_rows(exam: Exam) -> Outcome:
         if not (outside <= worst_outside and off <= worst_sum):
             where = name
         worst_outside, worst_sum = larger(worst_outside, outside), larger(worst_sum, off)
-    if not worst_outside == 0:
+    if worst_outside != 0:
         return failed(worst_outside, f"{where} gives up to {worst_outside:.2g} to slots that may not be seen")
     if not worst_sum <= ROUNDING:
         return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")

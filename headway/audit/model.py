@@ -201,7 +201,7 @@ def order(exam: Exam) -> Outcome:
 
     An encoder without positions sees a bag of words: its answer must stay, within a thousandth of the spread, when the
     words after the first are permuted (the first stays, for models that read their answer there). With positions the
-    answer must move. A decoder knows order through its mask as well, so there the positions are taken away for a moment,
+    answer must move. A decoder knows order through its mask as well; there the positions are taken away for a moment,
     and the answers must notice. When it fails, positions are built but not used, or order comes in by another door.
     """
     if exam.length < 2:
