@@ -6,6 +6,7 @@ mask would agree with its mistakes.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -27,8 +28,9 @@ def attention_rows(exam: Exam) -> Outcome:
 
     The weights of every layer and head are watched while sentences with padding are answered, and compared with what
     the recipe says may be seen: real tokens, in a decoder none that come later, in a window none that are far. Sums
-    may be off by rounding, 1e-5; a weight outside must be exactly 0, and a query that may look nowhere gets zeros. When
-    it fails, the mask is not the one the recipe describes.
+    may be off by rounding, 1e-5; a weight outside must be exactly 0, and a query that may look nowhere gets zeros. In a
+    fresh model, which has no preferences yet, everything that may be seen must also get some weight. When it fails,
+    the mask is not the one the recipe describes.
     """
     rows = exam.padded()
     may_see = _may_see(exam, rows.real)[:, :, None]  # [1, rows, 1, T, T]
@@ -44,6 +46,11 @@ def attention_rows(exam: Exam) -> Outcome:
         return failed(worst_outside, f"{where} gives up to {worst_outside:.2g} to slots that may not be seen")
     if not worst_sum <= ROUNDING:
         return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")
+    for name, weights in _watched(replace(exam, model=exam.fresh()), "weights", rows.ids, rows.real).items():
+        unseen = (weights == 0) & may_see & rows.real[:, :, None, :, None]
+        if unseen.any():
+            share = (unseen.sum() / may_see.expand_as(weights).sum()).item()
+            return failed(share, f"{share:.1%} of what {name} may see gets no weight even in a fresh model")
     return passed(worst_sum, f"rows of attention sum to 1 over what may be seen, within {worst_sum:.1g}; 0 elsewhere")
 
 

@@ -104,11 +104,10 @@ class Exam:
 
     def excerpt(self, rows: int, tokens: int) -> Any:
         """Of the training batch, so many rows and the beginnings of them: enough to judge by, in little time."""
-        cut = {"inputs": self.batch.inputs[:1, :rows, :tokens]}
+        inputs, targets = self.batch.inputs[:1, :rows, :tokens], self.batch.targets
         if self.is_causal:
-            return replace(self.batch, **cut, targets=self.batch.targets[:1, :rows, :tokens])
-        real, labels = self.batch.real[:1, :rows, :tokens], self.batch.targets[:1, :rows]
-        return replace(self.batch, **cut, real=real, targets=labels)
+            return replace(self.batch, inputs=inputs, targets=targets[:1, :rows, :tokens])
+        return replace(self.batch, inputs=inputs, real=self.batch.real[:1, :rows, :tokens], targets=targets[:1, :rows])
 
     def padded(self, random: bool = False) -> Padded:
         """The beginnings of the sentences, and the same with padding: more of it before each row, the rest behind."""

@@ -147,7 +147,8 @@ class _Attempt(NamedTuple):
 
 def _learn(exam: Exam, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
     """Show one small batch until its loss has halved."""
-    model, batch = exam.fresh(), exam.excerpt(rows=4, tokens=16)
+    # Labels may hang on words far into a text, but there is one to a row.
+    model, batch = exam.fresh(), exam.excerpt(rows=4, tokens=16 if exam.is_causal else 64)
     built = optimizer.build(dict(model.named_parameters()), [optimizer.learning_rate], [0.0])
     alive = torch.ones(1, dtype=torch.bool, device=exam.device)
     losses: list[float] = []
