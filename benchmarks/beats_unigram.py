@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.experiment import load_corpus, train
+from headway import tasks
+from headway.experiment import train
 from headway.recipe import load
 from headway.variation import varied
 
@@ -33,7 +34,7 @@ def unigram_perplexity(train_ids: np.ndarray, valid_ids: np.ndarray, vocabulary:
 
 
 def main(seeds: int) -> None:
-    corpus = load_corpus(load("wikitext-2"))
+    corpus = tasks.load(load("wikitext-2")).data
     unigram = unigram_perplexity(corpus.split("train").ids, corpus.split("valid").ids, corpus.tokenizer.size)
     print(json.dumps({"benchmark": "unigram perplexity, wikitext-2 valid", "value": round(unigram, 2)}), flush=True)
     beaten = 0

@@ -11,17 +11,15 @@ from typing import Any
 
 import torch
 
-from headway.data import corpus as corpora
-from headway.data.corpus import Corpus
+from headway import tasks
 from headway.errors import UserError
-from headway.models.language_model import LanguageModel
-from headway.nn.replicated import set_dropout
+from headway.nn.replicated import Trainable, set_dropout
 from headway.progress import Reporter
 from headway.recipe import Recipe
 from headway.resuming import check_reopened, checkpoint_from_writer, flat, newest_checkpoints, restore
 from headway.run import Run, check_new
-from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
+from headway.tasks.task import Task
 from headway.trackers import Observer
 from headway.training import setting as settings
 from headway.training.checkpoint import Checkpoint
@@ -67,22 +65,22 @@ def train(
                 check_reopened(written)
             for run in () if resume else written:  # all of them before the first is made
                 check_new(run.folder)
-        corpus = _read_corpus(recipe, processes)
+        task = _load_task(recipe, processes)
         with processes.together():
             for run in written:
                 if run.folder.exists():
-                    check_same_corpus(run, corpus)
-        population, sampler = assemble(recipes, corpus, setting, processes)
+                    task.check_same_data(run)
+        population, sampler = assemble(recipes, task, setting, processes)
         model = population.model
         saved: list[Checkpoint] = []
         with processes.together():
             for run in written:
                 if not run.folder.exists():
-                    Run.create(run.folder, run.recipe, _where(setting, processes), corpus=corpus.identity)
+                    Run.create(run.folder, run.recipe, _where(setting, processes), **task.facts)
             for run in written:
                 locks.enter_context(run.locked())
             for run in written:
-                _settle_vocabulary(run, corpus)
+                _settle_vocabulary(run, task)
             saved = newest_checkpoints(written, reporter) if resume else []
         step = restore(population, saved)
         for run, standing in zip(written, population.standings, strict=False):
@@ -93,8 +91,8 @@ def train(
             sampler,
             recipe.training,
             setting,
-            tokens_per_step=recipe.training.batch * recipe.segment,
-            evaluate=lambda: _evaluate(model, corpus, recipe, recipe.training.evaluate_on),
+            tokens_per_step=task.tokens_per_step,
+            evaluate=lambda: task.evaluate(model),
             journal=_Journal(population, members, reporter, observers),
             standings=population.standings,
             step=step,
@@ -106,41 +104,37 @@ def train(
             for observer in observers:
                 observer.start(members, resume, loop.total, reporter)
                 locks.callback(observer.end)  # however this ends, and before the locks are let go
-        reporter.begin(_title(members, model, corpus, recipe, setting, step), step, loop.total)
+        reporter.begin(_title(members, model, task, setting, step), step, loop.total)
         try:
             loop.run()
         finally:
             reporter.end()
-        _finish(loop, population, members, corpus)
+        _finish(loop, population, members, task)
     return members
 
 
-def _read_corpus(recipe: Recipe, processes: Processes) -> Corpus:
+def _load_task(recipe: Recipe, processes: Processes) -> Task:
     """The writer first: what it prepared the others find in the cache."""
-    corpus: Corpus | None = None
+    task: Task | None = None
     for turn in (True,) if processes.world == 1 else (True, False):
         with processes.together():
             if processes.is_writer == turn:
-                corpus = load_corpus(recipe)
-                for split in {*recipe.training.evaluate_on, *scored_splits(recipe, corpus)}:  # not after training
-                    if len(corpus.split(split)) < 2:
-                        what = f"split '{split}' of '{corpus.name}' is a single token"
-                        raise UserError(f"{what}: there is nothing to predict in it")
-    assert corpus is not None
-    processes.check_same("recipe and text", f"{recipe.hash} {corpus.identity}")
-    return corpus
+                task = tasks.load(recipe)
+                task.check_splits()
+    assert task is not None
+    processes.check_same("recipe and text", f"{recipe.hash} {task.data.identity}")
+    return task
 
 
 def assemble(
-    recipes: Sequence[Recipe], corpus: Corpus, setting: settings.Setting, processes: Processes = ALONE
-) -> tuple[Population[LanguageModel], Sampler]:
+    recipes: Sequence[Recipe], task: Task, setting: settings.Setting, processes: Processes = ALONE
+) -> tuple[Population[Trainable], Sampler]:
     """The replicas these recipes describe, side by side, and what they read."""
     recipe, seeds = recipes[0], [r.seed for r in recipes]
     with processes.together():
-        model = recipe.model.build(corpus.tokenizer.size, seeds, str(setting.device))
+        model = task.build(seeds, str(setting.device))
         set_dropout(model, [r.model.dropout for r in recipes])
-        train_ids = torch.as_tensor(corpus.split("train").ids).to(setting.device)
-        sampler = recipe.data.batches.build(train_ids, recipe.segment, recipe.training.batch, seeds)
+        sampler = task.sampler(seeds, str(setting.device))
     parallel = recipe.training.parallel.build(model, processes)
     optimizer = recipe.training.optimizer.build(
         parallel.parameters,
@@ -174,42 +168,14 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def load_corpus(recipe: Recipe) -> Corpus:
-    data = recipe.data
-    return corpora.load(data.source, data.path, data.valid_fraction, data.tokenizer)
-
-
-def check_same_corpus(run: Run, corpus: Corpus) -> None:
-    """What a run was trained on must not have changed under it. (Imported runs were trained on something else.)"""
-    if run.facts.get("corpus", corpus.identity) != corpus.identity:
-        raise UserError(f"'{corpus.name}' is not the text that {run.name} was trained on: it has changed since")
-
-
-def load_model(run: Run, which: str = "auto", device: str | None = None) -> tuple[LanguageModel, Checkpoint]:
+def load_model(run: Run, which: str = "auto", device: str | None = None) -> tuple[Any, Checkpoint]:
     """The trained model of a run, as a population of one, and the checkpoint it came from."""
     saved = run.checkpoint(which)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model = run.recipe.model.build(run.tokenizer.size, [run.recipe.seed], device)
+    model = tasks.of(run.recipe).rebuild(run, device)
     load_weights(model, 0, saved.weights)
     model.eval()
     return model, saved
-
-
-def score_splits(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: Sequence[str]) -> list[list[Score]]:
-    """Every score of every split, whole, for every replica of the model."""
-    per_replica: list[list[Score]] = [[] for _ in range(model.replicas)]
-    for split in splits:
-        kind, unknown = corpus.tokenizer.kind, corpus.tokenizer.unknown
-        text, window = corpus.split(split), (recipe.scoring_segment, recipe.stride)
-        found = surprise(model, text, *window, kind, unknown=unknown)
-        for scores, one in zip(per_replica, found, strict=True):
-            scores += one.scores(split)
-    return per_replica
-
-
-def scored_splits(recipe: Recipe, corpus: Corpus) -> list[str]:
-    """The splits a recipe asks to be scored: all but train, unless it names them."""
-    return recipe.scoring.splits if recipe.scoring.splits is not None else [s for s in corpus.splits if s != "train"]
 
 
 class _Journal:
@@ -247,17 +213,7 @@ class _Journal:
         self.reporter.say(f"{self.members[replica].name} {why}")
 
 
-def _evaluate(model: LanguageModel, corpus: Corpus, recipe: Recipe, splits: Sequence[str]) -> list[dict[str, float]]:
-    """Losses during training: the same cut of each split every time."""
-    found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
-    for split in splits:
-        at_most, kind = recipe.training.evaluate_tokens, corpus.tokenizer.kind
-        for r, one in enumerate(surprise(model, corpus.split(split), recipe.segment, recipe.segment, kind, at_most)):
-            found[r][f"{split}.loss"] = one.nats / one.tokens
-    return found
-
-
-def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corpus) -> None:
+def _finish(loop: Loop, population: Population, members: list[Run], task: Task) -> None:
     """Score what was kept, and note how each run ended."""
     model, parallel, recipe = population.model, population.parallel, members[0].recipe
     processes = parallel.processes
@@ -273,7 +229,7 @@ def _finish(loop: Loop, population: Population, members: list[Run], corpus: Corp
     all_scores: list[list[Score]] = []
     if parallel.takes_part:
         model.eval()  # in float32, whatever was trained in: the same number that `headway score` gives later
-        all_scores = score_splits(model, corpus, recipe, scored_splits(recipe, corpus))
+        all_scores = task.score(model, task.scored_splits)
     with processes.together():
         for run, scores in zip(members, all_scores, strict=True) if processes.is_writer else ():
             run.save_scores(scores)
@@ -283,23 +239,20 @@ def _where(setting: settings.Setting, processes: Processes) -> str:
     return f"{setting.device}" + (f", the first of {processes.world} processes" if processes.world > 1 else "")
 
 
-def _settle_vocabulary(run: Run, corpus: Corpus) -> None:
+def _settle_vocabulary(run: Run, task: Task) -> None:
     """Kept with the run; made again where it was lost."""
     path = run.folder / "tokenizer.json"
-    if not path.exists() or path.read_bytes() != corpus.tokenizer.to_json().encode():
-        run.tokenizer = corpus.tokenizer
+    if not path.exists() or path.read_bytes() != task.data.tokenizer.to_json().encode():
+        run.tokenizer = task.data.tokenizer
 
 
-def _title(
-    members: list[Run], model: LanguageModel, corpus: Corpus, recipe: Recipe, setting: settings.Setting, step: int
-) -> list[str]:
+def _title(members: list[Run], model: Trainable, task: Task, setting: settings.Setting, step: int) -> list[str]:
     parameters = sum(p.numel() for p in model.parameters()) // model.replicas
-    tokens = len(corpus.split("train").ids)
     many = f", {len(members)} replicas trained as one" if len(members) > 1 else ""
     return [
         f"{members[0].folder}{f' … {members[-1].name}' if len(members) > 1 else ''}"
         + (f": resuming at step {step}" if step else ""),
-        f"{recipe.data.source}: {tokens:,} {recipe.data.tokenizer.kind} tokens to train on, {model.vocabulary:,} kinds",
+        *task.title(model),
         f"{parameters:,} parameters{many}",
         *setting.reasons,
     ]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
+from headway import tasks
 from headway.errors import UserError
-from headway.experiment import assemble, check_names, check_population, load_corpus, train
+from headway.experiment import assemble, check_names, check_population, train
 from headway.progress import Reporter
 from headway.recipe import Recipe
 from headway.run import Run, check_new
@@ -79,10 +80,10 @@ def capacity(recipes: Sequence[Recipe], wanted: int) -> Capacity:
     recipe = recipes[0]
     setting = settings.choose(recipe.training, recipe.model.width)
     plain = dataclasses.replace(setting, compiled=False, recorded=False)  # the same memory or more, in less time
-    corpus = load_corpus(recipe)
+    task = tasks.load(recipe)
 
     def step_with(replicas: int) -> None:
-        population, sampler = assemble(recipes[:replicas], corpus, plain)
+        population, sampler = assemble(recipes[:replicas], task, plain)
         alive = torch.ones(replicas, dtype=torch.bool, device=plain.device)
         update = Update(population.model, population.optimizer, sampler, recipe.training, plain, alive)
         update(0, 0.0)

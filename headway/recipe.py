@@ -12,9 +12,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from headway.data.spec import DataSpec
+from headway.data.spec import DataSpec, Text
 from headway.errors import UserError, did_you_mean
 from headway.models.language_model import LanguageModelSpec
+from headway.models.spec import ModelSpec
 from headway.scoring.spec import ScoringSpec
 from headway.spec import Problem, Spec
 from headway.training.spec import TrainingSpec
@@ -25,8 +26,8 @@ from headway.yaml_tree import read_tree, read_value
 class Recipe(Spec):
     seed: int = Field(default=0, ge=0)
     """The start, the data order and the dropout of a run follow from this number alone."""
-    data: DataSpec = DataSpec()
-    model: LanguageModelSpec = LanguageModelSpec()
+    data: DataSpec = Text()
+    model: ModelSpec = LanguageModelSpec()
     training: TrainingSpec = TrainingSpec()
     scoring: ScoringSpec = ScoringSpec()
 
@@ -37,6 +38,16 @@ class Recipe(Spec):
         return self
 
     def problems(self) -> Iterator[Problem]:
+        if self.data.kind != self.model.reads:
+            reason = f"a {self.model.kind} learns from {self.model.reads} data, not from {self.data.kind} data"
+            yield Problem(("model.kind", "data.kind"), f"{reason}; set data.kind={self.model.reads}")
+        elif self.data.kind == "text":
+            yield from self._problems_with_segments()
+        elif self.scoring.segment or self.scoring.stride:
+            reason = "labelled texts are scored whole, one by one: there are no segments, and nothing strides"
+            yield Problem(("scoring.segment", "scoring.stride"), reason)
+
+    def _problems_with_segments(self) -> Iterator[Problem]:
         context, kind = self.model.context, self.model.positions.kind
         if self.segment > context:
             reason = f"segments of {self.segment} tokens do not fit a model whose context is {context}"
@@ -53,7 +64,7 @@ class Recipe(Spec):
     @property
     def segment(self) -> int:
         """Tokens per training row."""
-        return self.data.segment or self.model.context
+        return self.data.row_length(self.model.context)
 
     @property
     def scoring_segment(self) -> int:
@@ -66,8 +77,9 @@ class Recipe(Spec):
     @property
     def hash(self) -> str:
         """Twelve letters that are equal for equal recipes, however they were written."""
-        # How processes share the work changes nothing of what is computed.
-        text = json.dumps(self.model_dump(mode="json", exclude={"training": {"parallel"}}), sort_keys=True)
+        # How processes share the work changes nothing of what is computed; the kind of data follows from the model's.
+        tree = self.model_dump(mode="json", exclude={"training": {"parallel"}, "data": {"kind"}})
+        text = json.dumps(tree, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def warnings(self) -> list[str]:
@@ -75,7 +87,7 @@ class Recipe(Spec):
         found = []
         if self.model.norm.placement == "post" and self.training.schedule.warmup is None:
             found.append("post-norm without a warm-up often fails to train: set training.schedule.warmup")
-        if self.model.mixer.fusion.kind == "reweight":
+        if self.model.kind == "language-model" and self.model.mixer.fusion.kind == "reweight":
             found.append(
                 "reweighted heads see the future: the norm runs over the whole sequence, so this perplexity is not one"
             )

@@ -34,7 +34,8 @@ def first_sentence(text: str) -> str:
 
 def _lines(spec: Spec, depth: int) -> list[str]:
     indent, found = "  " * depth, []
-    for name, field in type(spec).model_fields.items():
+    # The kind first, wherever a spec has it from: what the other keys mean depends on it.
+    for name, field in sorted(type(spec).model_fields.items(), key=lambda item: item[0] != "kind"):
         value = getattr(spec, name)
         text = field.description or (type(value).__doc__ if isinstance(value, Spec) else "") or ""
         found += [f"{indent}# {line}" for line in textwrap.wrap(" ".join(text.split()), WIDTH - len(indent) - 2)]

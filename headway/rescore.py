@@ -2,15 +2,16 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from headway import noise
+from headway import noise, tasks
 from headway.data.sources import read_text
 from headway.data.text import Given
 from headway.errors import UserError
-from headway.experiment import check_same_corpus, load_corpus, load_model, score_splits, scored_splits
+from headway.experiment import load_model
 from headway.models.language_model import LanguageModel
 from headway.recipe import Recipe
 from headway.run import Run
@@ -24,15 +25,19 @@ def score_splits_again(
     run: Run, splits: Sequence[str] | None, segment: int | None, stride: int | None, which: str
 ) -> list[Score]:
     """The splits asked for (or those of the recipe), whole. Asked for as the recipe says, the scores are stored."""
-    corpus = load_corpus(_with_its_own_vocabulary(run))
-    named = list(splits) if splits else scored_splits(run.recipe, corpus)
+    task = tasks.load(_with_its_own_vocabulary(run))
+    named = list(splits) if splits else task.scored_splits
     for split in named:
-        corpus.split(split)
-    check_same_corpus(run, corpus)
+        task.check_split(split)
+    task.check_same_data(run)
+    if segment or stride:
+        _check_language_model(run, "segments and strides are")
     model, _ = load_model(run, which)
-    window = _window(run, model, segment, stride)
-    changed = run.recipe.scoring.model_copy(update={"segment": window[0], "stride": window[1]})
-    scores = score_splits(model, corpus, run.recipe.model_copy(update={"scoring": changed}), named)[0]
+    if segment or stride:
+        window = _window(run, model, segment, stride)
+        changed = task.recipe.scoring.model_copy(update={"segment": window[0], "stride": window[1]})
+        task = replace(task, recipe=task.recipe.model_copy(update={"scoring": changed}))
+    scores = task.score(model, named)[0]
     if splits is None and segment is None and stride is None and which == "auto":
         try:
             run.save_scores(scores)
@@ -42,6 +47,7 @@ def score_splits_again(
 
 
 def score_file(run: Run, path: Path, segment: int | None, stride: int | None, which: str) -> list[Score]:
+    _check_language_model(run, "the perplexity of a file is")
     tokens = run.tokenizer.encode(read_text(path))
     model, _ = load_model(run, which)
     window, tokenizer = _window(run, model, segment, stride), run.tokenizer
@@ -52,6 +58,7 @@ def score_file(run: Run, path: Path, segment: int | None, stride: int | None, wh
 def score_sentence(
     run: Run, text: str, segment: int | None, stride: int | None, which: str
 ) -> tuple[ScoredText, list[Score]]:
+    _check_language_model(run, "the perplexity of a sentence is")
     model, _ = load_model(run, which)
     tokenizer = run.tokenizer
     scored = score_text(model, tokenizer, text, *_window(run, model, segment, stride), tokenizer.kind)
@@ -70,6 +77,7 @@ def sample_text(
     show: Callable[[str], object],
 ) -> tuple[str, str | None]:
     """The prompt and what follows it, shown piece by piece; and why it was slow, if it was."""
+    _check_language_model(run, "to write is")
     tokenizer = run.tokenizer
     ids = tokenizer.encode(prompt).ids.tolist()
     model, _ = load_model(run, which)
@@ -85,6 +93,12 @@ def sample_text(
     show(longer[len(text) :])
     note = model.why_no_cache and f"without a cache: {model.why_no_cache}"
     return longer, note
+
+
+def _check_language_model(run: Run, what_is: str) -> None:
+    if run.recipe.model.kind != "language-model":
+        ask = f'headway classify {run.name} "…"'
+        raise UserError(f"{what_is} asked of language models, and {run.name} is a {run.recipe.model.kind}; try {ask}")
 
 
 def _with_its_own_vocabulary(run: Run) -> Recipe:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.data.spec import DataSpec
+from headway.data.spec import Text
 from headway.errors import UserError
 from headway.experiment import check_population, load_model, train
 from headway.models.language_model import LanguageModelSpec
@@ -42,7 +42,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {k} of {k * k % 17} and {k % 5}\n" for k in range(80)))
     return Recipe(
-        data=DataSpec(source="files", path=str(text), valid_fraction=0.2),
+        data=Text(source="files", path=str(text), valid_fraction=0.2),
         model=LanguageModelSpec(layers=1, width=8, context=8, mixer=AttentionSpec(heads=2), dropout=0.1),
         training=TrainingSpec(
             duration=Duration(STEPS, "steps"),

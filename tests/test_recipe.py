@@ -4,7 +4,7 @@ from pydantic import ValidationError
 from tiny import RECIPE
 
 from headway.data.batches import Contiguous
-from headway.data.spec import DataSpec
+from headway.data.spec import Text
 from headway.data.text import Word
 from headway.errors import UserError
 from headway.models.language_model import LanguageModelSpec
@@ -45,7 +45,7 @@ def test_a_file_and_python_make_the_same_recipe(tmp_path):
     """
     assert load(write(tmp_path, text)) == Recipe(
         seed=3,
-        data=DataSpec(source="files", path="a.txt", tokenizer=Word(size=99), batches=Contiguous()),
+        data=Text(source="files", path="a.txt", tokenizer=Word(size=99), batches=Contiguous()),
         model=LanguageModelSpec(width=64, mixer=AttentionSpec(heads=8, fusion=Shift(by=2)), positions=Alibi()),
         training=TrainingSpec(
             duration=Duration(10, "epochs"), optimizer=Sgd(momentum=0.5), schedule=Constant(), clip=None
@@ -136,7 +136,7 @@ def test_what_is_no_text_is_refused(tmp_path):
         (["model.norm=rms"], {"model.norm": NormSpec(kind="rms")}),
         (["model.feedforward=swiglu"], {"model.feedforward": FeedForwardSpec(kind="swiglu")}),
         (["seed=1", "seed=2"], {"seed": 2}),
-        (["data={source: python-docs}"], {"data": DataSpec()}),
+        (["data={source: python-docs}"], {"data": Text()}),
     ],
 )
 def test_a_change_sets_what_it_says(overrides, made):

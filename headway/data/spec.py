@@ -1,6 +1,7 @@
-"""The data part of a recipe."""
+"""The data part of a recipe: running text, or texts that have labels."""
 
 from collections.abc import Iterator
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -8,12 +9,13 @@ from headway.data.batches import BatchSpec, Crops
 from headway.data.sources import CORPORA
 from headway.data.text import Char, TokenizerSpec
 from headway.errors import did_you_mean
-from headway.spec import Problem, Spec
+from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
 
 
-class DataSpec(Spec):
+class Text(Spec):
     """Which text, cut into which tokens, read in which order."""
 
+    kind: Literal["text"] = "text"
     source: str = "python-docs"
     """python-docs (made from the running Python's documentation); wikitext-2, tinyshakespeare or cse256-speeches (from
     the folder that HEADWAY_DATA names); files, with a path; or hub, with the name of a dataset there as path."""
@@ -39,3 +41,22 @@ class DataSpec(Spec):
         elif self.source not in ("files", "hub") and self.path is not None:
             reason = f"path is only read with source: files or hub, not with {self.source}; set data.source=files"
             yield Problem(("source", "path"), reason)
+
+    def row_length(self, context: int) -> int:
+        """Tokens per training row of a model with this context."""
+        return self.segment or context
+
+
+class Labelled(Spec):
+    """Which labelled texts, cut into which tokens."""
+
+    kind: Literal["labelled"] = "labelled"
+    source: str = "python-modules"
+    tokenizer: TokenizerSpec = Char()
+
+    def row_length(self, context: int) -> int:
+        """Longer texts are cut."""
+        return context
+
+
+DataSpec = Annotated[Text | Labelled, CHOSEN_BY_KIND, OR_BY_NAME]

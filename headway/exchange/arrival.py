@@ -20,6 +20,7 @@ from headway.errors import UserError
 from headway.exchange import gpt2, vocabulary
 from headway.exchange.hub import fetch_model
 from headway.experiment import check_names
+from headway.models.language_model import LanguageModelSpec
 from headway.recipe import Recipe, from_tree
 from headway.run import Run, check_new
 from headway.training.population import Population, load_weights
@@ -74,7 +75,7 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
     if not isinstance(rows, int) or rows < 1:
         raise UserError(f"{folder / 'config.json'}: vocab_size: expected a whole number of tokens, not {rows!r}")
     tensors = _read_weights(folder)
-    weights = gpt2.from_gpt2(tensors, recipe.model, rows)
+    weights = gpt2.from_gpt2(tensors, _spec(recipe), rows)
     if kept := sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values()} - {"float32", "bool", "uint8"}):
         notes.append(f"the weights were {', '.join(kept)}, and are float32 now")
     tokenizer, more = vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
@@ -82,8 +83,13 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
     return Imported(run, sum(w.numel() for w in weights.values()), rows, [*notes, *more])
 
 
+def _spec(recipe: Recipe) -> LanguageModelSpec:
+    assert isinstance(recipe.model, LanguageModelSpec)  # `_check` lets nobody change the kind
+    return recipe.model
+
+
 def _make(home: Path, recipe: Recipe, tokenizer: Tokenizer, weights: dict[str, Tensor], origin: str) -> Run:
-    model = recipe.model.build(tokenizer.size, [recipe.seed])
+    model = _spec(recipe).build(tokenizer.size, [recipe.seed])
     load_weights(model, 0, weights)
     spec = recipe.training.optimizer
     optimizer = spec.build(dict(model.named_parameters()), [spec.learning_rate], [spec.weight_decay])

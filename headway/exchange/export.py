@@ -21,6 +21,7 @@ from headway.errors import UserError, did_you_mean
 from headway.exchange import gpt2, vocabulary
 from headway.experiment import load_model
 from headway.files import write_folder_whole
+from headway.models.language_model import LanguageModelSpec
 from headway.printing import number
 from headway.recipe_text import annotated
 from headway.run import Run
@@ -52,6 +53,7 @@ def export_run(run: Run, to: str, folder: Path | None, which: str = "auto") -> E
     model, saved = load_model(run, which)
     library = vocabulary.library_of(run.tokenizer)
     spec = run.recipe.model
+    assert isinstance(spec, LanguageModelSpec)  # or `why_not` would have had something against it
     config = gpt2.config_of(spec, model.vocabulary, library.token_to_id(vocabulary.END_OF_TEXT))
     scores = run.scores() if which == "auto" else []
     files: dict[str, bytes] = {

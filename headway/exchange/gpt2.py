@@ -164,6 +164,7 @@ def why_not(recipe: Recipe) -> list[str]:
     model, mixer, feedforward = recipe.model, recipe.model.mixer, recipe.model.feedforward
     positions, fusion, activation = model.positions.kind, mixer.fusion.kind, feedforward.kind
     asked = (
+        (model.kind == "language-model", f"kind: GPT-2 is a language-model, not a {model.kind}"),
         (positions == "learned", f"positions: GPT-2 learns a vector per position, and has no {positions}"),
         (fusion == "concat", f"mixer.fusion: GPT-2 concatenates its heads, and has no {fusion}"),
         (mixer.window is None, f"mixer.window: GPT-2 sees all of the past, not only {mixer.window} slots"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -32,13 +32,23 @@ class Cache:
 
     keys: Float[Tensor, "R B H S d"]
     values: Float[Tensor, "R B H S d"]
+    real: Bool[Tensor, "R B S"] | None = None
+    """Where these slots hold tokens and not padding; None = everywhere."""
 
     @property
     def length(self) -> int:
         return self.keys.shape[3]
 
-    def extended(self, keys: Tensor, values: Tensor) -> "Cache":
-        return Cache(torch.cat((self.keys, keys), dim=3), torch.cat((self.values, values), dim=3))
+    def extended(self, new: "Cache") -> "Cache":
+        keys, values = torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3)
+        if self.real is None and new.real is None:
+            return Cache(keys, values)
+        return Cache(keys, values, torch.cat((self.known_real, new.known_real), dim=2))
+
+    @property
+    def known_real(self) -> Bool[Tensor, "R B S"]:
+        (R, B, _, S, _), device = self.keys.shape, self.keys.device
+        return torch.ones(R, B, S, dtype=torch.bool, device=device) if self.real is None else self.real
 
 
 class AttentionSpec(Spec):
@@ -87,7 +97,8 @@ class SelfProjection(nn.Module):
     def forward(self, x: Float[Tensor, "R B T D"], scene: Scene, past: Cache | None) -> tuple[Tensor, Cache]:
         q, k, v = (_split(part, self.heads) for part in self.together(x).chunk(3, dim=-1))
         q, k = scene.positions.rotate(q, scene.queries), scene.positions.rotate(k, scene.queries)
-        return q, Cache(k, v) if past is None else past.extended(k, v)
+        new = Cache(k, v, scene.real)
+        return q, new if past is None else past.extended(new)
 
 
 class CrossProjection(nn.Module):

@@ -11,7 +11,7 @@ import pytest
 from hub_server import HubServer
 
 from headway.data.sources import read_splits
-from headway.data.spec import DataSpec
+from headway.data.spec import Text
 from headway.errors import UserError
 
 LINES = "".join(f"line {i} of the text\n" for i in range(100))
@@ -212,10 +212,10 @@ def test_a_path_that_names_no_dataset(hub: HubServer, path: str):
 def test_the_hub_needs_a_path():
     with pytest.raises(UserError, match="source 'hub' needs a path: owner/name of a dataset"):
         read_splits("hub", None, 0.1)
-    assert [p.reason for p in DataSpec(source="hub").problems()] == [
+    assert [p.reason for p in Text(source="hub").problems()] == [
         "source: hub needs a path, such as data.path=owner/name"
     ]
-    assert list(DataSpec(source="hub", path="me/set@v1/part#body").problems()) == []
+    assert list(Text(source="hub", path="me/set@v1/part#body").problems()) == []
 
 
 # --- through the command line ----------------------------------------------------------------------------------------

@@ -1,0 +1,101 @@
+"""An encoder that says which class a text is of: embed → place → layers → norm → pool → head.
+
+ids     [R, B, T]
+real    [R, B, T]      False where a row is padding
+x       [R, B, T, D]   through `layers`; everybody sees everybody
+pooled  [R, B, D]      of real tokens only
+logits  [R, B, C]
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from headway.models.pooling import Mean, PoolingSpec
+from headway.models.trunk import Trunk, TrunkSpec
+from headway.nn.masks import Everything
+from headway.nn.replicated import Linear, seed
+from headway.nn.taps import Tap
+from headway.spec import OR_BY_NAME, Problem, Spec
+
+
+class HeadSpec(Spec):
+    """From the pooled vector to the classes: two linear maps with a nonlinearity between them."""
+
+    kind: Literal["relu", "gelu", "tanh"] = "relu"
+    """The nonlinearity."""
+    hidden: int | None = Field(default=None, ge=1)
+    """Units between the two maps; null = as many as the width."""
+
+    def build(self, replicas: int, width: int, classes: int) -> "Head":
+        return Head(self, replicas, width, classes)
+
+
+class ClassifierSpec(TrunkSpec):
+    """An encoder that says which class a text is of."""
+
+    reads: ClassVar[str] = "labelled"
+
+    kind: Literal["classifier"] = "classifier"
+    pooling: PoolingSpec = Mean()
+    """How the vectors of a row become one: mean, first, max."""
+    head: Annotated[HeadSpec, OR_BY_NAME] = HeadSpec()
+    """What decides on the class."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if (kind := self.positions.kind) in ("alibi", "t5"):
+            what = "would favour the tokens furthest ahead" if kind == "alibi" else "cannot tell later tokens apart"
+            reason = f"{kind} is made for looking back; in an encoder, which looks ahead too, it {what}"
+            yield Problem(("positions",), f"{reason}; use {kind}-symmetric")
+
+    def build(self, vocabulary: int, classes: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> "Classifier":
+        """A model with one replica per seed, ready to train."""
+        model = Classifier(self, vocabulary, classes, len(seeds), device)
+        seed(model, seeds, device)
+        return model
+
+
+class Classifier(Trunk):
+    def __init__(self, spec: ClassifierSpec, vocabulary: int, classes: int, replicas: int, device: str = "cpu"):
+        super().__init__(spec, vocabulary, replicas, device, Everything())
+        self.spec, self.classes = spec, classes
+        self.head = spec.head.build(replicas, spec.width, classes)
+        self.pooled, self.logits = Tap(), Tap()
+
+    def forward(self, ids: Int[Tensor, "R B T"], real: Bool[Tensor, "R B T"] | None = None) -> Float[Tensor, "R B C"]:
+        """The score of each class."""
+        x, _ = self.hidden(ids, real=real)
+        everything = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        return self.logits(self.head(self.pooled(self.spec.pooling.pool(x, everything))))
+
+    def losses(
+        self, ids: Int[Tensor, "R B T"], real: Bool[Tensor, "R B T"], targets: Int[Tensor, "R B"]
+    ) -> Float[Tensor, "R B"]:
+        """Nats of the right class, for every row."""
+        logits = self(ids, real).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+
+    def loss(self, batch: Any) -> Float[Tensor, "R"]:
+        """What training lowers: mean nats per row, one number per replica."""
+        return self.losses(batch.inputs, batch.real, batch.targets).mean(1)
+
+
+class Head(nn.Module):
+    def __init__(self, spec: HeadSpec, replicas: int, width: int, classes: int):
+        super().__init__()
+        hidden = spec.hidden or width
+        self.into = Linear(replicas, width, hidden)
+        self.nonlinearity = _NONLINEARITIES[spec.kind]
+        self.output = Linear(replicas, hidden, classes, gain=0.2)  # a start that knows nothing: about ln C nats
+
+    def forward(self, x: Float[Tensor, "R B D"]) -> Float[Tensor, "R B C"]:
+        return self.output(self.nonlinearity(self.into(x[:, :, None]))).squeeze(2)
+
+
+_NONLINEARITIES = {"relu": F.relu, "gelu": F.gelu, "tanh": torch.tanh}

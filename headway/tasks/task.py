@@ -1,0 +1,102 @@
+"""A task: data, and what is asked of a model on them.
+
+The experiment, packing and scoring again are the same for every kind of model; all that they need to know of one kind
+is here.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from headway.data.text import Tokenizer
+from headway.errors import UserError
+from headway.nn.replicated import Trainable
+from headway.recipe import Recipe
+from headway.run import Run
+from headway.scoring.score import Score
+from headway.training.update import Sampler
+
+Self = TypeVar("Self", bound="Task")
+
+
+class Data(Protocol):
+    """What tasks know of any data that is ready for use."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def splits(self) -> Mapping[str, Any]: ...
+    @property
+    def identity(self) -> str:
+        """Stands for everything the tokens depend on."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    recipe: Recipe
+    data: Any
+    """A `Data`; each task knows which."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls: type[Self], recipe: Recipe) -> Self:
+        """Read the data."""
+
+    @classmethod
+    @abstractmethod
+    def rebuild(cls, run: Run, device: str) -> Trainable:
+        """The model of a run as a population of one, with nothing learnt yet; from the run folder alone."""
+
+    @abstractmethod
+    def build(self, seeds: Sequence[int], device: str) -> Trainable:
+        """A new model, a replica per seed."""
+
+    @abstractmethod
+    def sampler(self, seeds: Sequence[int], device: str) -> Sampler:
+        """What the replicas read, step by step."""
+
+    @property
+    @abstractmethod
+    def tokens_per_step(self) -> int:
+        """Of one replica."""
+
+    @abstractmethod
+    def check_split(self, split: str) -> None:
+        """A split that cannot be scored is refused before training, not after."""
+
+    @abstractmethod
+    def evaluate(self, model: Any) -> list[dict[str, float]]:
+        """`split.loss` … of every replica during training: the same part of each split every time."""
+
+    @abstractmethod
+    def score(self, model: Any, splits: Sequence[str]) -> list[list[Score]]:
+        """Every score of these splits, whole, for every replica of the model."""
+
+    @abstractmethod
+    def title(self, model: Any) -> list[str]:
+        """What is read, in a line or two."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the run folder must know of the data."""
+        return {"corpus": self.data.identity}
+
+    @property
+    def scored_splits(self) -> list[str]:
+        """The splits the recipe asks to be scored: all but train, unless it names them."""
+        asked = self.recipe.scoring.splits
+        return asked if asked is not None else [split for split in self.data.splits if split != "train"]
+
+    def check_splits(self) -> None:
+        for split in {*self.recipe.training.evaluate_on, *self.scored_splits}:
+            self.check_split(split)
+
+    def check_same_data(self, run: Run) -> None:
+        """What a run was trained on must not have changed under it. (Imported runs were trained on something else.)"""
+        if run.facts.get("corpus", self.data.identity) != self.data.identity:
+            name = self.data.name
+            raise UserError(f"'{name}' is not the text that {run.name} was trained on: it has changed since")
