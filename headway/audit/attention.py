@@ -4,9 +4,10 @@ Who may be seen is written down here once more, apart from the masks the model u
 mask would agree with its mistakes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -34,11 +35,11 @@ def attention_rows(exam: Exam) -> Outcome:
     """
     rows = exam.padded()
     may_see = _may_see(exam, rows.real)[:, :, None]  # [1, rows, 1, T, T]
-    sees_something = may_see.any(-1)
+    asking = may_see.any(-1) & rows.real[:, :, None]
     worst_outside, worst_sum, where = 0.0, 0.0, ""
     for name, weights in _watched(exam, "weights", rows.ids, rows.real).items():
         outside = weights.masked_fill(may_see, 0).abs().max().item()
-        off = (weights.sum(-1) - 1).abs().masked_fill(~sees_something, 0).max().item()
+        off = (weights.sum(-1) - 1).abs().masked_fill(~asking, 0).max().item()
         if not (outside <= worst_outside and off <= worst_sum):
             where = name
         worst_outside, worst_sum = larger(worst_outside, outside), larger(worst_sum, off)
@@ -47,7 +48,7 @@ def attention_rows(exam: Exam) -> Outcome:
     if not worst_sum <= ROUNDING:
         return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")
     for name, weights in _watched(replace(exam, model=exam.fresh()), "weights", rows.ids, rows.real).items():
-        unseen = (weights == 0) & may_see & rows.real[:, :, None, :, None]
+        unseen = (weights == 0) & may_see & asking[..., None]
         if unseen.any():
             share = (unseen.sum() / may_see.expand_as(weights).sum()).item()
             return failed(share, f"{share:.1%} of what {name} may see gets no weight even in a fresh model")
@@ -58,32 +59,32 @@ def attention_rows(exam: Exam) -> Outcome:
 def hard_mask(exam: Exam) -> Outcome:
     """What is masked stays masked, however large the scores grow.
 
-    The queries of every layer are multiplied by a million, and tokens that no query may see (padding,
-    in a decoder the later ones too) are exchanged. Nothing may move. A mask that adds a finite number such as -10,000
-    passes every test at the start of training and leaks once the scores have grown; minus infinity, or a weight set to
-    zero, does not. When it fails, mask with `-inf` or multiply the weights by the mask.
+    The queries of every layer are multiplied by a million, and the keys and values of slots that nobody may see are
+    changed: padding, and in a decoder the last token, which is not there for those before it. What the heads gather
+    must stay. A mask that adds a finite number such as -10,000 passes every test at the start of training and leaks
+    once the scores have grown; minus infinity, or a weight set to zero, does not. When it fails, mask with `-inf`, or
+    multiply the weights by the mask.
     """
     rows = exam.padded()
-    layers = [name for name, _ in _layers(exam)]
-    probes = [(~rows.real, rows.real, layers)]
-    if exam.is_causal:
-        # A deeper layer may hear of the last token by other ways than its mask, which `causality` looks for.
-        last = rows.real & (rows.real.cumsum(-1) == rows.begun.shape[-1])
-        probes.append((last, rows.real & ~last, layers[:1]))
+    last = rows.real & (rows.real.cumsum(-1) == rows.begun.shape[-1])
+    names = [name for name, _ in _layers(exam)]
+    probes = [(~rows.real, rows.real, names)]
+    if exam.is_causal:  # deeper layers hear of the last token from itself
+        probes.append((last, rows.real & ~last, names[:1]))
     worst = 0.0
-    for sign in (1, -1):
-        with _enlarged_queries(exam, sign * LARGE):
-            before = _watched(exam, "mixed", rows.ids, rows.real)
-            for hidden, asking, among in probes:
-                after = _watched(exam, "mixed", exam.exchanged(rows.ids, hidden), rows.real)
-                for name in among:
-                    heads = asking[:, :, None, :, None].expand_as(before[name])
-                    worst = larger(worst, difference(after[name][heads], before[name][heads], of=before[name]))
+    for hidden, asking, among in probes:
+        for size in (LARGE, -LARGE):
+            with _hooked(exam, "queries", lambda q, size=size: size * q):
+                before = _watched(exam, "mixed", rows.ids, rows.real)
+                change = partial(_changed, where=hidden)
+                with _hooked(exam, "keys", change), _hooked(exam, "values", change):
+                    after = _watched(exam, "mixed", rows.ids, rows.real)
+            for name in among:
+                heads = asking[:, :, None, :, None].expand_as(before[name])
+                worst = larger(worst, difference(after[name][heads], before[name][heads], of=before[name]))
     if not worst <= TINY:
-        return failed(worst, f"when scores grow large, masked tokens move what heads see by {worst:.2g} of its spread")
-    return passed(
-        worst, f"masked tokens stay masked when scores are a million times as large (largest change {worst:.1g})"
-    )
+        return failed(worst, f"when scores grow large, masked slots move what heads see by {worst:.2g} of its spread")
+    return passed(worst, f"masked slots stay masked when scores are a million times as large (change {worst:.1g})")
 
 
 @audit("model")
@@ -127,13 +128,20 @@ def _watched(exam: Exam, what: str, ids: Tensor, real: Tensor | None) -> dict[st
 
 
 @contextmanager
-def _enlarged_queries(exam: Exam, by: float) -> Iterator[None]:
-    handles = [layer.queries.register_forward_hook(lambda tap, given, out: by * out) for _, layer in _layers(exam)]
+def _hooked(exam: Exam, what: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Change what flows by this tap of every attention layer."""
+    taps = [getattr(layer, what) for _, layer in _layers(exam)]
+    handles = [tap.register_forward_hook(lambda tap, given, out: change(out)) for tap in taps]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _changed(x: Tensor, where: Tensor) -> Tensor:
+    """Heads [1, rows, H, T, d], moved by three times their spread in these slots."""
+    return torch.where(where[:, :, None, :, None], x + 3 * x.std(), x)
 
 
 def _may_see(exam: Exam, real: Tensor) -> Tensor:

@@ -69,6 +69,11 @@ class Exam:
         return found[0] if isinstance(found, tuple) else found
 
     @property
+    def is_whole(self) -> bool:
+        """All weights are finite numbers."""
+        return all(bool(p.isfinite().all()) for p in self.model.parameters())
+
+    @property
     def choices(self) -> int:
         """How many answers there are: words, or classes."""
         return self.model.vocabulary if self.is_causal else self.model.classes

@@ -18,8 +18,8 @@ STEPS = 40
 """Of the attempt to learn one small batch by heart."""
 HALF = 0.5
 """A loss halved: far beyond what the frequencies of words explain."""
-SAFE = AdamW(learning_rate=2e-3, weight_decay=0.0)
-"""What nearly every architecture learns with, after a short warm-up."""
+OTHER_RATES = (2e-3, 1e-2, 3e-2)
+"""Of AdamW: models from 4 to 1,000 wide, with 5 to 30,000 words, learn with one of these."""
 
 
 @audit("model")
@@ -105,44 +105,46 @@ def one_batch(exam: Exam) -> Outcome:
 
     The beginnings of four rows are shown up to 40 times, without dropout, at the recipe's highest learning rate (after
     a short warm-up if the recipe has one), until their loss has halved, which the frequencies of words do not explain.
-    If it does not halve, the same is tried with AdamW at 0.002. When that fails too, the architecture or the loss is at
-    fault. When it succeeds, it is the recipe's rate: too high if the loss got stuck or broke, and too low if it did not
-    fall at all; both fail. A loss that is still falling is merely slow, which one small batch cannot blame.
+    A loss that is still falling after 40 steps is merely slow. If it fell to a plateau, broke, or did not fall at all,
+    AdamW is tried at 0.002, 0.01 and 0.03: where one of them halves the loss, the recipe's rate is at fault; where none
+    does, the architecture or the loss is. Both fail.
     """
     training = exam.recipe.training
     own = _learn(exam, training.optimizer, warm=training.schedule.warmup is not None)
-    if own.left <= HALF:
-        return passed(own.left, f"a fresh model learns one small batch: {own.left:.0%} of the loss is left")
-    safe = _learn(exam, SAFE, warm=True)
-    if not safe.left <= HALF:
-        return failed(
-            safe.left, f"a fresh model cannot even learn one small batch: {safe.left:.0%} of the loss is left"
-        )
     rate = f"{training.optimizer.kind} at {training.optimizer.learning_rate:g}"
-    tried = f"with {rate}, {own.left:.0%} of the loss of one small batch is left after {STEPS} steps"
-    if own.left > 0.999 and own.is_steady:
-        return failed(own.left, f"the learning rate is too low to train: {tried}")
-    if not own.is_falling:
-        return failed(own.left, f"the learning rate is too high to train: {tried}, and it no longer falls")
-    return passed(own.left, f"{tried}, and it is still falling")
+    tried = f"with {rate}, {own.left:.0%} of the loss of one small batch is left after {own.steps} steps"
+    if own.left <= HALF:
+        return passed(own.left, tried)
+    if own.is_falling:
+        return passed(own.left, f"{tried}, and it is still falling")
+    if not any(_learn(exam, AdamW(learning_rate=other), warm=True).left <= HALF for other in OTHER_RATES):
+        return failed(own.left, f"one small batch cannot be learnt: {tried}, and other rates do no better")
+    fault = "low" if own.is_still else "high"
+    return failed(own.left, f"the learning rate is too {fault} to train: {tried}, and it no longer falls")
 
 
 class _Attempt(NamedTuple):
     losses: list[float]
 
     @property
+    def steps(self) -> int:
+        return len(self.losses) - 1
+
+    @property
     def left(self) -> float:
         return self.losses[-1] / self.losses[0]
 
     @property
-    def is_steady(self) -> bool:
-        return max(self.losses) <= 1.001 * self.losses[0]
+    def is_still(self) -> bool:
+        """The loss never moved by more than a thousandth."""
+        return all(abs(loss - self.losses[0]) <= 1e-3 * self.losses[0] for loss in self.losses)
 
     @property
     def is_falling(self) -> bool:
         """The last quarter of the steps brought a tenth of all that was gained: a plateau brings nothing."""
         early, late = self.losses[: -STEPS // 4], self.losses[-STEPS // 4 :]
-        return min(early) - min(late) >= 0.1 * (self.losses[0] - min(self.losses)) > 0
+        gained = self.losses[0] - min(self.losses)
+        return len(self.losses) > STEPS and not self.is_still and min(early) - min(late) >= 0.1 * gained > 0
 
 
 def _learn(exam: Exam, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
@@ -176,8 +178,8 @@ def moved(exam: Exam) -> Outcome:
     """
     if not exam.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
-    start = dict(exam.fresh().named_parameters())
-    still = [name for name, p in exam.model.named_parameters() if _is_still(p, start[name])]
+    start, now = dict(exam.fresh().named_parameters()), dict(exam.model.named_parameters())
+    still = [name for name in start if name in now and _is_still(now[name], start[name])]
     share = len(still) / len(start)
     if len(still) == len(start):
         return failed(share, "training has moved nothing: every parameter is where it began")
@@ -191,6 +193,8 @@ def _is_still(now: Tensor, start: Tensor) -> bool:
     """Equal, or the start times one number."""
     if torch.equal(now, start):
         return True
+    if not now.any():  # weight decay alone never arrives at zero
+        return False
     now, start = now.flatten().double(), start.flatten().double()
     size = start @ start
     if len(now) < 2 or size == 0 or torch.unique(start).numel() == 1:  # a vector of ones may grow as a whole

@@ -47,10 +47,10 @@ def audit_recipe(recipe: Recipe) -> Report:
 def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:
     """The audits of the models of these runs."""
     exams = [_exam_of(run, task) for run in runs]
-    healthy = [exam for exam in exams if finite.run(exam).failures == []]
+    whole = [exam for exam in exams if exam.is_whole]
     # The architecture can be judged on any weights; where all were lost, on those that training began with.
-    shared = audit_model(healthy[0] if healthy else replace(exams[0], model=exams[0].fresh(), trained=False))
-    by_rate = {_rate(healthy[0] if healthy else exams[0]): shared}
+    shared = audit_model(whole[0] if whole else replace(exams[0], model=exams[0].fresh(), trained=False))
+    by_rate = {_rate(whole[0] if whole else exams[0]): shared}
     reports = []
     for exam in exams:
         own = run_audits(OF_EACH_REPLICA, exam)
@@ -61,9 +61,12 @@ def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:
 
 
 def audit_model(exam: Exam) -> Report:
-    """The audits of one model."""
+    """The audits of one model. Where a weight is lost all answers are, and there is nothing to compare."""
     with torch.no_grad():
-        return run_audits(MODEL_AUDITS, exam)
+        if exam.is_whole:
+            return run_audits(MODEL_AUDITS, exam)
+        lost = {one.name: "the weights are not finite numbers" for one in MODEL_AUDITS if one is not finite}
+        return finite.run(exam) + Report(not_run=lost)
 
 
 def _exam_of(run: Run, task: Task) -> Exam:

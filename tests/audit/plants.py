@@ -14,7 +14,7 @@ from pytest import MonkeyPatch
 
 from headway.audit.exam import Exam
 from headway.data.batches import Batch, CropSampler
-from headway.models import pooling
+from headway.models import classifier, pooling
 from headway.models.language_model import LanguageModel
 from headway.models.trunk import Trunk
 from headway.nn import attention, backends, heads, masks, positions, replicated
@@ -22,7 +22,6 @@ from headway.nn.scene import Scene
 from headway.training import optimizers
 
 FUTURE = ("causality", "causal-gradient")
-ANYTHING_REPEATED = ("padding", "batch-invariance", "cache", "causality", "kernel", "loss", "tied", "hard-mask")
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,12 @@ def mask_off_by_one(patch):
     patch.setattr(masks.Causal, "allows", lambda self, row, i, j: j <= i + 1)
 
 
-@plant("attention-rows", PLAIN, also=("finite", "cache"))
+@plant("attention-rows", PLAIN)
 def mask_that_hides_oneself(patch):
     patch.setattr(masks.Causal, "allows", lambda self, row, i, j: j < i)
 
 
-@plant("causality", also=("causal-gradient", "kernel", "cache", "padding"))
+@plant("causality", also=("causal-gradient", "kernel", "cache", "padding", "hard-mask"))
 def mask_forgotten_by_the_fused_kernel(patch):
     patch.setattr(Scene, "is_plainly_causal", property(lambda self: False))
     patch.setattr(backends.Sdpa, "attend", _sdpa(mask=lambda scene: None))
@@ -100,10 +99,13 @@ def finite_mask(patch):
 
 @plant("hard-mask", "model.positions=alibi")
 def finite_mask_in_the_fused_kernel(patch):
-    patch.setattr(Scene, "addend", property(lambda self: torch.where(self.allowed, self.bias, -1e4)))
+    def finite(self):
+        return torch.where(self.allowed, self.bias, -1e4)
+
+    patch.setattr(Scene, "addend", property(finite), raising=False)
 
 
-@plant("attention-rows", PLAIN, also=FUTURE)
+@plant("attention-rows", PLAIN, also=(*FUTURE, "cache", "padding", "hard-mask"))
 def mask_after_the_softmax(patch):
     _patch_weights(patch, lambda scores, allowed: scores.softmax(-1) * allowed)
 
@@ -120,7 +122,7 @@ def window_ignored(patch):
 
 @plant("attention-rows", ENCODER, "model.positions=none", also=("order",))
 def encoder_with_a_decoders_mask(patch):
-    patch.setattr(masks.Padding, "allows", lambda self, row, i, j: self.real[row, j] & (j <= i))
+    patch.setattr(classifier, "Everything", masks.Causal)
 
 
 @plant("finite", PLAIN, also=("attention-rows", "padding", "hard-mask", "kernel"))
@@ -131,9 +133,11 @@ def nan_where_nothing_may_be_seen(patch):
 @plant("finite", PLAIN)
 def nan_covered_up(patch):
     """The answers are fine; the gradient is not."""
-    _patch_weights(
-        patch, lambda scores, allowed: scores.masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num(0.0)
-    )
+
+    def weigh(scores, allowed):
+        return (scores + torch.where(allowed, 0.0, -torch.inf)).softmax(-1).nan_to_num(0.0)
+
+    _patch_weights(patch, weigh)
 
 
 # --- padding ---------------------------------------------------------------------------------------------------------
@@ -182,17 +186,17 @@ def normalisation_over_padded_time(patch):
 # --- statistics over the wrong axis ----------------------------------------------------------------------------------
 
 
-@plant("causality", "model.norm.kind=layer", also=("causal-gradient", "cache", "padding", "hard-mask", "finite"))
+@plant("causality", "model.norm.kind=layer", also=("causal-gradient", "cache", "padding"))
 def normalisation_over_time(patch):
     patch.setattr(replicated.LayerNorm, "forward", _norm_over(2))
 
 
-@plant("batch-invariance", "model.norm.kind=layer", also=("padding", "cache", *FUTURE, "hard-mask", "one-batch"))
+@plant("batch-invariance", "model.norm.kind=layer", also=("padding", *FUTURE))
 def normalisation_over_the_batch(patch):
     patch.setattr(replicated.LayerNorm, "forward", _norm_over(1))
 
 
-@plant("causality", also=("causal-gradient", "cache"))
+@plant("causality", also=("causal-gradient", "cache", "padding"))
 def head_norm_over_the_sequence(patch):
     def forward(self, given, real=None):
         norms = torch.linalg.vector_norm(given, dim=(-2, -1), keepdim=True)
@@ -236,7 +240,7 @@ def positions_that_start_again_with_every_piece(patch):
     patch.setattr(positions.LearnedPositions, "embed", lambda self, x, at: honest(self, x, at - at.min()))
 
 
-@plant("determinism", "model.dropout=0.2", also=ANYTHING_REPEATED)
+@plant("determinism", "model.dropout=0.2", also=("padding", "batch-invariance", "cache"))
 def dropout_on_in_evaluation(patch):
     honest = replicated.Dropout.forward
 
@@ -268,32 +272,32 @@ def labels_shifted_by_two(patch):
     patch.setattr(CropSampler, "at", _crops(lambda rows: (rows[..., :-2], rows[..., 2:])))
 
 
-@plant("targets", also=("initial-loss",))
+@plant("targets")
 def target_fed_as_input(patch):
     patch.setattr(CropSampler, "at", _crops(lambda rows: (rows[..., 1:], rows[..., 1:])))
 
 
-@plant("loss", also=("initial-loss",))
+@plant("loss")
 def target_fed_to_the_model_by_its_loss(patch):
     honest = LanguageModel.loss
     patch.setattr(LanguageModel, "loss", lambda self, batch: honest(self, replace(batch, inputs=batch.targets)))
 
 
-@plant("loss", also=("one-batch",))
+@plant("loss")
 def labels_of_the_row_before(patch):
     honest = LanguageModel.loss
     shifted = lambda self, batch: honest(self, replace(batch, targets=batch.targets.roll(1, 1)))  # noqa: E731
     patch.setattr(LanguageModel, "loss", shifted)
 
 
-@plant("initial-loss", "model.width=64", also=("one-batch",))
+@plant("initial-loss", "model.width=64")
 def embeddings_that_start_too_large(patch):
     honest = replicated.Embedding.__init__
     large = lambda self, replicas, size, width, std=1.0: honest(self, replicas, size, width, std)  # noqa: E731
     patch.setattr(replicated.Embedding, "__init__", large)
 
 
-@plant("one-batch", also=("moved",))
+@plant("one-batch")
 def steps_uphill(patch):
     honest = optimizers._gradient
     patch.setattr(optimizers, "_gradient", lambda p: -honest(p))
@@ -322,7 +326,7 @@ def frozen_by_mistake(patch):
     patch.setattr(Trunk, "__init__", built)
 
 
-@spoil("tied", also=("loss",))
+@spoil("tied")
 def tied_weights_untied_on_load(exam):
     """Training had one matrix; whoever loaded it made two of it, and only one got the weights."""
     model = exam.model
@@ -330,7 +334,7 @@ def tied_weights_untied_on_load(exam):
     torch.nn.init.normal_(model.output.weight, 0, 0.02, generator=torch.Generator().manual_seed(0))
 
 
-@spoil("tied", "model.tied=false", also=("loss", "moved"))
+@spoil("tied", "model.tied=false")
 def untied_weights_tied_on_load(exam):
     exam.model.output = None
 
