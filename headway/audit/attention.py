@@ -4,7 +4,7 @@ Who may be seen is written down here once more, apart from the masks the model u
 mask would agree with its mistakes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ def attention_rows(exam: Exam) -> Outcome:
     may_see = _may_see(exam, rows.real)[:, :, None]  # [1, rows, 1, T, T]
     asking = may_see.any(-1) & rows.real[:, :, None]
     worst_outside, worst_sum, where = 0.0, 0.0, ""
-    for name, weights in _watched(exam, "weights", rows.ids, rows.real).items():
+    for (_, name), weights in _watched(exam, ("weights",), rows.ids, rows.real).items():
         outside = weights.masked_fill(may_see, 0).abs().max().item()
         off = (weights.sum(-1) - 1).abs().masked_fill(~asking, 0).max().item()
         if not (outside <= worst_outside and off <= worst_sum):
@@ -47,7 +47,8 @@ def attention_rows(exam: Exam) -> Outcome:
         return failed(worst_outside, f"{where} gives up to {worst_outside:.2g} to slots that may not be seen")
     if not worst_sum <= ROUNDING:
         return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")
-    for name, weights in _watched(replace(exam, model=exam.fresh()), "weights", rows.ids, rows.real).items():
+    unspoilt = replace(exam, model=exam.fresh())
+    for (_, name), weights in _watched(unspoilt, ("weights",), rows.ids, rows.real).items():
         unseen = (weights == 0) & may_see & asking[..., None]
         if unseen.any():
             share = (unseen.sum() / may_see.expand_as(weights).sum()).item()
@@ -72,16 +73,16 @@ def hard_mask(exam: Exam) -> Outcome:
     if exam.is_causal:  # deeper layers hear of the last token from itself
         probes.append((last, rows.real & ~last, names[:1]))
     worst = 0.0
-    for hidden, asking, among in probes:
-        for size in (LARGE, -LARGE):
-            with _hooked(exam, "queries", lambda q, size=size: size * q):
-                before = _watched(exam, "mixed", rows.ids, rows.real)
+    for size in (LARGE, -LARGE):
+        with _hooked(exam, "queries", lambda q, size=size: size * q):
+            before = _watched(exam, ("mixed",), rows.ids, rows.real)
+            for hidden, asking, among in probes:
                 change = partial(_changed, where=hidden)
                 with _hooked(exam, "keys", change), _hooked(exam, "values", change):
-                    after = _watched(exam, "mixed", rows.ids, rows.real)
-            for name in among:
-                heads = asking[:, :, None, :, None].expand_as(before[name])
-                worst = larger(worst, difference(after[name][heads], before[name][heads], of=before[name]))
+                    after = _watched(exam, ("mixed",), rows.ids, rows.real)
+                for key in (("mixed", name) for name in among):
+                    heads = asking[:, :, None, :, None].expand_as(before[key])
+                    worst = larger(worst, difference(after[key][heads], before[key][heads], of=before[key]))
     if not worst <= TINY:
         return failed(worst, f"when scores grow large, masked slots move what heads see by {worst:.2g} of its spread")
     return passed(worst, f"masked slots stay masked when scores are a million times as large (change {worst:.1g})")
@@ -99,12 +100,12 @@ def kernel(exam: Exam) -> Outcome:
     rows = exam.padded()
     worst, where = 0.0, ""
     for ids, real in ((rows.begun, None), (rows.ids, rows.real)):
-        values, weights, mixed = (_watched(exam, what, ids, real) for what in ("values", "weights", "mixed"))
+        seen = _watched(exam, ("weights", "values", "mixed"), ids, real)
+        asking = torch.ones_like(ids, dtype=torch.bool) if real is None else real
         for name, layer in _layers(exam):
-            plain = weights[name] @ values[name]
-            told = torch.ones_like(plain[:, :, 0, :, 0], dtype=torch.bool) if real is None else real
-            heads = told[:, :, None, :, None].expand_as(plain)
-            off = difference(mixed[name][heads], plain[heads], of=plain)
+            plain = seen["weights", name] @ seen["values", name]
+            heads = asking[:, :, None, :, None].expand_as(plain)
+            off = difference(seen["mixed", name][heads], plain[heads], of=plain)
             if not off <= worst:
                 worst, where = off, f"{layer.backend.name} in {name}"
     if not worst <= TINY:
@@ -119,12 +120,12 @@ def _layers(exam: Exam) -> list[tuple[str, Attention]]:
     return found
 
 
-def _watched(exam: Exam, what: str, ids: Tensor, real: Tensor | None) -> dict[str, Tensor]:
-    """What flows by this tap of every attention layer, under the layer's name."""
-    names = {f"{name}.{what}": name for name, _ in _layers(exam)}
-    with watch(exam.model, *names) as seen:
+def _watched(exam: Exam, what: Sequence[str], ids: Tensor, real: Tensor | None) -> dict[tuple[str, str], Tensor]:
+    """What flows by these taps of every attention layer, by (tap, name of the layer)."""
+    taps = {f"{name}.{tap}": (tap, name) for name, _ in _layers(exam) for tap in what}
+    with watch(exam.model, *taps) as seen:
         exam.answer(ids, real)
-    return {names[tap]: tensor for tap, tensor in seen.items()}
+    return {taps[place]: tensor for place, tensor in seen.items()}
 
 
 @contextmanager

@@ -60,12 +60,12 @@ def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:
     return reports
 
 
-def audit_model(exam: Exam) -> Report:
+def audit_model(exam: Exam, audits: Sequence[Audit] = MODEL_AUDITS) -> Report:
     """The audits of one model. Where a weight is lost all answers are, and there is nothing to compare."""
     with torch.no_grad():
         if exam.is_whole:
-            return run_audits(MODEL_AUDITS, exam)
-        lost = {one.name: "the weights are not finite numbers" for one in MODEL_AUDITS if one is not finite}
+            return run_audits(audits, exam)
+        lost = {one.name: "the weights are not finite numbers" for one in audits if one is not finite}
         return finite.run(exam) + Report(not_run=lost)
 
 
