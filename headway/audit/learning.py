@@ -75,10 +75,10 @@ def tied(exam: Exam) -> Outcome:
         raise DoesNotApply("only language models have an output matrix of the embedding's shape")
     hidden = exam.model.hidden(exam.sentences)[0]
     off = difference(hidden @ exam.model.embedding.weight[:, None].mT, exam.answer(exam.sentences))
-    if (off <= TINY) != exam.recipe.model.tied:
-        says, does = ("tied", "has one of its own") if exam.recipe.model.tied else ("untied", "is the embedding table")
+    if (off <= TINY) != exam.model.spec.tied:
+        says, does = ("tied", "has one of its own") if exam.model.spec.tied else ("untied", "is the embedding table")
         return failed(off, f"the recipe says {says}, but the output matrix {does} (answers differ by {off:.2g})")
-    return passed(off, f"the output matrix is {'' if exam.recipe.model.tied else 'not '}the embedding table, as asked")
+    return passed(off, f"the output matrix is {'' if exam.model.spec.tied else 'not '}the embedding table, as asked")
 
 
 @audit("model")

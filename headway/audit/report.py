@@ -5,18 +5,19 @@ What is read is the run folder, like every later stage reads it: what is judged 
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from headway import tasks
 from headway.audit.attention import ABOUT_ATTENTION
-from headway.audit.audit import Audit, Report, run_audits
+from headway.audit.audit import Audit, Finding, Report, run_audits, write_report
 from headway.audit.exam import Exam
 from headway.audit.learning import ABOUT_LEARNING, moved, one_batch
 from headway.audit.model import ABOUT_ANSWERS, finite
-from headway.recipe import Recipe
-from headway.run import Run
+from headway.recipe import Recipe, load
+from headway.run import Run, open_run
 from headway.tasks.task import Task
 from headway.training.population import load_weights
 
@@ -26,6 +27,18 @@ ALL_AUDITS: tuple[Audit, ...] = (*MODEL_AUDITS,)
 
 OF_EACH_REPLICA = (finite, moved)
 """What replicas may differ in; they share an architecture, so the other audits of a model are made once."""
+
+
+def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
+    """All audits of a run, which are kept with it; or, where there is no such run or it is to be changed, what can be
+    said of a recipe before it is trained."""
+    is_run = any((folder / "run.json").exists() for folder in (runs / name, Path(name)))
+    if not is_run or changes:
+        return audit_recipe(load(name, changes))
+    run = open_run(name, runs)
+    report = audit_run(run)
+    write_report(run.folder, report)
+    return report
 
 
 def audit_run(run: Run) -> Report:
@@ -45,19 +58,23 @@ def audit_recipe(recipe: Recipe) -> Report:
 
 
 def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:
-    """The audits of the models of these runs."""
-    exams = [_exam_of(run, task) for run in runs]
-    whole = [exam for exam in exams if exam.is_whole]
-    # The architecture can be judged on any weights; where all were lost, on those that training began with.
-    shared = audit_model(whole[0] if whole else replace(exams[0], model=exams[0].fresh(), trained=False))
-    by_rate = {_rate(whole[0] if whole else exams[0]): shared}
-    reports = []
-    for exam in exams:
-        own = run_audits(OF_EACH_REPLICA, exam)
-        if _rate(exam) not in by_rate:
-            by_rate[_rate(exam)] = run_audits((one_batch,), exam)
-        reports.append(_in_order(own, by_rate[_rate(exam)], shared))
-    return reports
+    """The audits of the models of these runs. One is looked at closely; of the others, what may differ."""
+    shared: Report | None = None
+    own: list[Report] = []
+    by_rate: dict[float, Report] = {}  # whether a model can learn hangs on its learning rate
+    for run in runs:
+        exam = _exam_of(run, task)
+        own.append(audit_model(exam, OF_EACH_REPLICA))
+        rate = run.recipe.training.optimizer.learning_rate
+        if rate not in by_rate:
+            by_rate[rate] = audit_model(replace(exam, model=exam.fresh()), (one_batch,))
+        # The architecture can be judged on any weights; where all were lost, on those that training began with.
+        if shared is None and (exam.is_whole or run is runs[-1]):
+            closely = exam if exam.is_whole else replace(exam, model=exam.fresh(), trained=False)
+            shared = audit_model(closely, [one for one in MODEL_AUDITS if one is not one_batch])
+    assert shared is not None, "there is no run to audit"
+    rates = [run.recipe.training.optimizer.learning_rate for run in runs]
+    return [_merged(mine, by_rate[rate], shared) for mine, rate in zip(own, rates, strict=True)]
 
 
 def audit_model(exam: Exam, audits: Sequence[Audit] = MODEL_AUDITS) -> Report:
@@ -85,14 +102,12 @@ def _exam(recipe: Recipe, task: Task, build: Callable[[str], Any]) -> Exam:
     return Exam(fresh(), recipe, task.sampler([recipe.seed], device).at(0), fresh, trained=False)
 
 
-def _rate(exam: Exam) -> float:
-    return exam.recipe.training.optimizer.learning_rate
-
-
-def _in_order(*reports: Report) -> Report:
-    """One report, in the order of all audits; of two findings of one audit, the first."""
-    findings = {f.audit: f for report in reversed(reports) for f in report.findings}
-    not_run = {
-        name: why for report in reversed(reports) for name, why in report.not_run.items() if name not in findings
-    }
-    return Report(tuple(findings[a.name] for a in ALL_AUDITS if a.name in findings), not_run)
+def _merged(*reports: Report) -> Report:
+    """One report, in the order of all audits; what an earlier one says of an audit counts."""
+    said: dict[str, Finding | str] = {}
+    for report in reversed(reports):
+        said |= report.not_run
+        said |= {finding.audit: finding for finding in report.findings}
+    in_order = [(one.name, said[one.name]) for one in ALL_AUDITS if one.name in said]
+    findings = tuple(what for _, what in in_order if isinstance(what, Finding))
+    return Report(findings, {name: what for name, what in in_order if isinstance(what, str)})
