@@ -122,7 +122,7 @@ def score(
         printing.show_labelled(scores)
 
 
-@app.command(epilog="Examples: headway audit shakespeare-char-cpu; headway audit --explain causality")
+@app.command(epilog="Example: headway audit shakespeare-char-cpu, or headway audit --explain causality")
 def audit(
     name: Annotated[
         str | None, typer.Argument(help="A run; or a recipe, before it is trained.", metavar="RUN|RECIPE")
