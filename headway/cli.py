@@ -122,6 +122,42 @@ def score(
         printing.show_labelled(scores)
 
 
+@app.command(epilog="Example: headway audit shakespeare-char-cpu, or headway audit --explain causality")
+def audit(
+    name: Annotated[
+        str | None, typer.Argument(help="A run; or a recipe, before it is trained.", metavar="RUN|RECIPE")
+    ] = None,
+    changes: Changes = None,
+    explain: Annotated[
+        str | None, typer.Option(help="Say what this audit does, why, and what to do when it fails.", metavar="AUDIT")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if an audit fails.")] = False,
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Check what a score rests on: the model, the data, the training."""
+    from headway import printing
+    from headway.audit.audit import find_audit
+    from headway.audit.report import ALL_AUDITS, audit_by_name
+
+    if explain is not None:
+        found = find_audit(explain, ALL_AUDITS)
+        if as_json:
+            _print_json({"audit": found.name, "about": found.about, "explanation": found.explanation})
+        else:
+            printing.show_explanation(found)
+        return
+    if name is None:
+        raise UserError("give a run or a recipe to audit, or --explain AUDIT")
+    report = audit_by_name(name, changes or [], runs)
+    if as_json:
+        _print_json(report.as_json())
+    else:
+        printing.show_report(report)
+    if strict and report.failures:
+        raise typer.Exit(1)
+
+
 @app.command(epilog='Example: headway sample shakespeare-char-cpu --prompt "ROMEO:" --tokens 200')
 def sample(
     run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],

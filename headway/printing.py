@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headway.audit.audit import Audit, Report
 from headway.run import Run
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
@@ -52,6 +53,26 @@ def show_scores(runs: Sequence[Run]) -> None:
         for score in runs[0].scores()[:2]:
             console.print(f"{score.name}: {score.label}", style="dim", markup=False)
     console.print(f"kept in {runs[0].folder.parent}/", style="dim", markup=False)
+
+
+def show_report(report: Report) -> None:
+    """A line per finding, the failures last, where they are seen; then what was not looked at, and why."""
+    console = Console(highlight=False, soft_wrap=True)
+    colours = {"pass": "green", "warn": "yellow", "fail": "red"}
+    for finding in sorted(report.findings, key=lambda f: list(colours).index(f.verdict)):
+        verdict = (f"{finding.verdict:<5}", f"bold {colours[finding.verdict]}")
+        console.print(Text.assemble(verdict, f"{finding.audit:<17} {finding.sentence}"))
+    for name, why in report.not_run.items():
+        console.print(Text(f"{'–':<5}{name:<17} not run: {why}", style="dim"))
+    seconds = sum(finding.seconds for finding in report.findings)
+    counted = f"{len(report.findings)} audits in {seconds:.1f} s: {len(report.failures)} failed"
+    console.print(f"{counted}, {len(report.warnings)} warned", style="dim")
+
+
+def show_explanation(audit: Audit) -> None:
+    console = Console(highlight=False)
+    console.print(Text.assemble((audit.name, "bold"), f" ({audit.subject}): {audit.about}\n"))
+    console.print(audit.explanation.replace("\n", " "), markup=False)
 
 
 def show_runs(runs: Sequence[Run]) -> None:

@@ -93,6 +93,9 @@ class Report:
     def warnings(self) -> list[Finding]:
         return [f for f in self.findings if f.verdict == "warn"]
 
+    def as_json(self) -> dict[str, Any]:
+        return {"findings": [asdict(f) for f in self.findings], "not_run": self.not_run}
+
     def finding(self, name: str) -> Finding | None:
         return next((f for f in self.findings if f.audit == name), None)
 
@@ -151,7 +154,7 @@ def find_audit(name: str, audits: Sequence[Audit]) -> Audit:
 
 def write_report(folder: Path, report: Report) -> None:
     """As `audit.json`, whole."""
-    write_json(folder / FILE, {"findings": [asdict(f) for f in report.findings], "not_run": report.not_run})
+    write_json(folder / FILE, report.as_json())
 
 
 def read_report(folder: Path) -> Report | None:

@@ -1,0 +1,160 @@
+"""Audits of attention itself: whom it looks at, how firmly it looks away, and whether the kernel does what it should.
+
+Who may be seen is written down here once more, apart from the masks the model uses: a check that asks the model's own
+mask would agree with its mistakes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.exam import TINY, Exam, difference, larger
+from headway.nn.attention import Attention
+from headway.nn.taps import watch
+
+ROUNDING = 1e-5
+"""Sums of up to a hundred weights, in float32."""
+LARGE = 1e6
+"""Makes of ordinary scores such as no sane training reaches, still far from the limits of float32."""
+
+
+@audit("model")
+def attention_rows(exam: Exam) -> Outcome:
+    """Each row of attention sums to 1 over what may be seen, and is exactly 0 elsewhere.
+
+    The weights of every layer and head are watched while sentences with padding are answered, and compared with what
+    the recipe says may be seen: real tokens, in a decoder none that come later, in a window none that are far. Sums
+    may be off by rounding, 1e-5; a weight outside must be exactly 0, and a query that may look nowhere gets zeros. In a
+    fresh model, which has no preferences yet, everything that may be seen must also get some weight. When it fails,
+    the mask is not the one the recipe describes.
+    """
+    rows = exam.padded()
+    may_see = _may_see(exam, rows.real)[:, :, None]  # [1, rows, 1, T, T]
+    asking = may_see.any(-1) & rows.real[:, :, None]
+    worst_outside, worst_sum, where = 0.0, 0.0, ""
+    for (_, name), weights in _watched(exam, ("weights",), rows.ids, rows.real).items():
+        outside = weights.masked_fill(may_see, 0).abs().max().item()
+        off = (weights.sum(-1) - 1).abs().masked_fill(~asking, 0).max().item()
+        if not (outside <= worst_outside and off <= worst_sum):
+            where = name
+        worst_outside, worst_sum = larger(worst_outside, outside), larger(worst_sum, off)
+    if worst_outside != 0:
+        return failed(worst_outside, f"{where} gives up to {worst_outside:.2g} to slots that may not be seen")
+    if not worst_sum <= ROUNDING:
+        return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")
+    unspoilt = replace(exam, model=exam.fresh())
+    for (_, name), weights in _watched(unspoilt, ("weights",), rows.ids, rows.real).items():
+        unseen = (weights == 0) & may_see & asking[..., None]
+        if unseen.any():
+            share = (unseen.sum() / may_see.expand_as(weights).sum()).item()
+            return failed(share, f"{share:.1%} of what {name} may see gets no weight even in a fresh model")
+    return passed(worst_sum, f"rows of attention sum to 1 over what may be seen, within {worst_sum:.1g}; 0 elsewhere")
+
+
+@audit("model")
+def hard_mask(exam: Exam) -> Outcome:
+    """What is masked stays masked, however large the scores grow.
+
+    The queries of every layer are multiplied by a million, and the keys and values of slots that nobody may see are
+    changed: padding, and in a decoder the last token, which is not there for those before it. What the heads gather
+    must stay. A mask that adds a finite number such as -10,000 passes every test at the start of training and leaks
+    once the scores have grown; minus infinity, or a weight set to zero, does not. When it fails, mask with `-inf`, or
+    multiply the weights by the mask.
+    """
+    rows = exam.padded()
+    last = rows.real & (rows.real.cumsum(-1) == rows.begun.shape[-1])
+    names = [name for name, _ in _layers(exam)]
+    probes = [(~rows.real, rows.real, names)]
+    if exam.is_causal:  # deeper layers hear of the last token from itself
+        probes.append((last, rows.real & ~last, names[:1]))
+    worst = 0.0
+    for size in (LARGE, -LARGE):
+        with _hooked(exam, "queries", lambda q, size=size: size * q):
+            before = _watched(exam, ("mixed",), rows.ids, rows.real)
+            for hidden, asking, among in probes:
+                change = partial(_changed, where=hidden)
+                with _hooked(exam, "keys", change), _hooked(exam, "values", change):
+                    after = _watched(exam, ("mixed",), rows.ids, rows.real)
+                for key in (("mixed", name) for name in among):
+                    heads = asking[:, :, None, :, None].expand_as(before[key])
+                    worst = larger(worst, difference(after[key][heads], before[key][heads], of=before[key]))
+    if not worst <= TINY:
+        return failed(worst, f"when scores grow large, masked slots move what heads see by {worst:.2g} of its spread")
+    return passed(worst, f"masked slots stay masked when scores are a million times as large (change {worst:.1g})")
+
+
+@audit("model")
+def kernel(exam: Exam) -> Outcome:
+    """What the kernel computes is what the definition says: weights times values.
+
+    In every layer the weights are computed again from queries and keys, plainly, and multiplied by the values; the
+    heads that came out of the kernel must agree within a thousandth of their spread, with padding and without, in
+    evaluation, and in training where weights are not dropped. When it fails, the kernel uses another mask, bias or
+    scale, and every attention map shown for this model is a map of something else: choose mixer.backend=plain.
+    """
+    rows = exam.padded()
+    worst, where = 0.0, ""
+    for ids, real in ((rows.begun, None), (rows.ids, rows.real)):
+        seen = _watched(exam, ("weights", "values", "mixed"), ids, real)
+        asking = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        for name, layer in _layers(exam):
+            plain = seen["weights", name] @ seen["values", name]
+            heads = asking[:, :, None, :, None].expand_as(plain)
+            off = difference(seen["mixed", name][heads], plain[heads], of=plain)
+            if not off <= worst:
+                worst, where = off, f"{layer.backend.name} in {name}"
+    if not worst <= TINY:
+        return failed(worst, f"the kernel {where} is off by {worst:.2g} of the spread from weights times values")
+    return passed(worst, f"the kernel gives weights times values, within {worst:.1g} of the spread")
+
+
+def _layers(exam: Exam) -> list[tuple[str, Attention]]:
+    found = [(name, module) for name, module in exam.model.named_modules() if isinstance(module, Attention)]
+    if not found:
+        raise DoesNotApply("there is no attention in this model")
+    return found
+
+
+def _watched(exam: Exam, what: Sequence[str], ids: Tensor, real: Tensor | None) -> dict[tuple[str, str], Tensor]:
+    """What flows by these taps of every attention layer, by (tap, name of the layer)."""
+    taps = {f"{name}.{tap}": (tap, name) for name, _ in _layers(exam) for tap in what}
+    with watch(exam.model, *taps) as seen:
+        exam.answer(ids, real)
+    return {taps[place]: tensor for place, tensor in seen.items()}
+
+
+@contextmanager
+def _hooked(exam: Exam, what: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Change what flows by this tap of every attention layer."""
+    taps = [getattr(layer, what) for _, layer in _layers(exam)]
+    handles = [tap.register_forward_hook(lambda tap, given, out: change(out)) for tap in taps]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _changed(x: Tensor, where: Tensor) -> Tensor:
+    """Heads [1, rows, H, T, d], moved by three times their spread in these slots."""
+    return torch.where(where[:, :, None, :, None], x + 3 * x.std(), x)
+
+
+def _may_see(exam: Exam, real: Tensor) -> Tensor:
+    """[1, rows, T, T]: the recipe's words, not the model's masks."""
+    T = real.shape[-1]
+    query, key = torch.arange(T, device=real.device)[:, None], torch.arange(T, device=real.device)
+    may = real[:, :, None, :].expand(-1, -1, T, -1)
+    if exam.is_causal:
+        may = may & (key <= query)
+    if (window := exam.recipe.model.mixer.window) is not None:
+        may = may & ((query - key).abs() < window)
+    return may
+
+
+ABOUT_ATTENTION = (attention_rows, hard_mask, kernel)

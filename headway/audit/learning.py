@@ -1,0 +1,205 @@
+"""Audits of what is learnt: the loss is the right one, batches ask the right question, weights can move, and did.
+
+Some look at a fresh model of the same recipe, which is a pure function of the seed: what training began with.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.exam import TINY, Exam, difference
+from headway.training.optimizers import AdamW, OptimizerSpec
+
+STEPS = 40
+"""Of the attempt to learn one small batch by heart."""
+HALF = 0.5
+"""A loss halved: far beyond what the frequencies of words explain."""
+OTHER_RATES = (2e-3, 1e-2, 3e-2)
+"""Of AdamW: models from 4 to 1,000 wide, with 5 to 30,000 words, learn with one of these."""
+
+
+@audit("model")
+def loss(exam: Exam) -> Outcome:
+    """The loss that training lowers is the cross-entropy of what the model says.
+
+    The model answers the inputs of a training batch; from the answers and the targets the loss is computed here again,
+    in a line. The two may differ by rounding: a thousandth of the loss. When it fails, training lowers something else:
+    labels that are shifted, targets that reach the model's input, padding that counts.
+    """
+    batch = exam.excerpt(rows=4, tokens=64)
+    said = exam.answer(batch.inputs, getattr(batch, "real", None))
+    expected = F.cross_entropy(said.flatten(0, -2).float(), batch.targets.flatten()).item()
+    found = exam.model.loss(batch)[0].item()
+    off = abs(found - expected) / max(expected, 1e-3)
+    if not off <= TINY:
+        return failed(
+            off, f"training lowers {found:.4f}, but the cross-entropy of what the model says is {expected:.4f}"
+        )
+    return passed(off, f"the loss is the cross-entropy of the answers, {expected:.4f}")
+
+
+@audit("model")
+def targets(exam: Exam) -> Outcome:
+    """Every target is the token after its input.
+
+    In a training batch of a language model, the target at each place must be the input at the next. All of them are
+    compared; one that differs is a failure. When targets are the inputs themselves the model learns to copy, and when
+    they are two steps on it learns another task; both have losses that look reasonable.
+    """
+    if not exam.is_causal:
+        raise DoesNotApply("the targets of a classifier are labels")
+    ahead, asked = exam.batch.inputs[..., 1:], exam.batch.targets[..., :-1]
+    if not asked.numel():
+        raise DoesNotApply("segments of one token hold no target whose input is there to be compared")
+    wrong = (ahead != asked).float().mean().item()
+    if wrong > 0:
+        copies = torch.equal(exam.batch.inputs, exam.batch.targets)
+        what = "they are the inputs themselves" if copies else f"{wrong:.1%} of them are not"
+        return failed(wrong, f"targets should be the next input, but {what}")
+    return passed(0, f"all {asked.numel():,} targets of a batch are the next input")
+
+
+@audit("model")
+def tied(exam: Exam) -> Outcome:
+    """The output matrix is the embedding table if the recipe says so, and only then.
+
+    The last hidden vectors are multiplied by the embedding table and compared with the model's answers; equal, within a
+    thousandth of the spread, means tied. Weights that were trained as one and loaded as two (or the other way round)
+    give a model that nobody trained. When it fails, look at how the weights were loaded.
+    """
+    if not exam.is_causal:
+        raise DoesNotApply("only language models have an output matrix of the embedding's shape")
+    hidden = exam.model.hidden(exam.sentences)[0]
+    off = difference(hidden @ exam.model.embedding.weight[:, None].mT, exam.answer(exam.sentences))
+    if (off <= TINY) != exam.model.spec.tied:
+        says, does = ("tied", "has one of its own") if exam.model.spec.tied else ("untied", "is the embedding table")
+        return failed(off, f"the recipe says {says}, but the output matrix {does} (answers differ by {off:.2g})")
+    return passed(off, f"the output matrix is {'' if exam.model.spec.tied else 'not '}the embedding table, as asked")
+
+
+@audit("model")
+def initial_loss(exam: Exam) -> Outcome:
+    """A fresh model is as clueless as chance: its loss is the logarithm of the number of choices.
+
+    A model of the recipe's seed, as training began with it, is asked a training batch. Random weights of a sane size
+    give every choice nearly the same chance. Above: the answers start too large, which costs the first hundreds of
+    steps and may never heal (warned from 1.5 nats, failed from 6). Below: a fresh model cannot know anything, so the
+    target has reached its input (failed from 0.5 nats below).
+    """
+    choices = exam.choices
+    found = exam.fresh().loss(exam.excerpt(rows=4, tokens=64))[0].item()
+    excess = found - math.log(choices)
+    says = f"the loss of a fresh model is {found:.3f}, of {choices:,} equal chances {math.log(choices):.3f}"
+    if not -0.5 <= excess <= 6:
+        return failed(excess, f"{says}: {'it knows the answer before it has learnt' if excess < 0 else 'far too sure'}")
+    return warned(excess, f"{says}: too sure") if excess > 1.5 else passed(excess, says)
+
+
+@audit("model")
+def one_batch(exam: Exam) -> Outcome:
+    """A fresh model can learn one small batch by heart, with the recipe's own optimizer and rate.
+
+    The beginnings of four rows are shown up to 40 times, without dropout, at the recipe's highest learning rate (after
+    a short warm-up if the recipe has one), until their loss has halved, which the frequencies of words do not explain.
+    A loss that is still falling after 40 steps is merely slow. If it fell to a plateau, broke, or did not fall at all,
+    AdamW is tried at 0.002, 0.01 and 0.03: where one of them halves the loss, the recipe's rate is at fault; where none
+    does, the architecture or the loss is. Both fail.
+    """
+    training = exam.recipe.training
+    own = _learn(exam, training.optimizer, warm=training.schedule.warmup is not None)
+    rate = f"{training.optimizer.kind} at {training.optimizer.learning_rate:g}"
+    tried = f"with {rate}, {own.left:.0%} of the loss of one small batch is left after {own.steps} steps"
+    if own.left <= HALF:
+        return passed(own.left, tried)
+    if own.is_falling:
+        return passed(own.left, f"{tried}, and it is still falling")
+    if not any(_learn(exam, AdamW(learning_rate=other), warm=True).left <= HALF for other in OTHER_RATES):
+        return failed(own.left, f"one small batch cannot be learnt: {tried}, and other rates do no better")
+    fault = "low" if own.is_still else "high"
+    return failed(own.left, f"the learning rate is too {fault} to train: {tried}, and it no longer falls")
+
+
+class _Attempt(NamedTuple):
+    losses: list[float]
+
+    @property
+    def steps(self) -> int:
+        return len(self.losses) - 1
+
+    @property
+    def left(self) -> float:
+        return self.losses[-1] / self.losses[0]
+
+    @property
+    def is_still(self) -> bool:
+        """The loss never moved by more than a thousandth."""
+        return all(abs(loss - self.losses[0]) <= 1e-3 * self.losses[0] for loss in self.losses)
+
+    @property
+    def is_falling(self) -> bool:
+        """The last quarter of the steps brought a tenth of all that was gained: a plateau brings nothing."""
+        early, late = self.losses[: -STEPS // 4], self.losses[-STEPS // 4 :]
+        gained = self.losses[0] - min(self.losses)
+        return len(self.losses) > STEPS and not self.is_still and min(early) - min(late) >= 0.1 * gained > 0
+
+
+def _learn(exam: Exam, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
+    """Show one small batch until its loss has halved."""
+    # Labels may hang on words far into a text, but there is one to a row.
+    model, batch = exam.fresh(), exam.excerpt(rows=4, tokens=16 if exam.is_causal else 64)
+    built = optimizer.build(dict(model.named_parameters()), [optimizer.learning_rate], [0.0])
+    alive = torch.ones(1, dtype=torch.bool, device=exam.device)
+    losses: list[float] = []
+    for step in range(STEPS + 1):
+        with torch.enable_grad():
+            loss = model.loss(batch).sum()
+        losses.append(loss.item())
+        if not math.isfinite(losses[-1]) or losses[-1] <= HALF * losses[0]:
+            break
+        loss.backward()
+        factor = min(1.0, (step + 1) / 10) if warm else 1.0
+        built.step(torch.tensor(factor, device=exam.device), alive, exam.recipe.training.clip)
+        for p in built.parameters:
+            p.grad = None
+    return _Attempt(losses)
+
+
+@audit("model")
+def moved(exam: Exam) -> Outcome:
+    """Training has moved every parameter away from its start.
+
+    The start is a pure function of the seed, so it is made again and compared, tensor by tensor. One that is where it
+    began, or has only been shrunk by weight decay, was frozen: by a learning rate of zero, a lost gradient, or a layer
+    that nothing flows through. Weights that were imported began elsewhere and are not compared.
+    """
+    if not exam.trained:
+        raise DoesNotApply("these weights did not come from training by this recipe")
+    start, now = dict(exam.fresh().named_parameters()), dict(exam.model.named_parameters())
+    still = [name for name in start if name in now and _is_still(now[name], start[name])]
+    share = len(still) / len(start)
+    if len(still) == len(start):
+        return failed(share, "training has moved nothing: every parameter is where it began")
+    if still:
+        more = f" and {len(still) - 2} more" if len(still) > 2 else ""
+        return failed(share, f"{share:.0%} of the parameters never moved: {', '.join(still[:2])}{more}")
+    return passed(0, f"all {len(start)} parameters have moved since the start")
+
+
+def _is_still(now: Tensor, start: Tensor) -> bool:
+    """Equal, or the start times one number."""
+    if torch.equal(now, start):
+        return True
+    if not now.any():  # weight decay alone never arrives at zero
+        return False
+    now, start = now.flatten().double(), start.flatten().double()
+    size = start @ start
+    if len(now) < 2 or size == 0 or torch.unique(start).numel() == 1:  # a vector of ones may grow as a whole
+        return False
+    return bool((now - (now @ start / size) * start).norm() <= 1e-5 * now.norm())
+
+
+ABOUT_LEARNING = (loss, targets, tied, initial_loss, one_batch, moved)

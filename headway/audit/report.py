@@ -1,0 +1,113 @@
+"""Which audits there are, and what they find in a finished run: the one place where all subjects come together.
+
+What is read is the run folder, like every later stage reads it: what is judged is what was kept.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway import tasks
+from headway.audit.attention import ABOUT_ATTENTION
+from headway.audit.audit import Audit, Finding, Report, run_audits, write_report
+from headway.audit.exam import Exam
+from headway.audit.learning import ABOUT_LEARNING, moved, one_batch
+from headway.audit.model import ABOUT_ANSWERS, finite
+from headway.recipe import Recipe, load
+from headway.run import Run, open_run
+from headway.tasks.task import Task
+from headway.training.population import load_weights
+
+MODEL_AUDITS = (*ABOUT_ANSWERS, *ABOUT_ATTENTION, *ABOUT_LEARNING)
+ALL_AUDITS: tuple[Audit, ...] = (*MODEL_AUDITS,)
+"""Every audit there is, in the order in which they are run and shown."""
+
+OF_EACH_REPLICA = (finite, moved)
+"""What replicas may differ in; they share an architecture, so the other audits of a model are made once."""
+
+
+def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
+    """All audits of a run, which are kept with it; or, where there is no such run or it is to be changed, what can be
+    said of a recipe before it is trained."""
+    is_run = any((folder / "run.json").exists() for folder in (runs / name, Path(name)))
+    if not is_run or changes:
+        return audit_recipe(load(name, changes))
+    run = open_run(name, runs)
+    report = audit_run(run)
+    write_report(run.folder, report)
+    return report
+
+
+def audit_run(run: Run) -> Report:
+    """All audits of one run."""
+    return audit_runs([run], tasks.load(run.recipe))[0]
+
+
+def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
+    """All audits of runs that were trained as one population, a report each."""
+    return audit_models(runs, task)
+
+
+def audit_recipe(recipe: Recipe) -> Report:
+    """What can be said before training: the audits of the data, and of a fresh model."""
+    task = tasks.load(recipe)
+    return audit_model(_exam(recipe, task, lambda device: task.build([recipe.seed], device)))
+
+
+def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:
+    """The audits of the models of these runs. One is looked at closely; of the others, what may differ."""
+    shared: Report | None = None
+    own: list[Report] = []
+    by_rate: dict[float, Report] = {}  # whether a model can learn hangs on its learning rate
+    for run in runs:
+        exam = _exam_of(run, task)
+        own.append(audit_model(exam, OF_EACH_REPLICA))
+        rate = run.recipe.training.optimizer.learning_rate
+        if rate not in by_rate:
+            by_rate[rate] = audit_model(replace(exam, model=exam.fresh()), (one_batch,))
+        # The architecture can be judged on any weights; where all were lost, on those that training began with.
+        if shared is None and (exam.is_whole or run is runs[-1]):
+            closely = exam if exam.is_whole else replace(exam, model=exam.fresh(), trained=False)
+            shared = audit_model(closely, [one for one in MODEL_AUDITS if one is not one_batch])
+    assert shared is not None, "there is no run to audit"
+    rates = [run.recipe.training.optimizer.learning_rate for run in runs]
+    return [_merged(mine, by_rate[rate], shared) for mine, rate in zip(own, rates, strict=True)]
+
+
+def audit_model(exam: Exam, audits: Sequence[Audit] = MODEL_AUDITS) -> Report:
+    """The audits of one model. Where a weight is lost all answers are, and there is nothing to compare."""
+    with torch.no_grad():
+        if exam.is_whole:
+            return run_audits(audits, exam)
+        lost = {one.name: "the weights are not finite numbers" for one in audits if one is not finite}
+        return finite.run(exam) + Report(not_run=lost)
+
+
+def _exam_of(run: Run, task: Task) -> Exam:
+    exam = _exam(run.recipe, task, lambda device: tasks.of(run.recipe).rebuild(run, device))
+    load_weights(exam.model, 0, run.checkpoint("auto").weights)
+    return replace(exam, trained="imported_from" not in run.facts)
+
+
+def _exam(recipe: Recipe, task: Task, build: Callable[[str], Any]) -> Exam:
+    """Of a fresh model of this recipe."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def fresh() -> Any:
+        return build(device).eval()
+
+    return Exam(fresh(), recipe, task.sampler([recipe.seed], device).at(0), fresh, trained=False)
+
+
+def _merged(*reports: Report) -> Report:
+    """One report, in the order of all audits; what an earlier one says of an audit counts."""
+    said: dict[str, Finding | str] = {}
+    for report in reversed(reports):
+        said |= report.not_run
+        said |= {finding.audit: finding for finding in report.findings}
+    in_order = [(one.name, said[one.name]) for one in ALL_AUDITS if one.name in said]
+    findings = tuple(what for _, what in in_order if isinstance(what, Finding))
+    return Report(findings, {name: what for name, what in in_order if isinstance(what, str)})

@@ -1,0 +1,86 @@
+"""Small models under examination, for the tests of audits: a made-up language, and texts of it with labels."""
+
+import copy
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from headway import noise
+from headway.audit.exam import Exam
+from headway.audit.learning import initial_loss, one_batch
+from headway.audit.report import MODEL_AUDITS
+from headway.recipe import Recipe, from_tree
+
+OF_WEIGHTS = tuple(one for one in MODEL_AUDITS if one not in (initial_loss, one_batch))
+"""The audits that look at the weights as they are; the other two look at a fresh model, and take half the time."""
+
+VOCABULARY, CLASSES, CONTEXT = 40, 5, 32
+
+BASE = {
+    "model": {"layers": 2, "width": 32, "context": CONTEXT, "mixer": {"heads": 4}, "positions": "rotary"},
+    "training": {"batch": 4, "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}},
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts of different lengths, and the class of each."""
+
+    inputs: Tensor
+    real: Tensor
+    targets: Tensor
+
+
+def examine(*changes: str, steps: int = 0) -> Exam:
+    """A model of this recipe, after so many steps of training."""
+    recipe = small_recipe(*changes)
+    exam = Exam(fresh(recipe), recipe, batch_at(recipe, 0), lambda: fresh(recipe), trained=steps > 0)
+    if steps:
+        train(exam, steps)
+    return exam
+
+
+def small_recipe(*changes: str) -> Recipe:
+    tree = copy.deepcopy(BASE)
+    if "model.kind=classifier" in changes:
+        tree["data"] = {"kind": "labelled"}
+    return from_tree(tree, "small", overrides=changes)
+
+
+def fresh(recipe: Recipe):
+    if recipe.model.kind == "classifier":
+        return recipe.model.build(VOCABULARY, CLASSES, [recipe.seed]).eval()
+    return recipe.model.build(VOCABULARY, [recipe.seed]).eval()
+
+
+def batch_at(recipe: Recipe, step: int):
+    if recipe.model.kind != "classifier":
+        return recipe.data.batches.build(language(), CONTEXT, recipe.training.batch, [recipe.seed]).at(step)
+    rows = language()[: 8 * CONTEXT].view(1, 8, CONTEXT).roll(step, 1)
+    real = torch.arange(CONTEXT) < torch.tensor([32, 20, 9, 32, 14, 32, 27, 30])[:, None]
+    return Rows(rows, real[None], rows[..., 0] % CLASSES)
+
+
+def train(exam: Exam, steps: int) -> None:
+    spec = exam.recipe.training
+    optimizer = spec.optimizer.build(dict(exam.model.named_parameters()), [spec.optimizer.learning_rate], [0.1])
+    alive, whole_rate = torch.ones(1, dtype=torch.bool), torch.tensor(1.0)
+    exam.model.train()
+    for step in range(steps):
+        exam.model.clock.set(step)
+        exam.model.loss(batch_at(exam.recipe, step)).sum().backward()
+        optimizer.step(whole_rate, alive, spec.clip)
+        exam.model.zero_grad()
+    exam.model.eval()
+
+
+@cache
+def language() -> Tensor:
+    """Words that follow each other by a rule, most of the time."""
+    drawn = noise.integers(noise.stream_keys([0], "language"), 0, VOCABULARY, 2000)[0]
+    ids = [0]
+    for k, random in enumerate(drawn.tolist()):
+        ids.append(random if k % 3 == 0 else (3 * ids[-1] + 7) % VOCABULARY)
+    return torch.tensor(ids)

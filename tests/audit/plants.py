@@ -1,0 +1,388 @@
+"""Faults that real code has had, planted in Headway's own modules, and the audit that must find each of them.
+
+A plant says which audit is meant for it (`caught_by`), and which others look at the same thing and may fail as well
+(`also`). An audit in neither list that fails is a false alarm.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from pytest import MonkeyPatch
+
+from headway.audit.exam import Exam
+from headway.data.batches import Batch, CropSampler
+from headway.models import classifier, pooling
+from headway.models.language_model import LanguageModel
+from headway.models.trunk import Trunk
+from headway.nn import attention, backends, heads, masks, positions, replicated
+from headway.nn.scene import Scene
+from headway.training import optimizers
+
+FUTURE = ("causality", "causal-gradient")
+
+
+@dataclass(frozen=True)
+class Plant:
+    name: str
+    caught_by: str
+    also: tuple[str, ...]
+    recipe: tuple[str, ...]
+    """Changes to the recipe under which the fault shows."""
+    plant: Callable[[MonkeyPatch], None] | None = None
+    """Into modules, before the model is built."""
+    spoil: Callable[[Exam], None] | None = None
+    """The model, after it was built."""
+
+
+PLANTS: list[Plant] = []
+
+
+def plant(caught_by: str, *recipe: str, also: tuple[str, ...] = ()):
+    def keep(function: Callable[[MonkeyPatch], None]) -> Callable[[MonkeyPatch], None]:
+        PLANTS.append(Plant(function.__name__, caught_by, also, recipe, plant=function))
+        return function
+
+    return keep
+
+
+def spoil(caught_by: str, *recipe: str, also: tuple[str, ...] = ()):
+    def keep(function: Callable[[Exam], None]) -> Callable[[Exam], None]:
+        PLANTS.append(Plant(function.__name__, caught_by, also, recipe, spoil=function))
+        return function
+
+    return keep
+
+
+def settings(name: str, caught_by: str, *recipe: str, also: tuple[str, ...] = ()) -> None:
+    """A fault of the recipe itself."""
+    PLANTS.append(Plant(name, caught_by, also, recipe))
+
+
+PLAIN = "model.mixer.backend=plain"
+ENCODER = "model.kind=classifier"
+
+# --- masks -----------------------------------------------------------------------------------------------------------
+
+
+@plant("causality", PLAIN, also=("causal-gradient", "attention-rows", "cache", "hard-mask"))
+def mask_off_by_one(patch):
+    patch.setattr(masks.Causal, "allows", lambda self, row, i, j: j <= i + 1)
+
+
+@plant("attention-rows", PLAIN)
+def mask_that_hides_oneself(patch):
+    patch.setattr(masks.Causal, "allows", lambda self, row, i, j: j < i)
+
+
+@plant("causality", also=("causal-gradient", "kernel", "cache", "padding", "hard-mask"))
+def mask_forgotten_by_the_fused_kernel(patch):
+    patch.setattr(Scene, "is_plainly_causal", property(lambda self: False))
+    patch.setattr(backends.Sdpa, "attend", _sdpa(mask=lambda scene: None))
+
+
+@plant("causality", PLAIN, "model.mixer.dropout=0.1", also=("causal-gradient",))
+def mask_dropped_when_weights_are(patch):
+    def attend(self, q, k, v, scene, drop):
+        allowed = None if drop.training and drop.active else scene.allowed
+        return drop(backends.weights(q, k, allowed, scene.bias)) @ v
+
+    patch.setattr(backends.Plain, "attend", attend)
+
+
+@plant("hard-mask", PLAIN, also=("attention-rows",))
+def finite_mask(patch):
+    _patch_weights(patch, lambda scores, allowed: scores.masked_fill(~allowed, -1e4).softmax(-1))
+
+
+@plant("hard-mask", "model.positions=alibi")
+def finite_mask_in_the_fused_kernel(patch):
+    def finite(self):
+        return torch.where(self.allowed, self.bias, -1e4)
+
+    patch.setattr(Scene, "addend", property(finite), raising=False)
+
+
+@plant("attention-rows", PLAIN, also=(*FUTURE, "cache", "padding", "hard-mask"))
+def mask_after_the_softmax(patch):
+    _patch_weights(patch, lambda scores, allowed: scores.softmax(-1) * allowed)
+
+
+@plant("attention-rows", PLAIN, also=(*FUTURE, "cache", "padding"))
+def softmax_over_the_queries(patch):
+    _patch_weights(patch, lambda scores, allowed: scores.masked_fill(~allowed, -1e30).softmax(-2) * allowed)
+
+
+@plant("attention-rows", "model.mixer.window=6")
+def window_ignored(patch):
+    patch.setattr(masks.Window, "allows", lambda self, row, i, j: (i - j).abs() < 1000)
+
+
+@plant("attention-rows", ENCODER, "model.positions=none", also=("order",))
+def encoder_with_a_decoders_mask(patch):
+    patch.setattr(classifier, "Everything", masks.Causal)
+
+
+@plant("finite", PLAIN, also=("attention-rows", "padding", "hard-mask", "kernel"))
+def nan_where_nothing_may_be_seen(patch):
+    _patch_weights(patch, lambda scores, allowed: scores.masked_fill(~allowed, -torch.inf).softmax(-1))
+
+
+@plant("finite", PLAIN)
+def nan_covered_up(patch):
+    """The answers are fine; the gradient is not."""
+
+    def weigh(scores, allowed):
+        return (scores + torch.where(allowed, 0.0, -torch.inf)).softmax(-1).nan_to_num(0.0)
+
+    _patch_weights(patch, weigh)
+
+
+# --- padding ---------------------------------------------------------------------------------------------------------
+
+
+@plant("padding", PLAIN, also=("attention-rows", "hard-mask"))
+def padding_attended(patch):
+    patch.setattr(masks.Padding, "allows", lambda self, row, i, j: torch.ones_like(self.real[row, j]))
+
+
+@plant("padding", ENCODER, PLAIN, also=("attention-rows", "hard-mask"))
+def padding_attended_by_an_encoder(patch):
+    padding_attended(patch)
+
+
+@plant("padding", ENCODER)
+def padding_averaged_into_the_pool(patch):
+    patch.setattr(pooling.Mean, "pool", lambda self, x, real: x.mean(2))
+
+
+@plant("padding", ENCODER, "model.pooling=max")
+def padding_in_the_maximum(patch):
+    patch.setattr(pooling.Max, "pool", lambda self, x, real: x.amax(2))
+
+
+@plant("padding", ENCODER, "model.pooling=first")
+def the_first_slot_taken_for_the_first_token(patch):
+    patch.setattr(pooling.First, "pool", lambda self, x, real: x[:, :, 0])
+
+
+@plant("padding", "model.positions=learned")
+def positions_shifted_by_left_padding(patch):
+    honest = positions.LearnedPositions.embed
+
+    def embed(self, x, at):
+        return honest(self, x, at if at.ndim == 1 else torch.arange(x.shape[2]).expand(at.shape))
+
+    patch.setattr(positions.LearnedPositions, "embed", embed)
+
+
+@plant("padding", ENCODER, "model.norm.kind=layer")
+def normalisation_over_padded_time(patch):
+    patch.setattr(replicated.LayerNorm, "forward", _norm_over(2))
+
+
+# --- statistics over the wrong axis ----------------------------------------------------------------------------------
+
+
+@plant("causality", "model.norm.kind=layer", also=("causal-gradient", "cache", "padding"))
+def normalisation_over_time(patch):
+    patch.setattr(replicated.LayerNorm, "forward", _norm_over(2))
+
+
+@plant("batch-invariance", "model.norm.kind=layer", also=("padding", *FUTURE))
+def normalisation_over_the_batch(patch):
+    patch.setattr(replicated.LayerNorm, "forward", _norm_over(1))
+
+
+@plant("causality", also=("causal-gradient", "cache", "padding"))
+def head_norm_over_the_sequence(patch):
+    def forward(self, given, real=None):
+        norms = torch.linalg.vector_norm(given, dim=(-2, -1), keepdim=True)
+        return heads.side_by_side(given * norms / norms.mean(2, keepdim=True))
+
+    patch.setattr(heads.Fusion, "forward", forward)
+
+
+@plant("causality", also=("causal-gradient", "cache", "padding"))
+def heads_reshaped_without_transposing(patch):
+    patch.setattr(heads, "side_by_side", lambda given: given.reshape(*given.shape[:2], given.shape[3], -1))
+
+
+# --- kernels, caches, noise, positions -------------------------------------------------------------------------------
+
+
+@plant("kernel")
+def wrong_scale_in_the_fused_kernel(patch):
+    patch.setattr(backends.Sdpa, "attend", _sdpa(scale=0.1))
+
+
+@plant("kernel", "model.positions=alibi", also=("order",))
+def bias_forgotten_by_the_fused_kernel(patch):
+    patch.setattr(backends.Sdpa, "attend", _sdpa(mask=lambda scene: scene.allowed))
+
+
+@plant("cache")
+def cache_one_step_late(patch):
+    honest = attention.Cache.extended
+
+    def extended(self, *new):
+        joined = honest(self, *new)
+        return replace(joined, values=joined.values.roll(1, dims=3))
+
+    patch.setattr(attention.Cache, "extended", extended)
+
+
+@plant("cache", "model.positions=learned")
+def positions_that_start_again_with_every_piece(patch):
+    honest = positions.LearnedPositions.embed
+    patch.setattr(positions.LearnedPositions, "embed", lambda self, x, at: honest(self, x, at - at.min()))
+
+
+@plant("determinism", "model.dropout=0.2", also=("padding", "batch-invariance", "cache"))
+def dropout_on_in_evaluation(patch):
+    honest = replicated.Dropout.forward
+
+    def forward(self, x):
+        before, self.training = self.training, True
+        try:
+            return honest(self, x)
+        finally:
+            self.training = before
+
+    patch.setattr(replicated.Dropout, "forward", forward)
+
+
+@plant("order", "model.positions=rotary")
+def positions_built_but_not_used(patch):
+    patch.setattr(positions.RotaryPositions, "rotate", lambda self, x, at: x)
+
+
+@plant("order", ENCODER, "model.positions=sinusoidal")
+def positions_built_but_not_used_by_an_encoder(patch):
+    patch.setattr(positions.SinusoidalPositions, "embed", lambda self, x, at: x)
+
+
+# --- what is learnt --------------------------------------------------------------------------------------------------
+
+
+@plant("targets")
+def labels_shifted_by_two(patch):
+    patch.setattr(CropSampler, "at", _crops(lambda rows: (rows[..., :-2], rows[..., 2:])))
+
+
+@plant("targets")
+def target_fed_as_input(patch):
+    patch.setattr(CropSampler, "at", _crops(lambda rows: (rows[..., 1:], rows[..., 1:])))
+
+
+@plant("loss")
+def target_fed_to_the_model_by_its_loss(patch):
+    honest = LanguageModel.loss
+    patch.setattr(LanguageModel, "loss", lambda self, batch: honest(self, replace(batch, inputs=batch.targets)))
+
+
+@plant("loss")
+def labels_of_the_row_before(patch):
+    honest = LanguageModel.loss
+    shifted = lambda self, batch: honest(self, replace(batch, targets=batch.targets.roll(1, 1)))  # noqa: E731
+    patch.setattr(LanguageModel, "loss", shifted)
+
+
+@plant("initial-loss", "model.width=64")
+def embeddings_that_start_too_large(patch):
+    honest = replicated.Embedding.__init__
+    large = lambda self, replicas, size, width, std=1.0: honest(self, replicas, size, width, std)  # noqa: E731
+    patch.setattr(replicated.Embedding, "__init__", large)
+
+
+@plant("one-batch")
+def steps_uphill(patch):
+    honest = optimizers._gradient
+    patch.setattr(optimizers, "_gradient", lambda p: -honest(p))
+
+
+settings("learning_rate_zero", "one-batch", "training.optimizer.learning_rate=0", also=("moved",))
+settings(
+    "post_norm_without_warmup_at_a_high_rate",
+    "one-batch",
+    "model.norm.placement=post",
+    "model.layers=6",
+    "training.schedule.warmup=null",
+    "training.optimizer.learning_rate=3e-2",
+)
+
+
+@plant("moved")
+def frozen_by_mistake(patch):
+    honest = Trunk.__init__
+
+    def built(self, *given):
+        honest(self, *given)
+        for p in self.layers[0].feedforward.parameters():
+            p.register_hook(torch.zeros_like)
+
+    patch.setattr(Trunk, "__init__", built)
+
+
+@spoil("tied")
+def tied_weights_untied_on_load(exam):
+    """Training had one matrix; whoever loaded it made two of it, and only one got the weights."""
+    model = exam.model
+    model.output = replicated.Linear(1, exam.recipe.model.width, model.vocabulary, bias=False)
+    torch.nn.init.normal_(model.output.weight, 0, 0.02, generator=torch.Generator().manual_seed(0))
+
+
+@spoil("tied", "model.tied=false")
+def untied_weights_tied_on_load(exam):
+    exam.model.output = None
+
+
+@spoil("finite")
+def one_weight_lost(exam):
+    with torch.no_grad():
+        exam.model.layers[0].feedforward.into.weight[0, 0, 0] = math.nan
+
+
+# --- what several plants are made of ---------------------------------------------------------------------------------
+
+
+def _patch_weights(patch: MonkeyPatch, weigh: Callable) -> None:
+    def weights(queries, keys, allowed=None, bias=None):
+        scores = queries @ keys.mT / math.sqrt(queries.shape[-1])
+        scores = scores if bias is None else scores + bias
+        return scores.softmax(-1) if allowed is None else weigh(scores, allowed)
+
+    for module in (backends, attention):
+        patch.setattr(module, "weights", weights)
+
+
+def _sdpa(mask: Callable = lambda scene: scene.addend, scale: float | None = None) -> Callable:
+    def attend(self, q, k, v, scene, drop):
+        given = mask(scene)
+        given = None if given is None else backends._fold(given, q.shape, q.dtype)
+        folded = (x.flatten(0, 1) for x in (q, k, v))
+        return F.scaled_dot_product_attention(*folded, attn_mask=given, scale=scale).unflatten(0, q.shape[:2])
+
+    return attend
+
+
+def _norm_over(axis: int) -> Callable:
+    def forward(self, x):
+        centred = x - x.mean(axis, keepdim=True)
+        spread = centred.square().mean(axis, keepdim=True).add(1e-5).sqrt()
+        return centred / spread * self.weight[:, None, None] + self.bias[:, None, None]
+
+    return forward
+
+
+def _crops(cut: Callable) -> Callable:
+    honest = CropSampler.at
+
+    def at(self, step):
+        batch = honest(self, step)
+        inputs, targets = cut(torch.cat((batch.inputs, batch.targets[..., -1:]), -1))
+        return Batch(inputs, targets, batch.begins)
+
+    return at

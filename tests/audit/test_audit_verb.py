@@ -1,0 +1,64 @@
+"""`headway audit`, as people call it."""
+
+import json
+import shutil
+
+import pytest
+
+from headway import cli
+from headway.audit.audit import read_report
+from headway.run import open_run
+
+
+@pytest.fixture
+def runs(workshop, tmp_path):
+    """A copy, for reports are written into it."""
+    return shutil.copytree(workshop.runs, tmp_path / "runs")
+
+
+@pytest.fixture
+def audit(workshop, runs, monkeypatch, capsys):
+    """Exit code, stdout and stderr of `headway audit …`."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["headway", "audit", *words, "--runs", str(runs)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return (ended.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def test_a_run_is_audited_and_the_report_kept(audit, runs):
+    code, out, _ = audit("tiny")
+    assert code == 0 and "0 failed" in out and "causality" in out
+    kept = read_report(open_run("tiny", runs).folder)
+    assert kept is not None and kept.failures == []
+
+
+def test_a_recipe_is_audited_before_it_is_trained(audit, workshop):
+    code, out, _ = audit(str(workshop.recipe), "model.mixer.fusion=reweight", "--strict")
+    assert code == 1
+    assert "sees the future" in out and "not run: this model keeps no cache" in out
+
+
+def test_as_json(audit, workshop):
+    code, out, _ = audit(str(workshop.recipe), "model.mixer.fusion=reweight", "--json")
+    found = json.loads(out)
+    assert code == 0  # not strict
+    assert {f["audit"] for f in found["findings"] if f["verdict"] == "fail"} == {"causality", "causal-gradient"}
+    assert "cache" in found["not_run"]
+
+
+def test_an_audit_explains_itself(audit):
+    code, out, _ = audit("--explain", "causality")
+    assert code == 0 and out.startswith("causality (model): No answer depends on a later token.")
+    assert "millionth" in out
+
+
+def test_mistakes_are_told_in_words(audit):
+    assert audit()[0::2] == (2, "headway: give a run or a recipe to audit, or --explain AUDIT\n")
+    assert "did you mean 'causality'?" in audit("--explain", "causalty")[2]
+    assert "there is no recipe 'tinny'" in audit("tinny")[2]

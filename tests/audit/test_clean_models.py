@@ -1,0 +1,90 @@
+"""No audit fails, and none warns, on models that have no fault: fresh or trained, whatever they are made of."""
+
+import itertools
+
+import pytest
+import torch
+from examined import OF_WEIGHTS, examine
+
+from headway.audit.report import MODEL_AUDITS, audit_model
+
+POSITIONS = ("none", "learned", "sinusoidal", "alibi", "rotary", "t5")
+FUSIONS = ("concat", "shuffle", "{kind: shuffle, drawn: every-step}", "shift", "reweight-causal")
+NORMS = ("{kind: layer, placement: pre}", "{kind: rms, placement: post}")
+# Every position with every fusion; norms, kernels and what else there is take turns.
+TURNS = itertools.cycle(
+    [
+        (NORMS[0], "model.dropout=0.1", "model.mixer.backend=plain"),
+        (NORMS[1], "model.tied=false", "model.mixer.backend=sdpa"),
+        (NORMS[1], "model.mixer.window=6", "model.feedforward=swiglu"),
+        (NORMS[0], "model.mixer.dropout=0.1", "model.mixer.bias=false"),
+        (NORMS[0], "training.optimizer=sgd", "model.feedforward=relu"),
+    ]
+)
+
+
+def alarms(*changes: str, steps: int, audits=MODEL_AUDITS) -> list[str]:
+    report = audit_model(examine(*changes, steps=steps), audits)
+    return [f"{f.verdict} {f.audit}: {f.sentence}" for f in report.findings if f.verdict != "pass"]
+
+
+DECODERS = [
+    (f"model.positions={position}", f"model.mixer.fusion={fusion}", f"model.norm={norm}", *more)
+    for (position, fusion), (norm, *more) in zip(itertools.product(POSITIONS, FUSIONS), TURNS, strict=False)
+]
+ENCODERS = [
+    ("model.kind=classifier", f"model.positions={position}", f"model.pooling={pooling}", f"model.mixer.fusion={fusion}")
+    for position, pooling, fusion in (
+        ("none", "mean", "concat"),
+        ("none", "first", "shift"),
+        ("none", "max", "reweight"),
+        ("learned", "mean", "reweight"),
+        ("sinusoidal", "first", "concat"),
+        ("alibi-symmetric", "max", "shuffle"),
+        ("rotary", "mean", "reweight-causal"),
+        ("t5-symmetric", "first", "concat"),
+    )
+]
+
+
+@pytest.mark.parametrize("changes", DECODERS + ENCODERS, ids=" ".join)
+def test_no_alarm_on_fresh_models(changes: tuple[str, ...]):
+    assert alarms(*changes, steps=0) == []
+
+
+@pytest.mark.parametrize("changes", DECODERS[::3] + ENCODERS[::3], ids=" ".join)
+def test_no_alarm_on_trained_models(changes: tuple[str, ...]):
+    assert alarms(*changes, steps=12, audits=OF_WEIGHTS) == []
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("steps", [0, 12])
+def test_reweighted_heads_see_the_future_and_nothing_else_is_wrong(position: str, steps: int):
+    exam = examine("model.mixer.fusion=reweight", f"model.positions={position}", steps=steps)
+    report = audit_model(exam, OF_WEIGHTS)
+    assert [f.audit for f in report.failures] == ["causality", "causal-gradient"]
+    assert "sees the future" in report.failures[0].sentence
+    assert "norm" in report.not_run["cache"]
+
+
+@pytest.mark.parametrize("context", [1, 2, 3])
+def test_the_shortest_sequences(context: int):
+    report = audit_model(examine(f"model.context={context}", "data.segment=1"))
+    assert report.failures == report.warnings == []
+
+
+def test_many_steps_leave_a_model_clean():
+    """Scores and answers grow in training; thresholds grow with them."""
+    assert alarms("training.optimizer.learning_rate=1e-2", steps=150) == []
+
+
+def test_a_model_that_says_the_same_everywhere_is_no_alarm():
+    """Where answers do not vary there is no spread to measure by."""
+    exam = examine(steps=3)
+    with torch.no_grad():
+        for layer in exam.model.layers:
+            layer.mixer.output.weight.zero_()
+            layer.feedforward.output.weight.zero_()
+        exam.model.embedding.weight[:] = exam.model.embedding.weight[:, :1] + 1e-6 * exam.model.embedding.weight
+    failures = {f.audit for f in audit_model(exam).failures}
+    assert failures <= {"order"}
