@@ -7,7 +7,7 @@ import pytest
 import torch
 
 jaxtyping.install_import_hook(
-    ["headway.nn", "headway.models", "headway.scoring", "headway.noise", "headway.training.optimizers"],
+    ["headway.nn", "headway.models", "headway.scoring", "headway.look", "headway.noise", "headway.training.optimizers"],
     "beartype.beartype",
 )
 torch.set_num_threads(1)  # the tensors of tests are tiny: threads would only wait for each other
