@@ -51,5 +51,5 @@ def look(
         return found[0][1:]
     (ours, picture, numbers), (theirs, other, other_numbers) = found
     notes = list(dict.fromkeys([*picture.notes, *other.notes]))
-    comparison = Comparison(ours, theirs, picture.title, notes)
+    comparison = Comparison(ours, theirs, picture.sentence, picture.subtitle, notes)
     return comparison.draw(), {**numbers, "with": other_numbers, "comparison": comparison.as_json()}

@@ -1,7 +1,7 @@
 """From numbers to colours: the same weight has the same colour in every head, sentence, run and file.
 
-Colours go by the square root of the weight, because most weights are small and the small ones are what one looks for.
-The scales are built in OKLab (Ottosson 2020), in equal steps of lightness: equal steps look equal, and the order can
+Weights are coloured by their square root, because most are small and the small ones are what one looks for; differences
+as they are, because there the small ones are noise. The scales are built in OKLab (Ottosson 2020), in equal steps of lightness: equal steps look equal, and the order can
 be seen without seeing hues, or in grey on paper. What is exactly zero stays blank.
 """
 
@@ -16,17 +16,20 @@ _STEPS = 256
 @dataclass(frozen=True, eq=False)
 class Scale:
     name: str
-    """What the numbers are."""
+    """What the numbers are: written below the bar."""
     low: float
-    """The smallest number; the largest is 1."""
+    high: float
+    """From where to where; what lies beyond has the colour of the end."""
+    power: float
+    """Colours go by this power of the number."""
     colours: np.ndarray
     """uint8 [256, 3], from the lowest to the highest."""
     ticks: tuple[float, ...]
 
     def places(self, numbers: np.ndarray) -> np.ndarray:
         """Where on the scale, from 0 to 1."""
-        roots = np.sign(numbers) * np.sqrt(np.abs(numbers))
-        return np.clip((roots - self.low) / (1 - self.low), 0, 1)
+        low, high, at = (np.sign(x) * np.abs(x) ** self.power for x in (self.low, self.high, np.asarray(numbers)))
+        return np.clip((at - low) / (high - low), 0, 1)
 
     def paint(self, numbers: np.ndarray) -> np.ndarray:
         """uint8 [..., 3]."""
@@ -36,14 +39,14 @@ class Scale:
     def ink(self, number: float) -> str:
         """Black or white, whichever can be read on the colour of this number."""
         red, green, blue = self.paint(np.array(number)) / 255
-        return "#ffffff" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.35 else "#1a1a1a"
+        return "#ffffff" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.2 else "#1a1a1a"
 
 
 def _shades(hue: float, lightest: float, darkest: float, steps: int) -> np.ndarray:
-    """sRGB from light to dark: lightness falls evenly, colour is strongest in the middle."""
+    """sRGB from light to dark: lightness falls evenly, colour is strongest past the middle."""
     along = np.linspace(0, 1, steps)
     lightness = lightest + (darkest - lightest) * along
-    chroma = 0.015 + 0.115 * np.sin(np.pi * along**0.8)
+    chroma = 0.012 + 0.1 * np.sin(0.8 * np.pi * along)
     a, b = chroma * np.cos(np.radians(hue)), chroma * np.sin(np.radians(hue))
     cones = np.stack(
         [
@@ -64,10 +67,12 @@ def _shades(hue: float, lightest: float, darkest: float, steps: int) -> np.ndarr
     return np.rint(gamma * 255).astype(np.uint8)
 
 
-WEIGHT_SCALE = Scale("weight", 0.0, _shades(255, 0.965, 0.27, _STEPS), (0, 0.01, 0.1, 0.25, 0.5, 1))
+WEIGHT_SCALE = Scale("weight; blank: exactly 0", 0.0, 1.0, 0.5, _shades(255, 0.965, 0.27, _STEPS), (0, 0.01, 0.1, 0.25, 0.5, 1))
 DIFFERENCE_SCALE = Scale(
-    "difference",
-    -1.0,
-    np.concatenate([_shades(50, 0.965, 0.42, _STEPS // 2)[::-1], _shades(255, 0.965, 0.32, _STEPS // 2)]),
-    (-1, -0.25, -0.01, 0.01, 0.25, 1),
+    "difference, ±0.5 and beyond",
+    -0.5,
+    0.5,
+    1.0,
+    np.concatenate([_shades(50, 0.985, 0.42, _STEPS // 2)[::-1], _shades(255, 0.985, 0.36, _STEPS // 2)]),
+    (-0.5, -0.25, 0, 0.25, 0.5),
 )

@@ -36,8 +36,9 @@ class Pair:
 class Comparison:
     ours: Grid
     theirs: Grid
-    subject: str
-    """What the pictures show: the title."""
+    sentence: str
+    subtitle: str
+    """How the pictures are to be read."""
     notes: list[str]
     """What each of the two has to say."""
 
@@ -74,8 +75,9 @@ class Comparison:
         )
 
     def draw(self) -> Picture:
+        title = f"{self.ours.title} and {self.theirs.title}"
         if self.why_not:
-            return Picture(self.subject, [self.ours, self.theirs], [self.why_not, *self.notes])
+            return Picture(title, self.sentence, self.subtitle, [self.ours, self.theirs], [self.why_not, *self.notes])
         by_row: list[list[Panel]] = []
         by_name = {pair.title: pair for pair in self.pairs}
         for row in self.ours.panels:
@@ -85,7 +87,7 @@ class Comparison:
         difference = Grid(f"{self.theirs.title} − {self.ours.title}", by_row, DIFFERENCES)
         order = "Heads have no order: a head of one run need not do what the head of that number does in the other."
         said = [self.differ_most, *([order] if len(self.pairs) > 1 else []), *self.notes]
-        return Picture(self.subject, [self.ours, self.theirs, difference], said)
+        return Picture(title, self.sentence, self.subtitle, [self.ours, self.theirs, difference], said)
 
     def as_json(self) -> dict[str, Any]:
         if self.why_not:

@@ -50,9 +50,12 @@ class Gradients:
         return Grid(self.title, [[panel]], WEIGHTS)
 
     def draw(self) -> Picture:
-        title = "Gradients: each row is a prediction, and the tokens whose change would change it"
-        how = "length of d log p(likeliest) / d embedding, rows scaled to sum to one"
-        return Picture(title, [self.grid()], [how, *self.sentence.warnings], self.table)
+        how = (
+            "Each row is a prediction, and shows on which tokens it depends: the length of "
+            "d log p(likeliest) / d embedding, rows scaled to sum to one."
+        )
+        text, warnings = self.sentence.text, self.sentence.warnings
+        return Picture(f"Gradients of {self.title}", text, how, [self.grid()], warnings, self.table)
 
     @property
     def table(self) -> Table:

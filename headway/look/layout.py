@@ -1,6 +1,6 @@
 """Where everything stands in a picture: one list of maps, texts and colour bars, in pixels, for every way of drawing.
 
-Maps of a grid share their axes, so tokens are written once: beside the first column and above the first row. Where
+Maps of a grid share their axes, so rows are named once, beside the first column, and columns above the first row. Where
 tokens stand closer than their names need, every second, third … is named. A single map gets the room of a page, and,
 when its tokens are few, the numbers in its cells.
 """
@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from headway.errors import UserError
 from headway.look.colours import Scale
 from headway.look.picture import Grid, Panel, Picture
 
@@ -21,6 +24,7 @@ LARGEST_CELL, LARGEST_CELL_ALONE = 34, 60
 CELL_FOR_NUMBERS = 30
 MARGIN, GAP, BETWEEN_GRIDS = 16, 14, 40
 LONGEST_LABEL = 16  # characters
+MOST_CELLS = 10_000_000  # of one picture: files of some 30 MB
 BAR = (180, 10)
 
 
@@ -74,6 +78,8 @@ class Layout:
 def arrange(picture: Picture) -> Layout:
     cell = _cell(picture)
     placed = [_Grid(grid, cell, len(picture.grids) > 1) for grid in picture.grids]
+    for grid in placed:  # rows of grids that stand side by side begin at the same height
+        grid.settle(max(g.captions for g in placed), max(g.above for g in placed))
     beside = sum(g.width for g in placed) + BETWEEN_GRIDS * (len(placed) - 1)
     stacked = beside > 1.7 * PAGE
     inner = max(max(g.width for g in placed) if stacked else beside, 420)
@@ -81,8 +87,11 @@ def arrange(picture: Picture) -> Layout:
     y = MARGIN + 14.0
     for line in wrapped(picture.title.split(" "), " ", inner, 14):
         texts.append(Text(MARGIN, y, line, 14, bold=True, colour=INK))
-        y += 18
-    y += 4
+        y += 17
+    for said, colour in ((f"“{picture.sentence}”", INK), (picture.subtitle, FAINT)):
+        for line in wrapped(said.split(" "), " ", inner, 11):
+            texts.append(Text(MARGIN, y, line, 11, colour=colour))
+            y += 15
     x = MARGIN
     for grid in placed:
         maps += grid.maps(x, y)
@@ -96,8 +105,10 @@ def arrange(picture: Picture) -> Layout:
         bars.append(Bar(x, y, scale))
         texts += _ticks(x, y, scale)
         x += BAR[0] + 40
-    y += BAR[1] + 36
-    for note in picture.notes:
+    y += BAR[1] + 46
+    step = max(g.row_step for g in placed)
+    thinned = [f"Beside the maps one token in {step} is named."] if step > 1 else []
+    for note in [*thinned, *picture.notes]:
         for line in wrapped(note.split(" "), " ", inner, 10):
             texts.append(Text(MARGIN, y, line, 10))
             y += 14
@@ -112,23 +123,27 @@ class _Grid:
         panels = [panel for row in grid.panels for panel in row]
         first = panels[0]
         self.font = min(12.0, max(8.0, 0.62 * cell))
-        self.step = max(1, math.ceil(1.15 * self.font / cell))
+        self.row_step = self.column_step = max(1, math.ceil(1.15 * self.font / cell))
         self.row_labels = [shortened(token) for token in first.rows]
         self.column_labels = [shortened(token) for token in first.columns]
-        shown = [measure(label, self.font) for label in self.column_labels[:: self.step]]
-        self.turned = max(shown) > 0.95 * cell * self.step
-        self.left = max(measure(label, self.font) for label in self.row_labels[:: self.step]) + 6
+        self.left = max(measure(label, self.font) for label in self.row_labels[:: self.row_step]) + 6
+        widest = max(measure(label, self.font) for label in self.column_labels)
+        self.turned = widest > cell
+        if not self.turned:
+            self.column_step = 1
         self.top = 20 * named  # the grid's own title
-        self.above = (max(shown) if self.turned else self.font) + 6  # column labels
+        self.above = (widest if self.turned else self.font) + 6  # column labels
         side = cell * max(len(panel.columns) for panel in panels)
         self.pitch = max(side, 96.0 if any(p.caption for p in panels) else 0.0, *(measure(p.title, 10) for p in panels))
         self.captions = max(len(self._caption(panel)) for panel in panels)
-        self.row_height = 16 + cell * max(len(panel.rows) for panel in panels) + 4 + 12 * self.captions
-        self.columns, self.rows = max(map(len, grid.panels)), len(grid.panels)
-        self.width = self.left + self.columns * self.pitch + (self.columns - 1) * GAP
-        self.height = self.top + self.above + self.rows * self.row_height + (self.rows - 1) * 8
-        if named:
-            self.width = max(self.width, measure(grid.title, 12))
+        self.map_height = cell * max(len(panel.rows) for panel in panels)
+        columns = max(map(len, grid.panels))
+        self.width = max(self.left + columns * self.pitch + (columns - 1) * GAP, named * measure(grid.title, 12))
+
+    def settle(self, captions: int, above: float) -> None:
+        rows, self.above = len(self.grid.panels), above
+        self.row_height = 16 + self.map_height + 4 + 12 * captions
+        self.height = self.top + self.above + rows * self.row_height + (rows - 1) * 8
 
     def maps(self, x: float, y: float) -> list[Map]:
         return [Map(at_x, at_y, self.cell, panel, self.grid) for panel, at_x, at_y, _ in self._places(x, y)]
@@ -143,11 +158,11 @@ class _Grid:
             for k, line in enumerate(self._caption(panel)):
                 yield Text(at_x, below + 12 * k, line, 9)
             if column == 0:
-                for k in range(0, len(panel.rows), self.step):
+                for k in range(0, len(panel.rows), self.row_step):
                     middle = at_y + (k + 0.5) * self.cell + 0.35 * self.font
                     yield Text(at_x - 5, middle, self.row_labels[k], self.font, "end", colour=INK)
             if row == 0:
-                for k in range(0, len(panel.columns), self.step):
+                for k in range(0, len(panel.columns), self.column_step):
                     middle = at_x + (k + 0.5) * self.cell
                     if self.turned:
                         at = middle + 0.35 * self.font
@@ -171,17 +186,20 @@ def _cell(picture: Picture) -> float:
     columns = sum(max(map(len, grid.panels)) for grid in grids)
     panels = [panel for grid in grids for row in grid.panels for panel in row]
     tokens = max(len(side) for panel in panels for side in (panel.rows, panel.columns))
+    if tokens**2 * len(panels) > MOST_CELLS:
+        raise UserError(f"{len(panels)} maps of {tokens} tokens are too much for one picture: choose a layer or a head")
     if len(panels) == 1:
         return min(LARGEST_CELL_ALONE, max(9.0, ALONE / tokens))
-    return min(LARGEST_CELL, max(SMALLEST, PAGE / columns - GAP) / tokens)
+    names = sum(max(measure(shortened(token), 10) for token in grid.panels[0][0].rows) for grid in grids)
+    room = (PAGE - names - BETWEEN_GRIDS * (len(grids) - 1)) / columns - GAP
+    return min(LARGEST_CELL, max(SMALLEST, room) / tokens)
 
 
 def _ticks(x: float, y: float, scale: Scale) -> Iterator[Text]:
     for tick in scale.ticks:
-        sign = math.copysign(math.sqrt(abs(tick)), tick)
-        at = x + BAR[0] * (sign - scale.low) / (1 - scale.low)
-        yield Text(at, y + BAR[1] + 11, f"{tick:g}", 8, "middle")
-    yield Text(x, y + BAR[1] + 23, f"{scale.name}; blank: exactly 0", 9)
+        at = x + BAR[0] * float(scale.places(np.array(tick)))
+        yield Text(at, y + BAR[1] + 11, f"{tick:g}".replace("-", "−"), 8, "middle")
+    yield Text(x, y + BAR[1] + 23, scale.name, 9)
 
 
 def shortened(token: str) -> str:
@@ -190,7 +208,7 @@ def shortened(token: str) -> str:
 
 def measure(text: str, size: float) -> float:
     """About how wide a text is: fonts differ, and this is on the safe side."""
-    return size * sum(1.05 if unicodedata.east_asian_width(letter) in "WF" else 0.6 for letter in text)
+    return size * sum(1.05 if unicodedata.east_asian_width(letter) in "WF" else 0.63 for letter in text)
 
 
 def wrapped(pieces: list[str], between: str, width: float, size: float) -> list[str]:

@@ -67,13 +67,17 @@ class Maps:
         return Grid(self.title, [[panel]], WEIGHTS)
 
     def draw(self, layer: int | None = None, head: int | None = None) -> Picture:
-        title = "Attention: each row is a token, and where it looks"
-        return Picture(title, [self.grid(layer, head)], self.notes, self.table)
+        how = "Each row is a token, and shows where it looks."
+        text = self.sentence.text
+        return Picture(f"Attention of {self.title}", text, how, [self.grid(layer, head)], self.notes, self.table)
 
     def draw_rollout(self, layer: int | None = None) -> Picture:
-        title = "Attention rollout: each row is a token, and how much of which tokens is in it"
-        how = "heads averaged, the residual stream added, rows made to sum to one, layers multiplied"
-        return Picture(title, [self.rollout_grid(layer)], [how, *self.notes], self.table)
+        how = (
+            "Each row is a token, and shows of which tokens it is made: heads averaged, the residual stream added, "
+            "rows made to sum to one, layers multiplied."
+        )
+        text = self.sentence.text
+        return Picture(f"Rollout of {self.title}", text, how, [self.rollout_grid(layer)], self.notes, self.table)
 
     @property
     def notes(self) -> list[str]:

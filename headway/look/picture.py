@@ -47,6 +47,10 @@ class Table:
 @dataclass(frozen=True, eq=False)
 class Picture:
     title: str
+    sentence: str
+    """What was read."""
+    subtitle: str
+    """How to read the picture."""
     grids: list[Grid]
     """Side by side, where there is room."""
     notes: Sequence[str] = ()

@@ -21,6 +21,8 @@ PADDING = 4  # slots put behind every sentence, for models that take padding, to
 
 @dataclass(frozen=True)
 class Sentence:
+    text: str
+    """As typed, in one line."""
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     """As shown: white space has a sign, and an unknown word stands beside the token it became."""
@@ -32,7 +34,8 @@ class Sentence:
         if not self.unknown:
             return []
         words = ", ".join(dict.fromkeys(self.unknown))
-        return [f"{len(self.unknown)} of {len(self.ids)} tokens are unknown to this vocabulary: {words}"]
+        are = "is" if len(self.unknown) == 1 else "are"
+        return [f"{len(self.unknown)} of {len(self.ids)} words {are} unknown and read as <unk>: {words}"]
 
 
 def read(tokenizer: Tokenizer, text: str) -> Sentence:
@@ -46,7 +49,7 @@ def read(tokenizer: Tokenizer, text: str) -> Sentence:
             unknown.append(content[begin : begin + size].decode(errors="replace").strip())
             tokens[k] = f"{tokens[k]} {unknown[-1]}" if unknown[-1] != tokens[k] else tokens[k]
         begin += size
-    return Sentence(tuple(ids), tuple(tokens), tuple(unknown))
+    return Sentence(" ".join(text.split()), tuple(ids), tuple(tokens), tuple(unknown))
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,15 @@ _WIDE = 24  # tokens: fewer get two letters per cell, so that cells are square
 def show(picture: Picture) -> None:
     console = Console(highlight=False)
     console.print(picture.title, style="bold", markup=False)
+    console.print(picture.subtitle, markup=False)
     for grid in picture.grids:
         console.print()
-        console.print(grid.title, style="bold", markup=False)
+        if len(picture.grids) > 1:
+            console.print(grid.title, style="bold", markup=False)
         for row in grid.panels:
             _show_row(console, grid, row)
     console.print()
-    console.print(f"{' '.join(_SHADES)}  {picture.grids[0].scale.name}, from hardly any to all", style="dim", markup=False)
+    console.print(f"{' '.join(_SHADES)}  from hardly any weight to all of it", style="dim", markup=False)
     for note in picture.notes:
         console.print(note, style="dim", markup=False)
 
