@@ -80,7 +80,19 @@ def headway_process(*words: str, **settings) -> Answer:
 
 
 def test_the_verbs_are_those_the_readme_names():
-    assert VERBS == ["bench", "demo", "export", "import", "look", "recipe", "recipes", "runs", "sample", "score", "train"]
+    assert VERBS == [
+        "bench",
+        "demo",
+        "export",
+        "import",
+        "look",
+        "recipe",
+        "recipes",
+        "runs",
+        "sample",
+        "score",
+        "train",
+    ]
 
 
 @pytest.mark.parametrize("verb", VERBS)

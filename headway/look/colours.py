@@ -1,11 +1,12 @@
 """From numbers to colours: the same weight has the same colour in every head, sentence, run and file.
 
 Weights are coloured by their square root, because most are small and the small ones are what one looks for; differences
-as they are, because there the small ones are noise. The scales are built in OKLab (Ottosson 2020), in equal steps of lightness: equal steps look equal, and the order can
-be seen without seeing hues, or in grey on paper. What is exactly zero stays blank.
+as they are, because there the small ones are noise. The scales are built in OKLab (Ottosson 2020), in equal steps of
+lightness: equal steps look equal, and the order can be seen without seeing hues, or in grey on paper. What is exactly
+zero stays blank.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +17,9 @@ _STEPS = 256
 @dataclass(frozen=True, eq=False)
 class Scale:
     name: str
-    """What the numbers are: written below the bar."""
+    """What the numbers are."""
+    remark: str
+    """What else to know of the colours."""
     low: float
     high: float
     """From where to where; what lies beyond has the colour of the end."""
@@ -67,9 +70,12 @@ def _shades(hue: float, lightest: float, darkest: float, steps: int) -> np.ndarr
     return np.rint(gamma * 255).astype(np.uint8)
 
 
-WEIGHT_SCALE = Scale("weight; blank: exactly 0", 0.0, 1.0, 0.5, _shades(255, 0.965, 0.27, _STEPS), (0, 0.01, 0.1, 0.25, 0.5, 1))
-DIFFERENCE_SCALE = Scale(
-    "difference, ±0.5 and beyond",
+_BLUES = _shades(255, 0.965, 0.27, _STEPS)
+WEIGHTS = Scale("weight", "blank: exactly 0", 0.0, 1.0, 0.5, _BLUES, (0, 0.01, 0.1, 0.25, 0.5, 1))
+SHARES = replace(WEIGHTS, name="share")
+DIFFERENCES = Scale(
+    "difference",
+    "±0.5 and beyond at the ends",
     -0.5,
     0.5,
     1.0,

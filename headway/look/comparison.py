@@ -1,7 +1,7 @@
 """Two grids side by side, on the same scale: where they differ, and by how much.
 
-Maps are compared cell by cell only where both runs cut the sentence into the same tokens; else both are drawn, and it is
-said that nothing is compared. Heads have no order: head 1 of one run need not do what head 1 of another does.
+Maps are compared cell by cell only where both runs cut the sentence into the same tokens; else both are drawn, and it
+is said that nothing is compared. Heads have no order: head 1 of one run need not do what head 1 of another does.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.look.picture import DIFFERENCES, Grid, Panel, Picture, finite
+from headway.look.colours import DIFFERENCES
+from headway.look.picture import Grid, Panel, Picture, finite, percent
 from headway.look.statistics import distance_between
 
 
@@ -48,8 +49,8 @@ class Comparison:
         a, b = self.ours.panels[0][0], self.theirs.panels[0][0]
         if (a.rows, a.columns) != (b.rows, b.columns):
             return (
-                f"{self.ours.title} reads {len(a.columns)} tokens and {self.theirs.title} {len(b.columns)}, cut or named "
-                "otherwise: both are shown, and nothing is compared cell by cell"
+                f"{self.ours.title} and {self.theirs.title} do not read the same tokens ({len(a.columns)} and "
+                f"{len(b.columns)}): both are shown, and nothing is compared cell by cell"
             )
         if not self.pairs:
             return f"{self.ours.title} and {self.theirs.title} have no layer and head in common: nothing is compared"
@@ -69,9 +70,9 @@ class Comparison:
         i, j = np.unravel_index(np.abs(most.difference).argmax(), most.difference.shape)
         a, b = most.ours.matrix[i, j], most.theirs.matrix[i, j]
         return (
-            f"They differ most in {most.title}, where {100 * most.distance:.0f} % of the weight lies elsewhere: above all from "
-            f"'{most.ours.rows[i]}' ({i}) to '{most.ours.columns[j]}' ({j}), {a:.2f} in {self.ours.title} and {b:.2f} in "
-            f"{self.theirs.title}."
+            f"They differ most in {most.title}, where {percent(most.distance)} of the weight lies elsewhere: above all "
+            f"from '{most.ours.rows[i]}' ({i}) to '{most.ours.columns[j]}' ({j}), {a:.2f} in {self.ours.title} and "
+            f"{b:.2f} in {self.theirs.title}."
         )
 
     def draw(self) -> Picture:
@@ -99,5 +100,5 @@ class Comparison:
         return self.draw()._repr_html_()
 
     def _panel(self, pair: Pair) -> Panel:
-        caption = (f"moved {100 * pair.distance:.0f} %", f"at most {finite(float(np.abs(pair.difference).max()))}")
+        caption = (f"moved {percent(pair.distance)}", f"at most {finite(float(np.abs(pair.difference).max()))}")
         return Panel(pair.title, pair.difference, pair.ours.rows, pair.ours.columns, caption)

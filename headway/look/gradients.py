@@ -1,8 +1,8 @@
 """What a prediction depends on, for any model with an embedding, with attention or without.
 
 For each prediction, the gradient of the log-probability of what the model finds likeliest, in the embedding of every
-token, and the length of that vector: how fast the prediction changes when the token does. Rows are scaled to sum to one,
-so that they can be read, and compared, like attention. (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034)
+token, and the length of that vector: how fast the prediction changes when the token does. Rows are scaled to sum to
+one, so that they can be read, and compared, like attention. (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034)
 
 A language model predicts once per token: row i is what the token after token i depends on. A classifier predicts once.
 """
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from headway.data.text import Tokenizer
 from headway.errors import UserError
-from headway.look.picture import WEIGHTS, Grid, Panel, Picture, Table, finite
+from headway.look.colours import SHARES
+from headway.look.picture import Grid, Panel, Picture, Table, finite
 from headway.look.reading import Sentence, passes, read
 from headway.nn.replicated import Embedding
 
@@ -47,7 +48,7 @@ class Gradients:
 
     def grid(self) -> Grid:
         panel = Panel("gradients", self.shares.numpy(), self.rows, self.sentence.tokens, ())
-        return Grid(self.title, [[panel]], WEIGHTS)
+        return Grid(self.title, [[panel]], SHARES)
 
     def draw(self) -> Picture:
         how = (

@@ -107,7 +107,7 @@ def arrange(picture: Picture) -> Layout:
         x += BAR[0] + 40
     y += BAR[1] + 46
     step = max(g.row_step for g in placed)
-    thinned = [f"Beside the maps one token in {step} is named."] if step > 1 else []
+    thinned = [f"There is no room for all names: one token in {step} is named."] if step > 1 else []
     for note in [*thinned, *picture.notes]:
         for line in wrapped(note.split(" "), " ", inner, 10):
             texts.append(Text(MARGIN, y, line, 10))
@@ -128,9 +128,10 @@ class _Grid:
         self.column_labels = [shortened(token) for token in first.columns]
         self.left = max(measure(label, self.font) for label in self.row_labels[:: self.row_step]) + 6
         widest = max(measure(label, self.font) for label in self.column_labels)
-        self.turned = widest > cell
+        letters = all(len(label) == 1 for label in self.column_labels)  # these may nearly touch, and are never turned
+        self.turned = widest > cell and not letters
         if not self.turned:
-            self.column_step = 1
+            self.column_step = max(1, math.ceil(0.87 * widest / cell))
         self.top = 20 * named  # the grid's own title
         self.above = (widest if self.turned else self.font) + 6  # column labels
         side = cell * max(len(panel.columns) for panel in panels)
@@ -199,7 +200,7 @@ def _ticks(x: float, y: float, scale: Scale) -> Iterator[Text]:
     for tick in scale.ticks:
         at = x + BAR[0] * float(scale.places(np.array(tick)))
         yield Text(at, y + BAR[1] + 11, f"{tick:g}".replace("-", "−"), 8, "middle")
-    yield Text(x, y + BAR[1] + 23, scale.name, 9)
+    yield Text(x, y + BAR[1] + 23, f"{scale.name}; {scale.remark}", 9)
 
 
 def shortened(token: str) -> str:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from headway.data.text import Tokenizer
 from headway.errors import UserError
 from headway.look import statistics as of_maps
-from headway.look.picture import WEIGHTS, Grid, Panel, Picture, Table, finite, percent
+from headway.look.colours import SHARES, WEIGHTS
+from headway.look.picture import Grid, Panel, Picture, Table, finite, percent
 from headway.look.reading import Sentence, passes, read
 from headway.nn.taps import tap_names, watch
 
@@ -64,7 +65,7 @@ class Maps:
         last = max(self.layers) if layer is None else self._layer(layer)
         matrix = self.rollout(layer).numpy()
         panel = Panel(f"rollout to layer {last}", matrix, self.tokens, self.tokens, ())
-        return Grid(self.title, [[panel]], WEIGHTS)
+        return Grid(self.title, [[panel]], SHARES)
 
     def draw(self, layer: int | None = None, head: int | None = None) -> Picture:
         how = "Each row is a token, and shows where it looks."

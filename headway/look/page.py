@@ -42,7 +42,7 @@ def _values(layout: Layout) -> str:
     maps = [
         {
             "title": f"{m.grid.title} · {m.panel.title}",
-            "say": m.grid.scale.name.partition(";")[0].partition(",")[0],
+            "say": m.grid.scale.name,
             "rows": labels.index(m.panel.rows),
             "columns": labels.index(m.panel.columns),
             "data": base64.b64encode(np.rint(m.panel.matrix * 32767).astype("<i2").tobytes()).decode(),

@@ -1,7 +1,7 @@
 """What is drawn, before it is known how: grids of labelled maps, what to say about them, and a table.
 
-Everything that can be looked at gives a `Picture`; `layout.py` says where things stand in it, and `drawing.py` writes it
-as html, svg or png. In a notebook it draws itself.
+Everything that can be looked at gives a `Picture`; `layout.py` says where things stand in it, and `drawing.py` writes
+it as html, svg or png. In a notebook it draws itself.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.look.colours import DIFFERENCE_SCALE as DIFFERENCES
-from headway.look.colours import WEIGHT_SCALE as WEIGHTS
 from headway.look.colours import Scale
-
-__all__ = ["DIFFERENCES", "WEIGHTS", "Grid", "Panel", "Picture", "Table", "finite", "percent"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,8 @@
 
 A `Tap` is an identity with a name: `layers.3.attention.queries` is where the queries of the fourth layer flow by. A
 module that says what it is (`called`) goes by that name, whatever slot it stands in, so the mixer of a layer is spoken
-of as `attention`. Watching taps, and changing what flows by, needs no change to the model, and costs nothing when nobody
-does:
+of as `attention`. Watching taps, and changing what flows by, needs no change to the model, and costs nothing when
+nobody does:
 
     with watch(model, "layers.0.attention.weights", "logits") as seen:
         model(ids)
