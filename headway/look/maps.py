@@ -89,13 +89,13 @@ class Maps:
     def table(self) -> Table:
         """One row per head."""
         names = {
-            "entropy": "entropy, nats",
+            "entropy": "entropy",
             "entropy_share": "of ln n",
             "distance": "distance",
-            "on_self": "on itself",
-            "on_first": "on the first",
-            "on_previous": "on the previous",
-            "on_padding": "on padding",
+            "on_self": "itself",
+            "on_first": "first",
+            "on_previous": "previous",
+            "on_padding": "padding",
         }
         shares = ("entropy_share", "on_self", "on_first", "on_previous", "on_padding")
         rows = []

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -43,12 +44,12 @@ def test_nothing_overlaps_and_nothing_is_outside(tokens, shape):
     layout = arrange(picture(tokens, *shape))
     assert len(layout.maps) == shape[0] * shape[1]
     for m in layout.maps:
-        assert 0 <= m.x and m.x + m.width <= layout.width and 0 <= m.y and m.y + m.height <= layout.height
+        assert m.x >= 0 and m.x + m.width <= layout.width and m.y >= 0 and m.y + m.height <= layout.height
     for row in range(shape[0]):
         beside = layout.maps[row * shape[1] : (row + 1) * shape[1]]
-        assert all(a.x + a.width < b.x for a, b in zip(beside, beside[1:], strict=False))
+        assert all(a.x + a.width < b.x for a, b in pairwise(beside))
     above = layout.maps[:: shape[1]]
-    assert all(a.y + a.height < b.y for a, b in zip(above, above[1:], strict=False))
+    assert all(a.y + a.height < b.y for a, b in pairwise(above))
     assert all(0 <= text.x <= layout.width and 0 <= text.y <= layout.height for text in layout.texts)
     assert layout.width < 2200
 
@@ -60,9 +61,9 @@ def test_names_stand_apart(tokens, shape):
     first = layout.maps[0]
     beside = [t for t in layout.texts if t.anchor == "end" and first.y <= t.y <= first.y + first.height + 5]
     assert beside[0].text == "token0"
-    assert all(b.y - a.y >= a.size for a, b in zip(beside, beside[1:], strict=False))
+    assert all(b.y - a.y >= a.size for a, b in pairwise(beside))
     above = [t for t in layout.texts if t.turned and first.x <= t.x <= first.x + first.width + 5]
-    assert all(b.x - a.x >= a.size for a, b in zip(above, above[1:], strict=False))
+    assert all(b.x - a.x >= a.size for a, b in pairwise(above))
     thinned = any("one token in" in text.text for text in layout.texts)
     assert thinned == (len(beside) < tokens)
 
@@ -86,7 +87,9 @@ def halves(tokens: int) -> Picture:
 
 def test_too_much_for_one_picture():
     many = [Panel("", np.zeros((1000, 1000)), ("x",) * 1000, ("x",) * 1000, ())] * 11
-    with pytest.raises(UserError, match="11 maps of 1000 tokens are too much for one picture: choose a layer or a head"):
+    with pytest.raises(
+        UserError, match="11 maps of 1000 tokens are too much for one picture: choose a layer or a head"
+    ):
         arrange(Picture("", "", "", [Grid("", [many], WEIGHTS)]))
 
 

@@ -67,7 +67,7 @@ def test_sentences_of_an_encoder_are_read_together_and_padding_is_cut_away(encod
             model(ids, torch.ones_like(ids, dtype=torch.bool))
         torch.testing.assert_close(maps.layers[1], seen["layers.1.attention.weights"][0, 0])
         assert maps.largest_difference < 1e-5
-    assert "on padding" in together[0].table.columns
+    assert "padding" in together[0].table.columns
 
 
 def test_weight_that_is_lost_to_padding_is_counted(encoder, words):
