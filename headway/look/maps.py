@@ -22,6 +22,8 @@ from headway.look.picture import Grid, Panel, Picture, Table, finite, percent
 from headway.look.reading import Sentence, passes, read
 from headway.nn.taps import tap_names, watch
 
+TRUSTED = 1e-3  # in float32 rounding stays far below this, and a wrong mask far above
+
 
 @dataclass(frozen=True, eq=False)
 class Maps:
@@ -70,7 +72,9 @@ class Maps:
     def draw(self, layer: int | None = None, head: int | None = None) -> Picture:
         how = "Each row is a token, and shows where it looks."
         text = self.sentence.text
-        return Picture(f"Attention of {self.title}", text, how, [self.grid(layer, head)], self.notes, self.table)
+        return Picture(
+            f"Attention of {self.title}", text, how, [self.grid(layer, head)], self.notes, self.table(layer, head)
+        )
 
     def draw_rollout(self, layer: int | None = None) -> Picture:
         how = (
@@ -78,16 +82,17 @@ class Maps:
             "rows made to sum to one, layers multiplied."
         )
         text = self.sentence.text
-        return Picture(f"Rollout of {self.title}", text, how, [self.rollout_grid(layer)], self.notes, self.table)
+        return Picture(f"Rollout of {self.title}", text, how, [self.rollout_grid(layer)], self.notes)
 
     @property
     def notes(self) -> list[str]:
         kernel = f"{self.title}: kernel and weights·values differ by at most {self.largest_difference:.1e}"
+        if not self.largest_difference < TRUSTED:
+            kernel += ", which is too much: these maps are not what the kernel computed"
         return [kernel, *self.sentence.warnings]
 
-    @property
-    def table(self) -> Table:
-        """One row per head."""
+    def table(self, layer: int | None = None, head: int | None = None) -> Table:
+        """One row per head: of all, or only of this layer, only of this head."""
         names = {
             "entropy": "entropy",
             "entropy_share": "of ln n",
@@ -99,9 +104,10 @@ class Maps:
         }
         shares = ("entropy_share", "on_self", "on_first", "on_previous", "on_padding")
         rows = []
-        for head in self.as_json()["heads"]:
-            shown = [percent(head[k]) if k in shares else finite(head[k]) for k in names if k in head]
-            rows.append([str(head["layer"]), str(head["head"]), *shown])
+        for found in self.as_json()["heads"]:
+            if layer in (None, found["layer"]) and head in (None, found["head"]):
+                shown = [percent(found[k]) if k in shares else finite(found[k]) for k in names if k in found]
+                rows.append([str(found["layer"]), str(found["head"]), *shown])
         columns = [name for k, name in names.items() if self.padding is not None or k != "on_padding"]
         return Table(["layer", "head", *columns], rows)
 

@@ -13,13 +13,14 @@ import pytest
 from headway.errors import UserError
 from headway.look import terminal
 from headway.look.colours import DIFFERENCES, WEIGHTS
+from headway.look.gradients import gradients_of
 from headway.look.layout import arrange
 from headway.look.maps import maps_of
 from headway.look.page import page
 from headway.look.picture import Grid, Panel, Picture
 from headway.look.svg import png, svg
 
-HARM = "<b>fox</b> & \"dog\" 'x' $x$"
+HARM = "<b>fox</b> & \"dog\" 'x' $\\frac$"
 
 
 def picture(tokens: int, rows: int, columns: int, name=lambda k: f"token{k}") -> Picture:
@@ -156,9 +157,10 @@ def test_a_sentence_of_harmful_signs_is_shown_as_it_is(decoder, words, tmp_path)
 
     tokenizer = Word().learn(HARM)
     (maps,) = maps_of(decoder(tokenizer.size), tokenizer, [HARM])
-    html = page(maps.draw())
-    assert "<b>fox" not in html and "&lt;b&gt;fox&lt;/b&gt;" in html
-    maps.draw().save(tmp_path / "harm.png")  # $x$ is no formula
+    gradients = gradients_of(decoder(tokenizer.size), tokenizer, HARM)
+    for html in (page(maps.draw()), page(gradients.draw())):
+        assert "<b>fox" not in html and "&lt;b&gt;fox&lt;/b&gt;" in html
+    maps.draw().save(tmp_path / "harm.png")  # what stands between dollars is no formula
     drawn = ElementTree.fromstring(maps.draw().save(tmp_path / "harm.svg").read_text("utf-8"))
     texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert set(maps.tokens) <= set(texts)

@@ -37,11 +37,13 @@ def test_a_kernel_that_does_something_else_is_noticed(decoder, words):
 
     class Off:
         def attend(self, *given):
-            return true.attend(*given) + 0.25
+            return true.attend(*given) - 0.25
 
     model.layers[1].mixer.backend = Off()
     (maps,) = maps_of(model, words, [SENTENCE])
     assert maps.largest_difference == pytest.approx(0.25, abs=1e-5)
+    assert "these maps are not what the kernel computed" in maps.notes[0]
+    assert "too much" not in maps_of(decoder(words.size), words, [SENTENCE])[0].notes[0]
 
 
 def test_the_right_replica_is_shown(decoder, words):
@@ -67,7 +69,7 @@ def test_sentences_of_an_encoder_are_read_together_and_padding_is_cut_away(encod
             model(ids, torch.ones_like(ids, dtype=torch.bool))
         torch.testing.assert_close(maps.layers[1], seen["layers.1.attention.weights"][0, 0])
         assert maps.largest_difference < 1e-5
-    assert "padding" in together[0].table.columns
+    assert "padding" in together[0].table().columns
 
 
 def test_weight_that_is_lost_to_padding_is_counted(encoder, words):
@@ -96,14 +98,15 @@ def test_statistics_and_rollout_are_those_of_the_maps(decoder, words):
     rows = maps.weights(1, 0)[1:]
     assert heads[2]["on_first"] == pytest.approx(float(rows[:, 0].mean()))
     assert not torch.allclose(maps.rollout(0), maps.rollout()) and torch.equal(maps.rollout(1), maps.rollout())
-    assert len(maps.table.rows) == 4 and len(maps.table.columns) == len(maps.table.rows[0])
+    assert [row[:2] for row in maps.draw(1, 0).table.rows] == [["1", "0"]]
+    assert len(maps.table().rows) == 4 and len(maps.table().columns) == len(maps.table().rows[0])
 
 
 def test_one_token_has_maps_but_no_statistics(decoder, words):
     (maps,) = maps_of(decoder(words.size), words, ["fox"])
     assert maps.weights(0, 0).tolist() == [[1.0]]
     assert maps.as_json()["heads"][0]["entropy"] is None
-    assert maps.table.rows[0][2] == "–"
+    assert maps.table().rows[0][2] == "–"
     assert "<svg" in maps._repr_html_()
 
 
