@@ -16,14 +16,28 @@ _HOMES = {
     "Run": "headway.run",
     "open_run": "headway.run",
     "watch": "headway.nn.taps",
+    "intervene": "headway.nn.taps",
+    "look_at": "headway.looking",
     "UserError": "headway.errors",
 }
-__all__ = ["Recipe", "Run", "UserError", "load_model", "load_recipe", "open_run", "train", "watch"]
+__all__ = [
+    "Recipe",
+    "Run",
+    "UserError",
+    "intervene",
+    "load_model",
+    "load_recipe",
+    "look_at",
+    "open_run",
+    "train",
+    "watch",
+]
 
 if TYPE_CHECKING:
     from headway.errors import UserError
     from headway.experiment import load_model, train
-    from headway.nn.taps import watch
+    from headway.looking import look_at
+    from headway.nn.taps import intervene, watch
     from headway.recipe import Recipe
     from headway.recipe import load as load_recipe
     from headway.run import Run, open_run

@@ -186,6 +186,51 @@ def sample(
             print(note, file=sys.stderr)
 
 
+@app.command(epilog='Example: headway look speeches-lm "We are at war." -o maps.html')
+def look(
+    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
+    sentence: Annotated[str, typer.Argument(help="What the model is to read.", metavar="SENTENCE")],
+    other: Annotated[
+        str | None, typer.Option("--with", help="A second run, to be set beside the first.", metavar="RUN")
+    ] = None,
+    show: Annotated[
+        str, typer.Option(help="heads: every map; rollout: all layers multiplied; gradients: for any model.")
+    ] = "heads",
+    layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 0; where rollout ends.")] = None,
+    head: Annotated[int | None, typer.Option(help="Only this head, counted from 0.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Draw it: a .html, .svg or .png file.", metavar="FILE")
+    ] = None,
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Attention maps of a sentence, with numbers for every head; drawn to a file, or in the terminal."""
+    from headway import printing
+    from headway.look import terminal
+    from headway.look.drawing import check_place
+    from headway.looking import look as look_into
+    from headway.run import open_run
+
+    if out is not None:
+        check_place(out)
+    opened = [open_run(name, runs) for name in (run, other) if name is not None]
+    picture, numbers = look_into(opened, sentence, show, layer, head, checkpoint)
+    if out is not None:
+        picture.save(out)
+    if as_json:
+        _print_json({**numbers, "file": None if out is None else str(out)})
+        return
+    if out is None:
+        terminal.show(picture)
+        if picture.table is not None:
+            printing.show_table(picture.table.columns, picture.table.rows)
+    else:
+        for note in picture.notes:
+            print(note, file=sys.stderr)
+        print(out)
+
+
 @app.command(epilog="Example: headway export shakespeare-char-cpu --to gpt2 -o shakespeare-gpt2")
 def export(
     run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],

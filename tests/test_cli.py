@@ -86,6 +86,7 @@ def test_the_verbs_are_those_the_readme_names():
         "demo",
         "export",
         "import",
+        "look",
         "recipe",
         "recipes",
         "runs",

@@ -18,11 +18,11 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from headway.nn.backends import Backend, BackendName, Needs, choose_backend, weights
+from headway.nn.backends import Backend, BackendName, Needs, choose_backend, scores, weights
 from headway.nn.heads import Concat, FusionSpec
 from headway.nn.replicated import Dropout, Linear
 from headway.nn.scene import Scene
-from headway.nn.taps import Tap
+from headway.nn.taps import Display, Tap
 from headway.spec import Problem, Spec
 
 
@@ -89,6 +89,8 @@ class AttentionSpec(Spec):
 class SelfProjection(nn.Module):
     """Queries, keys and values of the same vectors, in one matrix product; keys and values join those of the past."""
 
+    makes = "attention"
+
     def __init__(self, replicas: int, width: int, spec: AttentionSpec):
         super().__init__()
         self.heads = spec.heads
@@ -103,6 +105,8 @@ class SelfProjection(nn.Module):
 
 class CrossProjection(nn.Module):
     """Queries of one sequence, keys and values of another, which are computed once and then kept."""
+
+    makes = "cross_attention"
 
     def __init__(self, replicas: int, width: int, spec: AttentionSpec):
         super().__init__()
@@ -129,22 +133,27 @@ class Attention(nn.Module):
         out_gain: float,
     ):
         super().__init__()
+        self.called = project.makes  # in the names of taps
         self.project = project
         self.backend = backend
         self.drop = Dropout(replicas, spec.dropout, fixed=True)
         self.fusion = spec.fusion.build(replicas, spec.heads)
         self.output = Linear(replicas, width, width, bias=spec.bias, gain=out_gain)
-        self.queries, self.keys, self.values, self.weights, self.mixed = Tap(), Tap(), Tap(), Tap(), Tap()
+        self.queries, self.keys, self.values = Tap(), Tap(), Tap()
+        self.scores, self.weights = Display(), Display()  # fused kernels never show them
+        self.mixed, self.attended = Tap(), Tap("output")
 
     def forward(
         self, x: Float[Tensor, "R B T D"], scene: Scene, state: Cache | None = None
     ) -> tuple[Float[Tensor, "R B T D"], Cache]:
         q, cache = self.project(x, scene, state)
         q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
-        if self.weights.is_watched:  # fused kernels never show them, so they are computed again
+        if self.scores.is_watched:
+            self.scores(scores(q, k, scene.bias))
+        if self.weights.is_watched:
             self.weights(weights(q, k, scene.allowed, scene.bias))
         heads = self.mixed(self.backend.attend(q, k, v, scene, self.drop))
-        return self.output(self.fusion(heads, scene.real)), cache
+        return self.attended(self.output(self.fusion(heads, scene.real))), cache
 
 
 def _split(x: Float[Tensor, "R B T D"], heads: int) -> Float[Tensor, "R B H T d"]:

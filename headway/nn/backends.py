@@ -34,6 +34,16 @@ class Needs:
     weight_dropout: bool = False
 
 
+def scores(
+    queries: Float[Tensor, "R B H Q d"],
+    keys: Float[Tensor, "R B H K d"],
+    bias: Float[Tensor, "#R #B #H Q K"] | None = None,
+) -> Float[Tensor, "R B H Q K"]:
+    """How well each key suits each query, before any mask."""
+    products = queries @ keys.mT / math.sqrt(queries.shape[-1])
+    return products if bias is None else products + bias
+
+
 def weights(
     queries: Float[Tensor, "R B H Q d"],
     keys: Float[Tensor, "R B H K d"],
@@ -41,13 +51,11 @@ def weights(
     bias: Float[Tensor, "#R #B #H Q K"] | None = None,
 ) -> Float[Tensor, "R B H Q K"]:
     """The attention weights: each row sums to 1, or is all zeros where nothing may be seen."""
-    scores = queries @ keys.mT / math.sqrt(queries.shape[-1])
-    if bias is not None:
-        scores = scores + bias
+    found = scores(queries, keys, bias)
     if allowed is None:
-        return scores.softmax(-1)
+        return found.softmax(-1)
     # A forbidden score is the lowest number there is, and its weight exactly zero: also in a row of nothing else.
-    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1) * allowed
+    return found.masked_fill(~allowed, torch.finfo(found.dtype).min).softmax(-1) * allowed
 
 
 class Backend:

@@ -1,15 +1,20 @@
 """Names of internals as an API.
 
-A `Tap` is an identity with a name: `layers.3.mixer.queries` is where the queries of the fourth layer flow by. Watching
-taps needs no change to the model, and costs nothing when nobody watches:
+A `Tap` is an identity with a name: `layers.3.attention.queries` is where the queries of the fourth layer flow by. A
+module that says what it is (`called`) goes by that name, whatever slot it stands in, so the mixer of a layer is spoken
+of as `attention`. Watching taps, and changing what flows by, needs no change to the model, and costs nothing when
+nobody does:
 
-    with watch(model, "layers.0.mixer.weights", "logits") as seen:
+    with watch(model, "layers.0.attention.weights", "logits") as seen:
         model(ids)
-    seen["layers.0.mixer.weights"]          # [R, B, H, T, T]
+    seen["layers.0.attention.weights"]          # [R, B, H, T, T]
+
+    with intervene(model, {"layers.0.attention.mixed": without_head(3)}):
+        model(ids)
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
@@ -17,7 +22,11 @@ from headway.errors import UserError, did_you_mean
 
 
 class Tap(nn.Module):
-    """A place where a tensor can be watched."""
+    """A place where a tensor can be watched, or replaced. `called`: its name, where that is not the attribute's."""
+
+    def __init__(self, called: str | None = None):
+        super().__init__()
+        self.called = called
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -27,26 +36,84 @@ class Tap(nn.Module):
         return bool(self._forward_hooks)
 
 
+class Display(Tap):
+    """A tap beside the flow: what passes here is computed only to be seen, so replacing it would change nothing."""
+
+
 def tap_names(model: nn.Module) -> list[str]:
     """Every internal of this model that can be watched."""
-    return [name for name, module in model.named_modules() if isinstance(module, Tap)]
+    return list(_taps(model))
 
 
 @contextmanager
 def watch(model: nn.Module, *names: str) -> Iterator[dict[str, Tensor]]:
     """Collect what flows by these taps (all of them, if none is named) while the block runs."""
-    known = tap_names(model)
-    for name in names:
-        if name not in known:
-            raise UserError(f"the model has no internal '{name}'{did_you_mean(name, known)}")
     seen: dict[str, Tensor] = {}
 
     def keep(name: str):
         return lambda module, given, out: seen.__setitem__(name, out)
 
-    handles = [model.get_submodule(name).register_forward_hook(keep(name)) for name in names or known]
-    try:
+    with ExitStack() as hooks:
+        for name, tap in _chosen(model, names or tap_names(model)).items():
+            hooks.callback(tap.register_forward_hook(keep(name)).remove)
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+@contextmanager
+def intervene(model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
+    """While the block runs, what flows by a tap is replaced by what its function makes of it.
+
+    Whoever comes later sees the change: `with intervene(…), watch(…)` watches what was put in its place.
+    """
+    taps = _chosen(model, changes)
+    for name, tap in taps.items():
+        if isinstance(tap, Display):
+            reason = "it is computed only to be seen, and replacing it would change nothing"
+            raise UserError(f"'{name}' cannot be replaced: {reason}; what can be is queries, keys, values and mixed")
+
+    def replace(name: str, change: Callable[[Tensor], Tensor]):
+        def hook(module: nn.Module, given: tuple, out: Tensor) -> Tensor:
+            changed = change(out)
+            if changed.shape != out.shape:
+                raise UserError(f"'{name}' has shape {tuple(out.shape)}; its replacement has {tuple(changed.shape)}")
+            return changed
+
+        return hook
+
+    with ExitStack() as hooks:
+        for name, tap in taps.items():
+            hooks.callback(tap.register_forward_hook(replace(name, changes[name])).remove)
+        yield
+
+
+def without_head(*heads: int) -> Callable[[Tensor], Tensor]:
+    """For `….mixed`, which is [R, B, H, T, d]: these heads bring nothing."""
+
+    def silence(mixed: Tensor) -> Tensor:
+        for head in heads:
+            if not 0 <= head < mixed.shape[2]:
+                raise UserError(f"there is no head {head}: the heads are 0 to {mixed.shape[2] - 1}")
+        return mixed.index_fill(2, mixed.new_tensor(heads).long(), 0)
+
+    return silence
+
+
+def _taps(model: nn.Module) -> dict[str, Tap]:
+    found: dict[str, Tap] = {}
+
+    def walk(module: nn.Module, path: tuple[str, ...]) -> None:
+        if isinstance(module, Tap):
+            found[".".join(path)] = module
+        for slot, child in module.named_children():
+            walk(child, (*path, getattr(child, "called", None) or slot))
+
+    walk(model, ())
+    return found
+
+
+def _chosen(model: nn.Module, names: Iterable[str]) -> dict[str, Tap]:
+    known = _taps(model)
+    for name in names:
+        if name not in known:
+            raise UserError(f"the model has no internal '{name}'{did_you_mean(name, known)}")
+    return {name: known[name] for name in names}

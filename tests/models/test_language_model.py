@@ -238,7 +238,8 @@ def test_other_positions_do_not_end(positions):
 
 
 def test_internals_have_names():
-    per_layer = [f"mixer.{name}" for name in ("queries", "keys", "values", "weights", "mixed")] + ["stream"]
+    inside = ("queries", "keys", "values", "scores", "weights", "mixed", "output")
+    per_layer = [*(f"attention.{name}" for name in inside), "stream"]
     expected = [f"layers.{k}.{name}" for k in range(2) for name in per_layer] + ["embedded", "logits"]
     assert tap_names(built()) == expected
 
@@ -254,7 +255,8 @@ def test_watched_internals_are_what_they_say(positions, backend: str):
     assert torch.equal(seen["embedded"], model.positions.embed(model.embedding(ids), slots))
     scene = Scene((2, B, 2), model.positions, model.mask, slots, slots)
     for k in range(2):
-        q, key, v, w, mixed = (seen[f"layers.{k}.mixer.{n}"] for n in ("queries", "keys", "values", "weights", "mixed"))
+        inside = ("queries", "keys", "values", "weights", "mixed")
+        q, key, v, w, mixed = (seen[f"layers.{k}.attention.{n}"] for n in inside)
         torch.testing.assert_close(w, weights(q, key, scene.allowed, scene.bias))
         torch.testing.assert_close(w.sum(-1), torch.ones(2, B, 2, T))
         torch.testing.assert_close(mixed, w @ v, rtol=1e-5, atol=1e-5)

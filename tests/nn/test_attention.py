@@ -169,8 +169,26 @@ def test_watched_weights_are_those_of_queries_and_keys_under_every_backend(layer
 def test_weights_are_computed_only_when_somebody_watches(layer, monkeypatch):
     made = layer(backend="sdpa")
     monkeypatch.setattr("headway.nn.attention.weights", lambda *_: pytest.fail("nobody asked"))
+    monkeypatch.setattr("headway.nn.attention.scores", lambda *_: pytest.fail("nobody asked"))
     made(stream())
-    assert tap_names(made) == [f"attention.{name}" for name in ("queries", "keys", "values", "weights", "mixed")]
+    inside = ("queries", "keys", "values", "scores", "weights", "mixed", "output")
+    assert tap_names(made) == [f"attention.{name}" for name in inside]
+
+
+def test_scores_are_those_before_the_mask_and_the_output_is_what_comes_out(layer):
+    made, x = layer(Alibi(), mask=Causal() & Window(4), backend="sdpa"), stream()
+    with watch(made) as seen:
+        y = made(x)
+    at = lambda name: seen[f"attention.{name}"]  # noqa: E731
+    scene = Scene((1, B, H), made.positions, made.mask, torch.arange(T), torch.arange(T))
+    assert at("scores").isfinite().all()
+    torch.testing.assert_close(at("scores").masked_fill(~scene.allowed, -torch.inf).softmax(-1), at("weights"))
+    assert torch.equal(at("output"), y)
+
+
+def test_attention_over_a_memory_goes_by_another_name():
+    made = nn.ModuleDict({"mixer": AttentionSpec(heads=H).build_cross(1, D, 1.0, Needs())})
+    assert "cross_attention.weights" in tap_names(made)
 
 
 # Dropout of the weights

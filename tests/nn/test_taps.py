@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from headway.errors import UserError
-from headway.nn.taps import Tap, tap_names, watch
+from headway.nn.taps import Display, Tap, intervene, tap_names, watch, without_head
 
 
 class Model(nn.Module):
@@ -55,3 +55,57 @@ def test_a_wrong_name_is_answered_with_the_nearest():
         watch(Model(), "inner.00"),
     ):
         pass
+
+
+class Named(nn.Module):
+    """A model whose slot is spoken of by what stands in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.mixer = Model()
+        self.mixer.called = "attention"
+        self.mixer.inner = nn.ModuleList([Tap("output")])
+        self.shown = Display()
+
+    def forward(self, x):
+        self.shown(x)
+        return self.mixer(x)
+
+
+def test_what_says_what_it_is_goes_by_that_name():
+    assert tap_names(Named()) == ["attention.doubled", "attention.inner.output", "shown"]
+    with watch(Named(), "attention.inner.output") as seen:
+        pass
+    assert seen == {}
+
+
+# Interventions
+
+
+def test_what_flows_by_can_be_replaced_and_later_watchers_see_it():
+    model, x = Model(), torch.arange(3.0)
+    with intervene(model, {"doubled": lambda flow: -flow}), watch(model) as seen:
+        assert torch.equal(model(x), 1 - 2 * x)
+    assert torch.equal(seen["doubled"], -2 * x)
+    assert torch.equal(model(x), 2 * x + 1)
+
+
+def test_a_head_can_be_silenced():
+    mixed = torch.ones(1, 2, 3, 4, 5)
+    assert without_head(0, 2)(mixed).sum((0, 1, 3, 4)).tolist() == [0, 40, 0]
+    with pytest.raises(UserError, match=r"no head 3: the heads are 0 to 2"):
+        without_head(3)(mixed)
+
+
+def test_interventions_that_mean_nothing_are_refused():
+    model, x = Named(), torch.arange(3.0)
+    with pytest.raises(UserError, match=r"'shown' cannot be replaced: it is computed only to be seen"):
+        intervene(model, {"shown": lambda flow: flow}).__enter__()
+    with pytest.raises(UserError, match=r"no internal 'attention\.double'; did you mean 'attention\.doubled'\?"):
+        intervene(model, {"attention.double": lambda flow: flow}).__enter__()
+    with (
+        intervene(model, {"attention.doubled": lambda flow: flow[:1]}),
+        pytest.raises(UserError, match=r"'attention\.doubled' has shape \(3,\); its replacement has \(1,\)"),
+    ):
+        model(x)
+    assert torch.equal(model(x), 2 * x + 1)

@@ -1,0 +1,84 @@
+"""From numbers to colours: the same weight has the same colour in every head, sentence, run and file.
+
+Weights are coloured by their square root, because most are small and the small ones are what one looks for; differences
+as they are, because there the small ones are noise. The scales are built in OKLab (Ottosson 2020), in equal steps of
+lightness: equal steps look equal, and the order can be seen without seeing hues, or in grey on paper. What is exactly
+zero stays blank.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+BLANK = (255, 255, 255)
+_STEPS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    name: str
+    """What the numbers are."""
+    remark: str
+    """What else to know of the colours."""
+    low: float
+    high: float
+    """From where to where; what lies beyond has the colour of the end."""
+    power: float
+    """Colours go by this power of the number."""
+    colours: np.ndarray
+    """uint8 [256, 3], from the lowest to the highest."""
+    ticks: tuple[float, ...]
+
+    def places(self, numbers: np.ndarray) -> np.ndarray:
+        """Where on the scale, from 0 to 1."""
+        low, high, at = (np.sign(x) * np.abs(x) ** self.power for x in (self.low, self.high, np.asarray(numbers)))
+        return np.clip((at - low) / (high - low), 0, 1)
+
+    def paint(self, numbers: np.ndarray) -> np.ndarray:
+        """uint8 [..., 3]."""
+        painted = self.colours[np.rint(self.places(numbers) * (_STEPS - 1)).astype(int)]
+        return np.where((numbers == 0)[..., None], np.array(BLANK, np.uint8), painted)
+
+    def ink(self, number: float) -> str:
+        """Black or white, whichever can be read on the colour of this number."""
+        red, green, blue = self.paint(np.array(number)) / 255
+        return "#ffffff" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.2 else "#1a1a1a"
+
+
+def _shades(hue: float, lightest: float, darkest: float, steps: int) -> np.ndarray:
+    """sRGB from light to dark: lightness falls evenly, colour is strongest past the middle."""
+    along = np.linspace(0, 1, steps)
+    lightness = lightest + (darkest - lightest) * along
+    chroma = 0.012 + 0.1 * np.sin(0.8 * np.pi * along)
+    a, b = chroma * np.cos(np.radians(hue)), chroma * np.sin(np.radians(hue))
+    cones = np.stack(
+        [
+            lightness + 0.3963377774 * a + 0.2158037573 * b,
+            lightness - 0.1055613458 * a - 0.0638541728 * b,
+            lightness - 0.0894841775 * a - 1.2914855480 * b,
+        ]
+    )
+    to_rgb = np.array(
+        [
+            [4.0767416621, -3.3077115913, 0.2309699292],
+            [-1.2684380046, 2.6097574011, -0.3413193965],
+            [-0.0041960863, -0.7034186147, 1.7076147010],
+        ]
+    )
+    linear = np.clip(to_rgb @ cones**3, 0, 1).T
+    gamma = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.rint(gamma * 255).astype(np.uint8)
+
+
+_BLUES = _shades(255, 0.965, 0.27, _STEPS)
+WEIGHTS = Scale("weight", "blank: exactly 0", 0.0, 1.0, 0.5, _BLUES, (0, 0.01, 0.1, 0.25, 0.5, 1))
+SHARES = replace(WEIGHTS, name="share")
+DIFFERENCES = Scale(
+    "difference",
+    "±0.5 and beyond at the ends",
+    -0.5,
+    0.5,
+    1.0,
+    np.concatenate([_shades(50, 0.985, 0.42, _STEPS // 2)[::-1], _shades(255, 0.985, 0.36, _STEPS // 2)]),
+    (-0.5, -0.25, 0, 0.25, 0.5),
+)

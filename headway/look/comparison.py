@@ -1,0 +1,104 @@
+"""Two grids side by side, on the same scale: where they differ, and by how much.
+
+Maps are compared cell by cell only where both runs cut the sentence into the same tokens; else both are drawn, and it
+is said that nothing is compared. Heads have no order: head 1 of one run need not do what head 1 of another does.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from headway.look.colours import DIFFERENCES
+from headway.look.picture import Grid, Panel, Picture, finite, percent
+from headway.look.statistics import distance_between
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A panel of each, and the second minus the first."""
+
+    title: str
+    ours: Panel
+    theirs: Panel
+
+    @property
+    def difference(self) -> np.ndarray:
+        return self.theirs.matrix.astype(float) - self.ours.matrix
+
+    @property
+    def distance(self) -> float:
+        """The share of its weight that a row would have to move, on average."""
+        return float(distance_between(torch.tensor(self.ours.matrix), torch.tensor(self.theirs.matrix)))
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    ours: Grid
+    theirs: Grid
+    sentence: str
+    subtitle: str
+    """How the pictures are to be read."""
+    notes: list[str]
+    """What each of the two has to say."""
+
+    @property
+    def why_not(self) -> str | None:
+        """Why nothing can be compared cell by cell, or None."""
+        a, b = self.ours.panels[0][0], self.theirs.panels[0][0]
+        if (a.rows, a.columns) != (b.rows, b.columns):
+            return (
+                f"{self.ours.title} and {self.theirs.title} do not read the same tokens ({len(a.columns)} and "
+                f"{len(b.columns)}): both are shown, and nothing is compared cell by cell"
+            )
+        if not self.pairs:
+            return f"{self.ours.title} and {self.theirs.title} have no layer and head in common: nothing is compared"
+        return None
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Panels of the same name."""
+        theirs = {panel.title: panel for row in self.theirs.panels for panel in row}
+        mine = [panel for row in self.ours.panels for panel in row]
+        return [Pair(panel.title, panel, theirs[panel.title]) for panel in mine if panel.title in theirs]
+
+    @property
+    def differ_most(self) -> str:
+        """In one sentence."""
+        most = max(self.pairs, key=lambda pair: pair.distance)
+        i, j = np.unravel_index(np.abs(most.difference).argmax(), most.difference.shape)
+        a, b = most.ours.matrix[i, j], most.theirs.matrix[i, j]
+        return (
+            f"They differ most in {most.title}, where {percent(most.distance)} of the weight lies elsewhere: above all "
+            f"from '{most.ours.rows[i]}' ({i}) to '{most.ours.columns[j]}' ({j}), {a:.2f} in {self.ours.title} and "
+            f"{b:.2f} in {self.theirs.title}."
+        )
+
+    def draw(self) -> Picture:
+        title = f"{self.ours.title} and {self.theirs.title}"
+        if self.why_not:
+            return Picture(title, self.sentence, self.subtitle, [self.ours, self.theirs], [self.why_not, *self.notes])
+        by_row: list[list[Panel]] = []
+        by_name = {pair.title: pair for pair in self.pairs}
+        for row in self.ours.panels:
+            shared = [by_name[panel.title] for panel in row if panel.title in by_name]
+            if shared:
+                by_row.append([self._panel(pair) for pair in shared])
+        difference = Grid(f"{self.theirs.title} − {self.ours.title}", by_row, DIFFERENCES)
+        order = "Heads have no order: a head of one run need not do what the head of that number does in the other."
+        said = [self.differ_most, *([order] if len(self.pairs) > 1 else []), *self.notes]
+        return Picture(title, self.sentence, self.subtitle, [self.ours, self.theirs, difference], said)
+
+    def as_json(self) -> dict[str, Any]:
+        if self.why_not:
+            return {"compared": False, "why": self.why_not}
+        distances = {pair.title: pair.distance for pair in self.pairs}
+        return {"compared": True, "differ_most": self.differ_most, "distances": distances}
+
+    def _repr_html_(self) -> str:
+        return self.draw()._repr_html_()
+
+    def _panel(self, pair: Pair) -> Panel:
+        caption = (f"moved {percent(pair.distance)}", f"at most {finite(float(np.abs(pair.difference).max()))}")
+        return Panel(pair.title, pair.difference, pair.ours.rows, pair.ours.columns, caption)
