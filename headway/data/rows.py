@@ -113,29 +113,29 @@ class ShuffledSampler:
         self._keys = noise.stream_keys(seeds, "texts").to(device)
         self._turn_keys = noise.stream_keys([0], "turns").to(device)
         self._slots = torch.arange(table.shape[1], device=device)
+        self._recordable = torch.device(device).type == "cuda"  # one shape for all steps, and the host never waits
         self._known: tuple[int, Tensor, Tensor] | None = None
 
     def at(self, step: Step) -> RowBatch:
         step = on_device(step, self._keys)
         epoch, now = step // self.steps_per_epoch, step % self.steps_per_epoch
         order, turns = self._drawn(epoch)
-        turn = turns[now]
+        turn = turns[now.view(1)]  # [1], as are bucket and k: to index with a lone number would wait for the device
         bucket, k = self._turn_bucket[turn], self._turn_batch[turn]
         places = torch.arange(self._batch, device=order.device) + k * self._batch
         rows = order[:, places % self._sizes[bucket] + self._firsts[bucket]]  # [R, B]
-        # On a CPU the width is at hand; a graph is recorded for one width.
-        slots = self._slots if order.is_cuda else self._slots[: self._widths[int(bucket)]]
+        slots = self._slots if self._recordable else self._slots[: self._widths[int(bucket)]]
         return RowBatch(
             self._table[rows][..., : len(slots)].long(), slots < self._lengths[rows][..., None], self._labels[rows]
         )
 
     def _drawn(self, epoch: Int32[Tensor, ""]) -> tuple[Int64[Tensor, "R N"], Int64[Tensor, " S"]]:
         """Of this epoch: every replica's texts, bucket after bucket, shuffled within each; and the order of turns."""
-        if not epoch.is_cuda and self._known and self._known[0] == int(epoch):
+        if not self._recordable and self._known and self._known[0] == int(epoch):
             return self._known[1:]
         drawn = noise.integers(self._keys, epoch, 2**31, len(self._labels))
         order = (self._bucket * 2**31 + drawn).argsort(dim=1, stable=True)
         turns = noise.integers(self._turn_keys, epoch, 2**31, self.steps_per_epoch)[0].argsort(stable=True)
-        if not epoch.is_cuda:
+        if not self._recordable:
             self._known = int(epoch), order, turns
         return order, turns

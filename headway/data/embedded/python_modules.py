@@ -55,7 +55,7 @@ def place_modules(sizes: dict[str, int]) -> dict[str, str]:
     placed = dict.fromkeys(sorted((module for module in sizes if sizes[module]), key=_hash), "train")
     for module in placed:
         split = max(missing, key=lambda split: missing[split])
-        if sizes[module] <= 1.5 * missing[split]:
+        if sizes[module] <= 2 * missing[split]:
             placed[module] = split
             missing[split] -= sizes[module]
     for split in HELD_OUT_SHARE:
