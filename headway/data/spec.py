@@ -58,7 +58,8 @@ class Labelled(Spec):
     """python-modules (docstrings of the running Python, by package); cse256-speeches, sst2 or verbal-arithmetic (from
     the folder that HEADWAY_DATA names); or files, with a path."""
     path: str | None = None
-    """For source: files. A table with a text in each row (.tsv, .csv; .gz too); or a folder of train, valid, test ones."""
+    """For source: files. A table with a text in each row (.tsv, .csv; .gz too); or a folder of such, named train, valid
+    and test."""
     text: Column = "text"
     """For source: files. The column that is the text: its name in the first line, or its number from 1."""
     label: Column = "label"

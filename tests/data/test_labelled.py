@@ -129,7 +129,7 @@ def test_files_that_are_not_there_or_twice(tmp_path: Path):
     with pytest.raises(UserError, match="there is no file or folder"):
         from_files(tmp_path / "nothing.tsv")
     write(tmp_path / "set", "valid.tsv", ROWS)
-    with pytest.raises(UserError, match="has no train file: expected train.tsv or train.csv"):
+    with pytest.raises(UserError, match=r"has no train file: expected train.tsv or train.csv"):
         from_files(tmp_path / "set")
     write(tmp_path / "set", "train.tsv", ROWS)
     write(tmp_path / "set", "train.csv", ROWS)
