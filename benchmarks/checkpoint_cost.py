@@ -3,9 +3,10 @@
     python -m benchmarks.checkpoint_cost [turns] [device] [folder]
 
 The shape is nanoGPT's character model (6 layers, 6 heads, width 384), with batches of only 4 × 64 tokens on a CPU, so
-that steps are short and saving weighs more than it would; on CUDA with its own 64 × 256. Steps and savings take turns
-in one process. A saving is all of it: copying from the device, serialising, checksums, writing, waiting for the disk,
-removing the oldest. `folder` says on which disk.
+that steps are short and saving weighs more than it would; on CUDA with its own 64 × 256. Both take turns in one
+process: on a CPU single steps and savings (all of it: copies, checksums, writing, waiting for the disk, removing the
+oldest); on CUDA, where a thread writes beside the training, 500 steps with a saving and 500 without. `folder` says on
+which disk.
 """
 
 import json
@@ -19,12 +20,14 @@ import torch
 
 from benchmarks.interleave import take_turns
 from headway.data.batches import Crops
+from headway.journal import writer_for
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe import Recipe
 from headway.run import Run
 from headway.training.checkpoint import WEIGHTS
 from headway.training.population import Population
+from headway.training.processes import ALONE
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import Update
@@ -46,9 +49,9 @@ def main(turns: int, device: str, folder: Path | None) -> None:
     population = Population(model, optimizer, 1)
     done = 0
 
-    def step() -> None:
+    def steps(n: int) -> None:
         nonlocal done
-        for _ in range(50 if setting.device.type == "cuda" else 1):
+        for _ in range(n):
             update(done, 1.0)
             done += 1
         if setting.device.type == "cuda":
@@ -56,13 +59,28 @@ def main(turns: int, device: str, folder: Path | None) -> None:
 
     with tempfile.TemporaryDirectory(dir=folder) as home:
         run = Run.create(Path(home) / "run", Recipe(model=spec, training=training), device)
-        ways = {"step": step, "save": lambda: run.save_checkpoint(population.slice(0, done))}
-        times = take_turns(ways, turns, calls=1)
+        writer = writer_for(setting, ALONE, 1)
+
+        def save() -> None:
+            made = population.slice(0, done)
+            writer(lambda: run.save_checkpoint(made))
+
+        if setting.device.type == "cuda":  # it is written beside the training, which has to be there to be slowed down
+            steps(10)
+            ways = {"without": lambda: steps(EVERY), "with": lambda: (save(), steps(EVERY))}
+            times = take_turns(ways, turns, calls=1)
+            pairs = zip(times["with"].wall, times["without"].wall, strict=True)
+            shares, per_step = [(w - without) / without for w, without in pairs], times["without"].median / EVERY
+        else:
+            times = take_turns({"step": lambda: steps(1), "save": save}, turns, calls=1)
+            pairs = zip(times["save"].wall, times["step"].wall, strict=True)
+            shares, per_step = [s / (t * EVERY) for s, t in pairs], times["step"].median
+        writer.finish()
+        writer.close()
         size = sum(f.stat().st_size for f in run.home.glob("*/*.safetensors")) / len(
             list(run.home.glob(f"*/{WEIGHTS}"))
         )
-    per_step = 50 if setting.device.type == "cuda" else 1
-    shares = sorted(s / (t / per_step * EVERY) for s, t in zip(times["save"].wall, times["step"].wall, strict=True))
+    shares.sort()
     quarter = len(shares) // 4
     print(
         json.dumps(
@@ -71,8 +89,8 @@ def main(turns: int, device: str, folder: Path | None) -> None:
                 "parameters": sum(p.numel() for p in model.parameters()),
                 "batch": [batch, context],
                 "megabytes": round(size / 1e6, 1),
-                "milliseconds per step": round(times["step"].median / per_step * 1e3, 2),
-                "milliseconds per checkpoint": round(times["save"].median * 1e3, 1),
+                "milliseconds per step": round(per_step * 1e3, 2),
+                "milliseconds per checkpoint": round(statistics.median(shares) * per_step * EVERY * 1e3, 1),
                 "share of training time": round(statistics.median(shares), 5),
                 "middle half of turns": [round(shares[quarter], 5), round(shares[-1 - quarter], 5)],
                 "turns": turns,

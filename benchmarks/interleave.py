@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 
@@ -17,7 +17,7 @@ class Turns(NamedTuple):
         return statistics.median(self.wall)
 
 
-def take_turns(ways: dict[str, Callable[[], object]], turns: int, calls: int) -> dict[str, Turns]:
+def take_turns(ways: Mapping[str, Callable[[], object]], turns: int, calls: int) -> dict[str, Turns]:
     """Each way in turn, `calls` times per turn, after a turn of warming up that is not counted."""
     times = {name: Turns([], []) for name in ways}
     for turn in range(turns + 1):

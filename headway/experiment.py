@@ -13,6 +13,7 @@ import torch
 
 from headway import tasks
 from headway.errors import UserError
+from headway.journal import Journal, writer_for
 from headway.nn.replicated import Trainable, set_dropout
 from headway.progress import Reporter
 from headway.recipe import Recipe
@@ -85,6 +86,8 @@ def train(
         step = restore(population, saved)
         for run, standing in zip(written, population.standings, strict=False):
             standing.lines = len(run.metrics())
+        writer = writer_for(setting, processes, len(members))
+        locks.callback(writer.close)  # before the locks are let go
         loop = Loop(
             model,
             population.optimizer,
@@ -93,7 +96,7 @@ def train(
             setting,
             tokens_per_step=task.tokens_per_step,
             evaluate=lambda: task.evaluate(model),
-            journal=_Journal(population, members, reporter, observers),
+            journal=Journal(population, members, reporter, observers, writer),
             standings=population.standings,
             step=step,
             parallel=population.parallel,
@@ -107,6 +110,7 @@ def train(
         reporter.begin(_title(members, model, task, setting, step), step, loop.total)
         try:
             loop.run()
+            writer.finish()
         finally:
             reporter.end()
         _finish(loop, population, members, task)
@@ -176,41 +180,6 @@ def load_model(run: Run, which: str = "auto", device: str | None = None) -> tupl
     load_weights(model, 0, saved.weights)
     model.eval()
     return model, saved
-
-
-class _Journal:
-    """Writes what the loop reports into each member's run folder."""
-
-    def __init__(
-        self, population: Population, members: list[Run], reporter: Reporter, observers: Sequence[Observer] = ()
-    ):
-        self.population, self.members, self.reporter, self.observers = population, members, reporter, observers
-        self.write = population.parallel.processes.write
-
-    def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None:
-        self.write(lambda: self.members[replica].append_metrics(lines))
-        self.population.standings[replica].lines += len(lines)
-        for observer in self.observers:
-            observer.metrics(replica, lines)
-        for line in lines:
-            if "scores" in line:
-                self.reporter.scores(self.members[replica].name, line["step"], line["scores"])
-
-    def checkpoint(self, replica: int, step: int) -> None:
-        if self.population.parallel.takes_part:
-            made = self.population.slice(replica, step)
-            self.write(lambda: self.members[replica].save_checkpoint(made))
-
-    def best(self, replica: int, step: int) -> None:
-        if self.population.parallel.takes_part:
-            made = self.population.slice(replica, step)
-            self.write(lambda: self.members[replica].save_best(made))
-
-    def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None:
-        self.reporter.update(step, losses, tokens_per_second)
-
-    def ended(self, replica: int, why: str) -> None:
-        self.reporter.say(f"{self.members[replica].name} {why}")
 
 
 def _finish(loop: Loop, population: Population, members: list[Run], task: Task) -> None:

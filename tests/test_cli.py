@@ -94,9 +94,11 @@ def test_the_help_of_every_verb_shows_an_example_and_knows_json(headway, verb):
 
 def test_help_is_quick_and_imports_nothing_heavy(home):
     def seconds() -> float:
-        began = time.perf_counter()
+        """Of the processor: a busy machine is no reason to fail."""
+        began = os.times()
         assert headway_process("--help").code == 0
-        return time.perf_counter() - began
+        ended = os.times()
+        return ended.children_user - began.children_user + ended.children_system - began.children_system
 
     assert min(seconds() for _ in range(3)) < 0.5
     code = "import sys; from headway.cli import app; app(standalone_mode=False); print('torch' in sys.modules)"

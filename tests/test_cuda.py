@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from headway.data.batches import Batch
 from headway.data.rows import Shuffled
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
+from headway.training.optimizers import AdamW
+from headway.training.parallel import Parallel, Shards
+from headway.training.processes import Processes
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import Update
@@ -87,6 +91,35 @@ def test_gradients_in_bf16_point_where_those_in_float32_point(positions, fusion)
         if gradient.norm() > 1e-2:  # smaller ones (the bias of keys: exactly zero in theory) are rounding alone
             agreement = torch.cosine_similarity(gradients[name].flatten(), gradient.flatten(), dim=0)
             assert agreement > 0.98, f"{name}: {agreement:.3f}"
+
+
+def test_a_sharded_model_learns_by_nccl_what_a_whole_one_learns(tmp_path):
+    """With one process, which is all that one GPU allows: every gather and scatter is made, by NCCL."""
+    import torch.distributed as dist
+
+    spec = LanguageModelSpec.model_validate({"layers": 2, "width": 64, "context": 32, "mixer": {"heads": 2}})
+    ids = torch.randint(50, (1, 4, 33), generator=torch.Generator().manual_seed(0)).cuda()
+    batch = Batch(ids[..., :-1], ids[..., 1:], begins=torch.tensor(True))
+    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        found = {}
+        for name, kind in (("whole", Parallel), ("sharded", Shards)):
+            model = spec.build(50, [0], "cuda")
+            parallel = kind(model, Processes())
+            optimizer = AdamW().build(parallel.parameters, [1e-2], [0.1])
+            for _ in range(5):
+                losses = model.loss(batch)
+                losses.sum().backward()
+                parallel.average(losses.detach())
+                optimizer.step(torch.ones((), device="cuda"), torch.ones(1, dtype=torch.bool, device="cuda"), 1.0)
+                for p in parallel.parameters.values():
+                    p.grad = None
+            found[name] = losses.item(), {n: parallel.whole(n, p).cpu() for n, p in parallel.parameters.items()}
+    finally:
+        dist.destroy_process_group()
+    assert found["sharded"][0] == pytest.approx(found["whole"][0], rel=1e-5)
+    for name, weight in found["whole"][1].items():
+        torch.testing.assert_close(found["sharded"][1][name], weight, atol=1e-5, rtol=1e-4)
 
 
 def test_the_choices_made_for_a_gpu_say_why():

@@ -159,6 +159,26 @@ def test_killed_at_every_change_of_the_disk_it_ends_the_same(bench: Bench, repli
         dies_and_ends_well(bench, replicas, at)
 
 
+BESIDE = """
+import headway.experiment
+from headway.cli import main
+from headway.journal import WriterBeside
+headway.experiment.writer_for = lambda setting, processes, replicas: WriterBeside(processes, replicas)
+main()
+"""
+
+
+@pytest.mark.parametrize(("replicas", "stride"), [(1, 37), (3, 211)])
+@pytest.mark.parametrize("what", ["kill", "full"])
+def test_checkpoints_written_beside_the_training_end_the_same(bench: Bench, replicas: int, stride: int, what: str):
+    """As on a GPU, where a thread writes while the next steps are taken."""
+    for at in range(3, len(bench.calls[replicas]), stride):
+        runs = bench.new()
+        died = bench.forge.run(*bench.words(runs, replicas), at=at, what=what, code=BESIDE)
+        assert died.code == -signal.SIGKILL if what == "kill" else (died.code, NO_SPACE in died.err) == (2, True)
+        bench.ends_well(runs, replicas)
+
+
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_killed_again_and_again_at_changes_of_the_disk(bench: Bench, replicas: int):
     """Each process is killed in its turn; some get no further than the one before them."""

@@ -192,5 +192,6 @@ def _multiply(
     if R == 1:
         return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
     rows = x.reshape(R, B * T, -1)
-    y = rows @ weight.mT if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
-    return y.view(R, B, T, -1)
+    y = rows @ weight.mT
+    # Added afterwards, where a compiler joins it to what follows: baddbmm copies the bias into every row first.
+    return (y if bias is None else y + bias[:, None].to(y.dtype)).view(R, B, T, -1)

@@ -1,8 +1,8 @@
 """AdamW, SGD and Adagrad for R replicas, each with its own learning rate and weight decay.
 
-At R = 1 they take the steps that torch.optim takes. For R > 1 the weights are laid side by side as one `[R, P]` table,
-so that a step is a handful of elementwise operations, however many parameters there are. No replica can touch another;
-the weights of one that is no longer alive are left exactly as they are.
+At R = 1 they take the steps that torch.optim takes. Every parameter is seen as a table `[R, n]`, and its new value is
+one elementwise expression, which on CUDA is compiled once for all of them, whatever their shapes. No replica can touch
+another; the weights of one that is no longer alive are left exactly as they are.
 
 Rates and step counts are tensors: nothing here waits for the device, and a step can be replayed as a graph.
 """
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
 
-Table = Float[Tensor, "R P"]
+Table = Float[Tensor, "R n"]
+Column = Float[Tensor, "R 1"]
 
 
 class AdamW(Spec):
@@ -85,23 +86,17 @@ OptimizerSpec = Annotated[AdamW | Sgd | Adagrad, CHOSEN_BY_KIND, OR_BY_NAME]
 
 
 class Optimizer:
-    """The bookkeeping all of them share. A subclass names its `memories` and says how they make the new weights."""
+    """The bookkeeping all of them share. A subclass names its `memories` and says how they move the weights."""
 
     memories: tuple[str, ...] = ()
 
     def __init__(self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]):
-        # Those that decay (matrices; not biases and norm weights) stand first in the table.
-        ordered = sorted(parameters.items(), key=lambda item: not _decays(item[1]))
-        self.names: list[str] = [name for name, _ in ordered]
-        self.parameters: list[Tensor] = [p for _, p in ordered]
-        self.shapes = [p.shape[1:] for p in self.parameters]
-        self.sizes = [shape.numel() for shape in self.shapes]
-        self.decayed = sum(n for n, p in zip(self.sizes, self.parameters, strict=True) if _decays(p))
+        self.names, self.parameters = list(parameters), list(parameters.values())
         device = self.parameters[0].device
         self.base_rates = tuple(rates)
         self.rates = torch.tensor(rates, device=device)[:, None]
         self.decays = torch.tensor(decays, device=device)[:, None]
-        self.memory = {name: torch.zeros(len(rates), sum(self.sizes), device=device) for name in self.memories}
+        self.memory = {name: [torch.zeros_like(p.detach()) for p in self.parameters] for name in self.memories}
         self.steps = torch.zeros((), device=device)
         # From the norms of what is here to those of the whole model, of which other processes may hold other parts.
         self.whole_norms: Callable[[Tensor], Tensor] = lambda norms: norms
@@ -113,42 +108,35 @@ class Optimizer:
         """One step at `factor` × each replica's rate, with gradients no longer than `limit`, for the replicas that are
         alive. One whose gradient is not finite is so no longer. Gives the norms of the gradients."""
         self.steps += 1
-        gradients = self.table([_gradient(p) for p in self.parameters])
-        norms = self.whole_norms(torch.linalg.vector_norm(gradients, dim=1))
+        gradients = [_gradient(p).flatten(1) for p in self.parameters]
+        lengths = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
+        norms = self.whole_norms(torch.linalg.vector_norm(lengths, dim=0))
         alive &= norms.isfinite()
-        scale = torch.ones_like(norms) if limit is None else (limit / (norms + 1e-6)).clamp(max=1.0)
-        # A dead replica's gradients may be NaN, and NaN × 0 is NaN.
-        gradients = torch.where(alive[:, None], gradients * scale[:, None], 0)
-        weights = self.moved(self.table(self.parameters), gradients, self.rates * factor * alive[:, None])
-        torch._foreach_copy_(self.parameters, self.pieces(weights))
+        # A dead replica's gradients may be NaN, and NaN × 0 is NaN: where this is 0 they are not looked at.
+        scale = (alive if limit is None else alive * (limit / (norms + 1e-6)).clamp(max=1.0)).float()[:, None]
+        rates, none = self.rates * factor * alive[:, None], torch.zeros_like(self.decays)
+        for k, (p, gradient) in enumerate(zip(self.parameters, gradients, strict=True)):
+            memory = [kept[k].flatten(1) for kept in self.memory.values()]
+            self.move(p.detach().flatten(1), gradient, scale, rates, self.decays if _decays(p) else none, *memory)
         return norms
 
     def compile(self) -> None:
-        """Make one kernel of the arithmetic, which else goes through the table a dozen times."""
-        self.moved = torch.compile(self.moved)
+        """Make one kernel of the arithmetic, which else goes through the weights a dozen times."""
+        self.move = torch.compile(self.move, dynamic=True)  # dynamic: for parameters of every size
 
-    def moved(self, weights: Table, gradients: Table, rates: Float[Tensor, "R 1"]) -> Table:
-        """The weights one step on. A rate of 0 leaves them exactly as they are."""
+    def move(
+        self, weights: Table, gradient: Table, scale: Column, rates: Column, decays: Column, *memory: Table
+    ) -> None:
+        """Take one parameter, and what is remembered of it, one step on. A rate of 0 leaves the weights exactly as they
+        are; a scale of 0 is a gradient of 0."""
         raise NotImplementedError
-
-    def with_decay(self, gradients: Table, weights: Table) -> Table:
-        """Weight decay as part of the gradient, which is what SGD and Adagrad mean by it."""
-        n = self.decayed
-        return torch.cat((gradients[:, :n] + self.decays * weights[:, :n], gradients[:, n:]), dim=1)
-
-    def table(self, tensors: Sequence[Tensor]) -> Table:
-        return torch.cat([t.flatten(1) for t in tensors], dim=1)
-
-    def pieces(self, table: Table) -> list[Tensor]:
-        """The table as the parameters are shaped, without a copy."""
-        return [part.unflatten(1, s) for part, s in zip(table.split(self.sizes, dim=1), self.shapes, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
         """Every memory of every parameter as `memory/name`, still `[R, …]`; writing into them changes the memory."""
         return {
-            f"{memory}/{name}": piece
-            for memory, table in self.memory.items()
-            for name, piece in zip(self.names, self.pieces(table), strict=True)
+            f"{memory}/{name}": tensor
+            for memory, tensors in self.memory.items()
+            for name, tensor in zip(self.names, tensors, strict=True)
         }
 
 
@@ -159,14 +147,14 @@ class AdamWOptimizer(Optimizer):
         super().__init__(parameters, rates, decays)
         self.spec, self.decay = spec, decays[0]
 
-    def moved(self, weights, gradients, rates):
-        spec, mean, square, n = self.spec, self.memory["mean"], self.memory["square"], self.decayed
-        mean.lerp_(gradients, 1 - spec.beta1)
-        square.mul_(spec.beta2).addcmul_(gradients, gradients, value=1 - spec.beta2)
+    def move(self, weights, gradient, scale, rates, decays, *memory):
+        (mean, square), spec = memory, self.spec
+        gradient = _scaled(gradient, scale)
+        mean.lerp_(gradient, 1 - spec.beta1)
+        square.mul_(spec.beta2).addcmul_(gradient, gradient, value=1 - spec.beta2)
         # Both memories start at zero; dividing by what has been filled so far removes that pull.
-        size = (square.sqrt() / (1 - spec.beta2**self.steps).sqrt()).add_(spec.epsilon)
-        weights[:, :n] *= 1 - rates * self.decays
-        return weights.sub_(mean / size * (rates / (1 - spec.beta1**self.steps)))
+        size = square.sqrt() / (1 - spec.beta2**self.steps).sqrt() + spec.epsilon
+        weights.mul_(1 - rates * decays).sub_(mean / size * (rates / (1 - spec.beta1**self.steps)))
 
 
 class FusedAdamW(AdamWOptimizer):
@@ -175,23 +163,24 @@ class FusedAdamW(AdamWOptimizer):
     @torch.no_grad()
     def step(self, factor, alive, limit=None):
         self.steps += 1
-        gradients = [_gradient(p) for p in self.parameters]
-        norms = self.whole_norms(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).view(1))
+        lengths = torch._foreach_norm([_gradient(p) for p in self.parameters])
+        norms = self.whole_norms(torch.linalg.vector_norm(torch.stack(lengths)).view(1))
         alive &= norms.isfinite()
-        matrices = sum(_decays(p) for p in self.parameters)
-        memory = {name: self.pieces(table) for name, table in self.memory.items()}
-        for part, decay in ((slice(matrices), self.decay), (slice(matrices, None), 0.0)):
+        for decays in (True, False):
+            mine = [k for k, p in enumerate(self.parameters) if _decays(p) == decays]
+            if not mine:
+                continue
             torch._fused_adamw_(
-                self.parameters[part],
-                gradients[part],
-                memory["mean"][part],
-                memory["square"][part],
+                [self.parameters[k] for k in mine],
+                [_gradient(self.parameters[k]) for k in mine],
+                [self.memory["mean"][k] for k in mine],
+                [self.memory["square"][k] for k in mine],
                 [],
-                [self.steps] * len(gradients[part]),
+                [self.steps] * len(mine),
                 lr=(self.rates * factor).view(()),
                 beta1=self.spec.beta1,
                 beta2=self.spec.beta2,
-                weight_decay=decay,
+                weight_decay=self.decay if decays else 0.0,
                 eps=self.spec.epsilon,
                 amsgrad=False,
                 maximize=False,
@@ -208,11 +197,12 @@ class SgdOptimizer(Optimizer):
         super().__init__(parameters, rates, decays)
         self.spec = spec
 
-    def moved(self, weights, gradients, rates):
-        gradients, velocity = self.with_decay(gradients, weights), self.memory["velocity"]
-        velocity.mul_(self.spec.momentum).add_(gradients)
-        direction = gradients + self.spec.momentum * velocity if self.spec.nesterov else velocity
-        return weights.sub_(direction * rates)
+    def move(self, weights, gradient, scale, rates, decays, *memory):
+        (velocity,) = memory
+        gradient = _scaled(gradient, scale) + decays * weights
+        velocity.mul_(self.spec.momentum).add_(gradient)
+        direction = gradient + self.spec.momentum * velocity if self.spec.nesterov else velocity
+        weights.sub_(direction * rates)
 
 
 class AdagradOptimizer(Optimizer):
@@ -222,15 +212,20 @@ class AdagradOptimizer(Optimizer):
         super().__init__(parameters, rates, decays)
         self.spec = spec
 
-    def moved(self, weights, gradients, rates):
-        gradients, total = self.with_decay(gradients, weights), self.memory["sum"]
-        total.addcmul_(gradients, gradients)
-        return weights.sub_(gradients / (total.sqrt() + self.spec.epsilon) * rates)
+    def move(self, weights, gradient, scale, rates, decays, *memory):
+        (total,) = memory
+        gradient = _scaled(gradient, scale) + decays * weights
+        total.addcmul_(gradient, gradient)
+        weights.sub_(gradient / (total.sqrt() + self.spec.epsilon) * rates)
 
 
 def _gradient(p: Tensor) -> Tensor:
     assert p.grad is not None, "a parameter took no part in the loss"
     return p.grad
+
+
+def _scaled(gradient: Table, scale: Column) -> Table:
+    return torch.where(scale > 0, gradient * scale, 0)
 
 
 def _decays(p: Tensor) -> bool:

@@ -28,12 +28,11 @@ class Population(Generic[Model]):
     def slice(self, r: int, step: int) -> Checkpoint:
         """Replica r as it stands, on the CPU. Where processes hold shards, all must ask for it."""
         whole = self.parallel.whole
-        return Checkpoint(
-            step,
-            {"standing": asdict(self.standings[r])},
-            {name: _own(whole(name, p)[r]) for name, p in self.parallel.parameters.items()},
-            {key: _own(whole(_name(key), t)[r]) for key, t in self.optimizer.state().items()},
-        )
+        weights = {name: _own(whole(name, p)[r]) for name, p in self.parallel.parameters.items()}
+        memory = {key: _own(whole(_name(key), t)[r]) for key, t in self.optimizer.state().items()}
+        if self.optimizer.steps.is_cuda:
+            torch.cuda.current_stream().synchronize()  # once for all copies
+        return Checkpoint(step, {"standing": asdict(self.standings[r])}, weights, memory)
 
     def restore(self, r: int, saved: Checkpoint) -> None:
         """Put replica r back as it was saved."""
@@ -80,4 +79,6 @@ def _name(key: str) -> str:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    """A copy on the CPU. From a GPU it is on its way, into memory that the GPU can write to by itself."""
+    made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return made.copy_(tensor.detach(), non_blocking=True)

@@ -197,10 +197,10 @@ def test_wikitext_has_its_published_counts():
     if not os.environ.get("HEADWAY_DATA"):
         pytest.skip("HEADWAY_DATA is not set")
     texts = read_splits("wikitext-2", None, 0.1)
-    began = time.monotonic()
+    began = time.process_time()
     tokenizer = Word().learn(texts["train"])
     tokens = {split: tokenizer.encode(text) for split, text in texts.items()}
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
     assert tokenizer.size == 33_278
     assert {split: len(part) for split, part in tokens.items()} == {
         "train": 2_088_628,
@@ -213,9 +213,9 @@ def test_wikitext_has_its_published_counts():
 def test_a_million_characters_take_less_than_three_seconds():
     text = SAMPLE * (1_100_000 // len(SAMPLE))
     tokenizer = LEARNT[repr(Char())]
-    began = time.monotonic()
+    began = time.process_time()
     assert len(tokenizer.encode(text)) == len(text)
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 LEARNT = {repr(spec): spec.learn(SAMPLE) for spec in SPECS}
