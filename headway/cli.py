@@ -96,7 +96,7 @@ def score(
     runs: RunsFolder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Perplexity of a split, a file or a sentence, with what it was measured on."""
+    """Perplexity or accuracy of a split, perplexity of a file or a sentence, with what it was measured on."""
     from headway import printing
     from headway.rescore import score_file, score_sentence, score_splits_again
     from headway.run import open_run
@@ -229,6 +229,29 @@ def look(
         for note in picture.notes:
             print(note, file=sys.stderr)
         print(out)
+
+
+@app.command(epilog='Example: headway classify python-modules "Run the event loop until the future is done."')
+def classify(
+    run: Annotated[str, typer.Argument(help="A classifier's run: its name or folder.", metavar="RUN")],
+    text: Annotated[str, typer.Argument(help="The text.", metavar="TEXT")],
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Which class a text is of, by a classifier: the probability of each."""
+    from headway import printing
+    from headway.rescore import classify_text
+    from headway.run import open_run
+
+    opened = open_run(run, runs)
+    found = classify_text(opened, text, checkpoint)
+    if as_json:
+        _print_json({"run": str(opened.folder), "text": text, **found.as_json()})
+        return
+    printing.show_chances(found.chances)
+    for note in found.notes:
+        print(note, file=sys.stderr)
 
 
 @app.command(epilog="Example: headway export shakespeare-char-cpu --to gpt2 -o shakespeare-gpt2")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headway.audit.audit import Audit, Report
 from headway.run import Run
-from headway.scoring.score import Score
+from headway.scoring.score import Confusion, Score
 from headway.scoring.sentence import ScoredText
 
 
@@ -35,10 +35,31 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def show_labelled(scores: Sequence[Score]) -> None:
-    """One line per score: the number first, then everything that it is."""
+    """One line per score: the number first, then everything that it is. What is of one class goes into tables."""
     console = Console(highlight=False, soft_wrap=True)
     for score in scores:
-        console.print(Text.assemble((f"{number(score.value):>10}", "bold"), "  ", score.label))
+        if score.name.count(".") < 2:
+            console.print(Text.assemble((f"{number(score.value):>10}", "bold"), "  ", score.label))
+    values = {score.name: score.value for score in scores}
+    for score in scores:
+        if score.confusion is not None:
+            print()
+            show_confusion(score.name.partition(".")[0], score.confusion, values)
+
+
+def show_confusion(split: str, confusion: Confusion, values: dict[str, float]) -> None:
+    """A row per class: how well it is told, and how many of its texts are taken for which class, by number."""
+    few, rows = len(confusion.classes) <= 12, []
+    for k, (name, counts) in enumerate(zip(confusion.classes, confusion.counts, strict=True), 1):
+        quality = [values.get(f"{split}.{what}.{name}", math.nan) for what in ("precision", "recall", "f1")]
+        shown = ["" if math.isnan(value) else f"{value:.3f}" for value in quality]
+        rows.append([f"{k} {name}", f"{sum(counts):,}", *shown, *(map(str, counts) if few else ())])
+    taken_for = [f"→{k}" for k in range(1, len(confusion.classes) + 1)] if few else []
+    show_table([split, "texts", "precision", "recall", "F1", *taken_for], rows)
+
+
+def show_chances(chances: dict[str, float]) -> None:
+    show_table(["class", "probability", ""], [[n, f"{p:.4f}", "█" * round(30 * p)] for n, p in chances.items()])
 
 
 def show_scores(runs: Sequence[Run]) -> None:
@@ -78,15 +99,13 @@ def show_explanation(audit: Audit) -> None:
 def show_runs(runs: Sequence[Run]) -> None:
     rows = []
     for run in runs:
-        values = {s.name: s.value for s in run.scores()}
-        perplexities = [
-            f"{name.removesuffix('.perplexity')} {number(v)}"
-            for name, v in values.items()
-            if name.endswith(".perplexity")
-        ]
+        named = [(score.name.split("."), score.value) for score in run.scores()]
+        shown = [f"{name[0]} {number(v)}" for name, v in named if name[1:] in (["perplexity"], ["accuracy"])]
         facts = run.facts
-        rows.append([run.name, str(facts.get("status", "?")), f"{facts.get('step', 0):,}", ", ".join(perplexities)])
-    show_table(["run", "status", "steps", "perplexity per token"], rows)
+        rows.append([run.name, str(facts.get("status", "?")), f"{facts.get('step', 0):,}", ", ".join(shown)])
+    kinds = {run.recipe.model.kind for run in runs}
+    measures = {"language-model": "perplexity per token", "classifier": "accuracy"}
+    show_table(["run", "status", "steps", " or ".join(measures[k] for k in measures if k in kinds)], rows)
 
 
 def show_sentence(scored: ScoredText, scores: Sequence[Score]) -> None:

@@ -1,9 +1,10 @@
-"""What can be asked of a finished run: scores of splits, files and sentences, and samples. Reads run folders only."""
+"""What can be asked of a finished run: scores of splits, files, sentences; samples; classes. Reads run folders only."""
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,10 +16,12 @@ from headway.experiment import load_model
 from headway.models.language_model import LanguageModel
 from headway.recipe import Recipe
 from headway.run import Run
+from headway.scoring.accuracy import Predictions, class_chances, predict
 from headway.scoring.decoding import sample
 from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
+from headway.tasks.classification import classes_of
 
 
 def score_splits_again(
@@ -93,6 +96,59 @@ def sample_text(
     show(longer[len(text) :])
     note = model.why_no_cache and f"without a cache: {model.why_no_cache}"
     return longer, note
+
+
+@dataclass(frozen=True)
+class Classified:
+    """What a classifier makes of a text somebody typed."""
+
+    chances: dict[str, float]
+    """The probability of each class, likeliest first."""
+    tokens: int
+    unknown: int
+    """How many of the tokens stand for words outside the vocabulary."""
+    notes: list[str]
+    """What should be known before the answer is believed."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"classes": self.chances, "tokens": self.tokens, "unknown": self.unknown, "notes": self.notes}
+
+
+def classify_text(run: Run, text: str, which: str) -> Classified:
+    _check_classifier(run)
+    model, _ = load_model(run, which)
+    tokenizer = run.tokenizer
+    ids = torch.as_tensor(tokenizer.encode(text).ids)
+    if not len(ids):
+        raise UserError("the text is empty: there is nothing to classify")
+    model.check_length(len(ids))
+    chances = class_chances(model, ids[None], torch.tensor([len(ids)]))[0, 0].tolist()
+    unknown = int((ids == tokenizer.unknown).sum()) if tokenizer.unknown is not None else 0
+    notes = []
+    if unknown == len(ids):
+        notes.append(f"no word of it is known ({unknown} unknown): the answer would be the same for any such words")
+    elif unknown:
+        notes.append(f"{unknown} of {len(ids)} tokens are unknown words")
+    if len(ids) > (context := run.recipe.model.context):
+        notes.append(f"{len(ids)} tokens are more than the model was trained to read ({context})")
+    ranked = sorted(zip(classes_of(run), chances, strict=True), key=lambda pair: -pair[1])
+    return Classified(dict(ranked), len(ids), unknown, notes)
+
+
+def predictions(run: Run, split: str, which: str = "auto") -> Predictions:
+    """What a classifier says of every text of a split: to compare runs row by row."""
+    _check_classifier(run)
+    task = tasks.load(_with_its_own_vocabulary(run))
+    task.check_split(split)
+    task.check_same_data(run)
+    model, _ = load_model(run, which)
+    return predict(model, task.data.split(split), task.data.classes)[0]
+
+
+def _check_classifier(run: Run) -> None:
+    if (kind := run.recipe.model.kind) != "classifier":
+        ask = f'headway score {run.name} --text "…"'
+        raise UserError(f"classes are asked of classifiers, and {run.name} is a {kind}; try {ask}")
 
 
 def _check_language_model(run: Run, what_is: str) -> None:

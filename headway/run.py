@@ -15,7 +15,6 @@ a second one out; who has it cleans up after those that were killed.
 
 import fcntl
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -242,10 +241,8 @@ class Run:
         path = self.folder / "scores.json"
         stored = _read_json(path) if path.exists() else {}
         try:
-            return [
-                Score(name, math.nan if s["value"] is None else s["value"], s["label"]) for name, s in stored.items()
-            ]
-        except (TypeError, KeyError):
+            return [Score.from_json(name, s) for name, s in stored.items()]
+        except (TypeError, KeyError, ValueError):
             raise UserError(f"{path} cannot be read: {DAMAGED}") from None
 
     # --- one at a time -------------------------------------------------------------------------------------------

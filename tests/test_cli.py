@@ -80,20 +80,8 @@ def headway_process(*words: str, **settings) -> Answer:
 
 
 def test_the_verbs_are_those_the_readme_names():
-    assert VERBS == [
-        "audit",
-        "bench",
-        "demo",
-        "export",
-        "import",
-        "look",
-        "recipe",
-        "recipes",
-        "runs",
-        "sample",
-        "score",
-        "train",
-    ]
+    named = "audit bench classify demo export import look recipe recipes runs sample score train"
+    assert named.split() == VERBS
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -265,6 +253,66 @@ def test_runs_and_recipes_are_listed(headway):
     assert "tiny  finished" in headway("runs").out
     assert "shakespeare-char-cpu" in headway("recipes").out
     assert "there are no runs in nowhere yet" in headway("runs", "--runs", "nowhere").err
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+CLASSIFIER = """# A tiny classifier.
+data: {kind: labelled, source: files, path: tiny.tsv, text: 1, label: 2}
+model: {kind: classifier, layers: 1, width: 16, context: 8, mixer: {heads: 2}}
+training: {duration: 30 steps, batch: 4, schedule: {warmup: 2 steps}, optimizer: {learning_rate: 1e-2}}
+"""
+
+
+@pytest.fixture
+def classifier(home, headway) -> str:
+    rows = [f"{word} number {k}\t{label}" for k in range(20) for word, label in (("cats", "cat"), ("dogs", "dog"))]
+    (home / "tiny.tsv").write_text("\n".join(rows), "utf-8")
+    (home / "pets.yaml").write_text(CLASSIFIER, "utf-8")
+    assert headway("train", "pets.yaml").code == 0
+    return "pets"
+
+
+def test_a_classifier_is_trained_scored_and_asked(headway, classifier):
+    scored = headway("score", classifier)
+    assert scored.code == 0 and "accuracy: 4 of 4 · 95 % interval" in scored.out and "→1" in scored.out
+    answer = headway("classify", classifier, "dogs number strange")
+    assert answer.code == 0 and answer.err == "1 of 3 tokens are unknown words\n"
+    assert [line.split()[0] for line in answer.out.splitlines()] == ["class", "dog", "cat"]
+    asked = json.loads(headway("classify", classifier, "cats", "--json").out)
+    assert list(asked["classes"]) == ["cat", "dog"] and asked["unknown"] == 0 and asked["text"] == "cats"
+    scores = json.loads(headway("score", classifier, "--split", "train", "--json").out)["scores"]
+    assert scores["train.accuracy"]["confusion"]["classes"] == ["cat", "dog"]
+    assert len(scores["train.accuracy"]["interval"]) == 2
+
+
+def test_runs_of_both_kinds_are_listed_together(headway, classifier):
+    listed = headway("runs").out
+    assert "perplexity per token or accuracy" in " ".join(listed.split()) and "valid 1.000" in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("sample pets --prompt cats", "to write is asked of language models, and pets is a classifier"),
+        ("score pets --text cats", "the perplexity of a sentence is asked of language models"),
+        ("score pets --stride 2", "segments and strides are asked of language models"),
+        ("export pets", "model.kind: GPT-2 is a language-model, not a classifier"),
+        (
+            "classify tiny cats",
+            "classes are asked of classifiers, and tiny is a language-model; try headway score",
+        ),
+        ("classify pets ''", "the text is empty"),
+        ("classify pets 'a b c d e f g h i'", "9 tokens, but the learned positions end at 8"),
+        ("train pets.yaml --name x data.label=lable data.text=1", "'tiny.tsv' has no column of that name"),
+        ("train pets.yaml --name x data.text=2 data.label=9", "data.label=9: 'tiny.tsv' has columns 1 to 2"),
+        ("train tiny.yaml --name x model=classifier", "a classifier learns from labelled data, not from text data"),
+        ("train pets.yaml --name x data={source: sst}", "there is no corpus called 'sst'"),
+    ],
+)
+def test_what_the_one_can_the_other_cannot(headway, classifier, words, message):
+    answer = headway(*shlex.split(words.replace("{source: sst}", "'{source: sst}'")))
+    assert (answer.code, answer.out) == (2, "") and message in answer.err and "Traceback" not in answer.err
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -1,23 +1,30 @@
 """What only a GPU can show. Skipped, visibly, without one; `python tests/test_cuda.py` prints a line per case."""
 
+import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
 from headway.data.batches import Batch
+from headway.data.rows import Shuffled
+from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.training.optimizers import AdamW
 from headway.training.parallel import Parallel, Shards
 from headway.training.processes import Processes
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
+from headway.training.update import Update
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 POSITIONS = ("none", "learned", "sinusoidal", "alibi", "alibi-symmetric", "rotary", "t5")
 FUSIONS = ("concat", "shuffle", "shift", "reweight", "reweight-causal")
 EXACT_CASES = list(itertools.product(POSITIONS, ("sdpa", "flex"), (None, 16)))
+ENCODERS = ("none", "learned", "sinusoidal", "alibi-symmetric", "rotary", "t5-symmetric")
+PADDED_CASES = list(itertools.product(ENCODERS, ("sdpa", "flex"), ("concat", "reweight")))
 BF16_CASES = list(itertools.product(POSITIONS, FUSIONS))
 
 
@@ -38,6 +45,41 @@ def test_fused_kernels_on_the_gpu_give_what_the_plain_one_gives_on_the_cpu(posit
     torch.testing.assert_close(losses, expected, atol=1e-4, rtol=1e-4)
     for name, gradient in expected_gradients.items():
         torch.testing.assert_close(gradients[name], gradient, atol=2e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("positions", "backend", "fusion"), PADDED_CASES)
+def test_padding_on_the_gpu_changes_nothing_either(positions, backend, fusion):
+    """Rows padded on both sides, queries that may look nowhere among them, against the plain kernel on the CPU."""
+    settings = {"layers": 2, "width": 64, "context": 64, "positions": positions}
+    found = {}
+    for device, kernel in (("cuda", backend), ("cpu", "plain")):
+        mixer = {"heads": 4, "fusion": fusion, "backend": kernel}
+        model = ClassifierSpec.model_validate({**settings, "mixer": mixer}).build(50, 5, [0, 1], device)
+        ids = torch.randint(50, (2, 4, 40), generator=torch.Generator().manual_seed(0)).to(device)
+        slots = torch.arange(40, device=device)
+        left, end = torch.tensor([0, 3, 20, 39], device=device), torch.tensor([40, 30, 40, 40], device=device)
+        real = ((slots >= left[:, None]) & (slots < end[:, None])).expand_as(ids)
+        losses = model.losses(ids, real, torch.zeros(2, 4, dtype=torch.int64, device=device))
+        losses.sum().backward()
+        found[device] = losses.detach().cpu(), {name: p.grad.cpu() for name, p in model.named_parameters()}
+    torch.testing.assert_close(found["cuda"][0], found["cpu"][0], atol=1e-4, rtol=1e-4)
+    for name, gradient in found["cpu"][1].items():
+        torch.testing.assert_close(found["cuda"][1][name], gradient, atol=2e-3, rtol=1e-3)
+
+
+def test_a_recorded_step_of_a_classifier_is_a_plain_one():
+    lengths = np.arange(300) % 11 + 1
+    rows = np.where(np.arange(11) < lengths[:, None], np.arange(300)[:, None] % 50, 0).astype(np.int32)
+    found = []
+    for recorded in (True, False):
+        setting = dataclasses.replace(choose(TrainingSpec(precision="float32"), 64), compiled=False, recorded=recorded)
+        training = TrainingSpec(batch=8)
+        model = ClassifierSpec(layers=2, width=64, dropout=0.1).build(50, 3, [0, 1], "cuda")
+        optimizer = training.optimizer.build(dict(model.named_parameters()), [1e-3] * 2, [0.1] * 2)
+        sampler = Shuffled().build(rows, lengths, np.arange(300) % 3, 8, [0, 1], "cuda")
+        update = Update(model, optimizer, sampler, training, setting, torch.ones(2, dtype=torch.bool, device="cuda"))
+        found.append(torch.stack([update(step, 1.0)[0] for step in range(80)]))  # more than one epoch
+    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("positions", "fusion"), BF16_CASES)
@@ -89,6 +131,8 @@ def test_the_choices_made_for_a_gpu_say_why():
 if __name__ == "__main__":
     checks = [(test_gradients_in_bf16_point_where_those_in_float32_point, BF16_CASES)]
     checks += [(test_fused_kernels_on_the_gpu_give_what_the_plain_one_gives_on_the_cpu, EXACT_CASES)]
+    checks += [(test_padding_on_the_gpu_changes_nothing_either, PADDED_CASES)]
+    checks += [(test_a_recorded_step_of_a_classifier_is_a_plain_one, [()])]
     checks += [(test_the_choices_made_for_a_gpu_say_why, [()])]
     for check, cases in checks:
         for case in cases:

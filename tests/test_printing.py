@@ -7,6 +7,7 @@ from headway.printing import (
     number,
     run_as_json,
     runs_as_json,
+    show_chances,
     show_labelled,
     show_runs,
     show_scores,
@@ -16,7 +17,7 @@ from headway.printing import (
 from headway.recipe import Recipe
 from headway.run import Run
 from headway.scoring.perplexity import Surprise
-from headway.scoring.score import Score
+from headway.scoring.score import Confusion, Score
 from headway.scoring.sentence import ScoredText
 
 
@@ -161,3 +162,33 @@ def test_several_runs_as_json_hold_each_of_them(run):
     assert found["run"] == str(one.folder)
     assert [r["scores"]["valid.perplexity"]["value"] for r in found["runs"]] == [12.5, 7.0]
     assert {r["status"] for r in found["runs"]} == {"finished"}
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+def accuracy(classes: int) -> list[Score]:
+    names = tuple(f"class{k}" for k in range(classes))
+    counts = tuple(tuple(90 if j == k else j for j in range(classes)) for k in range(classes))
+    overall = Score("test.accuracy", 0.9, "accuracy: 9 of 10", (0.5, 0.98), Confusion(names, counts))
+    return [overall, Score("test.precision.class0", 0.75, "precision"), Score("test.recall.class1", math.nan, "recall")]
+
+
+def test_what_is_of_one_class_is_a_cell_of_a_table(columns, capsys):
+    show_labelled(accuracy(3))
+    out = capsys.readouterr().out
+    assert "0.9000  accuracy: 9 of 10" in out and "  precision\n" not in out
+    header, first, *_ = out.split("\n\n")[1].splitlines()
+    assert header.split() == ["test", "texts", "precision", "recall", "F1", "→1", "→2", "→3"]
+    assert first.split() == ["1", "class0", "93", "0.750", "90", "1", "2"]  # what is not known is not shown
+
+
+def test_many_classes_are_not_set_against_each_other(columns, capsys):
+    show_labelled(accuracy(20))
+    assert "→" not in capsys.readouterr().out
+
+
+def test_chances_have_bars(capsys):
+    show_chances({"good": 0.75, "bad": 0.25})
+    _, good, bad = capsys.readouterr().out.splitlines()
+    assert good.split() == ["good", "0.7500", "█" * 22] and bad.split()[:2] == ["bad", "0.2500"]

@@ -13,6 +13,7 @@ from headway.nn.block import FeedForwardSpec, NormSpec
 from headway.nn.heads import ReweightCausal, Shift
 from headway.nn.positions import Alibi, Learned, Rotary
 from headway.recipe import Recipe, from_tree, load, packaged
+from headway.recipe_text import annotated
 from headway.training.optimizers import AdamW, Sgd
 from headway.training.schedule import Constant, Duration
 from headway.training.spec import TrainingSpec
@@ -295,6 +296,18 @@ def test_the_hash_of_this_recipe_never_changes():
     """If it does, run folders on people's disks no longer belong to their recipes: a default or a key was changed."""
     tree, _ = read_tree(RECIPE.format(path="a.txt"), "r.yaml")
     assert from_tree(tree, "r.yaml").hash == "e75827f2999e"
+
+
+def test_recipes_from_before_there_were_kinds_are_those_of_language_models():
+    old = {"data": {"source": "files", "path": "a.txt"}, "model": {"width": 64}}
+    made = from_tree(old, "r.yaml")
+    assert (made.data.kind, made.model.kind) == ("text", "language-model")
+    assert made == Recipe().with_changes(["data.source=files", "data.path=a.txt", "model.width=64"])
+
+
+def test_the_kind_of_a_model_stands_first_in_the_text():
+    lines = [line.strip() for line in annotated(Recipe()).splitlines() if not line.strip().startswith("#")]
+    assert lines[lines.index("model:") + 1] == "kind: language-model"
 
 
 def test_segments_and_strides_follow_from_each_other():

@@ -95,7 +95,7 @@ class CropSampler:
 
     def at(self, step: Step) -> Batch:
         last_first = len(self._tokens) - len(self._within)
-        firsts = noise.integers(self._keys, _on_device(step, self._keys), last_first + 1, self._batch)  # [R, B]
+        firsts = noise.integers(self._keys, on_device(step, self._keys), last_first + 1, self._batch)  # [R, B]
         rows = self._tokens[firsts[:, :, None] + self._within].long()  # [R, B, T + 1]
         return Batch(rows[..., :-1], rows[..., 1:], begins=torch.ones_like(self._within[0], dtype=torch.bool))
 
@@ -107,13 +107,13 @@ class ContiguousSampler:
         self.steps_per_epoch = (streams.shape[1] - 1) // segment
 
     def at(self, step: Step) -> Batch:
-        position = _on_device(step, self._streams) % self.steps_per_epoch
+        position = on_device(step, self._streams) % self.steps_per_epoch
         rows = self._streams.index_select(1, position * self._segment + self._within).long()  # [B, T + 1]
         rows = rows.expand(self._replicas, -1, -1)  # [R, B, T + 1], without copies
         return Batch(rows[..., :-1], rows[..., 1:], begins=position == 0)
 
 
-def _on_device(step: Step, beside: Tensor) -> Int32[Tensor, ""]:
+def on_device(step: Step, beside: Tensor) -> Int32[Tensor, ""]:
     """Filled there: to copy a number to a device would make the host wait for all work that is queued."""
     return step if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int32, device=beside.device)
 

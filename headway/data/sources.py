@@ -76,25 +76,31 @@ def read_splits(source: str, path: str | None, valid_fraction: float) -> Splits:
 
 
 def _from_known_set(name: str) -> Splits:
-    variable = os.environ.get("HEADWAY_DATA")
-    if not variable:
-        raise UserError(
-            f"corpus '{name}' is read from the folder named by the environment variable HEADWAY_DATA, which is not set"
-        )
-    root, known = Path(variable).expanduser(), KNOWN_SETS[name]
-    if not root.is_dir():
-        reason = "is a file, not a folder" if root.exists() else "does not exist"
-        raise UserError(f"corpus '{name}' is read from HEADWAY_DATA, but '{variable}' {reason}")
-    files = {split: _with_or_without_gz(root / name / file) for split, file in known.files.items()}
-    for split, file in files.items():
-        if not file.exists():
-            raise UserError(f"corpus '{name}' has no split '{split}' under HEADWAY_DATA: expected the file '{file}'")
-    splits = {split: read_text(file) for split, file in files.items()}
+    known = KNOWN_SETS[name]
+    splits = {split: read_text(file) for split, file in known_files(name, known.files).items()}
     if known.train_share is not None:
         text = splits["train"]
         cut = int(len(text) * known.train_share)
         splits = {"train": text[:cut], "valid": text[cut:]}
     return splits
+
+
+def known_files(name: str, files: dict[str, str]) -> dict[str, Path]:
+    """Where the files of a known set are, by split."""
+    variable = os.environ.get("HEADWAY_DATA")
+    if not variable:
+        raise UserError(
+            f"corpus '{name}' is read from the folder named by the environment variable HEADWAY_DATA, which is not set"
+        )
+    root = Path(variable).expanduser()
+    if not root.is_dir():
+        reason = "is a file, not a folder" if root.exists() else "does not exist"
+        raise UserError(f"corpus '{name}' is read from HEADWAY_DATA, but '{variable}' {reason}")
+    found = {split: _with_or_without_gz(root / name / file) for split, file in files.items()}
+    for split, file in found.items():
+        if not file.exists():
+            raise UserError(f"corpus '{name}' has no split '{split}' under HEADWAY_DATA: expected the file '{file}'")
+    return found
 
 
 def _with_or_without_gz(expected: Path) -> Path:
@@ -120,8 +126,7 @@ def _from_folder(folder: Path) -> Splits:
         ending = next((ending for ending in _TEXT_ENDINGS if file.name.endswith(ending)), None)
         if ending is None:
             continue
-        stem = file.name.removesuffix(ending)
-        split = stem if _FURTHER_TEST.fullmatch(stem) else _SPLIT_OF_STEM.get(stem)
+        split = split_of_stem(file.name.removesuffix(ending))
         if split is None:
             continue
         if split in found:
@@ -131,6 +136,11 @@ def _from_folder(folder: Path) -> Splits:
         raise UserError(f"folder '{folder}' has no train file: expected train.txt or train.txt.gz in it")
     in_order = sorted(found, key=lambda split: ({"train": 0, "valid": 1, "test": 2}.get(split, 3), split))
     return {split: read_text(found[split]) for split in in_order}
+
+
+def split_of_stem(stem: str) -> str | None:
+    """The split that a file of this name is: train, val, dev, test-easy …"""
+    return stem if _FURTHER_TEST.fullmatch(stem) else _SPLIT_OF_STEM.get(stem)
 
 
 def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:

@@ -6,8 +6,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway.data.batches import BatchSpec, Crops
+from headway.data.labelled_sources import LABELLED_SETS, Columns
+from headway.data.rows import RowBatchSpec, Shuffled
 from headway.data.sources import CORPORA
-from headway.data.text import Char, TokenizerSpec
+from headway.data.tables import Column
+from headway.data.text import Char, TokenizerSpec, Word
 from headway.errors import did_you_mean
 from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
 
@@ -48,11 +51,50 @@ class Text(Spec):
 
 
 class Labelled(Spec):
-    """Which labelled texts, cut into which tokens."""
+    """Which labelled texts, cut into which tokens, read in which order."""
 
     kind: Literal["labelled"] = "labelled"
     source: str = "python-modules"
-    tokenizer: TokenizerSpec = Char()
+    """python-modules (docstrings of the running Python, by package); cse256-speeches, sst2 or verbal-arithmetic (from
+    the folder that HEADWAY_DATA names); or files, with a path."""
+    path: str | None = None
+    """For source: files. A table with a text in each row (.tsv, .csv; .gz too); or a folder of such, named train, valid
+    and test."""
+    text: Column = "text"
+    """For source: files. The column that is the text: its name in the first line, or its number from 1."""
+    label: Column = "label"
+    """For source: files. The column that is the class."""
+    header: bool | None = None
+    """For source: files. Whether the first line names the columns; null = it does, if a column is given by name."""
+    valid_fraction: float = Field(default=0.1, ge=0, lt=1)
+    """How much of train becomes `valid` where the source has none. 0 = nothing; then evaluate_on must name others."""
+    tokenizer: TokenizerSpec = Word()
+    """What a token is: char, word, bpe; or given, with the path of a run's tokenizer.json."""
+    batches: RowBatchSpec = Shuffled()
+    """Which texts a step sees."""
+
+    def problems(self) -> Iterator[Problem]:
+        known = LABELLED_SETS
+        if self.source not in known:
+            reason = f"there is no labelled set called '{self.source}'{did_you_mean(self.source, known)}"
+            yield Problem(("source",), reason)
+        elif self.source == "files" and self.path is None:
+            yield Problem(("source", "path"), "source: files needs a path, such as data.path=reviews.tsv")
+        elif self.source != "files" and self.path is not None:
+            reason = f"path is only read with source: files, not with {self.source}; set data.source=files"
+            yield Problem(("source", "path"), reason)
+        if self.source in known and self.source != "files":
+            for key in ("text", "label", "header"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    yield Problem(("source", key), f"{self.source} has columns of its own; {key} is for source: files")
+        elif self.header is False and not (isinstance(self.text, int) and isinstance(self.label, int)):
+            reason = "without a header, columns have no names; give their numbers, such as data.text=1 data.label=2"
+            yield Problem(("header", "text", "label"), reason)
+
+    @property
+    def columns(self) -> Columns:
+        named = isinstance(self.text, str) or isinstance(self.label, str)
+        return Columns(self.text, self.label, named if self.header is None else self.header)
 
     def row_length(self, context: int) -> int:
         """Longer texts are cut."""

@@ -96,6 +96,16 @@ class Tokenizer(ABC):
             tokens.bytes[-1] += len(text.encode()) - tokens.bytes.sum()
         return tokens
 
+    def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids (int32) of many short texts, each by itself."""
+        for k, text in enumerate(texts):
+            try:
+                self._refuse(text)
+            except UserError as problem:
+                raise UserError(f"text {k + 1}: {problem}") from None
+        found = self._library.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in found]
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of these tokens. Bytes that are no whole letter, which a model may well write, become �."""
         return self._join([self._meaning[i] for i in np.asarray(ids, dtype=np.int64).tolist()])

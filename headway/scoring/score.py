@@ -6,13 +6,42 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class Confusion:
+    """How often each class was taken for each."""
+
+    classes: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+    """A row per right class, a column per class that was chosen."""
+
+
+@dataclass(frozen=True)
 class Score:
     name: str
-    """`split.quantity`, such as `valid.perplexity`."""
+    """`split.quantity`, such as `valid.perplexity`; `split.quantity.class` where it is of one class."""
     value: float
     label: str
     """The whole truth: per what, on what, how much of it, how it was cut."""
+    interval: tuple[float, float] | None = None
+    """Where the value would fall for other rows from the same source, 95 times in 100."""
+    confusion: Confusion | None = None
+    """Of an accuracy over several classes."""
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity and no NaN: both are null."""
-        return {"value": self.value if math.isfinite(self.value) else None, "label": self.label}
+        found: dict[str, Any] = {"value": self.value if math.isfinite(self.value) else None, "label": self.label}
+        if self.interval is not None:
+            found["interval"] = list(self.interval)
+        if self.confusion is not None:
+            found["confusion"] = {"classes": list(self.confusion.classes), "counts": list(self.confusion.counts)}
+        return found
+
+    @classmethod
+    def from_json(cls, name: str, stored: dict[str, Any]) -> "Score":
+        """What `as_json` gave; KeyError or TypeError for anything else."""
+        value, interval, confusion = stored["value"], stored.get("interval"), stored.get("confusion")
+        if confusion is not None:
+            confusion = Confusion(tuple(confusion["classes"]), tuple(tuple(row) for row in confusion["counts"]))
+        if interval is not None:
+            low, high = interval
+            interval = (low, high)
+        return cls(name, math.nan if value is None else value, stored["label"], interval, confusion)

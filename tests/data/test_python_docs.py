@@ -71,8 +71,8 @@ def test_sources_that_do_not_parse_are_passed_over(tmp_path: Path, monkeypatch: 
     (tmp_path / "null.py").write_bytes(b"\0")
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "ignored.py").write_text('"""Not documentation."""')
-    monkeypatch.setattr(python_docs, "_library", lambda: tmp_path)
-    assert list(python_docs._modules()) == [("good", ["Says something.", "Says more.\n\nSo::\n\n    indented()"])]
+    monkeypatch.setattr(python_docs, "library", lambda: tmp_path)
+    assert list(python_docs.modules()) == [("good", ["Says something.", "Says more.\n\nSo::\n\n    indented()"])]
 
 
 def test_a_second_python_that_cannot_be_run_is_said(monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from headway.data import cache
@@ -38,7 +38,7 @@ _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 
 def splits() -> dict[str, str]:
     """Train, valid and test. Made once for each Python, which takes some seconds, and kept."""
-    made_by = hashlib.sha256(f"{sys.version}\n{_library()}\n".encode())
+    made_by = hashlib.sha256(f"{sys.version}\n{library()}\n".encode())
     for program in (Path(__file__), _LIVE_DOCS):
         made_by.update(program.read_bytes())  # what an earlier Headway kept has another name
     name = f"python-docs-{made_by.hexdigest()[:32]}"
@@ -52,7 +52,7 @@ def splits() -> dict[str, str]:
 def make_splits() -> dict[str, str]:
     """The same without the cache."""
     documents: dict[str, list[str]] = {}
-    for sourced in (_modules(), _modules_in_c(), _topics()):
+    for sourced in (modules(), _modules_in_c(), _topics()):
         for name, texts in sourced:
             documents.setdefault(name, []).extend(texts)
     by_split: dict[str, list[str]] = {"train": [], **{split: [] for split in HELD_OUT_PERCENT}}
@@ -78,20 +78,30 @@ def paragraphs_of(text: str) -> list[str]:
     return [paragraph for part in _BLANK_LINES.split(lines) if (paragraph := part.strip("\n"))]
 
 
+def plain(text: str) -> str:
+    """Without typographers' signs and tabs."""
+    return text.translate(_PLAIN).expandtabs()
+
+
+def is_typewritten(text: str) -> bool:
+    return _TYPEWRITTEN.fullmatch(text) is not None
+
+
 def _new_paragraphs(texts: Iterable[str], already_said: set[str]) -> Iterator[str]:
     for text in texts:
-        for paragraph in paragraphs_of(text.translate(_PLAIN).expandtabs()):
+        for paragraph in paragraphs_of(plain(text)):
             content = " ".join(paragraph.split())  # the same words at another indent are the same paragraph
-            if content and content not in already_said and _TYPEWRITTEN.fullmatch(paragraph):
+            if content and content not in already_said and is_typewritten(paragraph):
                 already_said.add(content)
                 yield paragraph
 
 
-def _modules() -> Iterator[tuple[str, list[str]]]:
-    """Every module whose source is in the standard library, with its docstrings in the order of the source."""
-    library = _library()
-    for file in sorted(library.rglob("*.py")):
-        parts = file.relative_to(library).with_suffix("").parts
+def modules(within: Sequence[str] = ("",)) -> Iterator[tuple[str, list[str]]]:
+    """Every module whose source is in the standard library, with its docstrings in the order of the source; or only
+    those within some packages."""
+    root = library()
+    for file in sorted(file for package in within for file in (root / package).rglob("*.py")):
+        parts = file.relative_to(root).with_suffix("").parts
         if _SKIPPED.intersection(parts):
             continue
         try:
@@ -134,5 +144,6 @@ def _topics() -> Iterator[tuple[str, list[str]]]:
         yield f"help on {name}", [text]
 
 
-def _library() -> Path:
+def library() -> Path:
+    """Where the sources are."""
     return Path(sysconfig.get_path("stdlib"))

@@ -1,0 +1,157 @@
+"""How often a classifier is right: accuracy with its interval, by class, on texts seen and unseen in training apart.
+
+A text that was in train can be known by heart; only the others say what was understood. So every accuracy is also given
+for the two kinds of rows, if a split has both.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headway import noise
+from headway.data.labelled import Texts
+from headway.errors import UserError
+from headway.models.classifier import Classifier
+from headway.scoring.score import Confusion, Score
+
+LARGEST = 2**24  # numbers in the largest tensor of a batch: 64 MB in float32
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What one model said of every text of a split."""
+
+    classes: tuple[str, ...]
+    right: Int[np.ndarray, " N"]
+    """The class of each text, as its place among the classes."""
+    chances: Float[np.ndarray, "N C"]
+    """The probability the model gives to each class."""
+    seen: Bool[np.ndarray, " N"]
+    """Whether the text was in train."""
+    cut: int
+    """How many texts were longer than the model reads."""
+    context: int
+    """How many tokens it reads."""
+
+    @property
+    def chosen(self) -> Int[np.ndarray, " N"]:
+        """The likeliest class of each text."""
+        return self.chances.argmax(1)
+
+    @property
+    def correct(self) -> Bool[np.ndarray, " N"]:
+        return self.chosen == self.right
+
+    @property
+    def nats(self) -> float:
+        """Mean loss per text."""
+        of_right = self.chances[np.arange(len(self.right)), self.right]
+        with np.errstate(divide="ignore"):
+            return float(-np.log(of_right).mean())
+
+    @property
+    def confusion(self) -> Confusion:
+        C = len(self.classes)
+        counts = np.bincount(self.right * C + self.chosen, minlength=C * C).reshape(C, C)
+        return Confusion(self.classes, tuple(tuple(row) for row in counts.tolist()))
+
+    def scores(self, split: str) -> list[Score]:
+        """`split.loss`, `.accuracy`, `.accuracy_seen` and `_unseen`, and `.precision.CLASS`, `.recall.`, `.f1.`."""
+        n, cut = len(self.right), f" · {self.cut:,} cut at {self.context} tokens" if self.cut else ""
+        how = f"{split} · {_texts(n)} of {len(self.classes)} classes{cut}"
+        found = [
+            Score(f"{split}.loss", self.nats, f"nats per text · {how}"),
+            _accuracy(f"{split}.accuracy", self.correct, "accuracy", how, self.confusion),
+        ]
+        if 0 < self.seen.sum() < n:
+            for name, which, words in (("seen", self.seen, "in train too"), ("unseen", ~self.seen, "not in train")):
+                what = f"accuracy on texts that are {words}"
+                found.append(_accuracy(f"{split}.accuracy_{name}", self.correct[which], what, how))
+        return [*found, *self._by_class(split, how)]
+
+    def _by_class(self, split: str, how: str) -> Iterator[Score]:
+        counts = np.array(self.confusion.counts)
+        for c, name in enumerate(self.classes):
+            hits, chosen, there = int(counts[c, c]), int(counts[:, c].sum()), int(counts[c].sum())
+            yield Score(
+                f"{split}.precision.{name}",
+                hits / chosen if chosen else math.nan,
+                f"precision: {hits:,} of the {chosen:,} taken for '{name}' are · {how}",
+                wilson(hits, chosen),
+            )
+            yield Score(
+                f"{split}.recall.{name}",
+                hits / there if there else math.nan,
+                f"recall: {hits:,} of the {there:,} that are '{name}' are found · {how}",
+                wilson(hits, there),
+            )
+            f1 = 2 * hits / (chosen + there) if chosen + there else math.nan
+            yield Score(f"{split}.f1.{name}", f1, f"F1 of '{name}', the harmonic mean of precision and recall · {how}")
+
+
+def wilson(hits: int, n: int) -> tuple[float, float] | None:
+    """The 95 % interval of a proportion. It stays inside 0 … 1, also where all or none are hits.
+    (Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953)"""
+    if n == 0:
+        return None
+    z = NormalDist().inv_cdf(0.975)
+    p, shrunk = hits / n, 1 + z * z / n
+    centre, half = (p + z * z / (2 * n)) / shrunk, z / shrunk * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (0.0 if hits == 0 else centre - half, 1.0 if hits == n else centre + half)
+
+
+@torch.no_grad()
+def predict(model: Classifier, texts: Texts, classes: tuple[str, ...]) -> list[Predictions]:
+    """What every replica says of every text. Texts longer than the model's context are cut, as in training."""
+    model.eval()
+    context = model.spec.context
+    table, lengths = texts.padded(context)
+    chances = class_chances(model, torch.as_tensor(table), torch.as_tensor(lengths))
+    cut = int((texts.lengths > context).sum())
+    return [Predictions(classes, texts.labels, one.numpy(), texts.seen, cut, context) for one in chances]
+
+
+@torch.no_grad()
+def class_chances(model: Classifier, table: Int[Tensor, "N L"], lengths: Int[Tensor, " N"]) -> Float[Tensor, "R N C"]:
+    """The probability of each class for every text; texts of similar length are computed together."""
+    if int(lengths.min()) < 1:
+        raise UserError("a text without any token has no class")
+    device, spec = next(model.parameters()).device, model.spec
+    chances = torch.empty(model.replicas, len(table), model.classes, dtype=torch.float64)
+    widest = max(8 * spec.width, spec.mixer.heads * table.shape[1]) * table.shape[1] * model.replicas
+    for rows in lengths.argsort(stable=True).split(max(1, LARGEST // widest)):
+        width = int(lengths[rows].max())
+        ids = table[rows, :width].to(device, torch.int64).expand(model.replicas, -1, -1)
+        real = (torch.arange(width) < lengths[rows][:, None]).to(device).expand(model.replicas, -1, -1)
+        chances[:, rows] = model(ids, real).double().softmax(-1).cpu()
+    return chances
+
+
+def spread_out(texts: Texts, at_most: int | None) -> Texts:
+    """As many of the texts as have at most so many tokens together, taken from all over the split and always the same:
+    a table may be sorted by class."""
+    if at_most is None or len(texts.ids) <= at_most:
+        return texts
+    order = torch.randperm(len(texts), generator=noise.generator("spread out")).numpy()
+    count = max(1, int(np.searchsorted(np.cumsum(texts.lengths[order]), at_most, side="right")))
+    return texts.only(np.sort(order[:count]))
+
+
+def _accuracy(
+    name: str, correct: Bool[np.ndarray, " N"], what: str, how: str, confusion: Confusion | None = None
+) -> Score:
+    hits, n = int(correct.sum()), len(correct)
+    interval = wilson(hits, n)
+    assert interval is not None
+    between = f"95 % interval {interval[0]:.3f} – {interval[1]:.3f} (Wilson)"
+    return Score(name, hits / n, f"{what}: {hits:,} of {n:,} · {between} · {how}", interval, confusion)
+
+
+def _texts(n: int) -> str:
+    return f"{n:,} text{'' if n == 1 else 's'}"

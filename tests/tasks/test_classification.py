@@ -1,0 +1,293 @@
+"""A classifier from its recipe to its scores: trained, resumed, trained in company, scored again and asked."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.errors import UserError
+from headway.experiment import load_model, train
+from headway.models.classifier import Classifier
+from headway.packing import train_in_turns
+from headway.progress import Reporter
+from headway.recipe import Recipe, from_tree
+from headway.rescore import (
+    classify_text,
+    predictions,
+    sample_text,
+    score_file,
+    score_sentence,
+    score_splits_again,
+)
+from headway.run import Run, open_run
+
+SUBJECTS = {"sea": ["ship", "wave", "salt", "sail"], "sky": ["cloud", "bird", "wing", "star"], "soil": ["root", "mud"]}
+STEPS = 14
+
+
+def table(count: int, offset: int = 0) -> str:
+    """Sentences that hold one word of their subject, somewhere; of several lengths."""
+    lines = ["text\tlabel"]
+    for k in range(offset, offset + count):
+        subject = list(SUBJECTS)[k % 3]
+        words = ["the", "old", "one", "here", f"no{k % 7}", "again"][: 2 + k % 5]
+        words.insert(k % (len(words) + 1), SUBJECTS[subject][k // 3 % len(SUBJECTS[subject])])
+        lines.append(f"{' '.join(words)} x{k}\t{subject}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    home = tmp_path_factory.mktemp("classification")
+    (home / "set").mkdir()
+    (home / "set" / "train.tsv").write_text(table(150))
+    # Some of what is to be judged was in train.
+    (home / "set" / "test.tsv").write_text(table(30, 1000) + table(9).partition("\n")[2])
+    return home
+
+
+@pytest.fixture(autouse=True)
+def _cache(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(home / "cache"))
+
+
+def recipe(home: Path, *changes: str) -> Recipe:
+    tree = {
+        "data": {"kind": "labelled", "source": "files", "path": str(home / "set")},
+        "model": {
+            "kind": "classifier",
+            "layers": 1,
+            "width": 16,
+            "context": 6,
+            "mixer": {"heads": 2},
+            "dropout": 0.1,
+        },
+        "training": {
+            "duration": f"{STEPS} steps",
+            "batch": 4,
+            "optimizer": {"learning_rate": 1e-2},
+            "schedule": "constant",
+            "evaluate_every": "5 steps",
+            "checkpoint_every": "4 steps",
+            "device": "cpu",
+        },
+    }
+    return from_tree(tree, "test", overrides=changes)
+
+
+@pytest.fixture(scope="module")
+def trained(home: Path) -> Run:
+    os.environ["HEADWAY_CACHE"] = str(home / "cache")
+    seldom = ["training.duration=20 epochs", "training.evaluate_every=10 epochs", "training.checkpoint_every=1k steps"]
+    (run,) = train([recipe(home, *seldom)], ["good"], home / "runs")
+    return run
+
+
+def losses(run: Run) -> list[float]:
+    return [line["loss"] for line in run.metrics() if "loss" in line]
+
+
+class Title(Reporter):
+    lines: list[str]
+
+    def begin(self, title, step, total):
+        self.lines = list(title)
+
+
+class Interrupting(Reporter):
+    """Presses Ctrl-C at the first evaluation."""
+
+    pressed = False
+
+    def scores(self, name, step, scores):
+        if not self.pressed:
+            self.pressed = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def test_it_learns_and_says_how_well_on_what(trained: Run):
+    scores = {score.name: score for score in trained.scores()}
+    assert scores["test.accuracy"].value > 0.8 and scores["valid.accuracy"].value > 0.8
+    assert " of 39 · 95 % interval " in scores["test.accuracy"].label
+    assert scores["test.accuracy_unseen"].label.startswith("accuracy on texts that are not in train: ")
+    assert scores["test.accuracy"].confusion.classes == ("sea", "sky", "soil")
+    assert {"test.precision.sea", "test.recall.sky", "test.f1.soil"} <= set(scores)
+    evaluated = [line["scores"] for line in trained.metrics() if "scores" in line]
+    assert all(set(scores) == {"valid.loss", "valid.accuracy"} for scores in evaluated)
+    assert trained.facts["classes"] == ["sea", "sky", "soil"]
+
+
+def test_the_title_says_what_is_read_cut_and_held_out(home: Path, tmp_path: Path):
+    told = Title()
+    train([recipe(home, "training.duration=1 step")], ["told"], tmp_path, reporter=told)
+    assert told.lines[1].startswith("set: 135 texts of 3 classes to train on, ")
+    assert told.lines[2].endswith("are longer than 6 tokens (model.context), and are cut")
+    assert told.lines[3] == "valid: 15 texts, 10% of train held out, for the set has no valid of its own"
+
+
+def test_replicas_together_end_as_they_do_apart(home: Path, tmp_path: Path):
+    varied = [
+        ["seed=3", "model.dropout=0.0"],
+        ["seed=1", "training.optimizer.learning_rate=0.003", "model.dropout=0.3"],
+        ["seed=4", "training.optimizer.weight_decay=0.0"],
+    ]
+    recipes = [recipe(home, *changes) for changes in varied]
+    together = train(recipes, ["a", "b", "c"], tmp_path / "together")
+    for run, one in zip(together, recipes, strict=True):
+        (alone,) = train([one], [run.name], tmp_path / "alone")
+        assert losses(run) == pytest.approx(losses(alone), abs=1e-5) and len(losses(run)) == STEPS
+        for ours, theirs in zip(run.scores(), alone.scores(), strict=True):
+            assert ours.label == theirs.label and ours.value == pytest.approx(theirs.value, rel=1e-4, nan_ok=True)
+
+
+def test_stopped_and_resumed_it_ends_as_if_nothing_had_been(home: Path, tmp_path: Path):
+    (whole,) = train([recipe(home)], ["run"], tmp_path / "whole")
+    (stopped,) = train([recipe(home)], ["run"], tmp_path / "stopped", reporter=Interrupting())
+    assert str(stopped.facts["status"]).startswith("interrupted at step 6")
+    (resumed,) = train([recipe(home)], ["run"], tmp_path / "stopped", resume=True)
+    assert resumed.metrics() == whole.metrics()
+    ours, theirs = resumed.checkpoint("last"), whole.checkpoint("last")
+    assert all(torch.equal(ours.weights[name], weight) for name, weight in theirs.weights.items())
+    assert [s.as_json() for s in resumed.scores()] == [s.as_json() for s in whole.scores()]
+
+
+def test_accumulated_parts_are_the_whole_batch(home: Path, tmp_path: Path):
+    (whole,) = train([recipe(home)], ["whole"], tmp_path)
+    (parts,) = train([recipe(home, "training.accumulate=2")], ["parts"], tmp_path)
+    assert losses(parts) == pytest.approx(losses(whole), abs=1e-5)
+
+
+def test_a_population_in_turns_and_the_best_checkpoint(home: Path, tmp_path: Path):
+    recipes = [recipe(home, f"seed={k}", "training.keep_best=true") for k in range(3)]
+    runs = train_in_turns(recipes, ["a", "b", "c"], tmp_path, together=2)
+    assert [run.facts["status"] for run in runs] == ["finished"] * 3
+    for run in runs:
+        evaluated = {line["step"]: line["scores"]["valid.loss"] for line in run.metrics() if "scores" in line}
+        assert run.checkpoint("best").step == min(evaluated, key=evaluated.__getitem__)
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------
+
+
+def test_scoring_again_gives_the_scores_of_training(trained: Run, tmp_path: Path):
+    shutil.copytree(trained.folder, tmp_path / "copy")
+    run = open_run("copy", tmp_path)
+    before = [s.as_json() for s in run.scores()]
+    (run.folder / "scores.json").unlink()
+    assert [s.as_json() for s in score_splits_again(run, None, None, None, "auto")] == before
+    assert [s.as_json() for s in run.scores()] == before
+    (train_loss, train_accuracy, *_) = score_splits_again(run, ["train"], None, None, "auto")
+    assert train_accuracy.name == "train.accuracy" and train_accuracy.value > 0.9 and train_loss.value < 0.5
+
+
+def test_a_model_comes_back_from_its_folder(trained: Run):
+    model, saved = load_model(trained)
+    assert isinstance(model, Classifier) and model.classes == 3 and not model.training and saved.step > 0
+
+
+def test_predictions_row_by_row(trained: Run):
+    found = predictions(trained, "test")
+    assert len(found.right) == 39 and found.seen.sum() >= 8
+    accuracy = next(s.value for s in trained.scores() if s.name == "test.accuracy")
+    assert found.correct.mean() == pytest.approx(accuracy)
+    with pytest.raises(UserError, match="has no split 'tset'; did you mean 'test'"):
+        predictions(trained, "tset")
+
+
+def test_a_typed_text_gets_the_chances_of_every_class(trained: Run):
+    found = classify_text(trained, "the old ship here", "auto")
+    assert next(iter(found.chances)) == "sea" and sum(found.chances.values()) == pytest.approx(1)
+    assert set(found.chances) == {"sea", "sky", "soil"}
+    assert (found.tokens, found.unknown, found.notes) == (4, 0, [])
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_unknown_words_are_counted(trained: Run):
+    assert classify_text(trained, "the zebra", "auto").notes == ["1 of 2 tokens are unknown words"]
+    (note,) = classify_text(trained, "zebra quagga", "auto").notes
+    assert note == "no word of it is known (2 unknown): the answer would be the same for any such words"
+
+
+def test_a_text_longer_than_the_learned_positions_is_refused(trained: Run):
+    with pytest.raises(UserError, match=r"7 tokens, but the learned positions end at 6 \(model.context\)"):
+        classify_text(trained, "the old one here again ship the", "auto")
+
+
+def test_positions_that_do_not_end_read_on_and_say_so(home: Path, tmp_path: Path):
+    (run,) = train([recipe(home, "model.positions=rotary", "training.duration=1 step")], ["far"], tmp_path)
+    (note,) = classify_text(run, "the old one here again ship the", "auto").notes
+    assert note == "7 tokens are more than the model was trained to read (6)"
+
+
+def test_an_empty_text_has_no_class(trained: Run):
+    with pytest.raises(UserError, match="the text is empty: there is nothing to classify"):
+        classify_text(trained, "  \t", "auto")
+
+
+def test_what_is_asked_of_language_models_is_refused_in_words(trained: Run):
+    for ask in (
+        lambda: sample_text(trained, "the", 3, 1.0, None, None, 0, "auto", print),
+        lambda: score_sentence(trained, "the", None, None, "auto"),
+        lambda: score_file(trained, Path("any.txt"), None, None, "auto"),
+        lambda: score_splits_again(trained, None, 4, None, "auto"),
+    ):
+        with pytest.raises(UserError, match="asked of language models, and good is a classifier; try headway classify"):
+            ask()
+
+
+def test_a_set_that_has_changed_since_is_not_scored(home: Path, tmp_path: Path):
+    shutil.copytree(home / "set", tmp_path / "set")
+    (run,) = train([recipe(tmp_path, "training.duration=1 step")], ["run"], tmp_path)
+    with (tmp_path / "set" / "test.tsv").open("a") as file:
+        file.write("one more ship\tsea\n")
+    with pytest.raises(UserError, match="'set' is not the text that run was trained on: it has changed since"):
+        score_splits_again(run, None, None, None, "auto")
+
+
+def test_a_run_that_has_forgotten_its_classes_says_so(trained: Run, tmp_path: Path):
+    shutil.copytree(trained.folder, tmp_path / "copy")
+    run = open_run("copy", tmp_path)
+    facts = json.loads((run.folder / "run.json").read_text())
+    del facts["classes"]
+    (run.folder / "run.json").write_text(json.dumps(facts))
+    with pytest.raises(UserError, match=r"run.json does not say which classes the model tells apart"):
+        load_model(run)
+
+
+# --- recipes ---------------------------------------------------------------------------------------------------------
+
+
+BAD = {
+    "text for a classifier": (
+        ["data={source: python-docs}"],
+        "model.kind, data.kind: a classifier learns from labelled data, not from text data; set data.kind=labelled",
+    ),
+    "labels for a language model": (
+        ["model=language-model"],
+        "a language-model learns from text data, not from labelled data; set data.kind=text",
+    ),
+    "segments": (["scoring.segment=4"], "labelled texts are scored whole, one by one: there are no segments"),
+    "a setting of the other kind": (["model.tied=true"], "classifier has no such setting; language-model has"),
+    "positions that look back": (["model.positions=alibi"], "use alibi-symmetric"),
+    "a misspelt kind": (["model.kind=clasifier"], "there is no 'clasifier' here; did you mean 'classifier'?"),
+    "a misspelt pooling": (["model.pooling=men"], "there is no 'men' here; did you mean 'mean'?"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_does_not_go_together_is_said(home: Path, case):
+    changes, words = BAD[case]
+    with pytest.raises(UserError) as caught:
+        recipe(home, *changes)
+    assert words in str(caught.value)
+
+
+def test_reweighted_heads_are_no_leak_where_everybody_sees_everybody(home: Path):
+    assert recipe(home, "model.mixer.fusion=reweight", "training.schedule.warmup=2 steps").warnings() == []
