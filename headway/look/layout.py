@@ -76,8 +76,8 @@ class Layout:
 
 
 def arrange(picture: Picture) -> Layout:
-    cell = _cell(picture)
-    placed = [_Grid(grid, cell, len(picture.grids) > 1) for grid in picture.grids]
+    several = len(picture.grids) > 1
+    placed = [_Grid(grid, cell, several) for grid, cell in zip(picture.grids, _cells(picture), strict=True)]
     for grid in placed:  # rows of grids that stand side by side begin at the same height
         grid.settle(max(g.captions for g in placed), max(g.above for g in placed))
     beside = sum(g.width for g in placed) + BETWEEN_GRIDS * (len(placed) - 1)
@@ -181,19 +181,20 @@ class _Grid:
         return wrapped(list(panel.caption), " · ", self.pitch, 9)
 
 
-def _cell(picture: Picture) -> float:
-    """As large as there is room for."""
+def _cells(picture: Picture) -> list[float]:
+    """Of each grid, as large as there is room for."""
     grids = picture.grids
-    columns = sum(max(map(len, grid.panels)) for grid in grids)
     panels = [panel for grid in grids for row in grid.panels for panel in row]
-    tokens = max(len(side) for panel in panels for side in (panel.rows, panel.columns))
-    if tokens**2 * len(panels) > MOST_CELLS:
-        raise UserError(f"{len(panels)} maps of {tokens} tokens are too much for one picture: choose a layer or a head")
+    tokens = [max(len(side) for row in g.panels for p in row for side in (p.rows, p.columns)) for g in grids]
+    if max(tokens) ** 2 * len(panels) > MOST_CELLS:
+        what = f"{len(panels)} maps of {max(tokens)} tokens"
+        raise UserError(f"{what} are too much for one picture: choose a layer or a head")
     if len(panels) == 1:
-        return min(LARGEST_CELL_ALONE, max(9.0, ALONE / tokens))
+        return [min(LARGEST_CELL_ALONE, max(9.0, ALONE / tokens[0]))]
     names = sum(max(measure(shortened(token), 10) for token in grid.panels[0][0].rows) for grid in grids)
+    columns = sum(max(map(len, grid.panels)) for grid in grids)
     room = (PAGE - names - BETWEEN_GRIDS * (len(grids) - 1)) / columns - GAP
-    return min(LARGEST_CELL, max(SMALLEST, room) / tokens)
+    return [min(LARGEST_CELL, max(SMALLEST, room) / n) for n in tokens]
 
 
 def _ticks(x: float, y: float, scale: Scale) -> Iterator[Text]:
