@@ -63,7 +63,7 @@ def show_confusion(split: str, confusion: Confusion, values: dict[str, float]) -
     for k, (name, counts) in enumerate(zip(confusion.classes, confusion.counts, strict=True), 1):
         quality = [values.get(f"{split}.{what}.{name}", math.nan) for what in ("precision", "recall", "f1")]
         shown = ["" if math.isnan(value) else f"{value:.3f}" for value in quality]
-        rows.append([f"{k} {name}", f"{sum(counts):,}", *shown, *(map(str, counts) if few else ())])
+        rows.append([f"{name} · {k}", f"{sum(counts):,}", *shown, *(map(str, counts) if few else ())])
     taken_for = [f"→{k}" for k in range(1, len(confusion.classes) + 1)] if few else []
     show_table([split, "texts", "precision", "recall", "F1", *taken_for], rows)
 

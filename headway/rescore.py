@@ -21,7 +21,7 @@ from headway.scoring.decoding import sample
 from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
-from headway.tasks.classification import classes_of
+from headway.tasks.classification import Classification, classes_of
 
 
 def score_splits_again(
@@ -155,9 +155,9 @@ def predictions(run: Run, split: str, which: str = "auto") -> Predictions:
     """What a classifier says of every text of a split: to compare runs row by row."""
     _check_classifier(run)
     task = tasks.load_for(run)
-    task.check_split(split)
+    texts = task.data.split(split)
     model, _ = load_model(run, which)
-    return predict(model, task.data.split(split), task.data.classes)[0]
+    return predict(model, texts, task.data.classes)[0]
 
 
 def _check_classifier(run: Run) -> None:
