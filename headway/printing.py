@@ -90,6 +90,8 @@ def show_scores(runs: Sequence[Run]) -> None:
 def show_doubts(reports: Sequence[Report]) -> None:
     """What audits of these runs warn of, and then what failed: a line per audit, however many runs it is about."""
     console = Console(highlight=False, soft_wrap=True)
+    if any(report.warnings or report.failures for report in reports):
+        print()
     for verdict in ("warn", "fail"):
         found: dict[str, list[Finding]] = {}
         for finding in (f for report in reports for f in report.findings if f.verdict == verdict):

@@ -11,6 +11,7 @@ import torch
 from headway import noise, tasks
 from headway.audit.audit import Report, read_report, write_report
 from headway.audit.report import audit_run
+from headway.data.labelled import LabelledSet
 from headway.data.sources import read_text
 from headway.errors import UserError
 from headway.experiment import load_model
@@ -21,7 +22,7 @@ from headway.scoring.decoding import sample
 from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
-from headway.tasks.classification import Classification, classes_of
+from headway.tasks.classification import classes_of
 
 
 def score_splits_again(
@@ -154,10 +155,11 @@ def classify_text(run: Run, text: str, which: str) -> Classified:
 def predictions(run: Run, split: str, which: str = "auto") -> Predictions:
     """What a classifier says of every text of a split: to compare runs row by row."""
     _check_classifier(run)
-    task = tasks.load_for(run)
-    texts = task.data.split(split)
+    data = tasks.load_for(run).data
+    assert isinstance(data, LabelledSet)
+    texts = data.split(split)
     model, _ = load_model(run, which)
-    return predict(model, texts, task.data.classes)[0]
+    return predict(model, texts, data.classes)[0]
 
 
 def _check_classifier(run: Run) -> None:
