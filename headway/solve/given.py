@@ -63,7 +63,9 @@ def checked_distribution(given: ArrayLike, n: int) -> Weights:
         raise UserError(f"the wanted weight of key {j} is {wanted[j]:g}; weights are between 0 and 1")
     total = float(wanted.sum())
     if abs(total - 1) > 1e-9:
-        raise UserError(f"the wanted weights sum to {total:.9g}, not to 1; divided by their sum they would be a distribution")
+        raise UserError(
+            f"the wanted weights sum to {total:.9g}, not to 1; divided by their sum they would be a distribution"
+        )
     return wanted / total
 
 

@@ -77,7 +77,9 @@ def _margin(a: "QueryAnswer") -> list[str]:
             f"{names(wanted).capitalize()} is outside the hull of the others: a direction of length 1 scores it above them by "
             f"{number(margin)}, and none by more."
         )
-    lines.append(f"Along it q goes just as far as needed: a longer query would only come nearer than {number(a.within)}.")
+    lines.append(
+        f"Along it q goes just as far as needed: a longer query would only come nearer than {number(a.within)}."
+    )
     if len(wanted) == 1 and a.within < 0.5:
         least = (math.log1p(-a.within) - math.log(a.within)) / (margin * a.scale)
         lines.append(f"No query shorter than log((1 − ε)/ε)/margin = {number(least)} can do it.")
@@ -103,7 +105,9 @@ def _impossible(a: "QueryAnswer") -> list[str]:
         lines.append(
             f"So for every query the score of key {wanted[0]} is that mixture of the others' scores, and never above the best."
         )
-        lines.append(f"The largest weight it can be given, or come near to, is exp(−H(μ)) = {number(math.exp(-c.gap))}.")
+        lines.append(
+            f"The largest weight it can be given, or come near to, is exp(−H(μ)) = {number(math.exp(-c.gap))}."
+        )
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.where(more + less > 0, np.log(a.wanted), 0.0)
@@ -120,8 +124,12 @@ def _impossible(a: "QueryAnswer") -> list[str]:
         f"So KL(w ‖ p) ≥ {number(c.gap)} for every query, and at least {number(c.floor)} of the attention is in the wrong place."
     )
     if math.isfinite(c.up_to_norm) and c.up_to_norm * _size(a) < 1e12:
-        lines.append(f"(The two means differ by {number(c.distance)}: this is proved for norms up to {number(c.up_to_norm)}.)")
-    lines.append(f"The best query found, {vector(a.query)}, gives {vector(a.weights)}: {number(a.error)} in the wrong place.")
+        lines.append(
+            f"(The two means differ by {number(c.distance)}: this is proved for norms up to {number(c.up_to_norm)}.)"
+        )
+    lines.append(
+        f"The best query found, {vector(a.query)}, gives {vector(a.weights)}: {number(a.error)} in the wrong place."
+    )
     return lines
 
 
@@ -162,7 +170,22 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
     if a.norms is None:
         lines.append("No norm would do: the others' proportions are not the wanted ones, or the query is 0.")
     elif math.isinf(a.norms[1]):
-        lines.append(f"Possible with any norm from {number(a.norms[0])} on." if a.norms[0] else "Possible with any norm.")
+        lines.append(
+            f"Possible with any norm from {number(a.norms[0])} on." if a.norms[0] else "Possible with any norm."
+        )
     else:
         lines.append(f"Possible with norms from {number(a.norms[0])} to {number(a.norms[1])}.")
+    return lines
+
+
+def query_matrix_derivation(answers: "list[QueryAnswer]") -> list[str]:
+    """The identity, row by row."""
+    reached = sum(a.verdict == "reached" for a in answers)
+    lines = [f"Row i of Q is to select key i: {reached} of {len(answers)} rows can."]
+    for i, a in enumerate(answers):
+        if a.verdict == "reached":
+            lines.append(f"  row {i}: q = {vector(a.query)}, error {number(a.error)}")
+        else:
+            best = f"the most it can get is {number(float(a.weights[i]))}"
+            lines.append(f"  row {i}: {a.derivation[1].removesuffix('.')}; {best}")
     return lines

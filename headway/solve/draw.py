@@ -1,0 +1,198 @@
+"""Pictures of the answers: keys, query and decision regions in the plane, weights as bars, matrices as they are."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headway.errors import UserError
+from headway.solve.words import number
+
+if TYPE_CHECKING:
+    from headway.solve.construction import Construction
+    from headway.solve.keys import KeyAnswer
+    from headway.solve.kronecker import FixedLayerAnswer
+    from headway.solve.queries import QueryAnswer
+
+DARK, BLUE, RED = "#2e3440", "#2a78b5", "#c0453b"
+REGIONS = ("#d7e6f2", "#f6dcd9", "#dcecdd", "#f7ecd0", "#e5dcef", "#d6ecec", "#f3dfeb", "#e6e6da")
+
+
+def draw_query(answer: "QueryAnswer", path: Path) -> Path:
+    flat = answer.keys.shape[1] == 2
+    figure, panels = _figure(path, 2 if flat else 1, flat)
+    if flat:
+        _plane(panels[0], answer.keys, answer.query, answer.wanted > 0)
+    _bars(panels[-1], answer.wanted, answer.weights, f"{answer.verdict}: {number(answer.error)} in the wrong place")
+    return _saved(figure, path)
+
+
+def draw_queries(answers: "Sequence[QueryAnswer]", path: Path) -> Path:
+    figure, panels = _figure(path, 1, square=True)
+    reached = sum(a.verdict == "reached" for a in answers)
+    _matrix(
+        panels[0], np.stack([a.weights for a in answers]), f"softmax(QKᵀ): {reached} of {len(answers)} rows reached"
+    )
+    panels[0].set(xlabel="key", ylabel="query")
+    return _saved(figure, path)
+
+
+def draw_key(answer: "KeyAnswer", old: np.ndarray, path: Path) -> Path:
+    """`old` is the key that was there before."""
+    flat = len(answer.query) == 2
+    figure, panels = _figure(path, 2 if flat else 1, flat)
+    if flat:
+        _plane(panels[0], answer.keys, answer.query, np.arange(len(answer.keys)) == answer.replaced, around_zero=True)
+        panels[0].plot(*old, "o", mfc="white", mec=RED, ms=9, zorder=4)
+        panels[0].annotate("", answer.key, old, arrowprops={"arrowstyle": "->", "color": RED, "ls": ":"}, zorder=3)
+        if answer.norm is not None:
+            circle = answer.norm * np.exp(1j * np.linspace(0, 2 * np.pi, 200))
+            panels[0].plot(circle.real, circle.imag, color=RED, lw=0.8, ls="--")
+        panels[0].set_title(f"key {answer.replaced}: from ○ to ●", loc="left", fontsize=10)
+    _bars(panels[-1], answer.wanted, answer.weights, f"{answer.verdict}: {number(answer.error)} in the wrong place")
+    return _saved(figure, path)
+
+
+def draw_construction(made: "Construction", path: Path, length: int = 12) -> Path:
+    """Who looks where, and one random sequence through the layer and through the direct computation."""
+    import torch
+
+    from headway import noise
+
+    x = torch.randn(length, made.channels, generator=noise.generator(0, "solve", "picture"), dtype=torch.float64)
+    A = made.attention(x)
+    figure, panels = _figure(path, len(A[:2]) + 1, square=True)
+    for h, panel in enumerate(panels[:-1]):
+        _matrix(panel, A[h].numpy(), f"weights of head {h}" if len(A) > 1 else "weights")
+        before = made.zeros[0]
+        panel.set(xlabel="key", ylabel="query")
+        ticks = [t for t in range(0, A.shape[2], max(1, A.shape[2] // 7))]
+        panel.set_xticks(ticks, [str(t - before) if 0 <= t - before < length else "0⃗" for t in ticks])
+    last = panels[-1]
+    last.plot(x[:, 0], color=DARK, lw=1, ls=":", label="input")
+    last.plot(made.direct(x)[:, 0], color=RED, lw=4, alpha=0.3, label="direct")
+    last.plot(made(x)[:, 0], color=BLUE, lw=1.4, label="attention")
+    last.set_title(made.what, loc="left", fontsize=10)
+    last.set(xlabel="position")
+    last.legend(frameon=False, fontsize=8)
+    _plain_axes(last)
+    return _saved(figure, path)
+
+
+def draw_matrices(matrices: dict[str, Any], path: Path) -> Path:
+    figure, panels = _figure(path, len(matrices), square=True)
+    for panel, (title, matrix) in zip(panels, matrices.items(), strict=True):
+        _matrix(panel, np.asarray(matrix), title)
+    return _saved(figure, path)
+
+
+def draw_fixed_layer(answer: "FixedLayerAnswer", path: Path) -> Path:
+    here = answer.here
+    return draw_matrices(
+        {
+            "M at X₁ (tokens stacked)": here.matrix,
+            "Jacobian at X₁": here.jacobian,
+            "Jacobian − M": here.jacobian - here.matrix,
+        },
+        path,
+    )
+
+
+def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, around_zero: bool = False) -> None:
+    """Keys, their hull, and for every direction of a query the key that it scores highest."""
+    middle = np.zeros(2) if around_zero else keys.mean(0)
+    reach = 1.35 * max(float(np.abs(keys - middle).max()), 1e-300)
+    grid = np.linspace(-reach, reach, 401)
+    x, y = np.meshgrid(grid, grid)
+    best = (np.stack([x, y], -1) @ (keys - middle).T).argmax(-1)
+    extent = (middle[0] - reach, middle[0] + reach, middle[1] - reach, middle[1] + reach)
+    rank = np.full(len(keys), -1)
+    present = np.unique(best)
+    rank[present] = np.arange(len(present)) % len(REGIONS)
+    picture = np.array([[int(c[k : k + 2], 16) for k in (1, 3, 5)] for c in REGIONS], dtype=np.uint8)[rank[best]]
+    panel.imshow(picture, extent=extent, origin="lower", aspect="equal", interpolation="nearest", zorder=0)
+    hull = _hull(keys)
+    panel.fill(*keys[hull].T, fill=False, ec=DARK, lw=0.8, alpha=0.6, zorder=2)
+    panel.plot(*keys[~marked].T, "o", color=DARK, ms=6, zorder=5)
+    panel.plot(*keys[marked].T, "o", color=RED, ms=8, zorder=5)
+    for j, key in enumerate(keys[:30]):
+        away = (key - middle) / max(float(np.linalg.norm(key - middle)), 1e-300)
+        panel.annotate(str(j), key, xytext=9 * away, textcoords="offset points", ha="center", va="center", zorder=6)
+    length = float(np.linalg.norm(query))
+    if length:
+        tip = middle + query / length * 0.85 * reach
+        panel.annotate("", tip, middle, arrowprops={"arrowstyle": "-|>", "color": BLUE, "lw": 1.8}, zorder=4)
+        panel.annotate(
+            f"q, of norm {number(length)}", middle + (tip - middle) * 1.06, color=BLUE, ha="center", zorder=6
+        )
+    else:
+        panel.plot(*middle, "x", color=BLUE, ms=8, zorder=6)
+    panel.set_title("colour: the key with the largest score, by direction of q", loc="left", fontsize=10)
+    panel.set(xlim=extent[:2], ylim=extent[2:])
+
+
+def _hull(points: np.ndarray) -> list[int]:
+    """The corners of the convex hull of points in the plane, in order (Andrew's chain)."""
+    order = sorted(range(len(points)), key=lambda k: tuple(points[k]))
+
+    def half(indices: list[int]) -> list[int]:
+        chain: list[int] = []
+        for k in indices:
+            while len(chain) > 1:
+                a, b = points[chain[-1]] - points[chain[-2]], points[k] - points[chain[-1]]
+                if a[0] * b[1] - a[1] * b[0] > 0:
+                    break
+                chain.pop()
+            chain.append(k)
+        return chain
+
+    return half(order)[:-1] + half(order[::-1])[:-1] or order[:1]
+
+
+def _bars(panel: Any, wanted: np.ndarray, weights: np.ndarray, title: str) -> None:
+    at = np.arange(len(weights))
+    panel.bar(at, wanted, 0.8, color=RED, alpha=0.25, label="wanted")
+    panel.bar(at, weights, 0.45, color=BLUE, label="given")
+    panel.set_title(title, loc="left", fontsize=10)
+    panel.set(xlabel="key", ylabel="weight", ylim=(0, max(float(wanted.max()), float(weights.max())) * 1.15))
+    panel.set_xticks(at if len(at) <= 20 else at[:: len(at) // 10])
+    panel.legend(frameon=False, fontsize=8)
+    _plain_axes(panel)
+
+
+def _matrix(panel: Any, matrix: np.ndarray, title: str) -> None:
+    size = float(np.abs(matrix).max()) or 1.0
+    one_sided = matrix.min() >= 0
+    shown = panel.imshow(matrix, cmap="Blues" if one_sided else "RdBu", vmin=0 if one_sided else -size, vmax=size)
+    panel.set_title(title, loc="left", fontsize=10)
+    panel.figure.colorbar(shown, ax=panel, shrink=0.8, pad=0.03)
+    panel.spines[:].set_visible(False)
+
+
+def _plain_axes(panel: Any) -> None:
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(alpha=0.25)
+    panel.set_axisbelow(True)
+
+
+def _figure(path: Path, panels: int, square: bool) -> tuple[Any, list[Any]]:
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise UserError(f"--plot {path}: the picture's name must end in .png, .svg or .pdf")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, panels, figsize=(4.6 * panels, 4.2 if square else 3.4), layout="constrained", squeeze=False
+    )
+    return figure, list(axes[0])
+
+
+def _saved(figure: Any, path: Path) -> Path:
+    from matplotlib import pyplot as plt
+
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
