@@ -17,7 +17,7 @@ _HOMES = {
     "shift": "relative",
     "max_pool": "relative",
     "as_matrix": "kronecker",
-    "fixed_layer": "kronecker",
+    "fixed_layer": "replacement",
 }
 __all__ = [
     "as_matrix",
@@ -36,9 +36,10 @@ __all__ = [
 if TYPE_CHECKING:
     from headway.solve.given import average, select
     from headway.solve.keys import find_key
-    from headway.solve.kronecker import as_matrix, fixed_layer
+    from headway.solve.kronecker import as_matrix
     from headway.solve.queries import find_queries, find_query
     from headway.solve.relative import convolution, max_pool, mean_pool, shift
+    from headway.solve.replacement import fixed_layer
 
 
 def __getattr__(name: str) -> Any:

@@ -172,7 +172,7 @@ def matrix(
 ) -> None:
     """Y = AX as vec(Y) = M·vec(X), for both ways to stack X into a vector."""
     from headway.solve import draw
-    from headway.solve.kronecker import matrix_derivation, stacked
+    from headway.solve.kronecker import stacked, stacked_derivation
     from headway.solve.reading import read_table
 
     A = read_table("weights", weights)
@@ -181,7 +181,7 @@ def matrix(
     if plot:
         drawn = draw.draw_matrices({"A": A, "tokens stacked: A ⊗ I": rows, "channels stacked: I ⊗ A": columns}, plot)
     found = {"width": width, "rows": rows.tolist(), "columns": columns.tolist()}
-    derivation = matrix_derivation(len(A), width, rows, columns)
+    derivation = stacked_derivation(A, width)
     _show(found | {"derivation": derivation}, derivation, drawn, as_json)
 
 
@@ -195,9 +195,9 @@ def fixed_layer(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Could a fully connected layer take the place of an attention layer? With the matrix, or three inputs that refute it."""
+    """Could a fully connected layer take an attention layer's place? With the matrix, or inputs that refute it."""
     from headway.solve import draw
-    from headway.solve.kronecker import fixed_layer, random_layer
+    from headway.solve.replacement import fixed_layer, random_layer
 
     answer = fixed_layer(random_layer(width, heads, seed, blind), tokens, seed=seed)
     drawn = draw.draw_fixed_layer(answer, plot) if plot else None

@@ -138,9 +138,10 @@ def attention_layer(
     """
     layer = AttentionSpec(heads=heads, backend="plain").build(1, width, 1.0, Needs()).double()
     root = math.sqrt(width / heads)
-    together = layer.project.together
+    weights = dict(layer.named_parameters())
     for k, matrix in enumerate((queries, keys, values)):
-        together.weight[0, k * width : (k + 1) * width] = 0.0 if matrix is None else matrix * (1 if k else root)
-    together.bias[0, :width] = query_bias * root
-    layer.output.weight[0] = torch.eye(width) if output is None else output
+        rows = slice(k * width, (k + 1) * width)
+        weights["project.together.weight"][0, rows] = 0.0 if matrix is None else matrix * (1 if k else root)
+    weights["project.together.bias"][0, :width] = query_bias * root
+    weights["output.weight"][0] = torch.eye(width) if output is None else output
     return layer

@@ -12,8 +12,8 @@ from headway.solve.words import number
 if TYPE_CHECKING:
     from headway.solve.construction import Construction
     from headway.solve.keys import KeyAnswer
-    from headway.solve.kronecker import FixedLayerAnswer
     from headway.solve.queries import QueryAnswer
+    from headway.solve.replacement import FixedLayerAnswer
 
 DARK, BLUE, RED = "#2e3440", "#2a78b5", "#c0453b"
 REGIONS = ("#d7e6f2", "#f6dcd9", "#dcecdd", "#f7ecd0", "#e5dcef", "#d6ecec", "#f3dfeb", "#e6e6da")
@@ -63,12 +63,13 @@ def draw_construction(made: "Construction", path: Path, length: int = 12) -> Pat
     x = torch.randn(length, made.channels, generator=noise.generator(0, "solve", "picture"), dtype=torch.float64)
     A = made.attention(x)
     figure, panels = _figure(path, len(A[:2]) + 1, square=True)
+    before, after = made.zeros
     for h, panel in enumerate(panels[:-1]):
-        _matrix(panel, A[h].numpy(), f"weights of head {h}" if len(A) > 1 else "weights")
-        before = made.zeros[0]
-        panel.set(xlabel="key", ylabel="query")
-        ticks = [t for t in range(0, A.shape[2], max(1, A.shape[2] // 7))]
-        panel.set_xticks(ticks, [str(t - before) if 0 <= t - before < length else "0⃗" for t in ticks])
+        title = f"weights of head {h}" if len(A) > 1 else "weights"
+        _matrix(panel, A[h].numpy(), title, extent=(-before - 0.5, length + after - 0.5, length - 0.5, -0.5))
+        panel.set(xlabel="key (zeros beyond the lines)" if before + after else "key", ylabel="query")
+        for edge in [-0.5] * bool(before) + [length - 0.5] * bool(after):
+            panel.axvline(edge, color=DARK, lw=0.6, ls=":")
     last = panels[-1]
     last.plot(x[:, 0], color=DARK, lw=1, ls=":", label="input")
     last.plot(made.direct(x)[:, 0], color=RED, lw=4, alpha=0.3, label="direct")
@@ -123,11 +124,10 @@ def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, 
     if length:
         tip = middle + query / length * 0.85 * reach
         panel.annotate("", tip, middle, arrowprops={"arrowstyle": "-|>", "color": BLUE, "lw": 1.8}, zorder=4)
-        panel.annotate(
-            f"q, of norm {number(length)}", middle + (tip - middle) * 1.06, color=BLUE, ha="center", zorder=6
-        )
+        panel.text(0.03, 0.03, f"→ q, of norm {number(length)}", color=BLUE, transform=panel.transAxes, zorder=6)
     else:
         panel.plot(*middle, "x", color=BLUE, ms=8, zorder=6)
+        panel.text(0.03, 0.03, "× q = 0", color=BLUE, transform=panel.transAxes, zorder=6)
     panel.set_title("colour: the key with the largest score, by direction of q", loc="left", fontsize=10)
     panel.set(xlim=extent[:2], ylim=extent[2:])
 
@@ -161,10 +161,15 @@ def _bars(panel: Any, wanted: np.ndarray, weights: np.ndarray, title: str) -> No
     _plain_axes(panel)
 
 
-def _matrix(panel: Any, matrix: np.ndarray, title: str) -> None:
+def _matrix(panel: Any, matrix: np.ndarray, title: str, extent: tuple[float, ...] | None = None) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     size = float(np.abs(matrix).max()) or 1.0
     one_sided = matrix.min() >= 0
-    shown = panel.imshow(matrix, cmap="Blues" if one_sided else "RdBu", vmin=0 if one_sided else -size, vmax=size)
+    colours, least = ("Blues", 0.0) if one_sided else ("RdBu", -size)
+    shown = panel.imshow(matrix, cmap=colours, vmin=least, vmax=size, extent=extent)
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     panel.set_title(title, loc="left", fontsize=10)
     panel.figure.colorbar(shown, ax=panel, shrink=0.8, pad=0.03)
     panel.spines[:].set_visible(False)
@@ -172,7 +177,7 @@ def _matrix(panel: Any, matrix: np.ndarray, title: str) -> None:
 
 def _plain_axes(panel: Any) -> None:
     panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(alpha=0.25)
+    panel.grid(alpha=0.25, axis="y")
     panel.set_axisbelow(True)
 
 

@@ -1,8 +1,8 @@
 """Two convex problems behind all questions about queries. Each has a dual, and the dual is the certificate.
 
 `widest_margin`   the shortest u with D·u ≥ 1 in every row, or else a mixture of D's rows that is zero.
-`most_even`       among the distributions over points that have a given mean, the one of largest entropy; it is a softmax
-                  of scores that are linear in the points, or a limit of such.
+`most_even`       among the distributions over points that have a given mean, the one of largest entropy; it is a
+                  softmax of scores that are linear in the points, or a limit of such.
 """
 
 from typing import NamedTuple
@@ -55,9 +55,9 @@ class Even(NamedTuple):
 def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
     """Newton's method on q ↦ log Σ exp(q·(k_j − k̄)), where k̄ is the wanted mean.
 
-    The function is convex, and its gradient is the mean of the softmax minus k̄: at the minimum the softmax has the wanted
-    mean. Where k̄ lies on the border of the hull the minimum is at infinity; each step then takes a factor e off the
-    weights that have to vanish, so that a few dozen steps reach the last digit.
+    The function is convex, and its gradient is the mean of the softmax minus k̄: at the minimum the softmax has the
+    wanted mean. Where k̄ lies on the border of the hull the minimum is at infinity; each step then takes a factor e
+    off the weights that have to vanish, so that a few dozen steps reach the last digit.
     """
     centred = points - wanted @ points
     size = float(np.abs(centred).max(initial=0.0))
@@ -73,7 +73,7 @@ def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
     for _ in range(steps):
         gradient = p @ Z
         distance = float(np.abs((gradient * s[:rank]) @ Vt[:rank]).max(initial=0.0))
-        if distance < 1e-15 or nearest < 1e-12 and distance > nearest / 2:  # there, or nothing left but rounding
+        if distance < 1e-15 or (nearest < 1e-12 and distance > nearest / 2):  # there, or nothing left but rounding
             break
         nearest = min(nearest, distance)
         around = Z - gradient
@@ -97,7 +97,7 @@ def entropy(weights: Mixture) -> float:
 
 
 def total_variation(weights: Mixture, wanted: Mixture) -> float:
-    """How much weight is where it is not wanted. (Half the sum of all differences is the same, but loses small ones.)"""
+    """How much weight is where it is not wanted. (Half the sum of all differences is the same, but rounds worse.)"""
     return float(np.maximum(weights - wanted, 0).sum())
 
 

@@ -1,16 +1,16 @@
-"""Find a query: given keys K and wanted weights w, a q with softmax(q Kᵀ) within ε of w, or the reason why there is none.
+"""Find a query: for keys K and wanted weights w, a q with softmax(q Kᵀ) within ε of w, or the reason why none exists.
 
 For every query, the weights p = softmax(q Kᵀ) have log p_j = q·k_j − c: they are log-linear in the keys. So two
-distributions w and μ with the same mean key, Σ w_j k_j = Σ μ_j k_j, have Σ w_j log p_j = Σ μ_j log p_j whatever q is, and
+distributions w and μ with the same mean key, Σ w_j k_j = Σ μ_j k_j, have Σ w_j log p_j = Σ μ_j log p_j for every q:
 
     KL(w ‖ p) = Σ μ_j log 1/p_j − H(w) ≥ H(μ) − H(w).
 
-A μ with the same mean key and a larger entropy is therefore a certificate that no query comes near w, and by duality
-one exists exactly when w is out of reach: attention gives the most even distributions with their mean key, and limits of
-those. The limits are the distributions that leave some keys out: they need a direction that sets the others apart.
+A μ with the same mean key and a larger entropy is therefore a certificate that no query comes near w; and by duality
+one exists exactly when w is out of reach: attention gives the most even distributions with their mean key, and limits
+of those. The limits are the distributions that leave some keys out: they need a direction that sets the others apart.
 
     1. proportions   a q₀ with q₀·k_i = log w_i + c on the keys that are wanted: linear equations
-    2. margin        a u that is constant on the wanted keys and larger there than on all others: the one of widest margin
+    2. margin        a u that is constant on the wanted keys and larger there than on all others; the widest margin
     3. scale         q = q₀ + s·u with the smallest s whose error is at most ε
     4. otherwise     the q of least KL(w ‖ p): within ε after all, or its p is the certificate
 """
@@ -42,19 +42,20 @@ Verdict = Literal["reached", "impossible", "undecided"]
 
 @dataclass(frozen=True)
 class Certificate:
-    """A distribution over the keys that no query can tell from the wanted one by its mean key, but that is more even."""
+    """A distribution over the keys that has the same mean key as the wanted one, but is more even."""
 
     mixture: Weights
     """μ: Σ μ_j k_j = Σ w_j k_j, and H(μ) > H(w)."""
     gap: float
     """H(μ) − H(w) in nats: KL(w ‖ p) is at least this for every query."""
     floor: float
-    """No query comes nearer to w than this, in total variation: m (1 − exp(−gap/m)), m the least positive w_i."""
+    """No query comes nearer to w than this, in total variation: with less in the wrong place, Σ (w_j − μ_j) log p_j
+    could not be 0. For a single wanted key it is the best there is."""
     distance: float
     """|Σ μ_j k_j − Σ w_j k_j|, zero but for rounding."""
     up_to_norm: float
-    """The claim floor > ε is proved for queries up to this norm: rounding leaves `distance`, and ‖q‖·distance of the
-    gap with it. Infinite where the distance is zero to the last digit."""
+    """ε is proved to be out of reach for queries up to this norm: rounding leaves `distance`, so that the sum above is
+    ‖q‖·distance and not 0. Infinite where the distance is zero to the last digit."""
 
 
 @dataclass(frozen=True)
@@ -207,14 +208,39 @@ def _shortest_as_good(X: Keys, w: Weights, path: list[Vector], ε: float) -> Vec
 
 def _certificate(X: Keys, w: Weights, mixture: Weights, ε: float, unit: float, size: float) -> Certificate | None:
     """What the most even mixture proves; None if it does not prove that ε is out of reach."""
-    gap, least = entropy(mixture) - entropy(w), float(w[w > 0].min())
-    distance = float(np.linalg.norm((mixture - w) @ X))
-    floor = -least * float(np.expm1(-gap / least))
-    if floor <= ε or distance > 1e-9:
+    spare, distance = _slack(w, mixture, ε), float(np.linalg.norm((mixture - w) @ X))
+    if spare <= 0 or distance > 1e-9:
         return None
-    spare = gap + least * float(np.log1p(-min(ε / least, 1.0)))  # of the gap, beyond what ε needs
+    low, high = ε, 1.0
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _slack(w, mixture, middle) > 0 else (low, middle)
     norm = spare / distance / unit if distance > 0 else np.inf
-    return Certificate(mixture, gap, floor, distance * size, float(norm))
+    return Certificate(mixture, entropy(mixture) - entropy(w), low, distance * size, float(norm))
+
+
+def _slack(w: Weights, mixture: Weights, τ: float) -> float:
+    """How far Σ (w_j − μ_j) log p_j, which every query makes zero, is from zero at least if p is within τ of w.
+
+    Where w_j > μ_j the sum falls with p_j: at worst τ is taken from the one key where it counts most. Where w_j < μ_j
+    it falls as p_j rises: at worst τ is spread so that the raised p_j are in proportion to μ_j − w_j.
+    """
+    more = w > mixture
+    less = w < mixture
+    if τ >= w[more].min(initial=1.0) or not less.any():
+        return -np.inf
+    ν = np.abs(w - mixture)
+    kept = float(ν[more] @ np.log(w[more]) + (ν[more] * np.log1p(-τ / w[more])).min())
+    return kept - float(ν[less] @ np.log(_poured(w[less], ν[less], τ)))
+
+
+def _poured(levels: Weights, widths: Weights, amount: float) -> Weights:
+    """The levels after pouring so much on them: in proportion to the widths, but for those that stood higher before."""
+    order = np.argsort(levels / widths)
+    heights = (amount + np.cumsum(levels[order])) / np.cumsum(widths[order])
+    # The first k fill up to one height; k is right when the next one already stands higher.
+    below = np.append((levels / widths)[order][1:], np.inf)
+    return np.maximum(levels, heights[np.argmax(heights <= below)] * widths)
 
 
 def _error(X: Keys, w: Weights, q: Vector) -> float:
@@ -231,6 +257,6 @@ def as_plain(value: Any) -> Any:
     """As JSON has it: lists for arrays, null for what is infinite."""
     if isinstance(value, dict):
         return {name: as_plain(part) for name, part in value.items()}
-    if isinstance(value, np.ndarray):
-        return value.tolist()
+    if isinstance(value, tuple | np.ndarray):
+        return [as_plain(part) for part in np.asarray(value).tolist()]
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,8 +1,8 @@
 """Attention layers with relative biases that compute what one has in mind: convolutions, shifts, mean and max pooling.
 
 Edges. A softmax divides by what it sees: where a window sticks out of the sequence, the remaining weights grow. For
-mean and max pooling that is right (the window is cut). A convolution wants zeros beyond the ends, so zero vectors are put
-there for it to see.
+mean and max pooling that is right (the window is cut). A convolution wants zeros beyond the ends, so zero vectors are
+put there for it to see.
 """
 
 import math
@@ -36,7 +36,7 @@ def convolution(taps: Sequence[float], centre: int | None = None, channels: int 
 
 
 def shift(by: int, channels: int = 1) -> Construction:
-    """y_i = x_{i − by}: the sequence moved towards its end (or, for a negative number, its beginning); zeros come in."""
+    """y_i = x_{i − by}: the sequence moved towards its end (towards its beginning if negative); zeros come in."""
     return _weighted_sum(f"Shift by {number(by)}", [1.0], -by, channels)
 
 
@@ -59,7 +59,8 @@ def mean_pool(window: int, centre: int | None = None, channels: int = 1) -> Cons
         bound=0.0,
         direct=_over_windows(first, window, lambda part: part.mean(0)),
         reasons=[
-            "Equal scores in the window are equal weights; at the ends the window is cut, and the mean is of what is there."
+            "Equal scores in the window are equal weights; at the ends the window is cut, and the mean is of "
+            "what is there."
         ],
     )
 
@@ -86,7 +87,8 @@ def max_pool(window: int, centre: int | None = None, channels: int = 1, within: 
         bound=within if window > 1 else 0.0,
         direct=_over_windows(first, window, lambda part: part.amax(0)),
         reasons=[
-            f"The query is the constant C = {number(scale)}, so slot j has the score C·x_j for every query, and the largest wins.",
+            f"The query is the constant C = {number(scale)}, so slot j has the score C·x_j for every query, "
+            "and the largest wins.",
             f"max − Σ p_j x_j is largest when all others are (1 + W)/C below the maximum, W = W₀((n − 1)/e) = "
             f"{number(max_pool_bound(window, 1.0))} for n = {window} (W₀: Lambert's function), and is W/C then: "
             f"{number(max_pool_bound(window, scale))} here; no input does worse.",
@@ -135,8 +137,8 @@ def _why_not_as_reported(window: int, first: int, scale: float) -> list[str]:
     i = int((got - right).abs().argmax())
     return [
         "W_Q = W_K = C instead would give the scores C²·x_i·x_j, and the minimum wherever x_i < 0: for x = "
-        f"({', '.join(number(float(v)) for v in x[:, 0])}) it gives {number(float(got[i]))} at place {i}, where the maximum "
-        f"is {number(float(right[i]))}."
+        f"({', '.join(number(float(v)) for v in x[:, 0])}) it gives {number(float(got[i]))} at place {i}, where "
+        f"the maximum is {number(float(right[i]))}."
     ]
 
 
@@ -145,11 +147,12 @@ def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> 
     signs = [sign for sign in (1.0, -1.0) if any(sign * tap > 0 for tap in kernel)]
     heads = torch.tensor([[max(sign * tap, 0.0) for tap in kernel] for sign in signs], dtype=torch.float64)
     sums = heads.sum(1)
+    signed = [sign * total for sign, total in zip(signs, sums.tolist(), strict=True)]
     width = _count("channels", channels) * len(signs)  # each head carries all channels
     values, output = torch.zeros(width, width), torch.zeros(width, width)
-    for h, (sign, total) in enumerate(zip(signs, sums.tolist(), strict=True)):
+    for h, total in enumerate(signed):
         part = slice(h * channels, (h + 1) * channels)
-        values[part, :channels] = sign * total * torch.eye(channels)
+        values[part, :channels] = total * torch.eye(channels)
         output[:channels, part] = torch.eye(channels)
 
     def direct(x: Stretch) -> Stretch:
@@ -162,22 +165,20 @@ def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> 
         "(" + ", ".join(number(b) if math.isfinite(b) else "−∞" for b in row) + ")" for row in heads.log().tolist()
     )
     shares = "; ".join("(" + ", ".join(number(p) for p in row) + ")" for row in (heads / sums[:, None]).tolist())
-    totals = [
-        f"{number(s * t)}·I".replace("1·I", "I") if t == 1 else f"{number(s * t)}·I"
-        for s, t in zip(signs, sums.tolist())
-    ]
+    totals = [("" if total > 0 else "−") + ("I" if abs(total) == 1 else f"{number(abs(total))}·I") for total in signed]
     reasons = [
-        f"With W_Q = W_K = 0 only the biases count, and their softmax is {shares}: the taps over their sum. W_V gives the sum back."
+        f"With W_Q = W_K = 0 only the biases count, and their softmax is {shares}: the taps over their "
+        "sum. W_V gives the sum back."
     ]
     if len(signs) == 2:
         reasons.append(
-            "Weights are not negative, so the negative taps have a head of their own, whose values are turned round; each head "
-            "carries all channels, so the layer is twice as wide."
+            "Weights are not negative, so the negative taps have a head of their own, whose values are turned "
+            "round; each head carries all channels, so the layer is twice as wide."
         )
     before, after = max(0, -first), max(0, last)
     reasons.append(
-        f"{before} zero vector{'' if before == 1 else 's'} before the sequence and {after} after it: without them a window that "
-        "sticks out would be divided by the sum of the taps that are left."
+        f"{before} zero vector{'' if before == 1 else 's'} before the sequence and {after} after it: without "
+        "them a window that sticks out would be divided by the sum of the taps that are left."
     )
     return Construction(
         what=what,
@@ -211,8 +212,8 @@ def _centre(what: str, parts: str, width: int, centre: int | None) -> int:
     if centre is None:
         if width % 2 == 0:
             raise UserError(
-                f"a {what} of {width} {parts} has no middle one: say with centre which of them, 0 to {width - 1}, lies on the "
-                "position itself"
+                f"a {what} of {width} {parts} has no middle one: say with centre which of them, 0 to "
+                f"{width - 1}, lies on the position itself"
             )
         return width // 2
     if not 0 <= centre < width:

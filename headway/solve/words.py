@@ -46,8 +46,8 @@ def query_derivation(a: "QueryAnswer") -> list[str]:
         lines.append(f"Of all attention, {number(a.error)} is in the wrong place (total variation).")
         if a.rounding > a.within:
             lines.append(
-                f"In float64 the plain formula may differ by {number(a.rounding)}: the keys are far from 0 and near to each "
-                "other. Take their mean off all of them first; the weights do not change."
+                f"In float64 the plain formula may differ by {number(a.rounding)}: the keys are far from 0 and "
+                "near to each other. Take their mean off all of them first; the weights do not change."
             )
         return lines
     return lines + (_impossible(a) if a.certificate else _undecided(a))
@@ -58,7 +58,8 @@ def _proportions(a: "QueryAnswer") -> list[str]:
         return ["All keys are to have the same score: the query 0 does that, whatever the keys."]
     n, d = a.keys.shape
     return [
-        f"Every key is wanted, so the scores must be log w_j + c: {n} equations for the {d} numbers of q and the constant c.",
+        f"Every key is wanted, so the scores must be log w_j + c: {n} equations for the {d} numbers of q and "
+        "the constant c.",
         "They can be met, so the answer is exact; of all solutions this is the shortest.",
     ]
 
@@ -74,8 +75,8 @@ def _margin(a: "QueryAnswer") -> list[str]:
         )
     else:
         lines.append(
-            f"{names(wanted).capitalize()} is outside the hull of the others: a direction of length 1 scores it above them by "
-            f"{number(margin)}, and none by more."
+            f"{names(wanted).capitalize()} is outside the hull of the others: a direction of length 1 scores it "
+            f"above them by {number(margin)}, and none by more."
         )
     lines.append(
         f"Along it q goes just as far as needed: a longer query would only come nearer than {number(a.within)}."
@@ -103,7 +104,8 @@ def _impossible(a: "QueryAnswer") -> list[str]:
     lines = [f"Impossible: {one_side} = {other}."]
     if len(wanted) == 1:
         lines.append(
-            f"So for every query the score of key {wanted[0]} is that mixture of the others' scores, and never above the best."
+            f"So for every query the score of key {wanted[0]} is that mixture of the others' scores, and never "
+            "above the best."
         )
         lines.append(
             f"The largest weight it can be given, or come near to, is exp(−H(μ)) = {number(math.exp(-c.gap))}."
@@ -121,7 +123,8 @@ def _impossible(a: "QueryAnswer") -> list[str]:
         f"H(μ) = {number(entropy(c.mixture))} > H(w) = {number(entropy(a.wanted))}."
     )
     lines.append(
-        f"So KL(w ‖ p) ≥ {number(c.gap)} for every query, and at least {number(c.floor)} of the attention is in the wrong place."
+        f"So KL(w ‖ p) ≥ {number(c.gap)} for every query, and at least {number(c.floor)} of the attention is in "
+        "the wrong place."
     )
     if math.isfinite(c.up_to_norm) and c.up_to_norm * _size(a) < 1e12:
         lines.append(
@@ -135,7 +138,8 @@ def _impossible(a: "QueryAnswer") -> list[str]:
 
 def _undecided(a: "QueryAnswer") -> list[str]:
     return [
-        f"Not reached, and not refuted: the best query found, {vector(a.query)}, has {number(a.error)} in the wrong place.",
+        f"Not reached, and not refuted: the best query found, {vector(a.query)}, has {number(a.error)} in the "
+        "wrong place.",
     ]
 
 
@@ -161,11 +165,14 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
     if a.verdict == "reached":
         lines.append(f"k = {vector(a.key)} has the score {number(a.score)} and gives {vector(a.weights)}.")
         lines.append(f"Of all attention, {number(a.error)} is in the wrong place.")
+    elif a.verdict == "undecided":
+        lines.append(f"k = {vector(a.key)} should do, but in float64 {number(a.error)} is in the wrong place.")
     else:
         of_norm = "" if a.norm is None else f" of norm {number(a.norm)}"
         lines.append(
-            f"Impossible: no key{of_norm} comes nearer than {number(a.least_error)}. The best, k = {vector(a.key)}, has the "
-            f"score {number(a.score)}, gets the weight {number(float(a.weights[j]))} and gives {vector(a.weights)}."
+            f"Impossible: no key{of_norm} comes nearer than {number(a.least_error)}. The best, k = "
+            f"{vector(a.key)}, has the score {number(a.score)}, gets the weight "
+            f"{number(float(a.weights[j]))} and gives {vector(a.weights)}."
         )
     if a.norms is None:
         lines.append("No norm would do: the others' proportions are not the wanted ones, or the query is 0.")
