@@ -7,7 +7,10 @@ import pytest
 import torch
 
 jaxtyping.install_import_hook(
-    ["headway.nn", "headway.models", "headway.scoring", "headway.noise", "headway.training.optimizers"],
+    [
+        *("headway.nn", "headway.models", "headway.scoring", "headway.noise", "headway.training.optimizers"),
+        *("headway.solve.geometry", "headway.solve.construction", "headway.solve.kronecker"),
+    ],
     "beartype.beartype",
 )
 torch.set_num_threads(1)  # the tensors of tests are tiny: threads would only wait for each other

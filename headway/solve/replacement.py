@@ -155,24 +155,28 @@ def _why_fixed(layer: Attention, positions: Positions, scene: Scene) -> str | No
     """Why the output is an affine function of the input, if it is plain to see; else None.
 
     Up to what softmax ignores, head h scores token j for query i by x_iᵀG x_j + g·x_j with G = W_QᵀW_K and g = W_Kᵀb_Q.
-    With two tokens or more that is independent of x only if G = 0 and g = 0.
+    With two tokens or more that is independent of x only if G = 0 and g = 0. Positions that turn queries and keys make
+    G another one for every distance: then only queries or keys that are 0 will do.
     """
     allowed = scene.allowed
     if len(scene.keys) == 1 or (allowed is not None and bool((allowed.sum(-1) <= 1).all())):
         return "every query sees one token at most"
-    project = self_projection(layer)
-    W, H = project.together.weight[0].double(), project.heads
-    Q, K, _ = (part.unflatten(0, (H, -1)) for part in W.chunk(3))  # [H, d, D]
-    bias = torch.zeros(len(W)) if project.together.bias is None else project.together.bias[0]
-    b = bias.double().chunk(3)[0].unflatten(0, (H, -1))
-    G, g = torch.einsum("hed,hef->hdf", Q, K), torch.einsum("hed,he->hd", K, b)
     silent = values_to_output(layer)[0].abs().amax((1, 2)) == 0
-    size = 1e-12 * K.abs().amax().clamp(min=1e-300) * max(float(Q.abs().max()), float(b.abs().max()), 1e-300)
-    blind = (G.abs().amax((1, 2)) <= size) & (g.abs().amax(1) <= size)
     if bool(silent.all()):
         return "no head's values reach the output (W_V W_O = 0)"
-    turned = type(positions).rotate is not Positions.rotate  # then G differs from place to place
-    if bool((blind | silent).all()) and not turned:
+    together, H = self_projection(layer).together, self_projection(layer).heads
+    W = together.weight[0].double()
+    b = torch.zeros(len(W), dtype=W.dtype) if together.bias is None else together.bias[0].double()
+    (Q, K, _), (b_q, b_k, _) = (tuple(part.unflatten(0, (H, -1)) for part in whole.chunk(3)) for whole in (W, b))
+    if _turns(positions):
+        blind = torch.minimum(Q.abs().sum((1, 2)) + b_q.abs().sum(1), K.abs().sum((1, 2)) + b_k.abs().sum(1)) == 0
+        if bool((blind | silent).all()):
+            return "the queries or the keys are 0 in every head whose values are used"
+        return None
+    G, g = torch.einsum("hed,hef->hdf", Q, K), torch.einsum("hed,he->hd", K, b_q)
+    rounding = 1e-12 * float(K.abs().max()) * max(float(Q.abs().max()), float(b_q.abs().max()))
+    blind = (G.abs().amax((1, 2)) <= rounding) & (g.abs().amax(1) <= rounding)
+    if bool((blind | silent).all()):
         return "the scores do not depend on the input (W_QᵀW_K = 0 and W_Kᵀb_Q = 0 in every head whose values are used)"
     return None
 
@@ -183,4 +187,9 @@ def _bend(layer: Attention, scene: Scene, one: Tokens, two: Tokens) -> float:
     ends = [run_layer(layer, x, scene) for x in (one, two)]
     bend = float((run_layer(layer, (one + two) / 2, scene) - (ends[0] + ends[1]) / 2).abs().max())
     size = max(1.0, *(float(y.abs().max()) for y in ends))
-    return bend if bend > 1e3 * torch.finfo(one.dtype).eps * size else 0.0
+    precision = torch.finfo(torch.float32 if _turns(scene.positions) else one.dtype).eps  # rotary turns in float32
+    return bend if bend > 1e3 * precision * size else 0.0
+
+
+def _turns(positions: Positions) -> bool:
+    return type(positions).rotate is not Positions.rotate
