@@ -54,8 +54,8 @@ class Certificate:
     distance: float
     """|Σ μ_j k_j − Σ w_j k_j|, zero but for rounding."""
     up_to_norm: float
-    """ε is proved to be out of reach for queries up to this norm: rounding leaves `distance`, so that the sum above is
-    ‖q‖·distance and not 0. Infinite where the distance is zero to the last digit."""
+    """Rounding leaves `distance`, so that the sum above is ‖q‖·distance and not 0: that ε is out of reach (or half the
+    floor, if ε is above it) is proved for queries up to this norm. Infinite where the distance is exactly zero."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class QueryAnswer:
     rounding: float
     """How far a plain float64 evaluation of softmax(scale · q Kᵀ) may be from `weights`."""
     certificate: Certificate | None
-    """Why it is impossible; None unless it is."""
+    """Why it is impossible, or how near one can come at best; None if it was reached."""
 
     @property
     def norm(self) -> float:
@@ -128,7 +128,7 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
         wanted=w,
         within=ε,
         scale=scale,
-        verdict="reached" if error <= ε else "impossible" if certificate else "undecided",
+        verdict="reached" if error <= ε else "impossible" if certificate and certificate.floor > ε else "undecided",
         query=query,
         weights=softmax(X @ q),
         error=error,
@@ -159,8 +159,8 @@ def _by_proportions_and_margin(
         return (q0 if solved else None), "proportions", None
     free = _complement(along)
     u = widest_margin(-X[~on] @ free)
-    if u is None:
-        return None, "margin", 0.0
+    if u is None:  # no limit of queries does it, but with luck the others get less than ε of themselves
+        return (q0 if solved else None), "proportions", 0.0
     margin = float(1 / np.linalg.norm(u))
     if not solved:
         return None, "margin", margin
@@ -207,16 +207,17 @@ def _shortest_as_good(X: Keys, w: Weights, path: list[Vector], ε: float) -> Vec
 
 
 def _certificate(X: Keys, w: Weights, mixture: Weights, ε: float, unit: float, size: float) -> Certificate | None:
-    """What the most even mixture proves; None if it does not prove that ε is out of reach."""
-    spare, distance = _slack(w, mixture, ε), float(np.linalg.norm((mixture - w) @ X))
-    if spare <= 0 or distance > 1e-9:
+    """What the most even mixture proves; None if it proves nothing."""
+    distance = float(np.linalg.norm((mixture - w) @ X))
+    if distance > 1e-9 or _slack(w, mixture, 0.0) <= 0:
         return None
-    low, high = ε, 1.0
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if _slack(w, mixture, middle) > 0 else (low, middle)
+    floor, high = 0.0, 1.0
+    while high - floor > 1e-12 * high:
+        middle = (floor + high) / 2
+        floor, high = (middle, high) if _slack(w, mixture, middle) > 0 else (floor, middle)
+    spare = _slack(w, mixture, min(ε, floor / 2))
     norm = spare / distance / unit if distance > 0 else np.inf
-    return Certificate(mixture, entropy(mixture) - entropy(w), low, distance * size, float(norm))
+    return Certificate(mixture, entropy(mixture) - entropy(w), floor, distance * size, float(norm))
 
 
 def _slack(w: Weights, mixture: Weights, τ: float) -> float:
@@ -231,7 +232,8 @@ def _slack(w: Weights, mixture: Weights, τ: float) -> float:
         return -np.inf
     ν = np.abs(w - mixture)
     kept = float(ν[more] @ np.log(w[more]) + (ν[more] * np.log1p(-τ / w[more])).min())
-    return kept - float(ν[less] @ np.log(_poured(w[less], ν[less], τ)))
+    with np.errstate(divide="ignore"):  # nothing poured on nothing: infinitely far
+        return kept - float(ν[less] @ np.log(_poured(w[less], ν[less], τ)))
 
 
 def _poured(levels: Weights, widths: Weights, amount: float) -> Weights:

@@ -50,10 +50,15 @@ def query_derivation(a: "QueryAnswer") -> list[str]:
                 "near to each other. Take their mean off all of them first; the weights do not change."
             )
         return lines
-    return lines + (_impossible(a) if a.certificate else _undecided(a))
+    return lines + (_impossible(a) if a.verdict == "impossible" else _undecided(a))
 
 
 def _proportions(a: "QueryAnswer") -> list[str]:
+    if a.margin is not None:
+        return [
+            "The scores of the wanted keys must be log w_i + c. No direction sets all others apart, but the query that "
+            "does this leaves them little enough."
+        ]
     if not a.query.any():
         return ["All keys are to have the same score: the query 0 does that, whatever the keys."]
     n, d = a.keys.shape
@@ -137,9 +142,10 @@ def _impossible(a: "QueryAnswer") -> list[str]:
 
 
 def _undecided(a: "QueryAnswer") -> list[str]:
+    floor = a.certificate.floor if a.certificate else 0.0
     return [
-        f"Not reached, and not refuted: the best query found, {vector(a.query)}, has {number(a.error)} in the "
-        "wrong place.",
+        f"Not reached, and not refuted: the best query found, {vector(a.query)}, has {number(a.error)} in the wrong "
+        f"place; that less than {number(floor)} is impossible is proved."
     ]
 
 

@@ -181,6 +181,19 @@ def test_a_tiny_weight_does_not_hide_that_the_others_are_impossible():
     assert answer.verdict == "impossible" and answer.certificate.floor == pytest.approx(0.1, rel=1e-3)
 
 
+def test_others_that_cannot_be_set_apart_but_get_next_to_nothing():
+    """On a line, 2/3 on key 0 and 1/3 on key 2 leave key 1 just 2.5e-7."""
+    answer = find_query([[0.0], [-2.0], [-0.09375]], [2 / 3, 0, 1 / 3])
+    assert answer.verdict == "reached" and answer.method == "proportions" and answer.margin == 0
+    assert answer.weights[1] == pytest.approx(2.5e-7, rel=0.1)
+
+
+def test_between_what_is_proved_and_what_is_found_nothing_is_claimed():
+    answer = find_query(WITH_MIDDLE, [0.4, 0.3, 0.2, 0.1], within=0.09)
+    assert answer.verdict == "undecided" and answer.certificate.floor < 0.09 < answer.error
+    assert "Not reached, and not refuted" in answer.derivation[1]
+
+
 def test_sizes_of_keys_do_not_matter():
     for size in (1e-150, 1e-3, 1e150):
         answer = find_query(size * TRIANGLE, select(1, 3))
