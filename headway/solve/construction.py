@@ -134,14 +134,13 @@ def attention_layer(
 ) -> Attention:
     """A layer in float64 with W_V, W_O (default: identity), W_Q and W_K (default: 0), and a query bias.
 
-    Scores are q·k here: the division by the root of the head's width is made up for in the queries.
+    The layer divides scores by the root of the head's width; constructions with queries have heads of width 1.
     """
     layer = AttentionSpec(heads=heads, backend="plain").build(1, width, 1.0, Needs()).double()
-    root = math.sqrt(width / heads)
     weights = dict(layer.named_parameters())
     for k, matrix in enumerate((queries, keys, values)):
         rows = slice(k * width, (k + 1) * width)
-        weights["project.together.weight"][0, rows] = 0.0 if matrix is None else matrix * (1 if k else root)
-    weights["project.together.bias"][0, :width] = query_bias * root
+        weights["project.together.weight"][0, rows] = 0.0 if matrix is None else matrix
+    weights["project.together.bias"][0, :width] = query_bias
     weights["output.weight"][0] = torch.eye(width) if output is None else output
     return layer

@@ -79,7 +79,7 @@ def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
         around = Z - gradient
         curvature, axes = np.linalg.eigh((around * p[:, None]).T @ around)
         step = -axes @ ((gradient @ axes) / np.maximum(curvature, 1e-15 * curvature[-1]))
-        step *= min(1.0, 1e3 / max(float(np.abs(Z @ step).max()), 1e-300))
+        step *= min(1.0, 1e7 / max(float(np.abs(Z @ step).max()), 1e-300))  # where all is flat, not to infinity
         length, slope = 1.0, float(gradient @ step)
         new_value, new_p = _log_sum_exp(Z @ (z + step))
         while new_value > value + 1e-4 * length * slope + 1e-15 and length > 1e-6:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headway.errors import UserError
 from headway.solve.geometry import softmax, total_variation
 from headway.solve.given import (
     Keys,
@@ -93,8 +94,12 @@ def find_key(
     ε, scale = checked_within(within), checked_positive("scale", scale)
     r = None if norm is None else checked_positive("norm", norm)
 
-    line = _Line(np.delete(scale * K @ q, j), np.delete(w, j), float(w[j]))
-    pull = scale * float(np.linalg.norm(q))  # the score of a key of length one that points along q
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = scale * K @ q
+        pull = scale * float(np.linalg.norm(q))  # the score of a key of length one that points along q
+    if not np.isfinite([*scores, pull]).all():
+        raise UserError("the scores q·k are too large for float64; take a shorter query, or shorter keys")
+    line = _Line(np.delete(scores, j), np.delete(w, j), float(w[j]))
     furthest = 0.0 if not pull else np.inf if r is None else r * pull
     score = line.score(-furthest, furthest, ε)
     if len(q) == 1 and r is not None:  # on a line there are two keys of each norm, and nothing between
@@ -133,7 +138,8 @@ class _Line:
         self.log_rest = float(np.logaddexp.reduce(others)) if len(others) else -np.inf
         self.proportions = np.exp(others - self.log_rest)
         seen = self.proportions > 0
-        corners = np.append(1 - wanted_of_others[seen] / self.proportions[seen], [wanted, 0.0, 1.0]).clip(0, 1)
+        with np.errstate(over="ignore"):  # infinitely far below 0 is below 0
+            corners = np.append(1 - wanted_of_others[seen] / self.proportions[seen], [wanted, 0.0, 1.0]).clip(0, 1)
         errors = np.array([self.error_at(p, 1 - p) for p in corners])
         self.least_error = float(errors.min())
         best = corners[errors <= self.least_error + 1e-15]

@@ -227,7 +227,7 @@ def _slack(w: Weights, mixture: Weights, τ: float) -> float:
     it falls as p_j rises: at worst τ is spread so that the raised p_j are in proportion to μ_j − w_j.
     """
     more = w > mixture
-    less = w < mixture
+    less = mixture - w > 1e-30  # what is smaller would only add to the distance, and its logarithm might overflow
     if τ >= w[more].min(initial=1.0) or not less.any():
         return -np.inf
     ν = np.abs(w - mixture)

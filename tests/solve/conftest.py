@@ -37,7 +37,7 @@ def refutes() -> Callable[..., bool]:
         while high - low > 1e-13 * high:
             height = (low + high) / 2
             low, high = (height, high) if np.maximum(height * less - wanted, 0).sum() < within else (low, height)
-        raised = [m * np.log(max(high * m, w)) for m, w in zip(less, wanted, strict=True) if m > 0]
+        raised = [m * np.log(max(high * m, w)) for m, w in zip(less, wanted, strict=True) if m > 1e-30]
         return sum(m * np.log(w) for m, w in zip(more, wanted, strict=True) if m > 0) + taken > sum(raised)
 
     return refutes
