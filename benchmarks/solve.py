@@ -78,7 +78,7 @@ def queries(goal: str, count: int) -> dict:
         if answer.verdict == "reached":
             right = error <= answer.within + answer.rounding
             worst = max(worst, error - answer.rounding)
-            found["reached, but for rounding"] += error > answer.within
+            found["reached, but for rounding"] += bool(error > answer.within)
         else:
             right = answer.verdict == "undecided" or refuted(K, w, answer.certificate.mixture, answer.within)
         found[answer.verdict] += 1

@@ -93,6 +93,16 @@ def test_proportions_of_the_others_cannot_be_changed():
     assert "No norm would do" in answer.derivation[-1]
 
 
+def test_a_key_that_is_to_be_left_alone_must_be_long_enough_too():
+    """Keys 0 and 1 are equal; key 2 must score at most log Z + log(ε/(1 − ε)), which is far below 0."""
+    keys = np.array([[1.0, 0], [1, 0], [5, 5]])
+    least = (math.log((1 - 1e-6) / 1e-6) - 2 - math.log(2)) / math.sqrt(5)
+    answer = find_key(QUERY, keys, 2, average([0, 1], 3))
+    assert answer.verdict == "reached" and answer.norms == (pytest.approx(least), math.inf)
+    assert find_key(QUERY, keys, 2, average([0, 1], 3), norm=least * 1.000001).verdict == "reached"
+    assert find_key(QUERY, keys, 2, average([0, 1], 3), norm=least * 0.999999).verdict == "impossible"
+
+
 def test_on_a_line_there_are_two_keys_of_each_norm():
     answer = find_key([2.0], [[1.0], [0.0]], 1, [0.5, 0.5], norm=3, within=0.01)
     assert answer.verdict == "impossible" and abs(answer.key[0]) == 3
