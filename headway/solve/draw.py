@@ -23,7 +23,9 @@ def draw_query(answer: "QueryAnswer", path: Path) -> Path:
     flat = answer.keys.shape[1] == 2
     figure, panels = _figure(path, 2 if flat else 1, flat)
     if flat:
-        _plane(panels[0], answer.keys, answer.query, answer.wanted > 0)
+        unit = _unit(answer.keys)
+        _plane(panels[0], answer.keys / unit, answer.query, answer.wanted > 0)
+        panels[0].set(xlabel="" if unit == 1 else f"in units of {number(unit)}")
     _bars(panels[-1], answer.wanted, answer.weights, f"{answer.verdict}: {number(answer.error)} in the wrong place")
     return _saved(figure, path)
 
@@ -43,11 +45,15 @@ def draw_key(answer: "KeyAnswer", old: np.ndarray, path: Path) -> Path:
     flat = len(answer.query) == 2
     figure, panels = _figure(path, 2 if flat else 1, flat)
     if flat:
-        _plane(panels[0], answer.keys, answer.query, np.arange(len(answer.keys)) == answer.replaced, around_zero=True)
-        panels[0].plot(*old, "o", mfc="white", mec=RED, ms=9, zorder=4)
-        panels[0].annotate("", answer.key, old, arrowprops={"arrowstyle": "->", "color": RED, "ls": ":"}, zorder=3)
+        keys = np.vstack([answer.keys, old])
+        unit = _unit(keys)
+        _plane(panels[0], answer.keys / unit, answer.query, np.arange(len(answer.keys)) == answer.replaced, True)
+        panels[0].plot(*old / unit, "o", mfc="white", mec=RED, ms=9, zorder=4)
+        arrow = {"arrowstyle": "->", "color": RED, "ls": ":"}
+        panels[0].annotate("", answer.key / unit, old / unit, arrowprops=arrow, zorder=3)
+        panels[0].set(xlabel="" if unit == 1 else f"in units of {number(unit)}")
         if answer.norm is not None:
-            circle = answer.norm * np.exp(1j * np.linspace(0, 2 * np.pi, 200))
+            circle = answer.norm / unit * np.exp(1j * np.linspace(0, 2 * np.pi, 200))
             panels[0].plot(circle.real, circle.imag, color=RED, lw=0.8, ls="--")
         panels[0].set_title(f"key {answer.replaced}: from ○ to ●", loc="left", fontsize=10)
     _bars(panels[-1], answer.wanted, answer.weights, f"{answer.verdict}: {number(answer.error)} in the wrong place")
@@ -103,10 +109,10 @@ def draw_fixed_layer(answer: "FixedLayerAnswer", path: Path) -> Path:
 def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, around_zero: bool = False) -> None:
     """Keys, their hull, and for every direction of a query the key that it scores highest."""
     middle = np.zeros(2) if around_zero else keys.mean(0)
-    reach = 1.35 * max(float(np.abs(keys - middle).max()), 1e-300)
+    reach = 1.35 * (float(np.abs(keys - middle).max()) or float(np.abs(middle).max()) or 1.0)
     grid = np.linspace(-reach, reach, 401)
     x, y = np.meshgrid(grid, grid)
-    best = (np.stack([x, y], -1) @ (keys - middle).T).argmax(-1)
+    best = (np.stack([x, y], -1) @ ((keys - middle) / reach).T).argmax(-1)
     extent = (middle[0] - reach, middle[0] + reach, middle[1] - reach, middle[1] + reach)
     rank = np.full(len(keys), -1)
     present = np.unique(best)
@@ -130,6 +136,12 @@ def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, 
         panel.text(0.03, 0.03, "× q = 0", color=BLUE, transform=panel.transAxes, zorder=6)
     panel.set_title("colour: the key with the largest score, by direction of q", loc="left", fontsize=10)
     panel.set(xlim=extent[:2], ylim=extent[2:])
+
+
+def _unit(keys: np.ndarray) -> float:
+    """What to measure keys in: 1, unless they are too large or too small for the axes of a picture."""
+    size = float(np.abs(keys).max())
+    return 1.0 if size == 0 or 1e-6 < size < 1e6 else size
 
 
 def _hull(points: np.ndarray) -> list[int]:
@@ -184,6 +196,8 @@ def _plain_axes(panel: Any) -> None:
 def _figure(path: Path, panels: int, square: bool) -> tuple[Any, list[Any]]:
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"--plot {path}: the picture's name must end in .png, .svg or .pdf")
+    if not path.parent.is_dir():
+        raise UserError(f"--plot {path}: there is no folder {path.parent}")
     import matplotlib
 
     matplotlib.use("Agg")
