@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headway.errors import UserError
+from headway.solve.geometry import length
 from headway.solve.words import number
 
 if TYPE_CHECKING:
@@ -60,21 +61,21 @@ def draw_key(answer: "KeyAnswer", old: np.ndarray, path: Path) -> Path:
     return _saved(figure, path)
 
 
-def draw_construction(made: "Construction", path: Path, length: int = 12) -> Path:
+def draw_construction(made: "Construction", path: Path, tokens: int = 12) -> Path:
     """Who looks where, and one random sequence through the layer and through the direct computation."""
     import torch
 
     from headway import noise
 
-    x = torch.randn(length, made.channels, generator=noise.generator(0, "solve", "picture"), dtype=torch.float64)
+    x = torch.randn(tokens, made.channels, generator=noise.generator(0, "solve", "picture"), dtype=torch.float64)
     A = made.attention(x)
     figure, panels = _figure(path, len(A[:2]) + 1, square=True)
     before, after = made.zeros
     for h, panel in enumerate(panels[:-1]):
         title = f"weights of head {h}" if len(A) > 1 else "weights"
-        _matrix(panel, A[h].numpy(), title, extent=(-before - 0.5, length + after - 0.5, length - 0.5, -0.5))
+        _matrix(panel, A[h].numpy(), title, extent=(-before - 0.5, tokens + after - 0.5, tokens - 0.5, -0.5))
         panel.set(xlabel="key (zeros beyond the lines)" if before + after else "key", ylabel="query")
-        for edge in [-0.5] * bool(before) + [length - 0.5] * bool(after):
+        for edge in [-0.5] * bool(before) + [tokens - 0.5] * bool(after):
             panel.axvline(edge, color=DARK, lw=0.6, ls=":")
     last = panels[-1]
     last.plot(x[:, 0], color=DARK, lw=1, ls=":", label="input")
@@ -126,11 +127,11 @@ def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, 
     for j, key in enumerate(keys[:30]):
         away = (key - middle) / max(float(np.linalg.norm(key - middle)), 1e-300)
         panel.annotate(str(j), key, xytext=9 * away, textcoords="offset points", ha="center", va="center", zorder=6)
-    length = float(np.linalg.norm(query))
-    if length:
-        tip = middle + query / length * 0.85 * reach
+    norm = length(query)
+    if norm:
+        tip = middle + query / norm * 0.85 * reach
         panel.annotate("", tip, middle, arrowprops={"arrowstyle": "-|>", "color": BLUE, "lw": 1.8}, zorder=4)
-        panel.text(0.03, 0.03, f"→ q, of norm {number(length)}", color=BLUE, transform=panel.transAxes, zorder=6)
+        panel.text(0.03, 0.03, f"→ q, of norm {number(norm)}", color=BLUE, transform=panel.transAxes, zorder=6)
     else:
         panel.plot(*middle, "x", color=BLUE, ms=8, zorder=6)
         panel.text(0.03, 0.03, "× q = 0", color=BLUE, transform=panel.transAxes, zorder=6)

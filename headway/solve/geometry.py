@@ -90,6 +90,12 @@ def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
     return Even(p, path)
 
 
+def length(v: Direction) -> float:
+    """The Euclidean norm, of huge and tiny vectors too."""
+    size = float(np.abs(v).max(initial=0.0))
+    return size * float(np.linalg.norm(v / size)) if size else 0.0
+
+
 def entropy(weights: Mixture) -> float:
     """In nats; 0·log 0 = 0."""
     some = weights[weights > 0]

@@ -25,7 +25,7 @@ from jaxtyping import Float64
 from numpy.typing import ArrayLike
 
 from headway.errors import UserError
-from headway.solve.geometry import entropy, most_even, softmax, total_variation, widest_margin
+from headway.solve.geometry import entropy, length, most_even, softmax, total_variation, widest_margin
 from headway.solve.given import (
     Keys,
     Vector,
@@ -82,7 +82,7 @@ class QueryAnswer:
 
     @property
     def norm(self) -> float:
-        return float(np.linalg.norm(self.query))
+        return length(self.query)
 
     @cached_property
     def derivation(self) -> list[str]:
@@ -103,12 +103,11 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
     K = checked_keys(keys)
     w = checked_distribution(wanted, len(K))
     ε, scale = checked_within(within), checked_positive("scale", scale)
-    size = float(np.abs(K).max())
-    # Softmax sees differences of scores only, so keys may be moved; from here on they are of size one, around a wanted.
-    X = K / size - K[w.argmax()] / size if size else np.zeros_like(K)
-    spread = float(np.abs(X).max())
-    X = X / spread if spread else X
-    unit = size * spread * scale or 1.0  # a query of length one in X is of length 1/unit in K
+    # Softmax sees differences of scores only, so keys may be moved: from here on a wanted one is 0, their size is 1.
+    X = K / 2 - K[w.argmax()] / 2  # halved, lest the difference of two huge ones overflow
+    half = float(np.abs(X).max()) or 0.5
+    X, size = X / half, 2 * half
+    unit = size * scale  # a query of length one for X is of length 1/unit for K
 
     q, method, margin = _by_proportions_and_margin(X, w, ε)
     certificate = None
@@ -117,12 +116,14 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
         even = most_even(X, w)
         q = _shortest_as_good(X, w, even.path, ε)
         if _error(X, w, q) > ε:
-            certificate = _certificate(X, w, even.mixture, ε, unit, spread * size)
+            certificate = _certificate(X, w, even.mixture, ε, unit, size)
     error = _error(X, w, q)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         query = q / unit
-    if not np.isfinite(query).all():
-        raise UserError(f"the keys differ by {size * spread:.3g} at most: the query would be too large for float64")
+    if not np.isfinite([*query, unit]).all():
+        raise UserError(
+            f"the keys differ by {size:.3g}: float64 cannot hold the query, or the scores; rescale the keys"
+        )
     return QueryAnswer(
         keys=K,
         wanted=w,
@@ -133,7 +134,7 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
         weights=softmax(X @ q),
         error=error,
         method=method,
-        margin=None if margin is None else margin * size * spread,
+        margin=None if margin is None else margin * size,
         rounding=_rounding(K, query, scale),
         certificate=certificate,
     )

@@ -195,7 +195,7 @@ def test_between_what_is_proved_and_what_is_found_nothing_is_claimed():
 
 
 def test_sizes_of_keys_do_not_matter():
-    for size in (1e-150, 1e-3, 1e150):
+    for size in (1e-300, 1e-150, 1e-3, 1e150, 1e307):
         answer = find_query(size * TRIANGLE, select(1, 3))
         assert answer.norm * size == pytest.approx(find_query(TRIANGLE, select(1, 3)).norm)
 
@@ -241,7 +241,9 @@ def test_as_json(wanted):
         (TRIANGLE, [1, 0, 0], {"within": -1e-6}, "within = -1e-06"),
         (TRIANGLE, [1, 0, 0], {"within": math.nan}, "within = nan"),
         (TRIANGLE, [1, 0, 0], {"scale": 0}, "scale = 0; it must be above 0"),
-        (1e-320 * TRIANGLE, [1, 0, 0], {}, "the query would be too large for float64"),
+        (1e-320 * TRIANGLE, [1, 0, 0], {}, "float64 cannot hold the query, or the scores; rescale the keys"),
+        ([[5e-324], [0]], [1, 0], {"scale": 0.1}, "float64 cannot hold the query"),
+        (1.7e308 * TRIANGLE, [1, 0, 0], {}, "float64 cannot hold the query"),
     ],
 )
 def test_bad_input_is_named(keys, wanted, settings, message):
