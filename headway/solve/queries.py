@@ -104,10 +104,12 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
     w = checked_distribution(wanted, len(K))
     ε, scale = checked_within(within), checked_positive("scale", scale)
     # Softmax sees differences of scores only, so keys may be moved: from here on a wanted one is 0, their size is 1.
-    X = K / 2 - K[w.argmax()] / 2  # halved, lest the difference of two huge ones overflow
-    half = float(np.abs(X).max()) or 0.5
-    X, size = X / half, 2 * half
-    unit = size * scale  # a query of length one for X is of length 1/unit for K
+    with np.errstate(over="ignore", invalid="ignore"):
+        X = K - K[w.argmax()]
+        size = float(np.abs(X).max()) or 1.0
+        X, unit = X / size, size * scale  # a query of length one for X is of length 1/unit for K
+    if not 0 < unit < np.inf:
+        raise UserError(_out_of_range(size))
 
     q, method, margin = _by_proportions_and_margin(X, w, ε)
     certificate = None
@@ -118,12 +120,10 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
         if _error(X, w, q) > ε:
             certificate = _certificate(X, w, even.mixture, ε, unit, size)
     error = _error(X, w, q)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         query = q / unit
-    if not np.isfinite([*query, unit]).all():
-        raise UserError(
-            f"the keys differ by {size:.3g}: float64 cannot hold the query, or the scores; rescale the keys"
-        )
+    if not np.isfinite(query).all():
+        raise UserError(_out_of_range(size))
     return QueryAnswer(
         keys=K,
         wanted=w,
@@ -254,6 +254,10 @@ def _rounding(K: Keys, q: Vector, scale: float) -> float:
     """Scores of d products, each wrong by half a unit in the last place of its size: total variation moves as much."""
     largest = scale * float((np.abs(K) @ np.abs(q)).max())
     return float(min(1.0, (len(q) + 2) * 2.0**-53 * largest + len(K) * 2.0**-53))
+
+
+def _out_of_range(size: float) -> str:
+    return f"the keys differ by {size:.3g}: float64 cannot hold the query, or the scores; rescale the keys"
 
 
 def as_plain(value: Any) -> Any:
