@@ -8,7 +8,10 @@ import torch
 
 LOOKING = [f"headway.look.{module}" for module in ("statistics", "reading", "maps", "gradients")]  # those with tensors
 jaxtyping.install_import_hook(
-    ["headway.nn", "headway.models", "headway.scoring", *LOOKING, "headway.noise", "headway.training.optimizers"],
+    [
+        *("headway.nn", "headway.models", "headway.scoring", "headway.noise", "headway.training.optimizers"),
+        *("headway.solve.geometry", "headway.solve.construction", "headway.solve.kronecker", *LOOKING),
+    ],
     "beartype.beartype",
 )
 torch.set_num_threads(1)  # the tensors of tests are tiny: threads would only wait for each other
