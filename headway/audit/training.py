@@ -108,8 +108,10 @@ def learning_rate_too_high(course: Course) -> Outcome:
     """
     _needs(course, FEWEST_STEPS)
     settled = course.share_of_steps(0.1)
-    counted = settled & (_around(course.losses) > 0.1 * course.first)
-    spikes = {"loss": _spikes(course.losses, 1.1), "gradient": _spikes(course.norms, 3.0)}
+    usually = _around(course.losses)
+    counted = settled & (usually > 0.1 * course.first)
+    # Lengths of gradients scatter by factors, and where rows differ much by large ones: their logarithms are looked at.
+    spikes = {"loss": _spikes(course.losses, 0.1 * usually), "gradient": _spikes(_logarithm(course.norms), math.log(3))}
     jumps = {kind: at & counted for kind, at in spikes.items()}
     most = max(jumps, key=lambda kind: jumps[kind].sum())
     share = float(jumps[most].sum() / max(1, counted.sum()))
@@ -140,11 +142,14 @@ def _waits_for_a_lower_rate(course: Course) -> str:
     return f"at its highest the loss went from {early:.3g} to {late:.3g}, and fell to {course.last:.3g} only afterwards"
 
 
-def _spikes(values: np.ndarray, times: float) -> np.ndarray:
-    """Where a value is far off the median around it: for its own scatter, and by more than so many times."""
-    usually = _around(values)
-    above = values - usually
-    return (above > 8 * np.median(np.abs(above))) & (values > times * usually)
+def _spikes(values: np.ndarray, least: np.ndarray | float) -> np.ndarray:
+    """Where a value is far above the median around it: for the usual scatter, and by this at least."""
+    above = values - _around(values)
+    return (above > 8 * np.median(np.abs(above))) & (above > least)
+
+
+def _logarithm(lengths: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(lengths, 1e-30))
 
 
 def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
