@@ -95,11 +95,9 @@ def did_it_train(course: Course) -> Outcome:
 def learning_rate_too_high(course: Course) -> Outcome:
     """Loss and gradient do not jump, gradients are not all cut, and the loss does not wait for a lower rate.
 
-    A jump is a step whose loss lies above the median of the 51 steps around it by more than 8 times the usual distance
-    from that median and by 10 % of it, or whose gradient is more than 3 times as long as the median around it and off
-    it by 8 times the usual distance, too. Jumps at one in a hundred steps (three at least, after the first tenth of the
-    training) are a warning. Steps at which the loss is usually below a tenth of what it began with are not counted: a
-    classifier that is sure of nearly every row jumps at each of the others. So is a gradient that is cut at 95 % of the
+    A jump is a step whose loss lies 10 % above the median of the 51 steps around it, or whose gradient is 3 times as
+    long as their median; and, on a scale of factors, 8 times as far off as is usual. Jumps at one in a hundred steps
+    (three at least, after the first tenth of the training) are a warning. So is a gradient that is cut at 95 % of the
     steps, to less than a fifth in the middle: then training.clip, and not the rate, decides how far a step goes. So is
     a loss that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 % afterwards. (A
     good run of a small model has no jumps; half of its gradients may be cut, to two thirds.) Lower the learning rate by
@@ -108,13 +106,10 @@ def learning_rate_too_high(course: Course) -> Outcome:
     """
     _needs(course, FEWEST_STEPS)
     settled = course.share_of_steps(0.1)
-    usually = _around(course.losses)
-    counted = settled & (usually > 0.1 * course.first)
-    # Lengths of gradients scatter by factors, and where rows differ much by large ones: their logarithms are looked at.
-    spikes = {"loss": _spikes(course.losses, 0.1 * usually), "gradient": _spikes(_logarithm(course.norms), math.log(3))}
-    jumps = {kind: at & counted for kind, at in spikes.items()}
+    spikes = {"loss": _spikes(course.losses, 1.1), "gradient": _spikes(course.norms, 3.0)}
+    jumps = {kind: at & settled for kind, at in spikes.items()}
     most = max(jumps, key=lambda kind: jumps[kind].sum())
-    share = float(jumps[most].sum() / max(1, counted.sum()))
+    share = float(jumps[most].sum() / settled.sum())
     complaints = []
     if share >= 0.01 and jumps[most].sum() >= 3:
         complaints.append(
@@ -142,14 +137,12 @@ def _waits_for_a_lower_rate(course: Course) -> str:
     return f"at its highest the loss went from {early:.3g} to {late:.3g}, and fell to {course.last:.3g} only afterwards"
 
 
-def _spikes(values: np.ndarray, least: np.ndarray | float) -> np.ndarray:
-    """Where a value is far above the median around it: for the usual scatter, and by this at least."""
-    above = values - _around(values)
-    return (above > 8 * np.median(np.abs(above))) & (above > least)
-
-
-def _logarithm(lengths: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(lengths, 1e-30))
+def _spikes(values: np.ndarray, factor: float) -> np.ndarray:
+    """Where a value is above the median around it by this factor, and far beyond the scatter there. That is one of
+    factors, too: the losses of a classifier which is sure of most rows differ by powers of ten."""
+    logarithms = np.log(np.maximum(values, 1e-30))
+    above = logarithms - _around(logarithms)
+    return (above > 8 * _around(np.abs(above))) & (above > math.log(factor))
 
 
 def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
