@@ -97,19 +97,21 @@ def learning_rate_too_high(course: Course) -> Outcome:
 
     A jump is a step whose loss lies 10 % above the median of the 51 steps around it, or whose gradient is 3 times as
     long as their median; and, on a scale of factors, 8 times as far off as is usual. Jumps at one in a hundred steps
-    (three at least, after the first tenth of the training) are a warning. So is a gradient that is cut at 95 % of the
-    steps, to less than a fifth in the middle: then training.clip, and not the rate, decides how far a step goes. So is
-    a loss that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 % afterwards. (A
-    good run of a small model has no jumps; half of its gradients may be cut, to two thirds.) Lower the learning rate by
-    a factor of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too high by so little that
-    training is merely slower. Only a second rate tells.
+    (three at least, after the first tenth of the training, and while the loss is above a tenth of the first: below it,
+    every row that is not yet learnt is a jump) are a warning. So is a gradient that is cut at 95 % of the steps, to
+    less than a fifth in the middle: then training.clip, and not the rate, decides how far a step goes. So is a loss
+    that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 % afterwards. (A good run
+    of a small model has no jumps; half of its gradients may be cut, to two thirds.) Lower the learning rate by a factor
+    of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too high by so little that training is
+    merely slower. Only a second rate tells.
     """
     _needs(course, FEWEST_STEPS)
     settled = course.share_of_steps(0.1)
+    counted = settled & (_around(course.losses) > 0.1 * course.first)
     spikes = {"loss": _spikes(course.losses, 1.1), "gradient": _spikes(course.norms, 3.0)}
-    jumps = {kind: at & settled for kind, at in spikes.items()}
+    jumps = {kind: at & counted for kind, at in spikes.items()}
     most = max(jumps, key=lambda kind: jumps[kind].sum())
-    share = float(jumps[most].sum() / settled.sum())
+    share = float(jumps[most].sum() / max(1, counted.sum()))
     complaints = []
     if share >= 0.01 and jumps[most].sum() >= 3:
         complaints.append(
