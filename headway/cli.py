@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from headway.errors import EndedElsewhereError, UserError
+from headway.study.tune_cli import tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -390,6 +391,9 @@ def bench(
     else:
         for name in dict.fromkeys(f["size"] for f in figures):
             print("\n".join([name, *bars([f for f in figures if f["size"] == name])]))
+
+
+app.command(epilog="Example: headway tune demo --over training.optimizer.learning_rate=1e-4..1e-1:log")(tune)
 
 
 def main() -> None:
