@@ -61,15 +61,19 @@ def tune(
         print(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False))
         return
     rows = [
-        [key, str(value), f"{found.importance[key]:.2f}" if key in found.importance else "?"]
+        [
+            key,
+            f"{value:.4g}" if isinstance(value, float) else str(value),
+            f"{found.importance[key]:.2f}" if key in found.importance else "?",
+        ]
         for key, value in found.suggested.items()
     ]
     printing.show_table(["searched", "best", "importance"], rows)
     counts = ", ".join(f"{count} {state}" for state, count in found.trials.items())
     print(f"\n{decides} {printing.number(found.value)} ({found.best.name}; trials: {counts})")
-    for key, value in found.test.items():
-        if key.count(".") == 1:
-            print(f"{key} {printing.number(value)}")
+    tested = f"test.{decides.partition('.')[2]}"
+    if tested in found.test:
+        print(f"{tested} {printing.number(found.test[tested])} (test was scored {found.test_scored} ×)")
     for note in found.notes:
         print(note)
     print(f"{folder}/: best.yaml, importance.png, trials.csv, result.json")

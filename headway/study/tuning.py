@@ -10,8 +10,8 @@
       result.json      the best trial, its score on dev, its score on test, and how often test was scored
 
 Trials are asked for in batches. Those that differ only in what replicas may differ in train as one population. A search
-that was killed goes on: finished trials are kept, begun ones continued. Everything is chosen on dev; the best model is
-scored on test once, at the end.
+that was killed goes on: finished trials are kept, begun ones continued. Everything is chosen on dev, among models that
+do not see the future; the best is scored on test once, at the end.
 """
 
 import fcntl
@@ -34,9 +34,11 @@ from headway.packing import train_in_turns
 from headway.progress import Reporter
 from headway.recipe import Recipe
 from headway.recipe_text import annotated
-from headway.rescore import score_splits_again
+from headway.rescore import audited, score_splits_again
 from headway.resuming import flat
 from headway.run import Run, open_run
+from headway.study.caveats import no_such_number, sees_the_future
+from headway.study.evidence import Circumstances
 from headway.study.quantities import better_is_lower, quantity
 from headway.study.search_space import Space, changes, check_space, grid
 from headway.study.tuning_report import draw, importance, write_table
@@ -44,7 +46,8 @@ from headway.study.tuning_report import draw, importance, write_table
 Pruning = Literal["none", "median", "halving"]
 PRUNERS = {
     "none": optuna.pruners.NopPruner,
-    "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=4),
+    # The first evaluation may be in the warm-up, and says little.
+    "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=2),
     "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
 }
 
@@ -202,9 +205,10 @@ def _standing(folder: Path) -> Literal["new", "begun", "over"]:
 def _tell(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
     status = _status(run)
     value = next((score.value for score in run.scores() if score.name == on), math.nan)
-    trial.set_user_attr("ended", status)
+    is_no_score = sees_the_future(Circumstances(failed_audits=_failures(run)))
+    trial.set_user_attr("ended", no_such_number(quantity(on)) if is_no_score else status)
     # What diverged is told as pruned too: Optuna forgets failures, and would try the same place again.
-    if status.startswith(("pruned", "diverged")) or not math.isfinite(value):
+    if status.startswith(("pruned", "diverged")) or is_no_score or not math.isfinite(value):
         study.tell(trial, state=TrialState.PRUNED)
     else:
         study.tell(trial, value)
@@ -252,19 +256,20 @@ class Watching:
 
 def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
     done = study.get_trials(states=(TrialState.COMPLETE,))
+    write_table(study, search.space, search.on, folder / "trials.csv")
     if not done:
-        raise UserError(f"none of the {_ended(study)} trials came to an end: each diverged or was pruned; see {folder}")
+        raise UserError(f"none of {_ended(study)} trials has a score to choose by; how each ended: {folder}/trials.csv")
     best = study.best_trial
     run = open_run(_name(best), folder / "runs")
     test, looks = _scored_on_test(run, folder)
     weights = importance(study)
     write_whole(folder / "best.yaml", annotated(search.base.with_changes(changes(search.space, best.params))))
-    write_table(study, search.space, search.on, folder / "trials.csv")
     draw(study, search.space, search.on, weights, folder / "importance.png")
     states = [trial.state.name.lower() for trial in study.get_trials(deepcopy=False)]
     counts = {state: states.count(state) for state in dict.fromkeys(states)}
     assert best.value is not None
-    found = Tuned(run, dict(best.params), best.value, counts, weights, test, looks, _notes(len(done), looks), folder)
+    notes = [*_notes(len(done), looks), *(f"fails {audit}: {said}" for audit, said in _failures(run).items())]
+    found = Tuned(run, dict(best.params), best.value, counts, weights, test, looks, notes, folder)
     write_json(folder / "result.json", found.as_json())
     return found
 
@@ -292,6 +297,10 @@ def _notes(finished: int, looks: int) -> list[str]:
 
 def _name(trial: Trial | FrozenTrial) -> str:
     return f"trial-{trial.number:03d}"
+
+
+def _failures(run: Run) -> dict[str, str]:
+    return {finding.audit: finding.sentence for finding in audited(run).failures}
 
 
 def _status(run: Run) -> str:

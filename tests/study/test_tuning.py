@@ -157,7 +157,7 @@ def test_hopeless_trials_are_given_up(base, tmp_path):
     space = {"rate": Among(key="training.optimizer.learning_rate", choices=rates)}
     found = tune(Search(base, space, "valid.perplexity", "median", grid=True), tmp_path / "s", trials=5)
     hopeless = table(tmp_path / "s")[-1]
-    assert hopeless["ended"].startswith("pruned at step 4") and hopeless["valid.perplexity"] == ""
+    assert hopeless["ended"].startswith("pruned at step 8") and hopeless["valid.perplexity"] == ""
     assert found.trials == {"complete": 4, "pruned": 1}
 
 
@@ -182,6 +182,44 @@ def test_a_diverged_trial_is_not_the_best_and_not_the_end(base, tmp_path):
     found = tune(Search(sgd, space, "valid.perplexity", "none", grid=True), tmp_path / "s", trials=2, together=2)
     assert found.suggested == {"rate": "0.1"} and found.trials == {"complete": 1, "pruned": 1}
     assert "diverged" in table(tmp_path / "s")[1]["ended"]
+
+
+@pytest.mark.audited
+def test_a_model_that_sees_the_future_cannot_win(base, tmp_path):
+    space = {"fusion": Among(key="model.mixer.fusion", choices=["concat", "reweight"])}
+    found = tune(Search(base, space, "valid.perplexity", "none", grid=True), tmp_path / "s", trials=2)
+    assert found.suggested == {"fusion": "concat"} and found.trials == {"complete": 1, "pruned": 1}
+    assert table(tmp_path / "s")[1]["ended"].startswith("sees the future: its number is no perplexity")
+
+
+def test_a_search_that_is_extended_counts_its_looks_at_test(base, tmp_path):
+    first = tune(search(base, pruning="none"), tmp_path / "s", trials=1)
+    found = tune(search(base, pruning="none"), tmp_path / "s", trials=5)
+    assert found.best.name != first.best.name and found.value < first.value
+    assert found.test_scored == 2 and any("scored 2 times" in note for note in found.notes)
+
+
+def test_ctrl_c_saves_and_the_same_search_goes_on(base, tmp_path, monkeypatch):
+    reports = tuning.Watching.metrics
+
+    def pressed(self, replica, lines):
+        if any("scores" in line for line in lines):
+            signal.raise_signal(signal.SIGINT)
+        return reports(self, replica, lines)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning.Watching, "metrics", pressed)
+        with pytest.raises(tuning.Interrupted):
+            tune(search(base), tmp_path / "s", trials=2)
+    assert tune(search(base), tmp_path / "s", trials=2).trials == {"complete": 2}
+    tune(search(base), tmp_path / "whole", trials=2)
+    assert table(tmp_path / "s") == table(tmp_path / "whole")
+
+
+def test_one_process_at_a_time(base, tmp_path):
+    (tmp_path / "s").mkdir()
+    with tuning._locked(tmp_path / "s"), pytest.raises(UserError, match="searched by another process"):
+        tune(search(base), tmp_path / "s", trials=1)
 
 
 def test_another_search_needs_another_name(base, tmp_path):
