@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headway.errors import UserError
-from headway.study.rows import McNemar, mcnemar, paired_bootstrap, rows_and_seeds
+from headway.study.rows import McNemar, correct_in, mcnemar, paired_bootstrap, rows_and_seeds
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
@@ -55,12 +55,32 @@ def test_pooled_as_rows_seeds_find_too_much_and_crossed_they_do_not():
 def test_a_real_difference_is_found_and_said():
     found = rows_and_seeds(*answers(np.random.default_rng(1), 5, 400, 1.5))
     assert found.p < 0.01 and found.interval[0] > 0.05
-    assert found.sentence.startswith("different: +") and "5 of 5 seeds" in found.sentence
+    assert found.sentence.startswith("different for other rows and seeds: +") and "5 of 5 seeds" in found.sentence
 
 
 def test_equal_answers_are_not_distinguishable():
     same = np.random.default_rng(0).random((3, 20)) < 0.5
     assert rows_and_seeds(same, same).p == 1.0
+
+
+def test_rows_come_from_the_run_folders(tmp_path, monkeypatch):
+    from headway.experiment import train
+    from headway.recipe import from_tree
+
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    rows = [f"{'wave' if k % 2 else 'cloud'} no {k}\t{'sea' if k % 2 else 'sky'}" for k in range(60)]
+    (tmp_path / "set.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    tree = {
+        "data": {"kind": "labelled", "source": "files", "path": str(tmp_path / "set.tsv"), "valid_fraction": 0.3},
+        "model": {"kind": "classifier", "layers": 1, "width": 8, "context": 6, "mixer": {"heads": 2}},
+        "training": {"duration": "3 steps", "batch": 4, "schedule": "constant", "device": "cpu"},
+    }
+    recipes = [from_tree(tree, "test", overrides=[f"seed={seed}"]) for seed in (0, 1)]
+    made = train(recipes, ["a.seed-0", "a.seed-1"], tmp_path / "runs")
+    correct = correct_in(tmp_path / "runs")("a", "valid")
+    stored = [next(score.value for score in run.scores() if score.name == "valid.accuracy") for run in made]
+    assert [float(correct[seed].mean()) for seed in (0, 1)] == pytest.approx(stored)
+    assert correct_in(tmp_path / "runs")("b", "valid") == {}
 
 
 def perplexity(sums):

@@ -166,6 +166,30 @@ def test_other_failed_audits_stand_in_the_sentence():
     assert "old fails did-it-train: the loss did not fall" in verdict.notes
 
 
+def test_what_all_arms_fail_is_said_once():
+    failed = Circumstances(failed_audits={"seen-rows": "3 % of valid is in train"})
+    verdict = is_better({"new": arm(0.3), "old": arm()}, {"new": failed, "old": failed})
+    assert verdict.sentence.endswith("8 seeds; all arms fail the audit seen-rows")
+    assert verdict.notes == ("all arms fail seen-rows: 3 % of valid is in train",)
+
+
+def test_accuracies_are_compared_row_by_row_where_rows_are_known():
+    """Every seed of `new` gets the same one row of ten more: sure for these rows, and nothing for others."""
+    random = np.random.default_rng(0)
+    rows = {"old": {}, "new": {}}
+    for seed in range(6):
+        rows["old"][seed] = np.array([True] * 5 + [False] * 5) ^ (random.random(10) < 0.02)
+        rows["new"][seed] = rows["old"][seed].copy()
+        rows["new"][seed][[7, 8] if seed == 3 else [7]] = True
+    table = {name: {seed: float(right.mean()) for seed, right in found.items()} for name, found in rows.items()}
+    question = Better(arm="new", than="old", on=ACCURACY)
+    evidence = Measured({ACCURACY: table})
+    (verdict,) = answer([question], evidence, lambda arm, split: rows[arm] if split == "valid" else {})
+    assert verdict.outcome == "better" and verdict.sentence.endswith("of other rows than these it cannot be said")
+    assert any("McNemar" in note and "0 of 6 seeds" in note for note in verdict.notes)
+    assert not any("McNemar" in note for note in answer([question], evidence)[0].notes)
+
+
 def test_what_arms_cost_unequally_is_said():
     about = {"new": Circumstances(parameters=1.3e6, flops=4e15, seconds=61), "old": Circumstances({}, 1.2e6, 4e15, 60)}
     notes = is_better({"new": arm(), "old": arm()}, about).notes
