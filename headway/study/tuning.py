@@ -7,7 +7,8 @@
       trials.csv       a line per trial
       importance.png   which key mattered, and what each value gave
       best.yaml        the recipe that was best
-      result.json      the best trial, its score on dev, its score on test, and how often test was scored
+      test.json        the best model's scores on test, and how often that was looked at
+      result.json      all of this in short
 
 Trials are asked for in batches. Those that differ only in what replicas may differ in train as one population. A search
 that was killed goes on: finished trials are kept, begun ones continued. Everything is chosen on dev, among models that
@@ -275,15 +276,19 @@ def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
 
 
 def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
-    """Once; again only if more trials have found another best, and then it is counted."""
-    path = folder / "result.json"
-    before = json.loads(path.read_text("utf-8")) if path.exists() else {"best": None, "test": {}, "test_scored": 0}
-    if before["best"] == str(run.folder):
-        return before["test"], before["test_scored"]
+    """Once; again only if more trials have found another best. A look is counted before it is taken: to be killed while
+    looking does not undo it."""
+    path = folder / "test.json"
+    known = json.loads(path.read_text("utf-8")) if path.exists() else {"run": None, "scores": {}, "looks": 0}
+    if known["run"] == run.name and known["scores"]:
+        return known["scores"], known["looks"]
     if "test" not in tasks.load(run.recipe).data.splits:
         return {}, 0
-    scores = score_splits_again(run, ["test"], None, None, "auto")
-    return {s.name: s.value for s in scores if math.isfinite(s.value)}, before["test_scored"] + 1
+    looks = known["looks"] + 1
+    write_json(path, {"run": run.name, "scores": {}, "looks": looks})
+    found = {s.name: s.value for s in score_splits_again(run, ["test"], None, None, "auto") if math.isfinite(s.value)}
+    write_json(path, {"run": run.name, "scores": found, "looks": looks})
+    return found, looks
 
 
 def _notes(finished: int, looks: int) -> list[str]:
