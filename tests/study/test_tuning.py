@@ -240,6 +240,16 @@ def test_one_process_at_a_time(base, tmp_path):
         tune(search(base), tmp_path / "s", trials=1)
 
 
+def test_values_that_do_not_go_together_are_passed_over(base, tmp_path):
+    """18 is no multiple of 4 heads: neither alone is wrong, and 6 heads are right only with a width of 18."""
+    asked = search(base, "model.width=16,18", "model.mixer.heads=4,6", grid=True, pruning="none")
+    found = tune(asked, tmp_path / "s", trials=4, together=2)
+    assert found.trials == {"complete": 2, "pruned": 2}
+    ended = {(row["width"], row["heads"]): row["ended"] for row in table(tmp_path / "s")}
+    assert ended["16", "4"] == ended["18", "6"] == "finished"
+    assert ended["18", "4"].startswith("impossible: ") and "heads" in ended["16", "6"]
+
+
 def test_another_search_needs_another_name(base, tmp_path):
     tune(search(base), tmp_path / "s", trials=1)
     with pytest.raises(UserError, match="its space differ"):
