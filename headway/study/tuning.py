@@ -257,7 +257,10 @@ def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
 
 
 def _notes(finished: int, looks: int) -> list[str]:
-    notes = [f"the score on dev is the best of {finished} and flatters; it was reached with one seed"]
+    picked = (
+        f"the score on dev is the best of {finished} and flatters" if finished > 1 else "nothing was there to choose"
+    )
+    notes = [f"{picked}; it was reached with one seed"]
     if looks == 0:
         notes.append("there is no test split to see by how much")
     elif looks > 1:
