@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from headway.errors import EndedElsewhereError, UserError
+from headway.study.cli import app as study_verbs
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,6 +22,8 @@ app = typer.Typer(
     help="A laboratory for attention models: change one thing, and know whether it mattered.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(study_verbs, name="study")
 
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]

@@ -77,7 +77,8 @@ def train(
         with processes.together():
             for run in written:
                 if not run.folder.exists():
-                    Run.create(run.folder, run.recipe, _where(setting, processes), **task.facts)
+                    cost = {"parameters": parameters_of(model), "flops_per_step": task.flops_per_step}
+                    Run.create(run.folder, run.recipe, _where(setting, processes), **task.facts, **cost)
             for run in written:
                 locks.enter_context(run.locked())
             for run in written:
@@ -208,6 +209,11 @@ def _where(setting: settings.Setting, processes: Processes) -> str:
     return f"{setting.device}" + (f", the first of {processes.world} processes" if processes.world > 1 else "")
 
 
+def parameters_of(model: Trainable) -> int:
+    """Of one replica."""
+    return sum(p.numel() for p in model.parameters()) // model.replicas
+
+
 def _settle_vocabulary(run: Run, task: Task) -> None:
     """Kept with the run; made again where it was lost."""
     path = run.folder / "tokenizer.json"
@@ -216,12 +222,11 @@ def _settle_vocabulary(run: Run, task: Task) -> None:
 
 
 def _title(members: list[Run], model: Trainable, task: Task, setting: settings.Setting, step: int) -> list[str]:
-    parameters = sum(p.numel() for p in model.parameters()) // model.replicas
     many = f", {len(members)} replicas trained as one" if len(members) > 1 else ""
     return [
         f"{members[0].folder}{f' … {members[-1].name}' if len(members) > 1 else ''}"
         + (f": resuming at step {step}" if step else ""),
         *task.title(model),
-        f"{parameters:,} parameters{many}",
+        f"{parameters_of(model):,} parameters{many}",
         *setting.reasons,
     ]

@@ -1,0 +1,171 @@
+"""What a study has measured: read from the run folders, and from nothing else."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.audit.audit import Finding, Report, read_report
+from headway.errors import UserError, did_you_mean
+from headway.run import DAMAGED
+from headway.scoring.score import Score
+from headway.study.design import Arm, Study
+from headway.study.folder import StudyFolder
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run that has come to an end."""
+
+    arm: str
+    seed: int
+    folder: Path
+    status: str
+    """finished, or stopped at step N (its patience was over)."""
+    scores: dict[str, Score]
+    audit: Report | None
+    """None where nobody has audited it yet."""
+    parameters: int | None
+    steps: int
+    """Taken."""
+    flops: int | None
+    """Of its training."""
+    seconds: float
+    """Of its training; of the whole population, where it was trained in one."""
+
+    @property
+    def failures(self) -> list[Finding]:
+        """Audits that failed."""
+        return self.audit.failures if self.audit else []
+
+
+@dataclass(frozen=True)
+class Results:
+    study: Study
+    folder: Path
+    runs: list[Result]
+    """Those that have ended well, arm by arm, seed by seed."""
+    missing: dict[str, str]
+    """Run → why there is no result: it diverged, failed, was interrupted, or was not begun."""
+
+    @property
+    def arms(self) -> list[Arm]:
+        return self.study.arms
+
+    @property
+    def score_names(self) -> list[str]:
+        """Every score that any run has."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.scores))
+
+    def of(self, arm: str) -> list[Result]:
+        return [run for run in self.runs if run.arm == arm]
+
+    def table(self, score: str) -> dict[str, dict[int, float]]:
+        """arm → seed → value. What is not a finite number is left out."""
+        if self.runs and score not in self.score_names:
+            raise UserError(f"no run of {self.folder} has the score '{score}'{did_you_mean(score, self.score_names)}")
+        found: dict[str, dict[int, float]] = {arm.name: {} for arm in self.arms}
+        for run in self.runs:
+            if score in run.scores and math.isfinite(run.scores[score].value):
+                found[run.arm][run.seed] = run.scores[score].value
+        return found
+
+    def label(self, score: str) -> str:
+        """The whole truth about this score, as the first run that has it says it."""
+        return next((run.scores[score].label for run in self.runs if score in run.scores), "")
+
+    def as_json(self) -> dict[str, Any]:
+        runs = {
+            run.folder.name: {
+                "arm": run.arm,
+                "seed": run.seed,
+                "status": run.status,
+                "scores": {name: score.as_json() for name, score in run.scores.items()},
+                "failed_audits": [finding.audit for finding in run.failures],
+                "parameters": run.parameters,
+                "steps": run.steps,
+                "flops": run.flops,
+                "seconds": run.seconds,
+            }
+            for run in self.runs
+        }
+        return {"study": str(self.folder), "title": self.study.title, "runs": runs, "missing": self.missing}
+
+
+def read_results(folder: Path, study: Study | None = None) -> Results:
+    """Everything that was measured so far in a study's folder."""
+    home = StudyFolder(folder)
+    study = study or home.study
+    failures, runs, missing = home.failures(), [], {}
+    for arm, seed in _cells(study):
+        name = f"{arm}.seed-{seed}"
+        found = _read(home.runs / name, arm, seed)
+        if isinstance(found, Result):
+            runs.append(found)
+        else:
+            missing[name] = failures.get(name, found)
+    return Results(study, folder, runs, missing)
+
+
+def find_study(name: str, studies: Path) -> Path:
+    """The folder of a study, by its name in `studies` or by its path."""
+    for folder in (studies / name, Path(name)):
+        if (folder / "study.yaml").is_file():
+            return folder
+    known = [path.parent.name for path in studies.glob("*/study.yaml")]
+    hint = did_you_mean(name, known) if known else f"; there are no studies in {studies} yet"
+    raise UserError(f"there is no study '{name}'{hint}")
+
+
+def ending(folder: Path) -> str | None:
+    """How a run has ended, if it has: there is nothing left to do for it."""
+    if not (folder / "run.json").exists() or not (folder / "scores.json").exists():
+        return None
+    status = str(_json(folder / "run.json").get("status", ""))
+    return None if status.startswith(("started", "interrupted")) else status
+
+
+def _cells(study: Study) -> Iterator[tuple[str, int]]:
+    return ((arm.name, seed) for arm in study.arms for seed in study.seeds)
+
+
+def _read(folder: Path, arm: str, seed: int) -> Result | str:
+    """A run, or why it does not count. (Its recipe is not read: that would take longer than everything else.)"""
+    if not (folder / "run.json").exists():
+        return "not begun"
+    status = ending(folder)
+    facts = _json(folder / "run.json")
+    if status is None:
+        return str(facts.get("status", "?")).replace("started", "not finished")
+    if status.startswith("diverged"):
+        return status
+    stored = _json(folder / "scores.json")
+    try:
+        scores = {name: Score.from_json(name, one) for name, one in stored.items()}
+    except (TypeError, KeyError, ValueError):
+        raise UserError(f"{folder / 'scores.json'} cannot be read: {DAMAGED}") from None
+    steps, per_step = int(facts.get("step", 0)), facts.get("flops_per_step")
+    return Result(
+        arm,
+        seed,
+        folder,
+        status,
+        scores,
+        read_report(folder),
+        facts.get("parameters"),
+        steps,
+        None if per_step is None else steps * int(per_step),
+        float(facts.get("seconds", 0.0)),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} cannot be read: {DAMAGED}")
+    return found
