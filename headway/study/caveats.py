@@ -1,0 +1,73 @@
+"""What stands beside a verdict, or in its way: audits that failed, runs that diverged, costs that differ, a test split
+looked at too often."""
+
+from collections.abc import Mapping, Sequence
+
+from headway.study.evidence import Circumstances, Column, Evidence
+from headway.study.quantities import Quantity, quantity
+from headway.study.questions import Best, Question
+from headway.study.wording import large, listed, seeds
+
+LOOKING_AHEAD = ("causality", "causal-gradient")
+"""Audits whose failure means that a score is not what its name says."""
+UNEQUAL = {"parameters": 1.005, "flops": 1.005, "seconds": 1.1}
+"""What arms may cost, as a ratio, before it is said; clocks are never quite equal."""
+
+
+def qualified(sentence: str, scale: Quantity, columns: Mapping[str, Column], evidence: Evidence) -> tuple[bool, str]:
+    """Whether these arms' numbers are what they are called, and the sentence with all that restricts it."""
+    about = {arm: evidence.arms.get(arm, Circumstances()) for arm in columns}
+    for arm, values in columns.items():
+        if values.diverged:
+            where = f"{arm} diverged at {len(values.diverged)} of {seeds(values.seeds)}"
+            sentence += f"; {where}, and this holds only for those that ended"
+    seers = [arm for arm in columns if sees_the_future(about[arm])]
+    for arm in columns:
+        others = [name for name in about[arm].failed_audits if name not in LOOKING_AHEAD]
+        if others:
+            sentence += f"; {arm} fails the audit{'s' * (len(others) > 1)} {listed(others)}"
+    if not seers:
+        return True, sentence
+    return False, f"{'; '.join(f'{arm} {no_such_number(scale)}' for arm in seers)}. Taken as it stands: {sentence}"
+
+
+def sees_the_future(about: Circumstances) -> bool:
+    return any(name in about.failed_audits for name in LOOKING_AHEAD)
+
+
+def no_such_number(scale: Quantity) -> str:
+    return f"sees the future: its number is no {scale.unit.removeprefix('points of ')} of a left-to-right model"
+
+
+def caveats(question: Question, arms: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
+    """The notes that go with any verdict on these arms."""
+    about = {arm: evidence.arms.get(arm, Circumstances()) for arm in arms}
+    notes = [f"{arm} fails {name}: {said}" for arm in arms for name, said in about[arm].failed_audits.items()]
+    for arm in arms:
+        for why in dict.fromkeys(about[arm].lost.values()):
+            at = [seed for seed, reason in about[arm].lost.items() if reason == why]
+            notes.append(f"{arm}, seed{'s' * (len(at) > 1)} {listed(at)}: {why}")
+    notes += [note for what, most in UNEQUAL.items() if (note := _unequal(what, most, about))]
+    if quantity(question.on).split == "test":
+        times = evidence.test_scored
+        notes.append(
+            f"test was scored {times} times: with every look that leads to a change, its numbers flatter more"
+            if times > 1
+            else "on test, which was scored once"
+        )
+        if isinstance(question, Best):
+            notes.append("the best is picked on test here: pick on valid, and score the one that was picked on test")
+    return tuple(notes)
+
+
+def _unequal(what: str, most: float, about: Mapping[str, Circumstances]) -> str | None:
+    costs = {arm: cost for arm, facts in about.items() if (cost := getattr(facts, what))}
+    if len(costs) < 2:
+        return None
+    least, largest = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
+    ratio = costs[largest] / costs[least]
+    if ratio <= most:
+        return None
+    name = {"flops": "training FLOPs"}.get(what, what)
+    more = f"{100 * (ratio - 1):.0f} % more" if ratio < 2 else f"{ratio:.1f} times as many"
+    return f"unequal {name}: {largest} has {large(costs[largest])}, {least} {large(costs[least])} ({more})"

@@ -1,0 +1,84 @@
+"""Is one arm better than another?"""
+
+from headway.study.evidence import Evidence
+from headway.study.inquiry import Family, Inquiry, Outcome, Range, Verdict, method, seed_notes, why_not
+from headway.study.questions import Better
+from headway.study.statistics import LEVEL, contrast
+from headway.study.wording import amount, chance, digits, fixed, mirrored, seeds
+
+
+class TwoArms(Inquiry):
+    """Is one arm better than another?"""
+
+    question: Better
+
+    def __init__(self, question: Better, evidence: Evidence):
+        super().__init__(question, evidence)
+        self.arms = (question.arm, question.than)
+        self.columns = [self.column(arm) for arm in self.arms]
+        sign = self.quantity.sign
+        self.contrast = contrast([c.values for c in self.columns], [sign, -sign])
+        self.why_not = why_not(self.contrast, dict(zip(self.arms, self.columns, strict=True)))
+        if self.contrast is not None and not self.why_not:
+            self.p = self.contrast.p
+
+    def verdict(self, family: Family) -> Verdict:
+        if self.contrast is None or self.p is None:
+            return self.cannot_say(self.why_not, self.arms)
+        found, scale = self.contrast, self.quantity
+        used = [v for seed, v in self.columns[1].values.items() if not found.paired or seed in found.seeds]
+        level = sum(used) / len(used)
+
+        def units(natural: float) -> float:
+            return scale.in_units(natural, level)
+
+        low, high = found.interval()
+        effect, interval = units(found.estimate), (units(low), units(high))
+        smallest = units(found.smallest_visible(family.level))
+        relative = (scale.relative(low), scale.relative(high)) if scale.is_ratio else None
+        outcome: Outcome = "not distinguishable"
+        if family.p < LEVEL:
+            outcome = "better" if effect > 0 else "worse"
+        sentence = self._sentence(outcome, effect, interval, relative, smallest, family)
+        lost, lost_by_other = (len(column.diverged) for column in self.columns)
+        if (outcome == "better" and lost > lost_by_other) or (outcome == "worse" and lost < lost_by_other):
+            outcome, sentence = "not comparable", f"not comparable: {sentence}"  # the winner is also the less reliable
+        resampled = found.bootstrap
+        return self.concluded(
+            self.arms,
+            outcome,
+            sentence,
+            effect=effect,
+            interval=interval,
+            unit=scale.unit,
+            relative=scale.relative(found.estimate) if scale.is_ratio else None,
+            relative_interval=relative,
+            bootstrap=resampled and (units(resampled[0]), units(resampled[1])),
+            seeds=len(found.seeds),
+            p=self.p,
+            p_corrected=family.p,
+            smallest_visible=smallest,
+            method=method(found, scale.is_ratio),
+            notes=seed_notes(found, dict(zip(self.arms, self.columns, strict=True))),
+        )
+
+    def _sentence(
+        self,
+        outcome: Outcome,
+        effect: float,
+        interval: Range,
+        relative: Range | None,
+        smallest: float,
+        family: Family,
+    ) -> str:
+        assert self.contrast is not None and self.p is not None
+        arm, than, unit, count = *self.arms, self.quantity.unit, seeds(len(self.contrast.seeds))
+        if outcome != "not distinguishable":
+            shown = (effect, interval) if effect > 0 else (-effect, mirrored(interval))
+            share = "" if relative is None else f" ({abs(100 * self.quantity.relative(self.contrast.estimate)):.1f} %)"
+            return f"{arm} is {outcome} than {than} by {amount(*shown, unit)}{share}, {count}"
+        said = f"not distinguishable: {arm} is ahead of {than} by {amount(effect, interval, unit)}, {count}"
+        if self.p < LEVEL:
+            said += f", which does not stand up once all {family.size} questions are counted"
+            said += f" ({chance(self.p)}, corrected {family.p:.2g})"
+        return f"{said}; these seeds could only show ≥ {fixed(smallest, digits(interval))}"

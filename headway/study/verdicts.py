@@ -1,0 +1,40 @@
+"""The answers to a study's questions: an effect, its interval, and a sentence that claims no more than they do.
+
+    verdicts = answer([Better(arm="alibi", than="learned", on="valid.perplexity")], results)
+
+Every effect is an improvement: positive is better, whichever way the score runs. The p values of all questions of a
+study are corrected together (Holm), and the sentence goes by the corrected one; the interval is that of the question
+alone.
+"""
+
+from collections.abc import Sequence
+
+from headway.study.best_arm import BestArm
+from headway.study.evidence import Circumstances, Evidence, Measured
+from headway.study.inquiry import Family, Inquiry, Verdict
+from headway.study.interplay import Interplay
+from headway.study.questions import Best, Better, Depends, Question
+from headway.study.statistics import holm
+from headway.study.two_arms import TwoArms
+
+__all__ = ["Circumstances", "Evidence", "Measured", "Verdict", "answer"]
+
+
+def answer(questions: Sequence[Question], evidence: Evidence) -> list[Verdict]:
+    """A verdict for every question, the p values corrected for there being all of them."""
+    inquiries = [_inquiry(question, evidence) for question in questions]
+    p_values = [inquiry.p for inquiry in inquiries if inquiry.p is not None]
+    corrected = iter(holm(p_values))
+    return [
+        inquiry.verdict(Family(len(p_values), 1.0 if inquiry.p is None else next(corrected))) for inquiry in inquiries
+    ]
+
+
+def _inquiry(question: Question, evidence: Evidence) -> Inquiry:
+    match question:
+        case Better():
+            return TwoArms(question, evidence)
+        case Best():
+            return BestArm(question, evidence)
+        case Depends():
+            return Interplay(question, evidence)

@@ -1,0 +1,59 @@
+"""How verdicts say numbers: an effect with as many digits as its interval bears, lists, counts."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+
+def digits(interval: tuple[float, float]) -> int:
+    """Decimals, so that half the interval has two digits that count."""
+    reach = (interval[1] - interval[0]) / 2
+    if not math.isfinite(reach) or reach <= 0:
+        return 2
+    return min(6, max(0, 1 - math.floor(math.log10(reach))))
+
+
+def fixed(value: float, decimals: int) -> str:
+    """Never '-0.0'."""
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}"
+
+
+def amount(effect: float, interval: tuple[float, float], unit: str = "") -> str:
+    """`12.3 [9.8, 15.1] perplexity`."""
+    places = digits(interval)
+    low, high = (fixed(end, places) for end in interval)
+    return f"{fixed(effect, places)} [{low}, {high}]{' ' if unit else ''}{unit}"
+
+
+def mirrored(interval: tuple[float, float]) -> tuple[float, float]:
+    """The interval of the effect, seen from the other side."""
+    return -interval[1], -interval[0]
+
+
+def plain(value: float) -> str:
+    """One number that stands alone: four digits that count."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    return fixed(value, min(6, max(0, 3 - math.floor(math.log10(abs(value))))))
+
+
+def large(value: float) -> str:
+    """1.2M, 3.4k: for parameters and operations."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def chance(p: float) -> str:
+    """`p = 0.03`, `p < 0.0001`."""
+    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
+
+
+def seeds(count: int) -> str:
+    return f"{count} seed" + ("" if count == 1 else "s")
+
+
+def listed(names: Iterable[object]) -> str:
+    """`a, b and c`."""
+    given: Sequence[str] = [str(name) for name in names]
+    return given[0] if len(given) == 1 else f"{', '.join(given[:-1])} and {given[-1]}" if given else "none"
