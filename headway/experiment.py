@@ -203,6 +203,8 @@ def _finish(loop: Loop, population: Population, members: list[Run], task: Task) 
     with processes.together():
         for run, scores in zip(members, all_scores, strict=True) if processes.is_writer else ():
             run.save_scores(scores)
+            if not loop.interrupted:
+                run.count_looks_at_test(task.scored_splits)
 
 
 def _where(setting: settings.Setting, processes: Processes) -> str:

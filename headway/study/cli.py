@@ -64,10 +64,12 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train every run of a study that has not ended yet. The same command goes on where it was stopped."""
+    from headway.files import write_json
     from headway.study.design import load_study
     from headway.study.execute import execute, place
-    from headway.study.printing import show_results
+    from headway.study.printing import show_results, show_verdicts
     from headway.study.results import read_results
+    from headway.study.verdicts import answer
     from headway.study.watching import for_this_terminal
 
     study, watcher = load_study(file, studies), for_this_terminal()
@@ -76,10 +78,14 @@ def run(
     folder = studies / (name or _name_of(file))
     outcome = execute(study, folder, place(on, workers, study), watcher)
     results = read_results(folder, study)
+    verdicts = answer(study.questions, results) if results.runs else []
+    write_json(folder / "verdicts.json", [verdict.as_json() for verdict in verdicts])
     if as_json:
-        _print_json({**results.as_json(), "interrupted": outcome.interrupted})
+        answers = [verdict.as_json() for verdict in verdicts]
+        _print_json({**results.as_json(), "verdicts": answers, "interrupted": outcome.interrupted})
     else:
         show_results(results)
+        show_verdicts(verdicts)
     again = shlex.join(["headway", *(word for word in sys.argv[1:] if word != "--json")])
     if outcome.interrupted:
         print(f"stopped; to go on: {again}", file=sys.stderr)
@@ -96,15 +102,18 @@ def results(
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
-    """Show what a study has measured so far."""
-    from headway.study.printing import show_results
+    """Show what a study has measured so far, and what follows from it."""
+    from headway.study.printing import show_results, show_verdicts
     from headway.study.results import find_study, read_results
+    from headway.study.verdicts import answer
 
     found = read_results(find_study(study, studies))
+    verdicts = answer(found.study.questions, found) if found.runs else []
     if as_json:
-        _print_json(found.as_json())
+        _print_json({**found.as_json(), "verdicts": [verdict.as_json() for verdict in verdicts]})
     else:
         show_results(found)
+        show_verdicts(verdicts)
 
 
 def _name_of(file: str) -> str:

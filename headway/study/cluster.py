@@ -189,9 +189,7 @@ def _check_reachable(address: str) -> None:
         if not host or not port:
             raise ValueError
     except ValueError:
-        raise UserError(
-            f"'{address}' is no address of a cluster; write ray://HOST:PORT, such as ray://head:10001"
-        ) from None
+        raise UserError(f"'{address}' is no cluster's address; write ray://HOST:PORT, as ray://head:10001") from None
     try:
         socket.create_connection((host, port), timeout=PATIENCE).close()
     except OSError as error:

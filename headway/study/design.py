@@ -15,6 +15,8 @@ questions:
   - {kind: better, arm: reweight, than: concat, on: valid.perplexity}
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -52,7 +54,7 @@ class PlannedRun(NamedTuple):
 class Reported(Spec):
     """What somebody found when they did this, to be set beside what is measured."""
 
-    figures: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = Field(default={})
     """Arm → score → value."""
     conclusion: str
     """What the report concluded."""
@@ -71,9 +73,7 @@ def _numbered(given: Any) -> Any:
     """8 = 0..7."""
     seeds = list(range(given)) if type(given) is int and 0 < given <= MOST_RUNS else given
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise PydanticCustomError(
-            "seeds", f"expected how many seeds (8 = 0..7; at most {MOST_RUNS}), or a list of them"
-        )
+        raise PydanticCustomError("seeds", "expected how many seeds (8 = 0..7), or a list of them")
     if len(set(seeds)) < len(seeds):
         raise PydanticCustomError("seeds", "a seed stands there twice: it would be the same run again")
     return seeds
@@ -84,17 +84,17 @@ class Study(Spec):
     """The question, in words."""
     base: Annotated[Recipe, WrapValidator(_recipe_or_name)]
     """What all arms begin with: a packaged recipe's name, a YAML file (beside the study's own), or a recipe."""
-    changes: list[Change] = []
+    changes: list[Change] = Field(default=[])
     """To the base, for all arms."""
     named_arms: dict[str, list[Change]] = Field(default={}, alias="arms")
     """What is compared, by name: for each arm its changes to the base."""
-    factors: dict[str, Factor] = {}
+    factors: dict[str, Factor] = Field(default={})
     """Instead of arms: keys of the recipe and their values; every combination is an arm."""
-    seeds: Annotated[list[int], BeforeValidator(_numbered)] = [0, 1, 2, 3, 4, 5, 6, 7]
+    seeds: Annotated[list[int], BeforeValidator(_numbered)] = Field(default=list(range(8)))
     """How many, or which. Every arm is trained with each, and arms are compared seed by seed."""
     equal: Budget | None = None
     """What every arm may spend, as much as the first: steps, tokens, flops or seconds; null = what each recipe says."""
-    questions: list[Question] = []
+    questions: list[Question] = Field(default=[])
     """What is asked. Each gets a verdict."""
     reported: Reported | None = None
     """What somebody found when they did this."""
@@ -159,33 +159,37 @@ class Study(Spec):
             reason = "give one of them; a single arm is arms: {name: []}"
             yield Problem(("arms", "factors"), f"{'both are' if self.factors else 'neither is'} given: {reason}")
             return
-        wrong = list(self._wrong_factors() if self.factors else self._wrong_names())
-        yield from wrong or self._wrong_recipes()
+        if wrong := list(self._wrong_factors()):
+            yield from wrong
+            return
+        yield from list(self._wrong_names()) or self._wrong_recipes()
         yield from self._wrong_questions()
 
     def _wrong_factors(self) -> Iterator[Problem]:
         for name, factor in self.factors.items():
-            for problem in factor.all_problems(f"factors.{name}."):
-                yield problem
+            yield from factor.all_problems(f"factors.{name}.")
             data = [key for key in factor.all_keys if is_data(key)]
             if other := [key for key in factor.all_keys if key not in data and data]:
                 reason = f"it changes the data ({', '.join(data)}) as well as {', '.join(other)}, and nobody could tell"
                 yield Problem((f"factors.{name}.keys",), f"{reason} which of them mattered; make them two factors")
             if "seed" in factor.all_keys:
                 yield Problem((f"factors.{name}",), "seeds are no factor; say which ones with seeds:")
-
-    def _wrong_names(self) -> Iterator[Problem]:
-        for name in self.named_arms:
-            try:
-                check_names([f"{name}.seed-{max(self.seeds)}", name])
-            except UserError as error:
-                yield Problem((f"arms.{name}",), str(error).replace("of a run", "of an arm").partition("; --runs")[0])
-
-    def _wrong_recipes(self) -> Iterator[Problem]:
-        count = len(self.arms) * len(self.seeds)
+        count = math.prod(len(factor.values) for factor in self.factors.values()) * len(self.seeds)
         if count > MOST_RUNS:
             yield Problem(("factors", "seeds"), f"{count:,} runs are more than a study should hold ({MOST_RUNS:,})")
-            return
+
+    def _wrong_names(self) -> Iterator[Problem]:
+        for arm in self.arms:
+            try:
+                check_names([arm.name, f"{arm.name}.seed-{max(self.seeds)}"])
+            except UserError as error:
+                reason = str(error).replace("of a run", "of an arm").partition("; --runs")[0]
+                yield Problem((self._place(arm.name),), reason)
+
+    def _place(self, arm: str) -> str:
+        return f"arms.{arm}" if self.named_arms else "factors"
+
+    def _wrong_recipes(self) -> Iterator[Problem]:
         try:
             base = self.base.with_changes(self.changes, "")
         except InvalidError as error:
@@ -209,7 +213,7 @@ class Study(Spec):
             for complaint in complaints:
                 key = complaint.partition(":")[0]
                 owners = [f"factors.{name}" for name, factor in self.factors.items() if key in factor.all_keys]
-                place = (owners or [f"arms.{arm}" if self.named_arms else "factors"])[0]
+                place = (owners or [self._place(arm)])[0]
                 if (place, complaint) not in said:
                     said.add((place, complaint))
                     yield Problem((place,), complaint)
@@ -220,29 +224,24 @@ class Study(Spec):
             if (other := same.setdefault(recipe.hash, arm)) != arm:
                 yield Problem((self._place(arm),), f"it is the same recipe as '{other}'")
         unlike = self.differences()
+        if "seed" in unlike:
+            yield Problem(("arms",), "the seed is no part of an arm; say which ones with seeds:")
         if self.equal is not None and "training.duration" in unlike:
-            yield Problem(
-                ("equal",), f"equal {self.equal} decides how long arms train, but training.duration varies too"
-            )
+            reason = f"equal {self.equal} decides how long arms train, but training.duration varies"
+            yield Problem(("equal",), reason)
         data, others = ([key for key in unlike if is_data(key) == wanted] for wanted in (True, False))
         if self.factors or not data or not others:
             return
         names = list(self.recipes)
-        for a, b in ((a, b) for b in range(len(names)) for a in range(b)):
+        for a, b in itertools.combinations(range(len(names)), 2):
             texts, rest = ([key for key in keys if unlike[key][a] != unlike[key][b]] for keys in (data, others))
             if texts and rest:
-                reason = (
-                    f"it differs from '{names[a]}' in its data ({', '.join(texts)}) as well as in {', '.join(rest)}"
-                )
-                yield Problem((f"arms.{names[b]}",), f"{reason}: nobody could tell which of them mattered")
+                both = f"in data ({', '.join(texts)}) as well as in {', '.join(rest)}"
+                reason = f"it differs from '{names[a]}' {both}: nobody could tell which of them mattered"
+                yield Problem((f"arms.{names[b]}",), reason)
                 return
 
-    def _place(self, arm: str) -> str:
-        return f"arms.{arm}" if self.named_arms else "factors"
-
     def _wrong_questions(self) -> Iterator[Problem]:
-        if self.factors and any(True for _ in self._wrong_factors()):
-            return
         arms = [arm.name for arm in self.arms]
         for k, question in enumerate(self.questions):
             yield from question.all_problems(f"questions.{k}.")

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from headway.recipe_text import plain
 from headway.spec import Problem, Spec
-from headway.yaml_tree import read_value
 
 Change = Annotated[str, Field(pattern=r"^\s*[^=\s]+\s*=")]
 """`key.path=value`, as on the command line."""
@@ -58,7 +58,7 @@ class Factor(Spec):
         found = {}
         for value in self.values:
             parts = [value] if self.key is not None else value
-            found[label(value)] = [f"{key}={_text(part)}" for key, part in zip(self.all_keys, parts, strict=True)]
+            found[label(value)] = [f"{key}={plain(part)}" for key, part in zip(self.all_keys, parts, strict=True)]
         return found
 
 
@@ -74,14 +74,10 @@ def crossed(factors: Mapping[str, Factor]) -> list[Arm]:
 def label(value: Any) -> str:
     """A value as a part of a folder's name."""
     if isinstance(value, list):
-        return "-".join(map(label, value))
-    if isinstance(value, dict):  # {kind: rotary, base: 500} → rotary-base-500
-        rest = [f"{key}-{label(inner)}" for key, inner in value.items() if key != "kind"]
-        return "-".join([*([label(value["kind"])] if "kind" in value else []), *rest])
-    text = value if isinstance(value, str) else json.dumps(value)
-    return re.sub(r"[\s/.]+(?=\D)|\s+|/+", "-", text.strip()).strip("-") or "empty"
-
-
-def _text(value: Any) -> str:
-    """A value as it stands behind the `=` of a change."""
-    return value if isinstance(value, str) and read_value(value) == value else json.dumps(value)
+        text = "-".join(map(label, value))
+    elif isinstance(value, dict):  # {kind: rotary, base: 500} → rotary-base-500
+        kind, rest = value.get("kind"), [f"{key}-{label(inner)}" for key, inner in value.items() if key != "kind"]
+        text = "-".join([*([label(kind)] if kind else []), *rest])
+    else:
+        text = value if isinstance(value, str) else json.dumps(value)
+    return re.sub(r"[^\w.+=-]+", "-", text).strip(".-") or "empty"

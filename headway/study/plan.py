@@ -1,4 +1,4 @@
-"""What a study will cost, before anything starts: runs, populations, minutes, memory; and the budgets that make arms equal.
+"""What a study will cost, before anything starts: runs, populations, minutes, memory; and budgets that make arms equal.
 
 Sizes are counted from the recipe and its data. Speed and memory are measured, on a few steps of every distinct shape.
 """
@@ -94,16 +94,21 @@ class Plan:
 class Sizes:
     """Sizes each recipe up once; reads each corpus once."""
 
+    seconds_to_load = 0.0
+    """What reading the data of the last recipe took."""
+
     def __init__(self) -> None:
-        self._data: dict[str, Task] = {}
+        self._data: dict[str, tuple[Task, float]] = {}
         self._sizes: dict[str, Size] = {}
 
     def task(self, recipe: Recipe) -> Task:
         tree = {k: v for k, v in recipe.data.model_dump(mode="json").items() if is_data(f"data.{k}")}
         key = json.dumps([recipe.model.kind, tree], sort_keys=True)
         if key not in self._data:
-            self._data[key] = tasks.load(recipe)
-        return dataclasses.replace(self._data[key], recipe=recipe)
+            began = time.perf_counter()
+            self._data[key] = tasks.load(recipe), time.perf_counter() - began
+        task, self.seconds_to_load = self._data[key]
+        return dataclasses.replace(task, recipe=recipe)
 
     def of(self, recipe: Recipe) -> Size:
         if recipe.hash not in self._sizes:
@@ -218,7 +223,7 @@ def speed(recipe: Recipe, sizes: Sizes, wanted: int = 1, members: Sequence[Recip
         each = (time.perf_counter() - began) / taken
     finally:
         torch.set_num_threads(threads)
-    return Speed(replicas, each, _peak(setting.device), to_start)
+    return Speed(replicas, each, _peak(setting.device), sizes.seconds_to_load + to_start)
 
 
 def _forget_peak(device: torch.device) -> None:

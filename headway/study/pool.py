@@ -20,7 +20,7 @@ from headway.study.place import Log
 from headway.study.watching import step_text
 from headway.training.interrupts import interruptible
 
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 def cores() -> int:

@@ -23,9 +23,8 @@ def by_shape(runs: Iterable[PlannedRun]) -> list[list[PlannedRun]]:
     known: dict[str, str] = {}
     found: dict[str, list[PlannedRun]] = {}
     for run in runs:
-        key = known.get(run.arm) or known.setdefault(
-            run.arm, shape(run.recipe)
-        )  # the runs of an arm differ in their seed alone
+        # The runs of an arm differ in their seed alone.
+        key = known.get(run.arm) or known.setdefault(run.arm, shape(run.recipe))
         found.setdefault(key, []).append(run)
     return list(found.values())
 

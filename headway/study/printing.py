@@ -1,10 +1,13 @@
 """Plans and results of studies, as tables for the terminal."""
 
 import statistics
+from collections.abc import Sequence
 
 from rich.console import Console
+from rich.text import Text
 
 from headway.printing import number, show_table
+from headway.study.inquiry import Verdict
 from headway.study.plan import Plan
 from headway.study.results import Results
 
@@ -36,9 +39,9 @@ def show_results(results: Results) -> None:
     tables = {name: results.table(name) for name in names} if results.runs else {}
     rows = []
     for arm in results.arms:
-        seeds = len(results.of(arm.name))
-        cells = [_spread(list(table[arm.name].values())) for table in tables.values()]
-        rows.append([arm.name, f"{seeds} of {len(results.study.seeds)}", *cells])
+        seeds = len(results.of(arm))
+        cells = [_spread(list(table[arm].values())) for table in tables.values()]
+        rows.append([arm, f"{seeds} of {len(results.study.seeds)}", *cells])
     show_table(["arm", "seeds", *tables], rows)
     for name in tables:
         console.print(f"{name}: mean (lowest – highest); {results.label(name)}", style="dim", markup=False)
@@ -47,6 +50,14 @@ def show_results(results: Results) -> None:
     if len(results.missing) > 10:
         console.print(f"and {len(results.missing) - 10} more are missing", style="yellow")
     console.print(f"kept in {results.folder}/", style="dim", markup=False)
+
+
+def show_verdicts(verdicts: Sequence[Verdict]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for verdict in verdicts:
+        console.print(Text.assemble("\n", (str(verdict.question), "bold"), f"\n{verdict.sentence}"))
+        for note in verdict.notes:
+            console.print(Text(f"· {note}", style="dim"))
 
 
 def _spread(values: list[float]) -> str:

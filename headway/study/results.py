@@ -1,8 +1,8 @@
 """What a study has measured: read from the run folders, and from nothing else."""
 
 import json
-import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from headway.audit.audit import Finding, Report, read_report
 from headway.errors import UserError, did_you_mean
 from headway.run import DAMAGED
 from headway.scoring.score import Score
-from headway.study.design import Arm, Study
+from headway.study.design import Study
+from headway.study.evidence import Circumstances
+from headway.study.factors import Arm
 from headway.study.folder import StudyFolder
 
 
@@ -34,6 +36,8 @@ class Result:
     """Of its training."""
     seconds: float
     """Of its training; of the whole population, where it was trained in one."""
+    test_scored: int
+    """How often."""
 
     @property
     def failures(self) -> list[Finding]:
@@ -51,8 +55,27 @@ class Results:
     """Run → why there is no result: it diverged, failed, was interrupted, or was not begun."""
 
     @property
-    def arms(self) -> list[Arm]:
-        return self.study.arms
+    def arms(self) -> dict[str, Circumstances]:
+        """What verdicts should know of each arm beside its scores."""
+        return {arm.name: self._circumstances(arm) for arm in self.study.arms}
+
+    def _circumstances(self, arm: Arm) -> Circumstances:
+        runs = self.of(arm.name)
+        lost = {seed: why for seed in self.study.seeds if (why := self.missing.get(f"{arm.name}.seed-{seed}"))}
+        failed = {finding.audit: finding.sentence for run in runs for finding in run.failures}
+        return Circumstances(
+            arm.levels,
+            _mean([run.parameters for run in runs]),
+            _mean([run.flops for run in runs]),
+            _mean([run.seconds for run in runs]),
+            failed,
+            lost,
+        )
+
+    @property
+    def test_scored(self) -> int:
+        """How often test was scored: of the run where that was done most often."""
+        return max((run.test_scored for run in self.runs), default=0)
 
     @property
     def score_names(self) -> list[str]:
@@ -63,12 +86,12 @@ class Results:
         return [run for run in self.runs if run.arm == arm]
 
     def table(self, score: str) -> dict[str, dict[int, float]]:
-        """arm → seed → value. What is not a finite number is left out."""
+        """arm → seed → value, of runs that have ended. Not every value need be a finite number."""
         if self.runs and score not in self.score_names:
             raise UserError(f"no run of {self.folder} has the score '{score}'{did_you_mean(score, self.score_names)}")
-        found: dict[str, dict[int, float]] = {arm.name: {} for arm in self.arms}
+        found: dict[str, dict[int, float]] = {arm.name: {} for arm in self.study.arms}
         for run in self.runs:
-            if score in run.scores and math.isfinite(run.scores[score].value):
+            if score in run.scores:
                 found[run.arm][run.seed] = run.scores[score].value
         return found
 
@@ -138,7 +161,8 @@ def _read(folder: Path, arm: str, seed: int) -> Result | str:
     status = ending(folder)
     facts = _json(folder / "run.json")
     if status is None:
-        return str(facts.get("status", "?")).replace("started", "not finished")
+        status = str(facts.get("status", "?")).replace("started", "not finished")
+        return f"{status}, but not scored" if status == "finished" else status
     if status.startswith("diverged"):
         return status
     stored = _json(folder / "scores.json")
@@ -158,7 +182,13 @@ def _read(folder: Path, arm: str, seed: int) -> Result | str:
         steps,
         None if per_step is None else steps * int(per_step),
         float(facts.get("seconds", 0.0)),
+        int(facts.get("test_scored", 0)),
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
 
 
 def _json(path: Path) -> dict[str, Any]:

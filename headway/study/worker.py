@@ -1,4 +1,4 @@
-"""A process that trains runs, one after the other, as the study tells it: a line of JSON for each order and each answer.
+"""A process that trains runs, one after the other, as the study tells it: a line of JSON per order and per answer.
 
     in   {"recipe": …, "name": "alibi.seed-3", "runs": "studies/x/runs"}
     out  {"step": 120, "total": 300, "loss": 2.31}            now and then
