@@ -79,7 +79,8 @@ def train(
         with processes.together():
             for run in written:
                 if not run.folder.exists():
-                    Run.create(run.folder, run.recipe, _where(setting, processes), **task.facts)
+                    cost = {"parameters": parameters_of(model), "flops_per_step": task.flops_per_step}
+                    Run.create(run.folder, run.recipe, _where(setting, processes), **task.facts, **cost)
             for run in written:
                 locks.enter_context(run.locked())
             for run in written:
@@ -204,6 +205,8 @@ def _finish(loop: Loop, population: Population, members: list[Run], task: Task) 
     with processes.together():
         for run, scores in zip(members, all_scores, strict=True) if processes.is_writer else ():
             run.save_scores(scores)
+            if not loop.interrupted:
+                run.count_looks_at_test(task.scored_splits)
     with processes.together():
         for run, report in zip(members, audit_runs(members, task), strict=True) if processes.is_writer else ():
             write_report(run.folder, report)
@@ -211,6 +214,11 @@ def _finish(loop: Loop, population: Population, members: list[Run], task: Task) 
 
 def _where(setting: settings.Setting, processes: Processes) -> str:
     return f"{setting.device}" + (f", the first of {processes.world} processes" if processes.world > 1 else "")
+
+
+def parameters_of(model: Trainable) -> int:
+    """Of one replica."""
+    return sum(p.numel() for p in model.parameters()) // model.replicas
 
 
 def _settle_vocabulary(run: Run, task: Task) -> None:
@@ -221,12 +229,11 @@ def _settle_vocabulary(run: Run, task: Task) -> None:
 
 
 def _title(members: list[Run], model: Trainable, task: Task, setting: settings.Setting, step: int) -> list[str]:
-    parameters = sum(p.numel() for p in model.parameters()) // model.replicas
     many = f", {len(members)} replicas trained as one" if len(members) > 1 else ""
     return [
         f"{members[0].folder}{f' … {members[-1].name}' if len(members) > 1 else ''}"
         + (f": resuming at step {step}" if step else ""),
         *task.title(model),
-        f"{parameters:,} parameters{many}",
+        f"{parameters_of(model):,} parameters{many}",
         *setting.reasons,
     ]

@@ -6,6 +6,7 @@ them right.
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from headway.errors import UserError
 
 LEFT_BEHIND = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<what>partial|aside)", re.DOTALL)
 
@@ -76,6 +79,24 @@ def clean_up(folder: Path, name: str | None = None) -> None:
             shutil.rmtree(left, ignore_errors=True)
         else:
             left.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder. The system drops the lock when the process dies, however it dies."""
+    with (folder / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(f"{folder} is being written by process {file.read().strip() or '?'}") from None
+        except OSError as error:
+            raise UserError(f"{folder} cannot be locked: {error.strerror}") from None
+        with naming(folder / "lock"):
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield
 
 
 def write_json(path: Path, value: Any) -> None:

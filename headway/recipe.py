@@ -95,9 +95,9 @@ class Recipe(Spec):
             found.append("the learning rate is 0: nothing will be learnt")
         return found
 
-    def with_changes(self, overrides: Sequence[str]) -> "Recipe":
+    def with_changes(self, overrides: Sequence[str], said_on: str = "command line") -> "Recipe":
         """The same recipe with `key.path=value` applied."""
-        return from_tree(self.model_dump(mode="json"), "recipe", overrides=overrides)
+        return from_tree(self.model_dump(mode="json"), "recipe", overrides=overrides, said_on=said_on)
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -112,16 +112,18 @@ def from_tree(
     title: str,
     lines: dict[tuple[str, ...], int] | None = None,
     overrides: Sequence[str] = (),
+    said_on: str = "command line",
 ) -> Recipe:
+    """`title` and `lines` say where the tree was written, `said_on` where the overrides were: for messages."""
     # The general before the particular: `optimizer=sgd` must not wipe out an `optimizer.momentum=0` given before it.
     changed = [_apply(tree, path, value) for path, value in sorted(map(_parsed, overrides), key=lambda c: len(c[0]))]
 
     def place(path: tuple[str, ...]) -> str:
         written = f"{title}:{lines[path]}" if lines and path in lines else ""
         if any(path[: len(change)] == change for change in changed):
-            return "command line"
+            return said_on
         if any(change[: len(path)] == path for change in changed):  # something inside it was changed
-            return f"{written} or command line" if written else "command line"
+            return " or ".join(filter(None, (written, said_on)))
         return written
 
     return validated(Recipe, tree, title, place)

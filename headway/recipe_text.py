@@ -43,16 +43,18 @@ def _lines(spec: Spec, depth: int) -> list[str]:
             found.append(f"{indent}{name}:")
             found += _lines(value, depth + 1)
         else:
-            found.append(f"{indent}{name}: {_plain(spec.model_dump(mode='json')[name])}")
+            found.append(f"{indent}{name}: {plain(spec.model_dump(mode='json')[name])}")
         if depth == 0:
             found.append("")
     return found
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
     """A value as YAML reads it back: JSON, without quotes around words that need none."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_plain, value))}]"
+        return f"[{', '.join(map(plain, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{plain(key)}: {plain(inner)}' for key, inner in value.items())}}}"
     if not isinstance(value, str):
         return json.dumps(value)
     if re.fullmatch(r"[A-Za-z]\w*([ .-]\w+)*", value) and read_value(value) == value:

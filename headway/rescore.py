@@ -41,11 +41,12 @@ def score_splits_again(
         changed = task.recipe.scoring.model_copy(update={"segment": window[0], "stride": window[1]})
         task = replace(task, recipe=task.recipe.model_copy(update={"scoring": changed}))
     scores = task.score(model, named)[0]
-    if splits is None and segment is None and stride is None and which == "auto":
-        try:
+    try:
+        run.count_looks_at_test(named)
+        if splits is None and segment is None and stride is None and which == "auto":
             run.save_scores(scores)
-        except OSError as error:  # the scores themselves are good
-            print(f"the scores could not be stored in {run.folder}: {error.strerror}", file=sys.stderr)
+    except OSError as error:  # the scores themselves are good
+        print(f"the scores could not be stored in {run.folder}: {error.strerror}", file=sys.stderr)
     return scores
 
 

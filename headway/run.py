@@ -13,11 +13,9 @@ Files and folders, the run's own too, are written whole and renamed into place. 
 a second one out; who has it cleans up after those that were killed.
 """
 
-import fcntl
 import json
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,6 +29,7 @@ from headway.environment import environment
 from headway.errors import UserError, did_you_mean
 from headway.files import (
     clean_up,
+    locked,
     naming,
     remove_folder_whole,
     settle,
@@ -237,6 +236,11 @@ class Run:
     def save_scores(self, scores: list[Score]) -> None:
         write_json(self.folder / "scores.json", {s.name: s.as_json() for s in scores})  # not a number: null
 
+    def count_looks_at_test(self, splits: Sequence[str]) -> None:
+        """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores."""
+        if any(split.startswith("test") for split in splits):
+            self.note(test_scored=int(self.facts.get("test_scored", 0)) + 1)
+
     def scores(self) -> list[Score]:
         path = self.folder / "scores.json"
         stored = _read_json(path) if path.exists() else {}
@@ -249,19 +253,8 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out. The system drops the lock when the process dies, however it dies."""
-        with (self.folder / "lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise UserError(f"{self.folder} is being written by process {file.read().strip() or '?'}") from None
-            except OSError as error:
-                raise UserError(f"{self.folder} cannot be locked: {error.strerror}") from None
-            with naming(self.folder / "lock"):
-                file.truncate(0)
-                file.write(str(os.getpid()))
-                file.flush()
+        """Keep other processes out, and put right what those that were killed have left."""
+        with locked(self.folder):
             for folder, name in ((self.folder.parent, self.name), (self.folder, None), (self.home, None)):
                 clean_up(folder, name)
             yield

@@ -28,6 +28,15 @@ class ImpossibleError(UserError):
         self.problems = problems
 
 
+class InvalidError(UserError):
+    """All that is wrong with one spec, a line for each thing."""
+
+    def __init__(self, title: str, complaints: list[str]):
+        count = "one thing is wrong" if len(complaints) == 1 else f"{len(complaints)} things are wrong"
+        super().__init__(f"{title}: {count}\n" + "\n".join(f"  {c}" for c in complaints))
+        self.complaints = complaints
+
+
 def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[Path], str]) -> S:
     """`place` says where a key was given, for the message: 'recipe.yaml:12', 'command line'; '' = nowhere."""
     tree, complaints, left_out = copy.deepcopy(tree), [], set()
@@ -40,19 +49,23 @@ def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[P
             complaints += [_line(place, [tuple(key.split(".")) for key in p.keys], p.reason) for p in real]
             break
         except ValidationError as error:
+            before = copy.deepcopy(tree)
             for detail in error.errors():
-                path, value = _find(tree, detail["loc"])
-                complaint = _line(place, [path], _reason(cls, tree, path, value, detail))
+                path, value = _find(before, detail["loc"])
+                if ".".join(path) in left_out and detail["type"] == "missing":  # it is there, and was complained about
+                    continue
+                complaint = _line(place, [path], _reason(cls, before, path, value, detail))
                 if complaint not in complaints:
                     complaints.append(complaint)
                 left_out.add(".".join(path))
                 _leave_out(tree, path)
+            if tree == before:  # what is missing cannot be left out
+                break
         else:
             if not complaints:
                 return made
             break
-    count = "one thing is wrong" if len(complaints) == 1 else f"{len(complaints)} things are wrong"
-    raise UserError(f"{title}: {count}\n" + "\n".join(f"  {c}" for c in complaints))
+    raise InvalidError(title, complaints)
 
 
 def variants(cls: type[Spec], path: Sequence[str]) -> list[type[Spec]]:
@@ -67,9 +80,10 @@ def variants(cls: type[Spec], path: Sequence[str]) -> list[type[Spec]]:
 def known_keys(cls: type[Spec], prefix: str = "") -> Iterator[str]:
     """Every dotted key a recipe of this class may have, over all variants."""
     for name, field in cls.model_fields.items():
-        yield prefix + name
+        written = prefix + (field.alias or name)
+        yield written
         for inner in _specs_in(field.annotation):
-            yield from known_keys(inner, f"{prefix}{name}.")
+            yield from known_keys(inner, f"{written}.")
 
 
 def _line(place: Callable[[Path], str], paths: Sequence[Path], reason: str) -> str:
@@ -87,6 +101,8 @@ def _reason(cls: type[Spec], tree: Any, path: Path, value: Any, detail: ErrorDet
     if kind == "literal_error":
         choices = [c.strip("' ") for c in str(context["expected"]).replace(" or ", ", ").split(",")]
         return f"expected {context['expected']}, not {value!r}{_only_hint(str(value), choices)}"
+    if kind == "missing":
+        return "it is missing"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"expected keys and values, not {value!r}"
     text = detail["msg"].removeprefix("Input should be ")
@@ -100,17 +116,20 @@ def _reason(cls: type[Spec], tree: Any, path: Path, value: Any, detail: ErrorDet
 def _unknown(cls: type[Spec], tree: Any, path: Path) -> str:
     """An unknown key: a setting of another variant, a slip of the pen, or a key that belongs elsewhere."""
     keys, (*parents, name) = list(known_keys(cls)), path
-    variants = [cls]
+    variants, default = [cls], None
     for part in parents:
-        tree, field = tree[part], cls.model_fields[part]
-        variants = list(_specs_in(field.annotation))
-        kind = tree.get("kind", getattr(field.default, "kind", None))
+        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
+        if (field := cls.model_fields.get(part)) is not None:  # else a name, or a place in a list, of the user's own
+            variants, default = list(_specs_in(field.annotation)), getattr(field.default, "kind", None)
+        if not isinstance(tree, dict):
+            continue
+        kind = tree.get("kind", default)
         cls = next(
             (v for v in variants if "kind" in v.model_fields and v.model_fields["kind"].default == kind), variants[0]
         )
     if owners := [v.model_fields["kind"].default for v in variants if name in v.model_fields]:
         return f"{cls.model_fields['kind'].default} has no such setting; {', '.join(owners)} {_has(owners)}"
-    hint = did_you_mean(name, cls.model_fields)
+    hint = did_you_mean(name, [field.alias or own for own, field in cls.model_fields.items()])
     elsewhere = [k for k in keys if k.rsplit(".", 1)[-1] == name]
     if elsewhere and "did you mean" not in hint:
         hint = f"; did you mean '{elsewhere[0]}'?"
@@ -134,25 +153,31 @@ def _find(tree: Any, location: tuple[int | str, ...]) -> tuple[Path, Any]:
         if isinstance(node, dict | list) and (part in node if isinstance(node, dict) else isinstance(part, int)):
             node = node[part]  # pyright: ignore
             path.append(str(part))
+        elif part == location[-1] and isinstance(node, dict) and isinstance(part, str):
+            return (*path, part), None  # which should be there
     return tuple(path), node
 
 
 def _leave_out(tree: dict[str, Any], path: Path) -> None:
-    node: Any = tree
-    for part in path[:-1]:
-        if isinstance(node, list):  # a list is judged, and left out, as a whole
+    node = tree
+    for depth, part in enumerate(path[:-1], 1):
+        inner = node.get(part)
+        if isinstance(inner, list):  # a list is judged, and left out, as a whole
+            path = path[:depth]
             break
-        if isinstance(node[part], list):
-            path = (*path[: path.index(part)], part)
-            break
-        node = node[part]
-    if isinstance(node, dict) and path:
+        if not isinstance(inner, dict):  # left out already
+            return
+        node = inner
+    if path:
         node.pop(path[-1], None)
+
+
+_HOLDING_OTHERS = (typing.Union, typing.Annotated, list, dict)
 
 
 def _specs_in(annotation: Any) -> Iterator[type[Spec]]:
     if isinstance(annotation, type) and issubclass(annotation, Spec):
         yield annotation
-    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) in (typing.Union, typing.Annotated):
+    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) in _HOLDING_OTHERS:
         for inner in typing.get_args(annotation):
             yield from _specs_in(inner)

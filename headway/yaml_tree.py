@@ -29,6 +29,10 @@ _Loader.add_implicit_resolver(
 )
 
 
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict = _Loader.yaml_implicit_resolvers
+
+
 def read_tree(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
     """The mapping a YAML text holds, and the line of every key in it."""
     try:
@@ -51,6 +55,11 @@ def read_value(text: str) -> Any:
     except yaml.YAMLError:
         return text  # a word that only looks like broken YAML
     return None if node is None else _value(node, (), "", {})
+
+
+def write_tree(tree: dict[str, Any]) -> str:
+    """As `read_tree` reads it back: what would look like a number or a truth to it is put in quotes."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118)
 
 
 def _value(node: yaml.Node, path: Path, name: str, lines: dict[Path, int]) -> Any:

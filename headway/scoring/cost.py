@@ -5,17 +5,30 @@ addition are two operations; only matrix products count, as is usual; causal att
 what kernels are compared by. A training step costs three times a forward pass.
 """
 
+from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
+from headway.models.trunk import TrunkSpec
 
 
 def forward_flops_per_token(spec: LanguageModelSpec, vocabulary: int, segment: int) -> int:
     """For one token of a segment of this length, in one replica."""
+    return trunk_flops_per_token(spec, segment) + 2 * spec.width * vocabulary
+
+
+def forward_flops_per_row(spec: ClassifierSpec, classes: int, length: int) -> int:
+    """For one text, filled up to this length, in one replica."""
+    hidden = spec.head.hidden or spec.width
+    return length * trunk_flops_per_token(spec, length) + 2 * hidden * (spec.width + classes)
+
+
+def trunk_flops_per_token(spec: TrunkSpec, segment: int) -> int:
+    """Of the layers alone."""
     D = spec.width
     hidden = spec.feedforward.hidden_units(D)
     projections = 4 * D * D  # queries, keys, values, output
     attention = 2 * segment * D  # scores, and the weighted sum
     feedforward = (3 if spec.feedforward.kind == "swiglu" else 2) * D * hidden
-    return 2 * (spec.layers * (projections + attention + feedforward) + D * vocabulary)
+    return 2 * spec.layers * (projections + attention + feedforward)
 
 
 def training_flops_per_token(spec: LanguageModelSpec, vocabulary: int, segment: int) -> int:

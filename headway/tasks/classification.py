@@ -12,6 +12,7 @@ from headway.models.classifier import Classifier, ClassifierSpec
 from headway.recipe import Recipe
 from headway.run import Run
 from headway.scoring.accuracy import predict, spread_out
+from headway.scoring.cost import forward_flops_per_row
 from headway.scoring.score import Score
 from headway.tasks.task import Task
 from headway.training.update import Sampler
@@ -44,6 +45,15 @@ class Classification(Task):
         """On average: texts have different lengths."""
         lengths = self.data.split("train").lengths.clip(max=self.recipe.segment)
         return max(1, round(self.recipe.training.batch * lengths.mean()))
+
+    @property
+    def flops_per_step(self) -> int:
+        """Every row counts as filled up to the context, whether or not the device computes the padding."""
+        per_row = forward_flops_per_row(_spec(self.recipe), len(self.data.classes), self.recipe.segment)
+        return 3 * self.recipe.training.batch * per_row
+
+    def tokens_in(self, split: str) -> int:
+        return len(self.data.split(split)) * self.recipe.segment
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from headway.errors import UserError
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.recipe import Recipe
 from headway.run import Run
+from headway.scoring.cost import training_flops_per_token
 from headway.scoring.perplexity import surprise
 from headway.scoring.score import Score
 from headway.tasks.task import Task
@@ -44,6 +45,14 @@ class LanguageModelling(Task):
     @property
     def tokens_per_step(self) -> int:
         return self.recipe.training.batch * self.recipe.segment
+
+    @property
+    def flops_per_step(self) -> int:
+        per_token = training_flops_per_token(_spec(self.recipe), self.data.tokenizer.size, self.recipe.segment)
+        return self.tokens_per_step * per_token
+
+    def tokens_in(self, split: str) -> int:
+        return len(self.data.split(split))
 
     def check_split(self, split: str) -> None:
         if len(self.data.split(split)) < 2:

@@ -64,6 +64,15 @@ class Task(ABC):
     def tokens_per_step(self) -> int:
         """Of one replica."""
 
+    @property
+    @abstractmethod
+    def flops_per_step(self) -> int:
+        """What a step of training computes, of one replica."""
+
+    @abstractmethod
+    def tokens_in(self, split: str) -> int:
+        """What scoring this split has to read."""
+
     @abstractmethod
     def check_split(self, split: str) -> None:
         """A split that cannot be scored is refused before training, not after."""

@@ -1,0 +1,124 @@
+"""`headway study …`: parses, calls, prints. Nothing heavy is imported at the top."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Say what varies and what you ask; train all of it; get answers with their uncertainty.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[
+    str, typer.Argument(help="A study's YAML file; or the name of a study that was begun.", metavar="FILE")
+]
+StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that holds studies.", metavar="DIR")]
+Workers = Annotated[int | None, typer.Option(help="Processes of the pool; default: a core each.", min=1)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
+Name = Annotated[str | None, typer.Option(help="The study's name; default: the file's.")]
+
+
+@app.command(epilog="Example: headway study plan fusions.yaml")
+def plan(
+    file: File,
+    name: Name = None,
+    workers: Workers = None,
+    studies: StudiesFolder = Path("studies"),
+    as_json: AsJson = False,
+) -> None:
+    """Say what a study would take: runs, populations, minutes, memory. Nothing is trained."""
+    from headway.study.design import load_study
+    from headway.study.execute import processes_for
+    from headway.study.folder import StudyFolder
+    from headway.study.plan import plan as plan_study
+    from headway.study.printing import show_plan
+
+    study = load_study(file, studies)
+    fixed = StudyFolder(studies / (name or _name_of(file))).budgets
+    found = plan_study(study, processes_for(study, workers), fixed)
+    if as_json:
+        _print_json(found.as_json())
+    else:
+        show_plan(found)
+
+
+@app.command(epilog="Example: headway study run fusions.yaml --workers 2")
+def run(
+    file: File,
+    name: Name = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="here: populations in this process; pool: a process per core; ray: a cluster of this machine; "
+            "ray://HOST:PORT. Default: here with a GPU, else pool.",
+            metavar="PLACE",
+        ),
+    ] = None,
+    workers: Workers = None,
+    studies: StudiesFolder = Path("studies"),
+    as_json: AsJson = False,
+) -> None:
+    """Train every run of a study that has not ended yet. The same command goes on where it was stopped."""
+    from headway.files import write_json
+    from headway.study.design import load_study
+    from headway.study.execute import execute, place
+    from headway.study.printing import show_results, show_verdicts
+    from headway.study.results import read_results
+    from headway.study.verdicts import answer
+    from headway.study.watching import for_this_terminal
+
+    study, watcher = load_study(file, studies), for_this_terminal()
+    for warning in study.warnings():
+        watcher.say(f"warning: {warning}")
+    folder = studies / (name or _name_of(file))
+    outcome = execute(study, folder, place(on, workers, study), watcher)
+    results = read_results(folder, study)
+    verdicts = answer(study.questions, results) if results.runs else []
+    write_json(folder / "verdicts.json", [verdict.as_json() for verdict in verdicts])
+    if as_json:
+        answers = [verdict.as_json() for verdict in verdicts]
+        _print_json({**results.as_json(), "verdicts": answers, "interrupted": outcome.interrupted})
+    else:
+        show_results(results)
+        show_verdicts(verdicts)
+    again = shlex.join(["headway", *(word for word in sys.argv[1:] if word != "--json")])
+    if outcome.interrupted:
+        print(f"stopped; to go on: {again}", file=sys.stderr)
+        raise typer.Exit(130)
+    if outcome.failed:
+        many = f"{len(outcome.failed)} runs" if len(outcome.failed) > 1 else "one run"
+        print(f"{many} failed, see {folder}/failures/; to try again: {again}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: headway study results fusions")
+def results(
+    study: Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")],
+    studies: StudiesFolder = Path("studies"),
+    as_json: AsJson = False,
+) -> None:
+    """Show what a study has measured so far, and what follows from it."""
+    from headway.study.printing import show_results, show_verdicts
+    from headway.study.results import find_study, read_results
+    from headway.study.verdicts import answer
+
+    found = read_results(find_study(study, studies))
+    verdicts = answer(found.study.questions, found) if found.runs else []
+    if as_json:
+        _print_json({**found.as_json(), "verdicts": [verdict.as_json() for verdict in verdicts]})
+    else:
+        show_results(found)
+        show_verdicts(verdicts)
+
+
+def _name_of(file: str) -> str:
+    return Path(file).name.removesuffix(".yaml").removesuffix(".yml")
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,106 @@
+"""A study is a folder too.
+
+studies/NAME/
+  study.yaml       the study, whole: its base recipe is written out
+  budget.json      how many steps each arm may take, where something is to be equal; fixed when the study begins
+  runs/            ARM.seed-K/ …, ordinary run folders
+  failures/        ARM.seed-K.txt: why a run did not end, on its first line, and what is known besides
+  log.txt          what the processes that trained had to say
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headway.errors import UserError
+from headway.experiment import check_names
+from headway.files import clean_up, locked, write_json, write_whole
+from headway.resuming import flat
+from headway.study.design import Study, load_study
+from headway.yaml_tree import write_tree
+
+
+class StudyFolder:
+    def __init__(self, path: Path):
+        self.path = path
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    @property
+    def study(self) -> Study:
+        """As it was when it began."""
+        return load_study(self.path / "study.yaml")
+
+    @contextmanager
+    def taken(self, study: Study) -> Iterator[None]:
+        """Make the folder for this study, or go on with what is there; nobody else does either meanwhile."""
+        try:
+            check_names([self.path.name])
+            self.runs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the study folder {self.path}: {error.strerror}") from None
+        with locked(self.path):
+            clean_up(self.path)
+            clean_up(self.runs)
+            if any(self.runs.iterdir()):
+                self._check_same(study)
+            else:
+                write_whole(self.path / "study.yaml", written(study))
+                (self.path / "budget.json").unlink(missing_ok=True)
+            yield
+
+    def _check_same(self, study: Study) -> None:
+        ours, theirs = (_comparable(s) for s in (study, self.study))
+        if ours == theirs:
+            return
+        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        changes = ", ".join(f"{key} was {theirs.get(key)} and is {ours.get(key)}" for key in keys[:5])
+        more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+        raise UserError(
+            f"{self.path} holds runs of another study: {changes}{more}; "
+            f"give the new one a name of its own with --name {self.path.name}-2"
+        )
+
+    # --- budgets -----------------------------------------------------------------------------------------------------
+
+    @property
+    def budgets(self) -> dict[str, int] | None:
+        """Steps by arm, if they were fixed before."""
+        path = self.path / "budget.json"
+        if not path.exists():
+            return None
+        try:
+            return {str(arm): int(steps) for arm, steps in json.loads(path.read_text("utf-8")).items()}
+        except (OSError, ValueError, AttributeError, TypeError):
+            raise UserError(f"{path} cannot be read: remove it together with {self.runs}, and begin again") from None
+
+    @budgets.setter
+    def budgets(self, steps: Mapping[str, int]) -> None:
+        write_json(self.path / "budget.json", dict(steps))
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def note_failure(self, run: str, reason: str, details: str = "") -> None:
+        (self.path / "failures").mkdir(exist_ok=True)
+        write_whole(self.path / "failures" / f"{run}.txt", f"{reason}\n\n{details}".rstrip() + "\n")
+
+    def forget_failure(self, run: str) -> None:
+        (self.path / "failures" / f"{run}.txt").unlink(missing_ok=True)
+
+    def failures(self) -> dict[str, str]:
+        """Run → reason."""
+        found = (self.path / "failures").glob("*.txt")
+        return {file.stem: file.read_text("utf-8").partition("\n")[0] for file in sorted(found)}
+
+
+def written(study: Study) -> str:
+    """A study as YAML, with everything in it."""
+    return write_tree(study.model_dump(mode="json", by_alias=True))
+
+
+def _comparable(study: Study) -> dict[str, Any]:
+    return flat(study.model_dump(mode="json", by_alias=True, exclude={"title", "reported"}))

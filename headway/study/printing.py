@@ -1,0 +1,78 @@
+"""Plans and results of studies, as tables for the terminal."""
+
+import statistics
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from headway.printing import number, show_table
+from headway.study.inquiry import Verdict
+from headway.study.plan import Plan
+from headway.study.results import Results
+
+
+def show_plan(plan: Plan) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(plan.title, style="bold", markup=False)
+    rows = [
+        [name, f"{arm.parameters:,}", f"{arm.steps:,}", f"{arm.tokens:,}", f"{arm.flops:.3g}", _time(arm.seconds)]
+        for name, arm in plan.arms.items()
+    ]
+    show_table(["arm", "parameters", "steps", "tokens", "FLOPs", "a run takes"], rows)
+    shapes = f"{len(plan.populations)} shape{'s' * (len(plan.populations) > 1)}"
+    if plan.workers is None:
+        most = max(population.at_once for population in plan.populations)
+        how = f"{shapes}, as populations of up to {most} in this process; {_size(plan.memory)} of GPU memory"
+    else:
+        busy = min(plan.workers, len(plan.runs))
+        how = f"{shapes}; {busy} process{'es' * (busy > 1)} with one thread each; {_size(plan.memory)} of memory in all"
+    console.print(f"\n{len(plan.runs)} runs: {how}; about {_time(plan.seconds)}", markup=False)
+    for warning in plan.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+def show_results(results: Results) -> None:
+    """A row per arm: the mean and the span of its seeds, for what is asked, or for everything."""
+    console = Console(highlight=False, soft_wrap=True)
+    names = list(dict.fromkeys(question.on for question in results.study.questions)) or results.score_names[:4]
+    tables = {name: results.table(name) for name in names} if results.runs else {}
+    rows = []
+    for arm in results.arms:
+        seeds = len(results.of(arm))
+        cells = [_spread(list(table[arm].values())) for table in tables.values()]
+        rows.append([arm, f"{seeds} of {len(results.study.seeds)}", *cells])
+    show_table(["arm", "seeds", *tables], rows)
+    for name in tables:
+        console.print(f"{name}: mean (lowest – highest); {results.label(name)}", style="dim", markup=False)
+    for run, why in list(results.missing.items())[:10]:
+        console.print(f"{run}: {why}", style="yellow", markup=False)
+    if len(results.missing) > 10:
+        console.print(f"and {len(results.missing) - 10} more are missing", style="yellow")
+    console.print(f"kept in {results.folder}/", style="dim", markup=False)
+
+
+def show_verdicts(verdicts: Sequence[Verdict]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for verdict in verdicts:
+        console.print(Text.assemble("\n", (str(verdict.question), "bold"), f"\n{verdict.sentence}"))
+        for note in verdict.notes:
+            console.print(Text(f"· {note}", style="dim"))
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return "–"
+    mean = number(statistics.mean(values))
+    return mean if len(values) == 1 else f"{mean} ({number(min(values))} – {number(max(values))})"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,148 @@
+"""A Ray cluster: two nodes on this machine, one of which dies."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from small import small_study
+from tiny import snapshot
+
+from headway.errors import UserError
+from headway.run import open_run
+from headway.study import cluster
+from headway.study.cluster import Ray, pack, parcels, train_there, unpack
+from headway.study.execute import execute, place
+from headway.study.here import Here
+from headway.study.pool import Pool
+from headway.study.results import read_results
+from headway.study.watching import Watcher
+
+SCORE = "valid.perplexity"
+
+
+@pytest.fixture(autouse=True)
+def cache(workshop, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+
+
+# --- without a cluster -----------------------------------------------------------------------------------------------
+
+
+def test_places_on_a_cluster_have_names(workshop):
+    study = small_study(workshop.text)
+    assert place("ray", 2, study) == Ray(None, 2)
+    assert place("ray://head:10001", None, study) == Ray("ray://head:10001")
+
+
+@pytest.mark.parametrize("address", ["ray://", "ray://head", "ray://head:port", "ray://head:99999"])
+def test_what_is_no_address_is_said_at_once(address):
+    with pytest.raises(UserError, match="is no cluster's address; write ray://HOST:PORT"):
+        cluster._check_reachable(address)
+
+
+def test_nobody_at_an_address_is_one_message(workshop, tmp_path):
+    pytest.importorskip("ray", reason="the extra 'cluster' is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"ray://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(UserError, match=f"there is no cluster at {address}: Connection refused"):
+        execute(small_study(workshop.text), tmp_path / "x", Ray(address))
+    assert not list((tmp_path / "x" / "runs").iterdir())
+
+
+def test_without_ray_it_is_said_what_to_install(workshop, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install 'headway\[cluster\]'"):
+        execute(small_study(workshop.text), tmp_path / "x", Ray())
+
+
+def test_populations_are_shared_out_over_gpus_and_runs_over_cores(workshop):
+    arms = {"slow": ["training.optimizer.learning_rate=1e-4"], "fast": [], "wide": ["model.width=32"]}
+    runs = small_study(workshop.text, arms=arms, questions=[], seeds=5).runs()
+    assert [len(parcel) for parcel in parcels(runs, gpus=0)] == [1] * 15
+    assert [len(parcel) for parcel in parcels(runs, gpus=2)] == [5, 5, 3, 2]
+    assert [run.name for parcel in parcels(runs, gpus=3) for run in parcel] == [run.name for run in runs]
+
+
+def test_a_population_comes_back_as_whole_run_folders(workshop, tmp_path):
+    runs = small_study(workshop.text).runs()[:2]
+    orders = [{"name": run.name, "recipe": run.recipe.model_dump(mode="json")} for run in runs]
+    for run, found in zip(runs, train_there(orders), strict=True):
+        unpack(found["folder"], tmp_path / run.name)
+        made = open_run(run.name, tmp_path)
+        assert made.recipe == run.recipe and made.facts["status"] == "finished"
+        assert made.checkpoint("last").step == 4
+        assert [path.name for path in made.home.iterdir()] == ["step-00000004"]
+        packed = pack(tmp_path / run.name)
+        unpack(packed, tmp_path / "again")
+        assert snapshot(tmp_path / "again") == snapshot(tmp_path / run.name)
+
+
+def test_what_fails_there_is_told_with_its_reason(workshop):
+    (run, *_) = small_study(workshop.text).runs()
+    tree = run.recipe.model_dump(mode="json")
+    tree["data"]["path"] = "/nowhere/at-all.txt"
+    found = train_there([{"name": run.name, "recipe": tree}])
+    assert "/nowhere/at-all.txt" in found["failed"] and "Traceback" in found["details"]
+
+
+# --- with one --------------------------------------------------------------------------------------------------------
+
+
+class Killer(Watcher):
+    """When the first run has come back, a node dies, and whatever is under way on it."""
+
+    def __init__(self, kill):
+        super().__init__()
+        self.kill = kill
+
+    def ended(self, name: str, status: str, failed: bool) -> None:
+        super().ended(name, status, failed)
+        if self.ended_now == 1:
+            self.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_study_outlives_one_of_two_nodes(workshop, tmp_path: Path):
+    pytest.importorskip("ray", reason="the extra 'cluster' is not installed")
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        doomed = nodes.add_node(num_cpus=1)
+        nodes.wait_for_nodes()
+        study = small_study(workshop.text, seeds=4, changes=["training.duration=600 steps"])
+        said: list[str] = []
+        watcher = Killer(lambda: nodes.remove_node(doomed, allow_graceful=False))
+        watcher.say = said.append
+        outcome = execute(study, tmp_path / "ray", Ray(nodes.address), watcher)
+        assert said[0] == "ray: 2 machines, 2 cores"
+        assert (outcome.done, outcome.failed) == (8, {})
+    finally:
+        nodes.shutdown()
+    execute(study, tmp_path / "here", Pool(2))
+    assert read_results(tmp_path / "ray").table(SCORE) == read_results(tmp_path / "here").table(SCORE)
+    assert execute(study, tmp_path / "ray", Here()).done == 8
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_is_reached_from_outside_by_its_address(workshop, tmp_path: Path):
+    """ray://: as a machine that is no part of the cluster."""
+    pytest.importorskip("ray", reason="the extra 'cluster' is not installed")
+    pytest.importorskip("grpc", reason="ray's client is not installed")
+    from ray.cluster_utils import Cluster
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}
+    nodes = Cluster(initialize_head=True, head_node_args=arguments)
+    try:
+        outcome = execute(small_study(workshop.text), tmp_path / "x", Ray(f"ray://127.0.0.1:{port}"))
+        assert (outcome.done, outcome.failed) == (4, {})
+    finally:
+        nodes.shutdown()
+        os.environ.pop("RAY_ADDRESS", None)

@@ -1,0 +1,203 @@
+"""A study is strict: what it says is what is trained, and what it cannot mean is refused with the place."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small import small_study
+
+from headway import recipe as recipes
+from headway.errors import UserError
+from headway.study.design import Study, load_study
+from headway.study.factors import Factor, label
+from headway.study.folder import written
+from headway.yaml_tree import read_tree, read_value
+
+ARMS = """title: Which?
+base: demo
+arms:
+  concat: []
+  shift: [model.mixer.fusion=shift]
+seeds: 3
+questions:
+  - {kind: better, arm: shift, than: concat}
+"""
+
+
+@pytest.fixture
+def study_file(tmp_path: Path):
+    def write(text: str) -> Path:
+        path = tmp_path / "study.yaml"
+        path.write_text(text, "utf-8")
+        return path
+
+    return write
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(UserError) as error:
+        load_study(path)
+    return str(error.value)
+
+
+# --- what follows from a study ---------------------------------------------------------------------------------------
+
+
+def test_every_arm_is_trained_with_every_seed(study_file):
+    study = load_study(study_file(ARMS))
+    runs = study.runs()
+    assert [run.name for run in runs] == [f"{arm}.seed-{s}" for arm in ("concat", "shift") for s in range(3)]
+    assert [run.recipe.seed for run in runs] == [0, 1, 2] * 2
+    demo = recipes.load("demo")
+    assert runs[1].recipe == demo.with_changes(["seed=1"])
+    assert runs[5].recipe == demo.with_changes(["seed=2", "model.mixer.fusion=shift"])
+
+
+def test_factors_are_crossed_and_pairs_vary_together(study_file):
+    factors = """factors:
+  positions: {key: model.positions, values: [learned, {kind: rotary, base: 500}]}
+  size: {keys: [model.width, model.layers], values: [[64, 2], [128, 4]]}
+"""
+    study = load_study(study_file("title: x\nbase: demo\n" + factors))
+    names = ["learned.64-2", "learned.128-4", "rotary-base-500.64-2", "rotary-base-500.128-4"]
+    assert [arm.name for arm in study.arms] == names
+    assert study.arms[3].levels == {"positions": "rotary-base-500", "size": "128-4"}
+    shapes = [(r.model.positions.kind, r.model.width, r.model.layers) for r in study.recipes.values()]
+    assert shapes == [("learned", 64, 2), ("learned", 128, 4), ("rotary", 64, 2), ("rotary", 128, 4)]
+    assert study.recipes["rotary-base-500.64-2"].model.positions.base == 500  # pyright: ignore
+
+
+def test_from_python_it_is_the_same_study(study_file):
+    made = Study(
+        title="Which?",
+        base="demo",  # pyright: ignore[reportArgumentType]
+        arms={"concat": [], "shift": ["model.mixer.fusion=shift"]},
+        seeds=3,  # pyright: ignore[reportArgumentType]
+        questions=[{"kind": "better", "arm": "shift", "than": "concat"}],  # pyright: ignore[reportArgumentType]
+    )
+    assert made == load_study(study_file(ARMS))
+
+
+def test_a_base_is_looked_for_beside_the_study(study_file, workshop, monkeypatch, tmp_path):
+    (tmp_path / "mine.yaml").write_text(workshop.recipe.read_text("utf-8"), "utf-8")
+    monkeypatch.chdir("/")
+    assert load_study(study_file(ARMS.replace("demo", "mine.yaml"))).base == recipes.load(str(workshop.recipe))
+
+
+def test_budgets_change_nothing_but_the_duration(study_file):
+    study = load_study(study_file(ARMS))
+    runs = study.runs({"shift": 77})
+    assert str(runs[0].recipe.training.duration) == "300 steps"
+    assert runs[3].recipe == study.runs()[3].recipe.with_changes(["training.duration=77 steps"])
+
+
+def test_what_is_written_down_is_the_same_study(workshop):
+    study = small_study(workshop.text, seeds=[3, 5], title="1e-3", changes=["training.clip=null"])
+    tree, _ = read_tree(written(study), "study.yaml")
+    assert Study.model_validate(tree) == study
+    assert tree["title"] == "1e-3" and study.recipes["learned"].training.clip is None
+
+
+@given(st.recursive(st.one_of(st.booleans(), st.integers(), st.floats(-1e6, 1e6), st.text(max_size=9)), st.lists))
+def test_a_value_goes_into_a_change_and_comes_out_the_same(value):
+    (changes,) = Factor(key="model.x", values=[value]).levels().values()
+    assert read_value(changes[0].removeprefix("model.x=")) == value
+    assert "/" not in label(value) and label(value)
+
+
+# --- what cannot be meant --------------------------------------------------------------------------------------------
+
+
+def test_everything_wrong_is_said_at_once_with_its_line(study_file):
+    wrong = ARMS.replace("demo", "dmo").replace("seeds: 3", "seed: 3").replace("shift,", "shift, x: 1,")
+    text = refused(study_file(wrong))
+    assert "study.yaml: 3 things are wrong" in text
+    assert "study.yaml:2: base: there is no recipe 'dmo'; did you mean 'demo'?" in text
+    assert "study.yaml:6: seed: unknown key; did you mean 'seeds'?" in text
+    assert "study.yaml:8: questions.0.x: unknown key" in text
+
+
+WRONG = {
+    "arms: {a: [model.widht=3]}": "study.yaml:3: arms.a: model.widht: unknown key; did you mean 'width'?",
+    "arms: {a: [model.width=wide]}": "arms.a: model.width: expected a valid integer, not 'wide'",
+    "arms: {a: [model.width]}": "arms.a.0:",
+    "arms: {a: [], b: []}": "arms.b: it is the same recipe as 'a'",
+    "arms: {a/b: []}": "arms.a/b: 'a/b' cannot be the name of an arm",
+    "seeds: 3": "arms, factors: neither is given",
+    "arms: {a: []}\nfactors: {p: {key: model.width, values: [64]}}": "arms, factors: both are given",
+    "factors: {p: {key: model.postions, values: [learned, alibi]}}": "factors.p: model.postions: unknown key; did you",
+    "factors: {p: {key: learning_rate, values: [1]}}": "did you mean 'training.optimizer.learning_rate'?",
+    "factors: {p: {values: [1]}}": "factors.p.key, factors.p.keys: give one of them",
+    "factors: {p: {keys: [model.width, model.layers], values: [64]}}": "one entry for each of 2 keys, not 64",
+    "factors: {p: {key: model.width, values: [64, 64]}}": "two values would both be called '64'",
+    "factors: {p: {key: model.width, values: []}}": "factors.p.values:",
+    "factors: {p: {key: seed, values: [1, 2]}}": "factors.p: seeds are no factor",
+    "factors: {p: {kye: model.width, values: [64]}}": "factors.p.kye: unknown key; did you mean 'key'?",
+    "arms: {a: [], b: [seed=3]}": "arms: the seed is no part of an arm",
+    "factors: {p: {key: model.width, values: [2, 4, 6]}}\nseeds: 4000": "12,000 runs are more than a study should hold",
+    "arms: {a: []}\nchanges: [model.widht=3]": "study.yaml:4: changes: model.widht: unknown key; did you mean 'width'?",
+    "arms: {a: []}\nseeds: 0": "seeds: expected how many seeds (8 = 0..7), or a list of them, not 0",
+    "arms: {a: []}\nseeds: [1, 1]": "seeds: a seed stands there twice",
+    "arms: {a: []}\nseeds: true": "seeds: expected how many seeds",
+    "arms: {a: []}\nequal: flop": "or 'seconds', not 'flop'; did you mean 'flops'?",
+    "arms: {a: []}\nquestions: [{kind: better, arm: aa, than: a}]": "there is no arm 'aa'; did you mean 'a'?",
+    "arms: {a: []}\nquestions: [{kind: best, on: valid.perplexty}]": "did you mean 'valid.perplexity'?",
+    "arms: {a: []}\nquestions: [{kind: depends, effect: x, on_factor: y}]": "there is no factor 'x'",
+    "arms: {a: []}\nquestions: [{kind: bst}]": "there is no 'bst' here; did you mean 'best'?",
+    "arms: {a: []}\nquestions: [{kind: better, arm: a}]": "study.yaml:4: questions.0.than: it is missing",
+    "arms: {a: []}\nreported: {figures: {b: {x: 1}}, conclusion: x}": "reported.figures: there is no arm 'b'",
+    "arms: {a: [], b: [training.duration=5 steps]}\nequal: steps": "equal: equal steps decides how long arms train",
+    "arms: {a: []}\nbase: {model: {widht: 3}}": "base is given twice",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG.items())
+def test_a_mistake_is_named_where_it_stands(study_file, text, message):
+    assert message in refused(study_file(f"title: x\nbase: demo\n{text}\n"))
+
+
+def test_a_mistake_in_a_base_that_is_written_out(study_file):
+    rest = "\narms: {a: []}\n"
+    text = refused(study_file("title: x\nbase: {model: {widht: 3}}" + rest))
+    assert "study.yaml:2: base.model.widht: unknown key; did you mean 'width'?" in text
+    text = refused(study_file("title: x\nbase: {model: {width: 30, mixer: {heads: 4}}}" + rest))
+    assert "base.model.width, base.model.mixer.heads: " in text
+
+
+def test_a_study_that_is_not_there(tmp_path, study_file):
+    study_file(ARMS)
+    assert "did you mean" in refused(tmp_path / "studi.yaml")
+    with pytest.raises(UserError, match="there is no study 'x'"):
+        load_study("x", tmp_path)
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+def test_arms_that_differ_in_data_as_well_are_refused(study_file):
+    arms = "arms: {a: [], b: [data.tokenizer=word, model.positions=alibi]}"
+    message = "arms.b: it differs from 'a' in data (data.tokenizer.kind"
+    assert message in refused(study_file(f"title: x\nbase: demo\n{arms}\n"))
+    mixed = "factors: {x: {keys: [data.tokenizer, model.width], values: [[char, 64], [word, 32]]}}"
+    assert "make them two factors" in refused(study_file(f"title: x\nbase: demo\n{mixed}\n"))
+
+
+def test_arms_that_differ_in_data_alone_are_allowed_and_it_is_said(study_file):
+    for what in (
+        "arms: {a: [], b: [data.tokenizer=word]}",
+        "factors: {t: {key: data.tokenizer, values: [char, word]}, p: {key: model.positions, values: [none, alibi]}}",
+    ):
+        (warning,) = load_study(study_file(f"title: x\nbase: demo\n{what}\n")).warnings()
+        assert "do not read the same data" in warning and "data.tokenizer.kind" in warning
+
+
+def test_how_text_is_read_is_not_the_text(study_file):
+    pairs = "factors: {bptt: {keys: [data.segment, model.context], values: [[16, 64], [32, 32]]}}"
+    assert load_study(study_file(f"title: x\nbase: demo\n{pairs}\n")).warnings() == []
+
+
+def test_one_seed_with_a_question_is_allowed_with_a_warning(study_file):
+    (warning,) = load_study(study_file(ARMS.replace("seeds: 3", "seeds: 1"))).warnings()
+    assert "every verdict will be 'cannot say'" in warning
+    assert load_study(study_file(ARMS)).warnings() == []

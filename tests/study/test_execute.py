@@ -1,0 +1,303 @@
+"""Studies are carried out: whole, after every kind of death, without doing anything twice."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small import QUICK, small_study
+
+from headway import packing
+from headway.errors import UserError
+from headway.run import open_run
+from headway.study.design import Study
+from headway.study.execute import execute, place
+from headway.study.folder import StudyFolder, written
+from headway.study.here import Here
+from headway.study.pool import Pool
+from headway.study.results import ending, read_results
+from headway.study.watching import Lines, Watcher
+from headway.training.capacity import Capacity
+
+SCORE = "valid.perplexity"
+
+
+@pytest.fixture(autouse=True)
+def cache(workshop, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, int]]:
+    """Which files these are, and when they were last written."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def values(folder: Path) -> dict[str, dict[int, float]]:
+    return read_results(folder).table(SCORE)
+
+
+# --- in this process -------------------------------------------------------------------------------------------------
+
+
+def test_every_run_is_trained_once(workshop, tmp_path):
+    study, folder = small_study(workshop.text), tmp_path / "one"
+    outcome = execute(study, folder, Here())
+    assert (outcome.done, outcome.failed, outcome.interrupted) == (4, {}, False)
+    assert {path.name for path in (folder / "runs").iterdir()} == {run.name for run in study.runs()}
+    for run in study.runs():
+        made = open_run(run.name, folder / "runs")
+        assert made.recipe == run.recipe and made.facts["status"] == "finished"
+        assert made.facts["parameters"] > 0 and made.facts["flops_per_step"] > 0
+    assert all(len(row) == 2 for row in values(folder).values())
+    before = stamps(folder / "runs")
+    assert execute(study, folder, Here()).done == 4
+    assert stamps(folder / "runs") == before
+    assert StudyFolder(folder).study == study
+
+
+def test_what_is_done_is_not_done_again_and_the_rest_is(workshop, tmp_path):
+    study = small_study(workshop.text, seeds=3)
+    execute(study, tmp_path / "whole", Here())
+    shutil.copytree(tmp_path / "whole", tmp_path / "torn")
+    runs = tmp_path / "torn" / "runs"
+    shutil.rmtree(runs / "none.seed-1")  # never begun
+    (runs / "learned.seed-0" / "scores.json").unlink()  # killed before it was scored
+    for name in ("none.seed-2", "learned.seed-1"):  # killed at step 2
+        for path in (runs / name / "checkpoints").glob("step-00000004"):
+            shutil.rmtree(path)
+        facts = json.loads((runs / name / "run.json").read_text())
+        (runs / name / "run.json").write_text(json.dumps({**facts, "status": "started"}))
+        (runs / name / "scores.json").unlink()
+    before = stamps(runs / "none.seed-0")
+    assert execute(study, tmp_path / "torn", Here()).done == 6
+    assert stamps(runs / "none.seed-0") == before
+    whole = values(tmp_path / "whole")
+    for arm, row in values(tmp_path / "torn").items():
+        assert row == pytest.approx(whole[arm], rel=1e-5)
+
+
+def test_one_that_diverges_or_cannot_be_trained_does_not_stop_the_others(workshop, tmp_path):
+    arms = {"wild": ["training.optimizer.learning_rate=1e30", "training.clip=null"], "tame": []}
+    study = small_study(workshop.text, arms=arms, questions=[])
+    (tmp_path / "runs" / "tame.seed-1").mkdir(parents=True)  # in the way
+    (tmp_path / "study.yaml").write_text(written(study), "utf-8")
+    heard = Heard()
+    outcome = execute(study, tmp_path, Pool(1), heard)
+    assert list(outcome.failed) == ["tame.seed-1"] and "is not a run folder" in outcome.failed["tame.seed-1"]
+    assert outcome.done == 3
+    missing = read_results(tmp_path).missing
+    assert missing.keys() == {"wild.seed-0", "wild.seed-1", "tame.seed-1"}
+    assert missing["wild.seed-0"].startswith("diverged at step")
+    assert missing["tame.seed-1"] == outcome.failed["tame.seed-1"]
+    assert values(tmp_path)["tame"].keys() == {0}
+    # The cause is removed; the same study goes on, and the failure is forgotten.
+    (tmp_path / "runs" / "tame.seed-1").rmdir()
+    outcome = execute(study, tmp_path, Here())
+    assert (outcome.done, outcome.failed) == (4, {})
+
+
+def test_populations_are_packed_to_what_the_device_holds(workshop, tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(packing, "capacity", lambda recipes, wanted: Capacity(min(2, wanted), "two fit"))
+    plain = packing.train
+    monkeypatch.setattr(packing, "train", lambda recipes, *rest: sizes.append(len(recipes)) or plain(recipes, *rest))
+    arms = {"slow": ["training.optimizer.learning_rate=1e-4"], "fast": [], "wide": ["model.width=32"]}
+    execute(small_study(workshop.text, arms=arms, questions=[], seeds=2), tmp_path / "x", Here())
+    assert sizes == [2, 2, 2]
+
+
+def test_a_population_that_fails_is_reported_and_the_next_one_goes_on(workshop, tmp_path, monkeypatch):
+    plain = packing.train
+
+    def sometimes(recipes, *rest):
+        if recipes[0].model.positions.kind == "none":
+            raise RuntimeError("out of something\nand more")
+        return plain(recipes, *rest)
+
+    monkeypatch.setattr(packing, "train", sometimes)
+    outcome = execute(small_study(workshop.text), tmp_path / "x", Here())
+    assert outcome.failed == {f"none.seed-{s}": "RuntimeError: out of something" for s in (0, 1)}
+    assert outcome.done == 2
+    assert "Traceback" in (tmp_path / "x" / "failures" / "none.seed-0.txt").read_text()
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_that_changed_says_what_and_offers_a_name(workshop, tmp_path):
+    folder = tmp_path / "fusion"
+    execute(small_study(workshop.text), folder, Here())
+    before = stamps(folder)
+    for changed, what in (
+        ({"seeds": 3}, r"seeds was \[0, 1\] and is \[0, 1, 2\]"),
+        ({"changes": [*QUICK, "training.batch=2"]}, "changes was"),
+        ({"arms": {"none": ["model.positions=none"], "learned": [], "t5": ["model.positions=t5"]}}, "arms.t5 was None"),
+        ({"arms": {"none": ["model.positions=none"], "learned": []}, "equal": "steps"}, "equal was None and is steps"),
+    ):
+        with pytest.raises(UserError, match=f"{what}.*--name fusion-2"):
+            execute(small_study(workshop.text, **changed), folder, Here())
+    assert {k: v for k, v in stamps(folder).items() if "lock" not in k} == {
+        k: v for k, v in before.items() if "lock" not in k
+    }
+    base = small_study(workshop.text).base.with_changes(["training.batch=2"]).model_dump(mode="json")
+    with pytest.raises(UserError, match=r"base\.training\.batch was 4 and is 2"):
+        execute(small_study(workshop.text, base=base), folder, Here())
+    assert execute(small_study(workshop.text, title="In other words"), folder, Here()).done == 4
+
+
+def test_a_second_process_on_one_study_is_refused(workshop, tmp_path):
+    study, home = small_study(workshop.text), StudyFolder(tmp_path / "one")
+    with home.taken(study), pytest.raises(UserError, match=f"one is being written by process {os.getpid()}"):
+        execute(study, tmp_path / "one", Here())
+    assert execute(study, tmp_path / "one", Here()).done == 4
+
+
+def test_budgets_are_fixed_when_the_study_begins(workshop, tmp_path, monkeypatch):
+    from headway.study import execute as executing
+
+    monkeypatch.setattr(executing, "budgets", lambda study, sizes: {"none": 4, "learned": 3})
+    study = small_study(workshop.text, equal="seconds")
+    execute(study, tmp_path / "x", Here())
+    monkeypatch.setattr(executing, "budgets", lambda study, sizes: pytest.fail("measured again"))
+    shutil.rmtree(tmp_path / "x" / "runs" / "learned.seed-1")
+    assert execute(study, tmp_path / "x", Here()).done == 4
+    steps = {run.folder.name: run.steps for run in read_results(tmp_path / "x").runs}
+    assert steps == {"none.seed-0": 4, "none.seed-1": 4, "learned.seed-0": 3, "learned.seed-1": 3}
+
+
+def test_a_place_has_a_name(workshop):
+    study = small_study(workshop.text)
+    assert place("here", None, study) == Here() and place("pool", 3, study) == Pool(3)
+    assert place(None, 3, study) == Pool(3)
+    with pytest.raises(UserError, match="there is no place 'hre' to train; did you mean 'here'"):
+        place("hre", None, study)
+
+
+# --- a pool ----------------------------------------------------------------------------------------------------------
+
+
+class Heard(Watcher):
+    """Remembers what it is told; `on_step` may act on it."""
+
+    def __init__(self, on_step: Callable[[str], None] = lambda name: None) -> None:
+        super().__init__()
+        self.told: list[tuple[str, str]] = []
+        self.on_step = on_step
+
+    def progress(self, name: str, text: str) -> None:
+        super().progress(name, text)
+        if text.startswith("step"):
+            self.on_step(name)
+
+    def ended(self, name: str, status: str, failed: bool) -> None:
+        super().ended(name, status, failed)
+        self.told.append((name, status))
+
+
+def slow_study(text: Path) -> Study:
+    """The first arm would take an hour."""
+    arms = {"endless": ["training.duration=9M steps"], "short": []}
+    return small_study(text, arms=arms, questions=[], seeds=2)
+
+
+def test_a_killed_worker_takes_only_its_run_with_it(workshop, tmp_path):
+    def kill(name: str) -> None:
+        if name.startswith("endless"):
+            os.kill(int((tmp_path / "x" / "runs" / name / "lock").read_text()), signal.SIGKILL)
+
+    study, heard = slow_study(workshop.text), Heard(kill)
+    outcome = execute(study, tmp_path / "x", Pool(2), heard)
+    assert outcome.failed.keys() == {"endless.seed-0", "endless.seed-1"}
+    assert outcome.failed["endless.seed-0"].startswith("its process was killed by SIGKILL")
+    assert outcome.done == 2 and not outcome.interrupted
+    assert ("short.seed-0", "finished") in heard.told
+    environment = json.loads((tmp_path / "x" / "runs" / "short.seed-0" / "environment.json").read_text())
+    assert environment["command"][0] == "headway"
+
+
+def command(folder: Path, *words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "headway.cli", "study", "run", "study.yaml", *words],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until(true: Callable[[], bool], process: subprocess.Popen, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+LONGER = ["training.duration=300 steps", "training.checkpoint_every=20 steps", "training.evaluate_every=100 steps"]
+
+
+def test_a_study_killed_in_the_middle_goes_on_to_the_same_end(workshop, tmp_path):
+    study = small_study(workshop.text, changes=LONGER)
+    (tmp_path / "study.yaml").write_text(written(study), "utf-8")
+    runs = tmp_path / "studies" / "study" / "runs"
+    first = command(tmp_path, "--workers", "1")
+    second = runs / "none.seed-1" / "checkpoints"
+    wait_until(lambda: second.is_dir() and any(second.glob("step-*")), first)
+    worker = int((runs / "none.seed-1" / "lock").read_text())
+    first.kill()
+    first.communicate()
+    wait_for_death(worker)
+    assert ending(runs / "none.seed-0") == "finished" and not ending(runs / "none.seed-1")
+    before = stamps(runs / "none.seed-0")
+    again = command(tmp_path, "--workers", "2", "--json")
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    assert stamps(runs / "none.seed-0") == before
+    found = json.loads(out)
+    assert len(found["runs"]) == 4 and found["missing"] == {} and len(found["verdicts"]) == 1
+    assert "none.seed-0" not in err and "(4 of 4 runs)" in err
+    execute(study, tmp_path / "undisturbed", Pool(2))
+    assert values(tmp_path / "undisturbed") == values(runs.parent)
+
+
+def wait_for_death(pid: int) -> None:
+    """A worker whose study is gone goes too."""
+    for _ in range(400):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    pytest.fail("the worker lives on")
+
+
+def test_ctrl_c_stops_politely_and_says_how_to_go_on(workshop, tmp_path):
+    (tmp_path / "study.yaml").write_text(written(slow_study(workshop.text)), "utf-8")
+    run = tmp_path / "studies" / "study" / "runs" / "endless.seed-0"
+    process = command(tmp_path, "--workers", "1")
+    wait_until(lambda: (run / "checkpoints").is_dir() and any((run / "checkpoints").glob("step-*")), process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "to go on: headway study run study.yaml --workers 1" in err
+    assert json.loads((run / "run.json").read_text())["status"].startswith("interrupted at step")
+    assert "endless.seed-0: interrupted at step" in out
+    assert not (tmp_path / "studies" / "study" / "failures").exists()
+
+
+def test_progress_is_told_in_lines(capsys):
+    lines = Lines()
+    lines.begin({"a.seed-0": "a", "a.seed-1": "a", "b.seed-0": "b"}, ["a.seed-0"])
+    lines.ended("a.seed-1", "finished", failed=False)
+    lines.ended("b.seed-0", "its process was killed", failed=True)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("a.seed-1: finished  (2 of 3 runs, 0:00:0")
+    assert said[1] == "b.seed-0: its process was killed  (2 of 3 runs, 1 failed)"
