@@ -47,6 +47,7 @@ def main(seeds: int, names: list[str]) -> None:
         with tempfile.TemporaryDirectory() as home:
             runs = train(recipes, [f"seed-{seed}" for seed in range(seeds)], Path(home))
             corpus = load_task(recipes[0]).data
+            assert isinstance(corpus, Corpus)
             found = [measured(run, corpus) for run in runs]
             failed = sorted({f.audit for run in runs for f in audited(run).failures})
         line = {"arm": name, "seeds": seeds, "device": "cuda" if torch.cuda.is_available() else "cpu"}
