@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from headway.errors import UserError
+from headway.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +20,19 @@ app = typer.Typer(
     help="Attention by construction: get the query, key or weights that do what you want, or the reason why none can.",
 )
 NEGATIVE_NUMBERS = {"ignore_unknown_options": True}  # '-1,0,1' is a kernel, not an option
+
+
+class NumbersCommand(TyperCommand):
+    """A verb whose arguments may begin with a minus. What begins with two is an option still, and must be known."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = [name for parameter in self.get_params(ctx) for name in parameter.opts]
+        for word in args:
+            name = word.split("=")[0]
+            if name.startswith("--") and name != "--" and name not in known:
+                raise UserError(f"there is no option {name}{did_you_mean(name, known)}")
+        return super().parse_args(ctx, args)
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw it: a file that ends in .png, .svg or .pdf.", metavar="FILE")]
@@ -37,6 +51,7 @@ Channels = Annotated[int, typer.Option(help="Channels of the sequence.")]
 @app.command(
     epilog="Example: headway solve query '1,0; 0,1; -1,-1' --select 0 --plot query.png",
     context_settings=NEGATIVE_NUMBERS,
+    cls=NumbersCommand,
 )
 def query(
     keys: KeysText,
@@ -77,6 +92,7 @@ def query(
 @app.command(
     epilog="Example: headway solve key '2,1' '1,0; 0,1; -1,-1' --replace 2 --select 2 --norm 1",
     context_settings=NEGATIVE_NUMBERS,
+    cls=NumbersCommand,
 )
 def key(
     query: Annotated[str, typer.Argument(help="'2,1'", metavar="QUERY")],
@@ -104,7 +120,11 @@ def key(
     _show(answer.as_json(), answer.derivation, drawn, as_json)
 
 
-@app.command(epilog="Example: headway solve convolution 2,0,1 --centre 1", context_settings=NEGATIVE_NUMBERS)
+@app.command(
+    epilog="Example: headway solve convolution 2,0,1 --centre 1",
+    context_settings=NEGATIVE_NUMBERS,
+    cls=NumbersCommand,
+)
 def convolution(
     taps: Annotated[str, typer.Argument(help="The kernel: 2,0,1", metavar="TAPS")],
     centre: Centre = None,
@@ -119,7 +139,7 @@ def convolution(
     _show_construction(convolution(read_list("taps", taps), centre, channels), plot, as_json)
 
 
-@app.command(epilog="Example: headway solve shift 1", context_settings=NEGATIVE_NUMBERS)
+@app.command(epilog="Example: headway solve shift 1", context_settings=NEGATIVE_NUMBERS, cls=NumbersCommand)
 def shift(
     by: Annotated[
         int, typer.Argument(help="Places towards the end; negative: towards the beginning.", metavar="PLACES")

@@ -90,8 +90,9 @@ def draw_construction(made: "Construction", path: Path, tokens: int = 12) -> Pat
 
 def draw_matrices(matrices: dict[str, Any], path: Path) -> Path:
     figure, panels = _figure(path, len(matrices), square=True)
+    size = max(float(np.abs(np.asarray(matrix)).max()) for matrix in matrices.values())  # one scale: they compare
     for panel, (title, matrix) in zip(panels, matrices.items(), strict=True):
-        _matrix(panel, np.asarray(matrix), title)
+        _matrix(panel, np.asarray(matrix), title, size=size)
     return _saved(figure, path)
 
 
@@ -174,10 +175,12 @@ def _bars(panel: Any, wanted: np.ndarray, weights: np.ndarray, title: str) -> No
     _plain_axes(panel)
 
 
-def _matrix(panel: Any, matrix: np.ndarray, title: str, extent: tuple[float, ...] | None = None) -> None:
+def _matrix(
+    panel: Any, matrix: np.ndarray, title: str, extent: tuple[float, ...] | None = None, size: float = 0
+) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    size = float(np.abs(matrix).max()) or 1.0
+    size = size or float(np.abs(matrix).max()) or 1.0
     one_sided = matrix.min() >= 0
     colours, least = ("Blues", 0.0) if one_sided else ("RdBu", -size)
     shown = panel.imshow(matrix, cmap=colours, vmin=least, vmax=size, extent=extent)

@@ -1,6 +1,6 @@
 """Two convex problems behind all questions about queries. Each has a dual, and the dual is the certificate.
 
-`widest_margin`   the shortest u with D·u ≥ 1 in every row, or else a mixture of D's rows that is zero.
+`widest_margin`   the shortest u with D·u ≥ 1 in every row; where there is none, a mixture of D's rows is zero.
 `most_even`       among the distributions over points that have a given mean, the one of largest entropy; it is a
                   softmax of scores that are linear in the points, or a limit of such.
 """
@@ -11,38 +11,55 @@ import numpy as np
 from jaxtyping import Float64
 
 ON_THE_HULL = 1e-9
-"""Points nearer to a hull than this, in units of the points' size, count as inside: float64 could not use the gap."""
+"""A direction that sets points apart at a flatter angle than this counts as none: float64 could not use the gap."""
 
 Rows = Float64[np.ndarray, "m d"]
 Direction = Float64[np.ndarray, "d"]
 Mixture = Float64[np.ndarray, "m"]
 
 
-def widest_margin(D: Rows) -> Direction | None:
+class Apart(NamedTuple):
+    direction: Direction
+    """u, with D·u ≥ 1 in every row."""
+    widest: bool
+    """Whether it is the shortest such u. If not, it is the one that makes the least angle with all rows."""
+
+
+def widest_margin(D: Rows, sizes: Mixture) -> Apart | None:
     """The shortest u with D·u ≥ 1, whose length is one over the margin; None if there is no such u.
 
-    Lawson and Hanson's least-distance programme: with y ≥ 0 nearest to Dᵀy = 0, 1·y = 1, the residual (r, ρ) is zero
-    when a mixture of the rows vanishes, and otherwise u = r/(−ρ) is the shortest solution (their chapter 23).
+    Each row is looked at in units of its size (its length, before anything was taken off it): whether some u is at an
+    acute angle with all of them does not depend on their lengths, which may be 1e-12 and 1e12. Where they differ so
+    much that the shortest u stands across the long rows, to all digits, the u of least angle is taken.
+    """
+    if D.shape[1] == 0 or not sizes.all():
+        return None
+    rows, least = D / sizes[:, None], sizes.min() / sizes
+    for bounds in (least, np.ones(len(rows))):
+        u = _shortest(rows, bounds)
+        if u is not None and (rows @ u).min() >= ON_THE_HULL * np.linalg.norm(u):
+            return Apart(u / sizes.min(), bounds is least)
+    return None
+
+
+def _shortest(rows: Rows, bounds: Mixture) -> Direction | None:
+    """The shortest u with rows·u ≥ bounds > 0, none of them above 1.
+
+    Lawson and Hanson's least-distance programme: with y ≥ 0 nearest to rowsᵀy = 0, bounds·y = 1, the residual is zero
+    when a mixture of the rows vanishes, and otherwise u is in proportion to it (their chapter 23).
     """
     from scipy.optimize import nnls
 
-    if D.shape[1] == 0:
-        return None
-    size = float(np.abs(D).max(initial=0.0))
-    if size < ON_THE_HULL:
-        return None
-    rows = D / size
-    system = np.vstack([rows.T, np.ones(len(rows))])
+    system = np.vstack([rows.T, bounds])
+    system /= np.linalg.norm(system, axis=0)
     mixture, _ = nnls(system, np.append(np.zeros(rows.shape[1]), 1.0), maxiter=50 * len(rows))
     touching = mixture > 0
     if not touching.any():
         return None
     # The rows that hold u in place are met with equality: solved once more, to the last digits.
-    u = np.linalg.lstsq(rows[touching], np.ones(int(touching.sum())), rcond=1e-13)[0]
-    least = float((rows @ u).min())
-    if least <= 0 or least * size < np.linalg.norm(u) * ON_THE_HULL:  # the margin, for points of size one
-        return None
-    return u / (least * size)
+    u = np.linalg.lstsq(rows[touching], bounds[touching], rcond=1e-13)[0]
+    reached = float((rows @ u / bounds).min())
+    return u / reached if reached > 0 else None
 
 
 class Even(NamedTuple):

@@ -37,7 +37,7 @@ def average(indices: Sequence[int] | None, n: int) -> Weights:
 def checked_keys(given: ArrayLike) -> Keys:
     keys = _numbers("keys", given)
     if keys.ndim != 2 or 0 in keys.shape:
-        raise UserError(f"keys are a table with one key per row, n × d; this has the shape {_shape(keys)}")
+        raise UserError(f"keys are a table with one key per row, n × d; this is {_shape(keys)}")
     bad = np.argwhere(~np.isfinite(keys))
     if len(bad):
         row, column = bad[0]
@@ -48,24 +48,22 @@ def checked_keys(given: ArrayLike) -> Keys:
 def checked_query(given: ArrayLike, width: int) -> Vector:
     query = _numbers("the query", given)
     if query.shape != (width,):
-        raise UserError(f"the query has the shape {_shape(query)}; keys of {width} numbers need a query of {width}")
+        raise UserError(f"the query is {_shape(query)}; keys of {width} numbers need a query of {width}")
     if not np.isfinite(query).all():
         raise UserError(f"the query has {query[~np.isfinite(query)][0]} in it; it must be of finite numbers")
     return query
 
 
-def checked_distribution(given: ArrayLike, n: int) -> Weights:
-    wanted = _numbers("the wanted weights", given)
+def checked_distribution(given: ArrayLike, n: int, name: str = "the wanted weights") -> Weights:
+    wanted = _numbers(name, given)
     if wanted.shape != (n,):
-        raise UserError(f"there are {n} keys, but the wanted weights have the shape {_shape(wanted)}; one per key")
+        raise UserError(f"there are {n} keys, but {name} are {_shape(wanted)}; one weight per key")
     if not (np.isfinite(wanted) & (wanted >= 0)).all():
         j = int(np.argmin(np.isfinite(wanted) & (wanted >= 0)))
-        raise UserError(f"the wanted weight of key {j} is {wanted[j]:g}; weights are between 0 and 1")
+        raise UserError(f"{name} have {wanted[j]:g} for key {j}; weights are between 0 and 1")
     total = float(wanted.sum())
     if abs(total - 1) > 1e-9:
-        raise UserError(
-            f"the wanted weights sum to {total:.9g}, not to 1; divided by their sum they would be a distribution"
-        )
+        raise UserError(f"{name} sum to {total:.9g}, not to 1; divided by their sum they would be a distribution")
     return wanted / total
 
 
@@ -96,4 +94,6 @@ def _numbers(what: str, given: ArrayLike) -> np.ndarray:
 
 
 def _shape(array: np.ndarray) -> str:
-    return " × ".join(map(str, array.shape)) or "of a single number"
+    if array.ndim == 1:
+        return f"{len(array)} number{'' if len(array) == 1 else 's'}"
+    return "a table of " + " × ".join(map(str, array.shape)) if array.ndim else "a single number"

@@ -26,7 +26,7 @@ from headway.nn.heads import Fusion
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
 from headway.nn.scene import Scene
-from headway.solve.given import checked_distribution, checked_keys
+from headway.solve.given import checked_distribution
 from headway.solve.words import number
 
 Stacking = Literal["rows", "columns"]
@@ -35,18 +35,20 @@ Tokens = Float[Tensor, "T D"]
 
 def stacked(weights: ArrayLike, width: int, stacking: Stacking) -> Float[Tensor, "TD TD"]:
     """M for Y = AX with `width` channels: A ⊗ I where tokens are stacked (rows), I ⊗ A where channels are (columns)."""
-    A = checked_keys(weights)
-    if A.shape[0] != A.shape[1]:
-        raise UserError(f"attention weights are square, one row per query; these are {A.shape[0]} × {A.shape[1]}")
+    A = np.asarray(weights, dtype=np.float64)
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.size:
+        raise UserError(f"attention weights are square, one row per query; these are {' × '.join(map(str, A.shape))}")
     if width < 1:
         raise UserError(f"width = {width}; it must be 1 or more")
-    A = torch.from_numpy(np.stack([checked_distribution(row, len(A)) for row in A]))
+    A = torch.from_numpy(
+        np.stack([checked_distribution(row, len(A), f"the weights of query {i}") for i, row in enumerate(A)])
+    )
     return _kron(A[None], torch.eye(width, dtype=A.dtype)[None], stacking)
 
 
 def stacked_derivation(weights: ArrayLike, width: int) -> list[str]:
     """What `stacked` gives, in words, and checked on a random X."""
-    A = torch.as_tensor(checked_keys(weights))
+    A = torch.as_tensor(weights, dtype=torch.float64)
     T, size = len(A), len(A) * width
     x = torch.randn(T, width, generator=noise.generator(0, "solve"), dtype=torch.float64)
     misfits = [(stacked(A, width, way) @ _vec(x, way) - _vec(A @ x, way)).abs().max() for way in ("rows", "columns")]

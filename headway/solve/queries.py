@@ -38,6 +38,10 @@ from headway.solve.given import (
 )
 
 Verdict = Literal["reached", "impossible", "undecided"]
+Method = Literal["proportions", "margin", "angle", "nearest"]
+
+CONVINCING = 700.0
+"""A certificate counts if it holds for all queries that hold the nearest keys this far apart; exp(-745) is zero."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,10 @@ class QueryAnswer:
     """softmax(scale · q Kᵀ)."""
     error: float
     """Total variation between the weights and the wanted ones: the share of attention that is in the wrong place."""
-    method: Literal["proportions", "margin", "nearest"]
+    method: Method
     margin: float | None
     """How far apart the wanted keys and the others can be held by a direction of length one that is constant on the
-    wanted ones; None if all keys are wanted, 0 if there is no such direction."""
+    wanted ones (by the method "angle": at least); None if all keys are wanted, 0 if there is no such direction."""
     rounding: float
     """How far a plain float64 evaluation of softmax(scale · q Kᵀ) may be from `weights`."""
     certificate: Certificate | None
@@ -105,7 +109,7 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
     ε, scale = checked_within(within), checked_positive("scale", scale)
     # Softmax sees differences of scores only, so keys may be moved: from here on a wanted one is 0, their size is 1.
     with np.errstate(over="ignore", invalid="ignore"):
-        X = K - K[w.argmax()]
+        X = _moved(K, K[w.argmax()])
         size = float(np.abs(X).max()) or 1.0
         X, unit = X / size, size * scale  # a query of length one for X is of length 1/unit for K
     if not 0 < unit < np.inf:
@@ -149,9 +153,14 @@ def find_queries(
     return [find_query(K, row, within, scale) for row in rows]
 
 
-def _by_proportions_and_margin(
-    X: Keys, w: Weights, ε: float
-) -> tuple[Vector | None, Literal["proportions", "margin"], float | None]:
+def _moved(K: Keys, origin: Vector) -> Keys:
+    """The keys around one of them. What differs from it by rounding only does not differ."""
+    X = K - origin
+    X[np.abs(X).max(1) <= 4 * 2.0**-52 * np.maximum(np.abs(K).max(1), np.abs(origin).max())] = 0
+    return X
+
+
+def _by_proportions_and_margin(X: Keys, w: Weights, ε: float) -> tuple[Vector | None, Method, float | None]:
     """Steps 1 to 3, in keys of size one around a wanted key; no query if one of them has no solution."""
     on = w > 0
     q0, along, misfit = _proportions(X[on], np.log(w[on] / w.max()))
@@ -159,21 +168,26 @@ def _by_proportions_and_margin(
     if on.all():
         return (q0 if solved else None), "proportions", None
     free = _complement(along)
-    u = widest_margin(-X[~on] @ free)
-    if u is None:  # no limit of queries does it, but with luck the others get less than ε of themselves
+    apart = widest_margin(-X[~on] @ free, np.linalg.norm(X[~on], axis=1))
+    if apart is None:  # no limit of queries does it, but with luck the others get less than ε of themselves
         return (q0 if solved else None), "proportions", 0.0
-    margin = float(1 / np.linalg.norm(u))
+    method, margin = "margin" if apart.widest else "angle", float(1 / np.linalg.norm(apart.direction))
     if not solved:
-        return None, "margin", margin
-    u = free @ u
-    return q0 + _smallest_scale(X[~on] @ q0 + np.log(w.max()), X[~on] @ u, ε) * u, "margin", margin
+        return None, method, margin
+    u = free @ apart.direction
+    return q0 + _smallest_scale(X[~on] @ q0 + np.log(w.max()), X[~on] @ u, ε) * u, method, margin
 
 
 def _proportions(X: Keys, ratios: Weights) -> tuple[Vector, Float64[np.ndarray, "r d"], float]:
-    """The shortest q with X q = ratios, the directions the rows of X span, and the largest misfit."""
-    U, s, Vt = np.linalg.svd(X, full_matrices=False)
+    """The shortest q with X q = ratios, the directions the rows of X span, and the largest misfit.
+
+    Each equation is divided by the length of its row, so that short rows count beside long ones.
+    """
+    sizes = np.linalg.norm(X, axis=1)
+    sizes[sizes == 0] = 1.0
+    U, s, Vt = np.linalg.svd(X / sizes[:, None], full_matrices=False)
     rank = int((s > 1e-11).sum())
-    q = Vt[:rank].T @ ((U[:, :rank].T @ ratios) / s[:rank])
+    q = Vt[:rank].T @ ((U[:, :rank].T @ (ratios / sizes)) / s[:rank])
     return q, Vt[:rank], float(np.abs(X @ q - ratios).max())
 
 
@@ -208,7 +222,7 @@ def _shortest_as_good(X: Keys, w: Weights, path: list[Vector], ε: float) -> Vec
 
 
 def _certificate(X: Keys, w: Weights, mixture: Weights, ε: float, unit: float, size: float) -> Certificate | None:
-    """What the most even mixture proves; None if it proves nothing."""
+    """What the most even mixture proves; None if it proves nothing, or only for queries too short to matter."""
     distance = float(np.linalg.norm((mixture - w) @ X))
     if distance > 1e-9 or _slack(w, mixture, 0.0) <= 0:
         return None
@@ -217,8 +231,11 @@ def _certificate(X: Keys, w: Weights, mixture: Weights, ε: float, unit: float, 
         middle = (floor + high) / 2
         floor, high = (middle, high) if _slack(w, mixture, middle) > 0 else (floor, middle)
     spare = _slack(w, mixture, min(ε, floor / 2))
-    norm = spare / distance / unit if distance > 0 else np.inf
-    return Certificate(mixture, entropy(mixture) - entropy(w), floor, distance * size, float(norm))
+    norm = spare / distance if distance > 0 else np.inf
+    lengths = np.linalg.norm(X, axis=1)
+    if norm * lengths[lengths > 0].min(initial=1.0) < CONVINCING:
+        return None
+    return Certificate(mixture, entropy(mixture) - entropy(w), floor, distance * size, float(norm / unit))
 
 
 def _slack(w: Weights, mixture: Weights, τ: float) -> float:

@@ -27,7 +27,7 @@ def read_indices(what: str, text: str) -> list[int]:
     """`0,2`"""
     values = read_list(what, text)
     for value in values:
-        if value != int(value):
+        if not value.is_integer():
             raise UserError(f"{what}: {value:g} is not the number of a key; keys are counted from 0")
     return [int(value) for value in values]
 
@@ -41,19 +41,20 @@ def _read_file(what: str, path: Path) -> np.ndarray:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
         raise UserError(f"{what}: there is no file {path}; numbers can also be typed, as '1,0; 0,1'") from None
-    except (ValueError, TypeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{what}: {path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
         raise UserError(f"{what}: {path} does not hold a table of numbers: {error}") from error
-    return _rows(what, [line for line in lines if line.strip()])
+    return _rows(f"{what} in {path}", [line for line in lines if line.strip()])
 
 
 def _rows(what: str, rows: list[str]) -> np.ndarray:
-    table = [read_list(what, row) for row in rows]
-    lengths = {len(row) for row in table}
-    if len(lengths) != 1:
-        shown = ", ".join(map(str, sorted(lengths))) or "none"
-        raise UserError(
-            f"{what}: every row must have as many numbers; these have {shown}. Written as '1,0; 0,1', or a file"
-        )
+    table = [read_list(f"{what}, row {i}", row) for i, row in enumerate(rows)]
+    if not table:
+        raise UserError(f"{what}: no numbers; they are written as '1,0; 0,1', or as a file ({', '.join(SUFFIXES)})")
+    for i, row in enumerate(table):
+        if len(row) != len(table[0]):
+            raise UserError(f"{what}: row {i} has {len(row)} numbers, but row 0 has {len(table[0])}")
     return np.array(table)
 
 
@@ -61,6 +62,4 @@ def _number(what: str, word: str) -> float:
     try:
         return float(word)
     except ValueError:
-        raise UserError(
-            f"{what}: '{word}' is not a number. Written as '1,0; 0,1', or a file ({', '.join(SUFFIXES)})"
-        ) from None
+        raise UserError(f"{what}: '{word}' is not a number, nor the name of a table ({', '.join(SUFFIXES)})") from None

@@ -16,6 +16,9 @@ from headway.solve.construction import Construction, RelativeBias, Stretch, atte
 from headway.solve.given import checked_positive
 from headway.solve.words import number
 
+LARGEST_SCALE = 1e30
+"""Of queries, for max pooling: its square, and that times an input, are still finite."""
+
 
 def convolution(taps: Sequence[float], centre: int | None = None, channels: int = 1) -> Construction:
     """y_i = Σ_k taps[k] · x_{i + k − centre} with zeros beyond the ends, as torch's conv1d: the kernel is not flipped.
@@ -28,6 +31,8 @@ def convolution(taps: Sequence[float], centre: int | None = None, channels: int 
         raise UserError(
             f"the kernel has {next(t for t in kernel if not math.isfinite(t))} in it; taps are finite numbers"
         )
+    if math.isinf(sum(map(abs, kernel))):
+        raise UserError("the taps are too large for float64: W_V is their sum, and that is infinite")
     if not any(kernel):
         raise UserError("the kernel is empty or all zeros; it needs one tap that is not 0")
     first = -_centre("kernel", "taps", len(kernel), centre)
@@ -69,6 +74,11 @@ def max_pool(window: int, centre: int | None = None, channels: int = 1, within: 
     """The largest of the window around each position, channel by channel, at most `within` too small for any input."""
     first, within = _window(window, centre), checked_positive("within", within)
     scale = max_pool_bound(window, 1.0) / within or 1.0
+    if scale > LARGEST_SCALE:
+        raise UserError(
+            f"within = {within:g} needs queries of {scale:.3g}: scores in float64 are as good as infinite from "
+            f"{LARGEST_SCALE:g} on"
+        )
     identity = torch.eye(_count("channels", channels))
     return Construction(
         what=f"Maximum over windows of {window}",
@@ -112,11 +122,11 @@ def max_pool_bound(window: int, scale: float) -> float:
 
 def max_pool_as_reported(window: int, centre: int | None = None, scale: float = 100.0) -> Construction:
     """W_Q = W_K = C, W_V = 1, with one channel: right where x_i is positive, and the minimum where it is negative."""
-    first = _window(window, centre)
+    first, one = _window(window, centre), torch.ones(1, 1, dtype=torch.float64)
     return Construction(
         what=f"Maximum over windows of {window}, as reported",
         channels=1,
-        layer=attention_layer(1, 1, queries=scale * torch.eye(1), keys=scale * torch.eye(1), values=torch.eye(1)),
+        layer=attention_layer(1, 1, queries=one * scale, keys=one * scale, values=one),
         positions=RelativeBias(torch.zeros(1, window, dtype=torch.float64), first),
         zeros=(0, 0),
         weights={"W_Q": number(scale), "W_K": number(scale), "W_V": "1"},
@@ -149,10 +159,10 @@ def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> 
     sums = heads.sum(1)
     signed = [sign * total for sign, total in zip(signs, sums.tolist(), strict=True)]
     width = _count("channels", channels) * len(signs)  # each head carries all channels
-    values, output = torch.zeros(width, width), torch.zeros(width, width)
+    values, output = torch.zeros(2, width, width, dtype=torch.float64)
     for h, total in enumerate(signed):
         part = slice(h * channels, (h + 1) * channels)
-        values[part, :channels] = total * torch.eye(channels)
+        values[part, :channels] = total * torch.eye(channels, dtype=torch.float64)
         output[:channels, part] = torch.eye(channels)
 
     def direct(x: Stretch) -> Stretch:
@@ -176,10 +186,13 @@ def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> 
             "round; each head carries all channels, so the layer is twice as wide."
         )
     before, after = max(0, -first), max(0, last)
-    reasons.append(
-        f"{before} zero vector{'' if before == 1 else 's'} before the sequence and {after} after it: without "
-        "them a window that sticks out would be divided by the sum of the taps that are left."
-    )
+    if before or after:
+        alone = "a position at the end would have nothing to look at"
+        shared = "a window that sticks out would be divided by the sum of the taps that are left"
+        reasons.append(
+            f"{before} zero vector{'' if before == 1 else 's'} before the sequence and {after} after it: without "
+            f"them {alone if len(kernel) == 1 else shared}."
+        )
     return Construction(
         what=what,
         channels=channels,

@@ -139,10 +139,9 @@ def fixed_layer(
 @torch.no_grad()
 def random_layer(width: int, heads: int, seed: int = 0, blind: bool = False) -> Attention:
     """A layer with random weights, in float64; `blind`: with W_Q = 0, so that it does not look at its input."""
-    spec = AttentionSpec(heads=heads, backend="plain")
-    if width < 1 or heads < 1 or spec.problems_with(width):
+    if width < 1 or heads < 1 or width % heads:
         raise UserError(f"a width of {width} cannot be divided among {heads} heads")
-    layer = spec.build(1, width, 1.0, Needs()).double()
+    layer = AttentionSpec(heads=heads, backend="plain").build(1, width, 1.0, Needs()).double()
     for name, p in layer.named_parameters():
         p.normal_(0, 1 / width**0.5, generator=noise.generator(seed, "solve", name))
         if blind and name.startswith("project.together"):

@@ -41,7 +41,7 @@ def query_derivation(a: "QueryAnswer") -> list[str]:
     scores = "q·k_j" if a.scale == 1 else f"{number(a.scale)}·q·k_j"
     lines = [f"Wanted: weights {vector(a.wanted)} from softmax({scores}), to within {number(a.within)}."]
     if a.verdict == "reached":
-        lines += {"proportions": _proportions, "margin": _margin, "nearest": _nearest}[a.method](a)
+        lines += {"proportions": _proportions, "margin": _margin, "angle": _angle, "nearest": _nearest}[a.method](a)
         lines.append(f"q = {vector(a.query)}, of norm {number(a.norm)}, gives {vector(a.weights)}.")
         lines.append(f"Of all attention, {number(a.error)} is in the wrong place (total variation).")
         if a.rounding > a.within:
@@ -92,6 +92,15 @@ def _margin(a: "QueryAnswer") -> list[str]:
     return lines
 
 
+def _angle(a: "QueryAnswer") -> list[str]:
+    wanted = np.flatnonzero(a.wanted)
+    return [
+        f"Some direction of length 1 scores {names(wanted)} above all others, by {number(a.margin or 0.0)} or more.",
+        "The others are at such different distances that it was chosen for its angle to them, not for the widest "
+        "margin: a shorter query may do.",
+    ]
+
+
 def _nearest(a: "QueryAnswer") -> list[str]:
     return [
         "These weights cannot be had exactly, or only by a query of enormous length;",
@@ -131,26 +140,29 @@ def _impossible(a: "QueryAnswer") -> list[str]:
         f"So KL(w ‖ p) ≥ {number(c.gap)} for every query, and at least {number(c.floor)} of the attention is in "
         "the wrong place."
     )
-    if math.isfinite(c.up_to_norm) and c.up_to_norm * _size(a) < 1e12:
+    if math.isfinite(c.up_to_norm) and c.up_to_norm * _nearest_key(a) < 1e12:
         lines.append(
             f"(The two means differ by {number(c.distance)}: this is proved for norms up to {number(c.up_to_norm)}.)"
         )
-    lines.append(
-        f"The best query found, {vector(a.query)}, gives {vector(a.weights)}: {number(a.error)} in the wrong place."
-    )
+    best = "The best query" if len(wanted) == 1 else "The query of least KL(w ‖ p)"
+    lines.append(f"{best} found, {vector(a.query)}, gives {vector(a.weights)}: {number(a.error)} in the wrong place.")
     return lines
 
 
 def _undecided(a: "QueryAnswer") -> list[str]:
-    floor = a.certificate.floor if a.certificate else 0.0
-    return [
-        f"Not reached, and not refuted: the best query found, {vector(a.query)}, has {number(a.error)} in the wrong "
-        f"place; that less than {number(floor)} is impossible is proved."
-    ]
+    found = (
+        f"Not reached, and not refuted: the best query found, {vector(a.query)}, has {number(a.error)} in the "
+        "wrong place"
+    )
+    if a.certificate is None:
+        return [f"{found}; the keys' distances differ so much that float64 holds neither a better query nor a proof."]
+    return [f"{found}; that less than {number(a.certificate.floor)} is impossible is proved."]
 
 
-def _size(a: "QueryAnswer") -> float:
-    return a.scale * float(np.abs(a.keys - a.keys[0]).max())
+def _nearest_key(a: "QueryAnswer") -> float:
+    """By how much the likeliest wanted key and the one next to it differ in score, for a query of length one."""
+    away = np.linalg.norm(a.keys - a.keys[a.wanted.argmax()], axis=1)
+    return a.scale * float(away[away > 0].min(initial=np.inf))
 
 
 def key_derivation(a: "KeyAnswer") -> list[str]:

@@ -139,7 +139,7 @@ def test_as_json(norm, wanted):
         ({"norm": -1}, "norm = -1; it must be above 0"),
         ({"norm": math.inf}, "norm = inf; it must be above 0"),
         ({"replace": 3}, "there is no key 3; the 3 keys are numbered 0 to 2"),
-        ({"query": [1.0]}, "the query has the shape 1; keys of 2 numbers need a query of 2"),
+        ({"query": [1.0]}, "the query is 1 number; keys of 2 numbers need a query of 2"),
         ({"query": [1.0, math.nan]}, "the query has nan in it"),
         ({"keys": [[math.nan, 0]]}, "key 0 has nan at place 0"),
         ({"within": 0}, "within = 0"),

@@ -146,8 +146,10 @@ def test_parameters_are_counted():
     ("make", "message"),
     [
         (lambda: stacked([[0.5, 0.5]], 2, "rows"), "attention weights are square, one row per query; these are 1 × 2"),
-        (lambda: stacked([[0.5, 0.4], [0, 1]], 2, "rows"), "sum to 0.9, not to 1"),
+        (lambda: stacked([[0.5, 0.4], [0, 1]], 2, "rows"), "the weights of query 0 sum to 0.9, not to 1"),
         (lambda: stacked([[0.5, 0.5], [0, 1]], 0, "rows"), "width = 0; it must be 1 or more"),
+        (lambda: stacked([[0.5, 0.5], [0, float("nan")]], 2, "rows"), "the weights of query 1 have nan for key 1"),
+        (lambda: random_layer(4, 0), "a width of 4 cannot be divided among 0 heads"),
         (lambda: random_layer(5, 2), "a width of 5 cannot be divided among 2 heads"),
         (lambda: fixed_layer(random_layer(4, 2), 0), "tokens = 0; it must be 1 or more"),
         (

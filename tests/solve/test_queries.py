@@ -221,6 +221,48 @@ def test_as_json(wanted):
     assert (found["certificate"] is None) == (found["verdict"] == "reached")
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [[0], [1e-10], [1]],
+        [[0, 0], [1, 0], [0, 1], [1e12, 1e12]],
+        [[0, 0], [1e-12, 0], [0, 1e-12], [1, 1]],
+        [[0, 0], [1e-12, 0], [0, 1e12], [1, 1e-6]],
+    ],
+)
+def test_keys_at_very_different_distances_are_set_apart(attention, keys):
+    answer = find_query(keys, select(0, len(keys)))
+    assert answer.verdict == "reached"
+    assert 1 - attention(answer.query, keys)[0] <= 1e-6 * (1 + 1e-9)
+    assert "none by more" not in " ".join(answer.derivation) or answer.method == "margin"
+
+
+def test_proportions_of_keys_at_very_different_distances(attention):
+    keys, wanted = [[0, 0], [1, 0], [0, 1e14]], [0.5, 0.3, 0.2]
+    answer = find_query(keys, wanted)
+    assert (answer.verdict, answer.method) == ("reached", "proportions")
+    np.testing.assert_allclose(attention(answer.query, keys), wanted, atol=1e-12)
+
+
+@given(st.integers(0, 10**6))
+def test_nothing_that_can_be_set_apart_is_refuted(seed):
+    """Keys on one side of a plane through the wanted one, at distances from 1e-12 to 1e12."""
+    rng = np.random.default_rng(seed)
+    n, d = rng.integers(2, 10), rng.integers(1, 6)
+    keys, side = rng.normal(size=(n, d)), rng.normal(size=d)
+    keys *= np.sign(keys @ side)[:, None] * 10.0 ** rng.integers(-12, 13, size=(n, 1))
+    keys[0] = 0
+    answer = find_query(keys, select(0, int(n)))
+    assert answer.verdict != "impossible"
+    assert answer.derivation
+
+
+def test_keys_that_differ_by_rounding_only_are_equal():
+    answer = find_query([[0.1 + 0.2], [0.3], [1.0]], [1, 0, 0])
+    assert answer.verdict == "impossible" and answer.certificate
+    assert answer.certificate.floor == pytest.approx(0.5)
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
@@ -229,14 +271,14 @@ def test_as_json(wanted):
     [
         ([[1, math.nan], [0, 1]], [1, 0], {}, "key 0 has nan at place 1; keys must be finite numbers"),
         ([[1, 0], [math.inf, 1]], [1, 0], {}, "key 1 has inf at place 0; keys must be finite numbers"),
-        ([1, 2, 3], [1, 0, 0], {}, "one key per row, n × d; this has the shape 3"),
+        ([1, 2, 3], [1, 0, 0], {}, "one key per row, n × d; this is 3 numbers"),
         ([[1, 2], [3]], [1, 0], {}, "keys must be numbers, with as many in every row"),
         ([["a", "b"]], [1], {}, "keys must be numbers"),
-        (np.zeros((0, 2)), [], {}, "one key per row, n × d; this has the shape 0 × 2"),
+        (np.zeros((0, 2)), [], {}, "one key per row, n × d; this is a table of 0 × 2"),
         (TRIANGLE, [0.5, 0.4, 0], {}, "the wanted weights sum to 0.9, not to 1"),
-        (TRIANGLE, [0.5, 0.5], {}, "there are 3 keys, but the wanted weights have the shape 2"),
-        (TRIANGLE, [1.5, -0.5, 0], {}, "the wanted weight of key 1 is -0.5; weights are between 0 and 1"),
-        (TRIANGLE, [math.nan, 1, 0], {}, "the wanted weight of key 0 is nan"),
+        (TRIANGLE, [0.5, 0.5], {}, "there are 3 keys, but the wanted weights are 2 numbers"),
+        (TRIANGLE, [1.5, -0.5, 0], {}, "the wanted weights have -0.5 for key 1; weights are between 0 and 1"),
+        (TRIANGLE, [math.nan, 1, 0], {}, "the wanted weights have nan for key 0"),
         (TRIANGLE, [1, 0, 0], {"within": 0}, "within = 0: the allowed distance from the wanted weights is above 0"),
         (TRIANGLE, [1, 0, 0], {"within": -1e-6}, "within = -1e-06"),
         (TRIANGLE, [1, 0, 0], {"within": math.nan}, "within = nan"),

@@ -149,6 +149,18 @@ def test_as_json(made):
     assert "Checked on 20 random inputs" in found["derivation"][-1]
 
 
+def test_taps_that_float32_could_not_hold():
+    assert convolution([0.1, 0.2, -0.4]).worst_error() < 1e-14
+    assert convolution([1e60, 1e60, 1e60])(torch.ones(1, 1, dtype=torch.float64)).item() == pytest.approx(1e60)
+
+
+def test_a_layer_that_gives_nan_is_not_right():
+    made = convolution([1, 2, 1])
+    with torch.no_grad():
+        made.layer.output.weight.fill_(math.nan)
+    assert math.isnan(made.worst_error())
+
+
 def test_float32_comes_back_as_float32():
     assert mean_pool(3)(torch.randn(4, 1)).dtype == torch.float32
 
@@ -162,6 +174,9 @@ def test_float32_comes_back_as_float32():
         (lambda: convolution([]), "empty"),
         (lambda: convolution([1, math.nan, 1]), "the kernel has nan in it"),
         (lambda: convolution([1], channels=0), "channels = 0; it must be 1 or more"),
+        (lambda: convolution([1e308] * 3), "the taps are too large for float64"),
+        (lambda: shift(5000), "Shift by 5000 needs 5,000 zero vectors beyond the ends"),
+        (lambda: max_pool(3, within=1e-40), "within = 1e-40 needs queries of"),
         (lambda: mean_pool(4), "a window of 4 slots has no middle one"),
         (lambda: mean_pool(0), "a window of 0; it must be 1 or more"),
         (lambda: max_pool(3, within=0), "within = 0; it must be above 0"),

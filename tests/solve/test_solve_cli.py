@@ -133,8 +133,12 @@ def test_keys_from_a_file(solve, tmp_path, name, text):
         (["query", TRIANGLE, "--select", "0", "--plot", "x.bmp"], "the picture's name must end in .png, .svg or .pdf"),
         (["query", TRIANGLE, "--select", "0", "--plot", "no/x.png"], "there is no folder no"),
         (["query", "1,nan; 0,1", "--select", "0"], "key 0 has nan at place 1"),
-        (["query", "1,0; 0", "--select", "0"], "keys: every row must have as many numbers; these have 1, 2"),
-        (["query", "1,x", "--select", "0"], "keys: 'x' is not a number"),
+        (["query", "1,0; 0", "--select", "0"], "keys: row 1 has 1 numbers, but row 0 has 2"),
+        (["query", "1,x", "--select", "0"], "keys, row 0: 'x' is not a number"),
+        (["query", TRIANGLE, "--average", "nan"], "nan is not the number of a key"),
+        (["query", TRIANGLE, "--averag", "0"], "there is no option --averag; did you mean '--average'?"),
+        (["convolution", "-1,0,1", "--chanels", "2"], "there is no option --chanels; did you mean '--channels'?"),
+        (["query", "folder.csv", "--select", "0"], "keys: folder.csv cannot be read"),
         (["query", "none.csv", "--select", "0"], "keys: there is no file none.csv"),
         (["query", "broken.json", "--select", "0"], "keys: broken.json does not hold a table of numbers"),
         (["query", "broken.npy", "--select", "0"], "keys: broken.npy does not hold a table of numbers"),
@@ -148,6 +152,7 @@ def test_keys_from_a_file(solve, tmp_path, name, text):
 )
 def test_a_mistake_is_one_message(solve, tmp_path, words, message):
     (tmp_path / "broken.json").write_text('[[1, "a"]]')
+    (tmp_path / "folder.csv").mkdir()
     (tmp_path / "broken.npy").write_bytes(b"nothing")
     answer = solve(*words)
     assert answer.code == 2
