@@ -9,6 +9,7 @@ from headway.look.gradients import Gradients, gradients_of
 from headway.look.maps import Maps, maps_of
 from headway.look.picture import Grid, Picture
 from headway.run import Run
+from headway.tasks.classification import classes_of
 
 SUBJECTS = ("heads", "rollout", "gradients")
 
@@ -23,7 +24,8 @@ def look_at(run: Run, text: str, checkpoint: str = "auto") -> Maps:
 def gradients_at(run: Run, text: str, checkpoint: str = "auto") -> Gradients:
     """What the predictions of a run depend on; for models without attention, too."""
     model, _ = load_model(run, checkpoint)
-    return gradients_of(model, run.tokenizer, text, run.name)
+    classes = classes_of(run) if run.recipe.model.kind == "classifier" else None
+    return gradients_of(model, run.tokenizer, text, run.name, classes)
 
 
 def look(

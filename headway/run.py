@@ -222,9 +222,8 @@ class Run:
         steps = checkpoints.saved_steps(self.home)
         if which != "last":
             if not which.isdigit() or int(which) not in steps:
-                raise UserError(
-                    f"{self.name} has no checkpoint '{which}'; there are: last, {', '.join(map(str, steps))}"
-                )
+                there_are = ", ".join(["best"] * bool(bests) + ["last", *map(str, steps)])
+                raise UserError(f"{self.name} has no checkpoint '{which}'; there are: {there_are}")
             return self._load(int(which))
         found = next(self.good_checkpoints(), None)
         if found is None:

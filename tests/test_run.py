@@ -202,7 +202,7 @@ def test_a_checkpoint_is_chosen_by_name_or_step(run):
     run.save_best(checkpoint(5))
     chosen = {which: run.checkpoint(which).step for which in ("auto", "last", "best", "10", "20")}
     assert chosen == {"auto": 20, "last": 20, "best": 5, "10": 10, "20": 20}
-    with pytest.raises(UserError, match="mine has no checkpoint '7'; there are: last, 20, 10"):
+    with pytest.raises(UserError, match="mine has no checkpoint '7'; there are: best, last, 20, 10"):
         run.checkpoint("7")
     with pytest.raises(UserError, match="mine has no checkpoint 'lats'"):
         run.checkpoint("lats")

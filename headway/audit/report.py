@@ -22,8 +22,9 @@ from headway.audit.learning import ABOUT_LEARNING, moved, one_batch
 from headway.audit.model import ABOUT_ANSWERS, finite
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS
 from headway.audit.training import TRAINING_AUDITS
-from headway.recipe import Recipe, load
-from headway.run import Run, open_run
+from headway.errors import UserError, did_you_mean
+from headway.recipe import Recipe, load, packaged
+from headway.run import Run, all_runs, open_run
 from headway.tasks.task import Task
 from headway.training.population import load_weights
 
@@ -41,6 +42,13 @@ def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
     said of a recipe before it is trained."""
     is_run = any((folder / "run.json").exists() for folder in (runs / name, Path(name)))
     if not is_run or changes:
+        recipes = packaged()
+        is_file = "/" in name or name.endswith((".yaml", ".yml"))
+        if is_run and name not in recipes:
+            raise UserError(f"{name} is a run, and {changes[0]} cannot be changed any more; audit a recipe with it")
+        if name not in recipes and not is_file:
+            known = [*recipes, *(run.name for run in all_runs(runs))]
+            raise UserError(f"there is neither a run nor a recipe '{name}'{did_you_mean(name, known)}")
         return audit_recipe(load(name, changes))
     run = open_run(name, runs)
     report = audit_run(run)
@@ -97,8 +105,9 @@ def audit_model(exam: Exam, audits: Sequence[Audit] = MODEL_AUDITS) -> Report:
 
 
 def _heads(exam: Exam) -> Report:
-    if not (exam.trained and exam.is_whole):
-        return Report(not_run={one.name: "nothing was learnt" for one in HEAD_AUDITS})
+    """Of weights that came from a checkpoint; where they were imported, somebody else trained them."""
+    if not exam.is_whole:
+        return Report(not_run={one.name: "the weights are not finite numbers" for one in HEAD_AUDITS})
     return run_audits(HEAD_AUDITS, HeadEntropies.of(exam.model, exam.sentences))
 
 

@@ -4,6 +4,7 @@ Maps are compared cell by cell only where both runs cut the sentence into the sa
 is said that nothing is compared. Heads have no order: head 1 of one run need not do what head 1 of another does.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +48,13 @@ class Comparison:
     def why_not(self) -> str | None:
         """Why nothing can be compared cell by cell, or None."""
         a, b = self.ours.panels[0][0], self.theirs.panels[0][0]
-        if (a.rows, a.columns) != (b.rows, b.columns):
-            return (
-                f"{self.ours.title} and {self.theirs.title} do not read the same tokens ({len(a.columns)} and "
-                f"{len(b.columns)}): both are shown, and nothing is compared cell by cell"
-            )
+        both = f"{self.ours.title} and {self.theirs.title} do not"
+        if a.columns != b.columns:
+            differ = f"read the same tokens ({_first_difference(a.columns, b.columns)})"
+            return f"{both} {differ}: both are shown, and nothing is compared cell by cell"
+        if a.rows != b.rows:  # gradients of classifiers, whose rows are what they answer
+            differ = f"answer the same ({_first_difference(a.rows, b.rows)})"
+            return f"{both} {differ}: both are shown, and nothing is compared cell by cell"
         if not self.pairs:
             return f"{self.ours.title} and {self.theirs.title} have no layer and head in common: nothing is compared"
         return None
@@ -102,3 +105,10 @@ class Comparison:
     def _panel(self, pair: Pair) -> Panel:
         caption = (f"moved {percent(pair.distance)}", f"at most {finite(float(np.abs(pair.difference).max()))}")
         return Panel(pair.title, pair.difference, pair.ours.rows, pair.ours.columns, caption)
+
+
+def _first_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """How many there are of each; where they are as many, the first two that differ."""
+    if len(ours) != len(theirs):
+        return f"{len(ours)} and {len(theirs)}"
+    return next(f"'{a}' and '{b}'" for a, b in zip(ours, theirs, strict=True) if a != b)

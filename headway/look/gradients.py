@@ -7,6 +7,7 @@ one, so that they can be read, and compared, like attention. (Simonyan et al. 20
 A language model predicts once per token: row i is what the token after token i depends on. A classifier predicts once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +86,7 @@ def gradients_of(
     tokenizer: Tokenizer,
     text: str,
     title: str = "model",
-    classes: list[str] | None = None,
+    classes: Sequence[str] | None = None,
     replica: int = 0,
 ) -> Gradients:
     """`classes` are the names of what a classifier predicts; a language model predicts tokens."""

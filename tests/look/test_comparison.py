@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
+from headway.look.colours import SHARES
 from headway.look.comparison import Comparison
 from headway.look.maps import maps_of
+from headway.look.picture import Grid, Panel
 from headway.nn.positions import Alibi
 
 SENTENCE = "the lazy fox"
+OTHER = "quick lazy fox"
 
 
 @pytest.fixture
@@ -52,6 +55,22 @@ def test_other_tokens_are_shown_and_not_compared(decoder, words, letters):
     assert found.as_json() == {"compared": False, "why": said}
     picture = found.draw()
     assert len(picture.grids) == 2 and picture.notes[0] == said
+
+
+def test_as_many_tokens_but_others(decoder, words):
+    model = decoder(words.size)
+    ours, theirs = (maps_of(model, words, [said], name)[0] for said, name in ((SENTENCE, "one"), (OTHER, "two")))
+    why = Comparison(ours.grid(), theirs.grid(), SENTENCE, "", []).why_not
+    assert why is not None and f"the same tokens ('{ours.sentence.tokens[0]}' and '{theirs.sentence.tokens[0]}')" in why
+
+
+def test_answers_that_differ_are_not_called_tokens():
+    ours, theirs = (
+        Grid(name, [[Panel("gradients", np.ones((1, 2)) / 2, (answer,), ("a", "b"), ())]], SHARES)
+        for name, answer in (("one", "sea"), ("two", "sky"))
+    )
+    why = Comparison(ours, theirs, "a b", "", []).why_not
+    assert why is not None and why.startswith("one and two do not answer the same ('sea' and 'sky')")
 
 
 def test_nothing_in_common(compared, decoder, words):

@@ -11,6 +11,7 @@ import torch
 
 from headway.errors import UserError
 from headway.experiment import load_model, train
+from headway.looking import gradients_at
 from headway.models.classifier import Classifier
 from headway.packing import train_in_turns
 from headway.progress import Reporter
@@ -207,6 +208,12 @@ def test_a_typed_text_gets_the_chances_of_every_class(trained: Run):
     assert set(found.chances) == {"sea", "sky", "soil"}
     assert (found.tokens, found.unknown, found.notes) == (4, 0, [])
     json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_gradients_are_of_a_class_by_its_name(trained: Run):
+    gradients = gradients_at(trained, "ship wave salt")
+    assert gradients.predicted == ["sea"] == list(gradients.rows)
+    assert list(gradients.lengths.shape) == [1, 3]
 
 
 def test_unknown_words_are_counted(trained: Run):
