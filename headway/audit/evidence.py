@@ -17,6 +17,7 @@ from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import BASELINE_AUDITS, Comparison, bag_of_words, language_baselines, majority
 from headway.audit.course import Course
 from headway.audit.data import ROW_AUDITS, RowSet
+from headway.audit.labels import LABEL_AUDITS, LabelledBatches
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
 from headway.audit.training import TRAINING_AUDITS
 from headway.data import cache
@@ -83,6 +84,10 @@ class Evidence(ABC):
         """The split whose score the audits go by: the last that is scored, which is `test` where there is one."""
         return next((split for split in reversed(self.task.scored_splits) if split != "train"), None)
 
+    def reading(self) -> Report:
+        """The audits of what training reads, batch by batch, where the model's own do not see to it."""
+        return Report()
+
     def audit(self, run: Run) -> Report:
         """Of one run: its score beside cheap methods, and the course of its training."""
         report = self._compared(run)
@@ -141,6 +146,11 @@ class RowEvidence(Evidence):
 
     def audit_data(self) -> Report:
         return run_audits(ROW_AUDITS, self.rows) + _token_audits(self.task)
+
+    def reading(self) -> Report:
+        sampler = self.task.sampler([self.recipe.seed], "cpu")
+        batches, train = [sampler.at(step) for step in range(3)], self.task.data.split("train")
+        return run_audits(LABEL_AUDITS, LabelledBatches(batches, train, self.recipe.segment))
 
     def measure_baselines(self) -> Sequence[Baseline]:
         rows, labels, splits = self.rows.rows, self.rows.labels, self.task.scored_splits

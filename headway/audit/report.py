@@ -18,6 +18,7 @@ from headway.audit.data import ROW_AUDITS
 from headway.audit.evidence import evidence_of
 from headway.audit.exam import Exam
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
+from headway.audit.labels import LABEL_AUDITS
 from headway.audit.learning import ABOUT_LEARNING, moved, one_batch
 from headway.audit.model import ABOUT_ANSWERS, finite
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS
@@ -29,7 +30,7 @@ from headway.tasks.task import Task
 from headway.training.population import load_weights
 
 MODEL_AUDITS = (*ABOUT_ANSWERS, *ABOUT_ATTENTION, *ABOUT_LEARNING)
-DATA_AUDITS = (*ROW_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)
+DATA_AUDITS = (*ROW_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *LABEL_AUDITS)
 ALL_AUDITS: tuple[Audit, ...] = (*MODEL_AUDITS, *HEAD_AUDITS, *DATA_AUDITS, *BASELINE_AUDITS, *TRAINING_AUDITS)
 """Every audit there is, in the order in which they are run and shown."""
 
@@ -64,15 +65,16 @@ def audit_run(run: Run) -> Report:
 def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     """All audits of runs that were trained as one population, a report each."""
     evidence = evidence_of(task)
-    of_models = audit_models(runs, task)
-    return [model + evidence.data + evidence.audit(run) for model, run in zip(of_models, runs, strict=True)]
+    of_models, of_data = audit_models(runs, task), evidence.data + evidence.reading()
+    return [model + of_data + evidence.audit(run) for model, run in zip(of_models, runs, strict=True)]
 
 
 def audit_recipe(recipe: Recipe) -> Report:
     """What can be said before training: the audits of the data, and of a fresh model."""
     task = tasks.load(recipe)
     model = audit_model(_exam(recipe, task, lambda device: task.build([recipe.seed], device)))
-    return model + evidence_of(task).data
+    evidence = evidence_of(task)
+    return model + evidence.data + evidence.reading()
 
 
 def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:

@@ -109,5 +109,6 @@ def gradients_of(
         hook.remove()
     found, best = logits.reshape(-1, logits.shape[-1]).log_softmax(-1).max(-1)  # [P]
     rows = [torch.autograd.grad(p, kept[0], retain_graph=True)[0][replica, 0].norm(dim=-1) for p in found]
-    predicted = [classes[k] for k in best.tolist()] if classes else tokenizer.pieces(best.tolist())
+    chosen: list[int] = best.tolist()
+    predicted = [classes[k] for k in chosen] if classes else tokenizer.pieces(chosen)
     return Gradients(title, sentence, torch.stack(rows).double().cpu(), predicted, found.exp().tolist())

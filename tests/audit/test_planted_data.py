@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 from tiny import cache_in, tiny_recipe
 
+from headway import tasks
 from headway.audit.audit import Report, run_audits
 from headway.audit.baselines import bag_of_words, language_baselines
 from headway.audit.course import Course
 from headway.audit.data import ROW_AUDITS, RowSet
+from headway.audit.evidence import evidence_of
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
 from headway.audit.training import TRAINING_AUDITS
 from headway.data import sources
+from headway.data.rows import ShuffledSampler
 from headway.data.text import Bpe, Word
 from headway.experiment import train
+from headway.recipe import load as load_recipe
 
 # --- text --------------------------------------------------------------------------------------------------------
 
@@ -263,3 +267,32 @@ def test_an_encyclopedia_is_clean_and_its_baselines_are_known(data):
     assert alarms(report) == {}
     found = language_baselines(dict(made.ids), ["test"], made.vocabulary, 10**6, 10**6, "word")["test"]
     assert [b.score.value for b in found] == pytest.approx([911.7, 217.8], rel=1e-3)
+
+
+# --- labels ----------------------------------------------------------------------------------------------------------
+
+
+def labelled(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    rows = [f"word{k % 7} word{k} and word{k % 11}\t{'odd' if k % 2 else 'even'}" for k in range(60)]
+    (tmp_path / "train.tsv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "valid.tsv").write_text("\n".join(rows[::9]) + "\n")
+    changes = [f"data.path={tmp_path}", "data.source=files", "data.text=1", "data.label=2", "data.header=false"]
+    return evidence_of(tasks.load(load_recipe("python-modules", changes)))
+
+
+def test_batches_with_the_labels_of_their_texts_pass(tmp_path, monkeypatch):
+    assert found_by("labels", labelled(tmp_path, monkeypatch).reading()).verdict == "pass"
+
+
+def test_labels_shifted_by_a_row_are_caught(tmp_path, monkeypatch):
+    evidence = labelled(tmp_path, monkeypatch)
+    at = ShuffledSampler.at
+
+    def shifted(self, step):
+        batch = at(self, step)
+        return replace(batch, targets=batch.targets.roll(1, dims=1))
+
+    monkeypatch.setattr(ShuffledSampler, "at", shifted)
+    finding = found_by("labels", evidence.reading())
+    assert finding.verdict == "fail" and "another label than in train" in finding.sentence
