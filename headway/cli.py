@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from headway.errors import EndedElsewhereError, UserError
+from headway.solve.cli import app as solve
 from headway.study.cli import app as study_verbs
 
 app = typer.Typer(
@@ -22,7 +23,7 @@ app = typer.Typer(
     help="A laboratory for attention models: change one thing, and know whether it mattered.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
+app.add_typer(solve, name="solve")
 app.add_typer(study_verbs, name="study")
 
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.", metavar="DIR")]
@@ -30,6 +31,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Changes = Annotated[
     list[str] | None, typer.Argument(help="Changes, such as model.positions=alibi seed=3.", metavar="KEY=VALUE")
 ]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if an audit fails.")]
 Which = Annotated[str, typer.Option("--checkpoint", help="auto, best, last, or a step.", metavar="WHICH")]
 
 
@@ -96,12 +98,13 @@ def score(
     segment: Annotated[int | None, typer.Option(help="Tokens seen at once.", min=1)] = None,
     stride: Annotated[int | None, typer.Option(help="How far the window moves.", min=1)] = None,
     checkpoint: Which = "auto",
+    strict: Strict = False,
     runs: RunsFolder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Perplexity or accuracy of a split, perplexity of a file or a sentence, with what it was measured on."""
     from headway import printing
-    from headway.rescore import score_file, score_sentence, score_splits_again
+    from headway.rescore import audited, score_file, score_sentence, score_splits_again
     from headway.run import open_run
 
     if sum(given is not None for given in (split, file, text)) > 1:
@@ -109,20 +112,24 @@ def score(
     opened = open_run(run, runs)
     if text is not None:
         scored, scores = score_sentence(opened, text, segment, stride, checkpoint)
+        report = audited(opened)
         if as_json:
             tokens = [{"token": p, "nats": n} for p, n in zip(scored.pieces, scored.nats, strict=True)]
-            _print_json({**printing.run_as_json(opened, scores), "tokens": tokens})
+            _print_json({**printing.run_as_json(opened, scores, report), "tokens": tokens})
         else:
-            printing.show_sentence(scored, scores)
-        return
-    if file is not None:
-        scores = score_file(opened, file, segment, stride, checkpoint)
+            printing.show_sentence(scored, scores, report)
     else:
-        scores = score_splits_again(opened, split, segment, stride, checkpoint)
-    if as_json:
-        _print_json(printing.run_as_json(opened, scores))
-    else:
-        printing.show_labelled(scores)
+        if file is not None:
+            scores = score_file(opened, file, segment, stride, checkpoint)
+        else:
+            scores = score_splits_again(opened, split, segment, stride, checkpoint)
+        report = audited(opened)
+        if as_json:
+            _print_json(printing.run_as_json(opened, scores, report))
+        else:
+            printing.show_labelled(scores, report)
+    if strict and (report.failures or not report.findings):
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: headway audit shakespeare-char-cpu, or headway audit --explain causality")
@@ -134,7 +141,7 @@ def audit(
     explain: Annotated[
         str | None, typer.Option(help="Say what this audit does, why, and what to do when it fails.", metavar="AUDIT")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if an audit fails.")] = False,
+    strict: Strict = False,
     runs: RunsFolder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -349,7 +356,13 @@ def runs(runs: RunsFolder = Path("runs"), as_json: AsJson = False) -> None:
 
     found = all_runs(runs)
     if as_json:
-        _print_json({"runs": [printing.run_as_json(run, run.scores()) | {"facts": run.facts} for run in found]})
+        _print_json(
+            {
+                "runs": [
+                    printing.run_as_json(run, run.scores(), printing.kept(run)) | {"facts": run.facts} for run in found
+                ]
+            }
+        )
     elif not found:
         print(f"there are no runs in {runs} yet; headway train RECIPE makes one", file=sys.stderr)
     else:

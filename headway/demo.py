@@ -1,7 +1,7 @@
 """The demo: change how heads are fused, and look whether it mattered.
 
 Four fusions × three seeds of one small recipe, on text that every Python brings along. Each fusion's seeds train as one
-population. A table with the spread, a picture of the curves, and a sentence on what this cannot conclude.
+population. A table with the spread and what the audits found, a picture of the curves, and what follows from it.
 """
 
 import statistics
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from headway import recipe as recipes
+from headway.audit.audit import Finding
 from headway.errors import UserError
 from headway.experiment import train
-from headway.printing import number, show_table
+from headway.printing import kept, number, show_table
 from headway.progress import for_this_terminal
 from headway.run import Run
 from headway.variation import varied
@@ -39,27 +40,54 @@ class Outcome:
     def label(self) -> str:
         return next(s.label for s in next(iter(self.runs.values()))[0].scores() if s.name == SCORE)
 
+    def failures(self, arm: str) -> list[Finding]:
+        """What failed in any of an arm's runs: one finding per audit."""
+        found = [finding for run in self.runs[arm] for finding in kept(run).failures]
+        return list({finding.audit: finding for finding in found}.values())
+
     @property
-    def caveat(self) -> str:
-        return (
-            "What this cannot conclude: three seeds show a spread, not a verdict; and `reweight` sees later tokens "
-            "through its norm, so its number is no perplexity of a left-to-right model, whichever way it falls."
+    def conclusions(self) -> list[str]:
+        """What follows, as measured, whichever way it falls; and what does not."""
+        found = []
+        if "causality" in {finding.audit for finding in self.failures("reweight")}:
+            found.append(
+                "reweight sees the future: its norm runs over the whole sequence, so its number is no perplexity of a "
+                "left-to-right model."
+            )
+        honest, plain = self.perplexities("reweight-causal"), self.perplexities("concat")
+        gaps = [one - other for one, other in zip(honest, plain, strict=True)]
+        worse = sum(gap > 0 for gap in gaps)
+        found.append(
+            f"reweight-causal, the honest form, against concat seed by seed: {statistics.mean(gaps):+.3f} perplexity "
+            f"on average ({min(gaps):+.3f} to {max(gaps):+.3f}), worse in {worse} of {len(gaps)} seeds."
         )
+        found.append(f"What this cannot conclude: {len(gaps)} seeds show a spread, not a verdict.")
+        return found
 
     def show(self) -> None:
         rows = []
         for arm, meaning in ARMS.items():
             values = self.perplexities(arm)
             spread = f"{number(min(values))} – {number(max(values))}"
-            rows.append([arm, number(statistics.mean(values)), spread, str(len(values)), meaning])
-        show_table(["fusion", "perplexity", "spread", "seeds", "what it is"], rows)
-        print(f"\n{self.label}\ncurves: {self.picture}\n\n{self.caveat}")
+            doubts = ", ".join(dict.fromkeys(f.sentence.partition(":")[0] for f in self.failures(arm))) or "passed"
+            rows.append([arm, number(statistics.mean(values)), spread, doubts, meaning])
+        show_table(["fusion", "perplexity", "spread of 3 seeds", "audits", "what it is"], rows)
+        beside = " · ".join(f"{b.method} {number(b.score.value)}" for b in kept(self.runs["concat"][0]).baselines)
+        print(f"\n{self.label}\ncheap methods get: {beside}\ncurves: {self.picture}\n")
+        print("\n".join(self.conclusions))
+        print(f"\nheadway audit {self.runs['reweight'][0].folder}   shows everything that was checked")
 
     def as_json(self) -> dict[str, Any]:
         arms = {
-            arm: {"values": self.perplexities(arm), "runs": [str(r.folder) for r in self.runs[arm]]} for arm in ARMS
+            arm: {
+                "values": self.perplexities(arm),
+                "runs": [str(run.folder) for run in self.runs[arm]],
+                "failed audits": {finding.audit: finding.sentence for finding in self.failures(arm)},
+            }
+            for arm in ARMS
         }
-        return {"score": SCORE, "label": self.label, "arms": arms, "picture": str(self.picture), "caveat": self.caveat}
+        told = {"picture": str(self.picture), "conclusions": self.conclusions}
+        return {"score": SCORE, "label": self.label, "arms": arms, **told}
 
 
 def run_demo(out: Path) -> Outcome:

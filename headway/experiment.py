@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from headway import tasks
+from headway.audit.audit import write_report
+from headway.audit.report import audit_runs
 from headway.errors import UserError
 from headway.journal import Journal, writer_for
 from headway.nn.replicated import Trainable, set_dropout
@@ -184,7 +186,7 @@ def load_model(run: Run, which: str = "auto", device: str | None = None) -> tupl
 
 
 def _finish(loop: Loop, population: Population, members: list[Run], task: Task) -> None:
-    """Score what was kept, and note how each run ended."""
+    """Score what was kept, note how each run ended, and audit it: no score is shown before that."""
     model, parallel, recipe = population.model, population.parallel, members[0].recipe
     processes = parallel.processes
     if recipe.training.keep_best:
@@ -205,6 +207,9 @@ def _finish(loop: Loop, population: Population, members: list[Run], task: Task) 
             run.save_scores(scores)
             if not loop.interrupted:
                 run.count_looks_at_test(task.scored_splits)
+    with processes.together():
+        for run, report in zip(members, audit_runs(members, task), strict=True) if processes.is_writer else ():
+            write_report(run.folder, report)
 
 
 def _where(setting: settings.Setting, processes: Processes) -> str:

@@ -8,20 +8,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headway.audit.audit import Audit, Report
+from headway.audit.audit import Audit, Finding, Report, read_report
 from headway.run import Run
 from headway.scoring.score import Confusion, Score
 from headway.scoring.sentence import ScoredText
 
 
-def run_as_json(run: Run, scores: Sequence[Score]) -> dict[str, Any]:
-    return {"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}}
+def run_as_json(run: Run, scores: Sequence[Score], report: Report) -> dict[str, Any]:
+    found = {"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}}
+    return {**found, "audits": report.as_json()}
 
 
 def runs_as_json(runs: Sequence[Run]) -> dict[str, Any]:
-    """`run` and `scores` of the first run; of every one under `runs`, where there are several."""
-    all_of_them = [run_as_json(run, run.scores()) | {"status": run.facts["status"]} for run in runs]
+    """`run`, `scores` and `audits` of the first run; of every one under `runs`, where there are several."""
+    all_of_them = [run_as_json(run, run.scores(), kept(run)) | {"status": run.facts["status"]} for run in runs]
     return all_of_them[0] | ({"runs": all_of_them} if len(runs) > 1 else {})
+
+
+def kept(run: Run) -> Report:
+    return read_report(run.folder) or Report()
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -34,17 +39,22 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(highlight=False).print(table)
 
 
-def show_labelled(scores: Sequence[Score]) -> None:
-    """One line per score: the number first, then everything that it is. What is of one class goes into tables."""
+def show_labelled(scores: Sequence[Score], report: Report) -> None:
+    """One line per score: the number first, then everything that it is; below it, what cheap methods get; at the end,
+    what stands against believing it. What is of one class goes into tables."""
     console = Console(highlight=False, soft_wrap=True)
     for score in scores:
         if score.name.count(".") < 2:
             console.print(Text.assemble((f"{number(score.value):>10}", "bold"), "  ", score.label))
+            beside = [f"{b.method} {number(b.score.value)}" for b in report.baselines if b.score.name == score.name]
+            if beside:
+                console.print(Text(f"{'':12}cheap methods get: {' · '.join(beside)}", style="dim"))
     values = {score.name: score.value for score in scores}
     for score in scores:
         if score.confusion is not None:
             print()
             show_confusion(score.name.partition(".")[0], score.confusion, values)
+    show_doubts([report])
 
 
 def show_confusion(split: str, confusion: Confusion, values: dict[str, float]) -> None:
@@ -53,7 +63,7 @@ def show_confusion(split: str, confusion: Confusion, values: dict[str, float]) -
     for k, (name, counts) in enumerate(zip(confusion.classes, confusion.counts, strict=True), 1):
         quality = [values.get(f"{split}.{what}.{name}", math.nan) for what in ("precision", "recall", "f1")]
         shown = ["" if math.isnan(value) else f"{value:.3f}" for value in quality]
-        rows.append([f"{k} {name}", f"{sum(counts):,}", *shown, *(map(str, counts) if few else ())])
+        rows.append([f"{name} · {k}", f"{sum(counts):,}", *shown, *(map(str, counts) if few else ())])
     taken_for = [f"→{k}" for k in range(1, len(confusion.classes) + 1)] if few else []
     show_table([split, "texts", "precision", "recall", "F1", *taken_for], rows)
 
@@ -66,28 +76,52 @@ def show_scores(runs: Sequence[Run]) -> None:
     """After training: the labelled scores of one run, or a table of many."""
     console = Console(highlight=False)
     if len(runs) == 1:
-        show_labelled(runs[0].scores())
+        show_labelled(runs[0].scores(), kept(runs[0]))
         if runs[0].facts["status"] != "finished":
             console.print(runs[0].facts["status"], style="yellow", markup=False)
     else:
         show_runs(runs)
         for score in runs[0].scores()[:2]:
             console.print(f"{score.name}: {score.label}", style="dim", markup=False)
+        show_doubts([kept(run) for run in runs])
     console.print(f"kept in {runs[0].folder.parent}/", style="dim", markup=False)
+
+
+def show_doubts(reports: Sequence[Report]) -> None:
+    """What audits of these runs warn of, and then what failed: a line per audit, however many runs it is about."""
+    console = Console(highlight=False, soft_wrap=True)
+    if any(report.warnings or report.failures for report in reports):
+        print()
+    for verdict in ("warn", "fail"):
+        found: dict[str, list[Finding]] = {}
+        for finding in (f for report in reports for f in report.findings if f.verdict == verdict):
+            found.setdefault(finding.audit, []).append(finding)
+        for findings in found.values():
+            of = f" ({len(findings)} of {len(reports)} runs)" if len(reports) > 1 else ""
+            console.print(_line(findings[0], of))
+    if all(not report.findings for report in reports) and reports and (why := reports[0].not_run.get("every audit")):
+        console.print(Text(f"not audited: {why}", style="yellow"))
 
 
 def show_report(report: Report) -> None:
     """A line per finding, the failures last, where they are seen; then what was not looked at, and why."""
     console = Console(highlight=False, soft_wrap=True)
-    colours = {"pass": "green", "warn": "yellow", "fail": "red"}
-    for finding in sorted(report.findings, key=lambda f: list(colours).index(f.verdict)):
-        verdict = (f"{finding.verdict:<5}", f"bold {colours[finding.verdict]}")
-        console.print(Text.assemble(verdict, f"{finding.audit:<17} {finding.sentence}"))
+    for finding in sorted(report.findings, key=lambda f: list(_COLOURS).index(f.verdict)):
+        console.print(_line(finding))
     for name, why in report.not_run.items():
-        console.print(Text(f"{'–':<5}{name:<17} not run: {why}", style="dim"))
+        console.print(Text(f"{'–':<5}{name:<{_NAMES}} not run: {why}", style="dim"))
     seconds = sum(finding.seconds for finding in report.findings)
     counted = f"{len(report.findings)} audits in {seconds:.1f} s: {len(report.failures)} failed"
     console.print(f"{counted}, {len(report.warnings)} warned", style="dim")
+
+
+_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
+_NAMES = 22  # the width of the longest name of an audit
+
+
+def _line(finding: Finding, of: str = "") -> Text:
+    verdict = (f"{finding.verdict:<5}", f"bold {_COLOURS[finding.verdict]}")
+    return Text.assemble(verdict, f"{finding.audit:<{_NAMES}} {finding.sentence}{of}")
 
 
 def show_explanation(audit: Audit) -> None:
@@ -108,7 +142,7 @@ def show_runs(runs: Sequence[Run]) -> None:
     show_table(["run", "status", "steps", " or ".join(measures[k] for k in measures if k in kinds)], rows)
 
 
-def show_sentence(scored: ScoredText, scores: Sequence[Score]) -> None:
+def show_sentence(scored: ScoredText, scores: Sequence[Score], report: Report) -> None:
     """The text with every token coloured by its loss, then the scores."""
     console = Console(highlight=False)
     line = Text()
@@ -125,7 +159,7 @@ def show_sentence(scored: ScoredText, scores: Sequence[Score]) -> None:
         console.print("the first token is not scored: nothing stands before it", style="dim")
     if scored.unknown:
         console.print(f"{scored.unknown} of {len(scored.pieces)} words are unknown and scored as <unk>", style="yellow")
-    show_labelled(scores)
+    show_labelled(scores, report)
 
 
 def number(value: float) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from headway import noise, tasks
+from headway.audit.audit import Report, read_report, write_report
+from headway.audit.report import audit_run
+from headway.data.labelled import LabelledSet
 from headway.data.sources import read_text
-from headway.data.text import Given
 from headway.errors import UserError
 from headway.experiment import load_model
 from headway.models.language_model import LanguageModel
-from headway.recipe import Recipe
 from headway.run import Run
 from headway.scoring.accuracy import Predictions, class_chances, predict
 from headway.scoring.decoding import sample
@@ -28,11 +29,10 @@ def score_splits_again(
     run: Run, splits: Sequence[str] | None, segment: int | None, stride: int | None, which: str
 ) -> list[Score]:
     """The splits asked for (or those of the recipe), whole. Asked for as the recipe says, the scores are stored."""
-    task = tasks.load(_with_its_own_vocabulary(run))
+    task = tasks.load_for(run)
     named = list(splits) if splits else task.scored_splits
     for split in named:
         task.check_split(split)
-    task.check_same_data(run)
     if segment or stride:
         _check_language_model(run, "segments and strides are")
     model, _ = load_model(run, which)
@@ -48,6 +48,23 @@ def score_splits_again(
     except OSError as error:  # the scores themselves are good
         print(f"the scores could not be stored in {run.folder}: {error.strerror}", file=sys.stderr)
     return scores
+
+
+def audited(run: Run) -> Report:
+    """What the audits found when the run was trained. Where that was not kept, they are made now; and where they cannot
+    be, because the data are gone, the report says so."""
+    stored = read_report(run.folder)
+    if stored is not None:
+        return stored
+    try:
+        report = audit_run(run)
+    except UserError as problem:
+        return Report(not_run={"every audit": str(problem)})
+    try:
+        write_report(run.folder, report)
+    except OSError as error:
+        print(f"the audits could not be stored in {run.folder}: {error.strerror}", file=sys.stderr)
+    return report
 
 
 def score_file(run: Run, path: Path, segment: int | None, stride: int | None, which: str) -> list[Score]:
@@ -139,11 +156,11 @@ def classify_text(run: Run, text: str, which: str) -> Classified:
 def predictions(run: Run, split: str, which: str = "auto") -> Predictions:
     """What a classifier says of every text of a split: to compare runs row by row."""
     _check_classifier(run)
-    task = tasks.load(_with_its_own_vocabulary(run))
-    task.check_split(split)
-    task.check_same_data(run)
+    data = tasks.load_for(run).data
+    assert isinstance(data, LabelledSet)
+    texts = data.split(split)
     model, _ = load_model(run, which)
-    return predict(model, task.data.split(split), task.data.classes)[0]
+    return predict(model, texts, data.classes)[0]
 
 
 def _check_classifier(run: Run) -> None:
@@ -156,15 +173,6 @@ def _check_language_model(run: Run, what_is: str) -> None:
     if run.recipe.model.kind != "language-model":
         ask = f'headway classify {run.name} "…"'
         raise UserError(f"{what_is} asked of language models, and {run.name} is a {run.recipe.model.kind}; try {ask}")
-
-
-def _with_its_own_vocabulary(run: Run) -> Recipe:
-    """A vocabulary that was given, not learnt, is read from the run folder: where it came from may be gone by now."""
-    recipe = run.recipe
-    if not isinstance(recipe.data.tokenizer, Given):
-        return recipe
-    data = recipe.data.model_copy(update={"tokenizer": Given(path=str(run.folder / "tokenizer.json"))})
-    return recipe.model_copy(update={"data": data})
 
 
 def _window(run: Run, model: LanguageModel, segment: int | None, stride: int | None) -> tuple[int, int]:

@@ -8,7 +8,10 @@ import torch
 
 LOOKING = [f"headway.look.{module}" for module in ("statistics", "reading", "maps", "gradients")]  # those with tensors
 jaxtyping.install_import_hook(
-    ["headway.nn", "headway.models", "headway.scoring", *LOOKING, "headway.noise", "headway.training.optimizers"],
+    [
+        *("headway.nn", "headway.models", "headway.scoring", "headway.noise", "headway.training.optimizers"),
+        *("headway.solve.geometry", "headway.solve.construction", "headway.solve.kronecker", *LOOKING),
+    ],
     "beartype.beartype",
 )
 torch.set_num_threads(1)  # the tensors of tests are tiny: threads would only wait for each other
@@ -20,6 +23,16 @@ def workshop(tmp_path_factory):
     from tiny import Workshop
 
     return Workshop.open(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture(autouse=True)
+def no_audits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Audits take longer than the tiny trainings of tests, and have tests of their own: only those marked `audited`
+    (and `workshop`'s run) end as they do for users."""
+    from headway.audit.audit import Report
+
+    if "audited" not in request.keywords:
+        monkeypatch.setattr("headway.experiment.audit_runs", lambda runs, task: [Report()] * len(runs))
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@ import math
 
 import pytest
 
+from headway.audit.audit import Baseline, Finding, Report
 from headway.printing import (
     number,
     run_as_json,
     runs_as_json,
     show_chances,
+    show_doubts,
     show_labelled,
     show_runs,
     show_scores,
@@ -85,7 +87,7 @@ def test_every_score_is_one_line_with_its_whole_label(capsys, columns):
         Score("valid.loss", 1.5, "nats per token · " + "x" * 250),
         Score("valid.perplexity", 4.4817, "perplexity"),
     ]
-    show_labelled(scores)
+    show_labelled(scores, Report())
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["     1.500  " + scores[0].label, "     4.482  perplexity"]
 
@@ -121,7 +123,7 @@ def sentence(pieces: list[str], nats: list[float | None], **facts) -> ScoredText
 def test_a_sentence_shows_the_loss_of_every_token(capsys, columns):
     pieces = [f"token{k}" for k in range(60)]
     scored = sentence(pieces, [k / 10 for k in range(60)])
-    show_sentence(scored, scored.surprise.scores("text"))
+    show_sentence(scored, scored.surprise.scores("text"), Report())
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines()]
     assert all([piece, f"{k / 10:.2f}"] in rows for k, piece in enumerate(pieces))
@@ -130,13 +132,13 @@ def test_a_sentence_shows_the_loss_of_every_token(capsys, columns):
 
 def test_pieces_are_shown_as_they_are(capsys):
     pieces = ["[/b]", "\\xe2", "a\\b", "it's", "日本", "[red]"]
-    show_sentence(sentence(pieces, [1.0] * 6), [])
+    show_sentence(sentence(pieces, [1.0] * 6), [], Report())
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert all([piece, "1.00"] in rows for piece in pieces)
 
 
 def test_what_a_reader_must_know_of_a_sentence_is_said(capsys):
-    show_sentence(sentence(["<unk>", "cat"], [None, 2.0], unknown=1, begins_a_line=False), [])
+    show_sentence(sentence(["<unk>", "cat"], [None, 2.0], unknown=1, begins_a_line=False), [], Report())
     out = capsys.readouterr().out
     assert "the first token is not scored" in out
     assert "1 of 2 words are unknown and scored as <unk>" in out
@@ -144,13 +146,14 @@ def test_what_a_reader_must_know_of_a_sentence_is_said(capsys):
 
 def test_a_run_as_json_holds_its_scores_with_labels(run):
     made = run("one", math.inf)
-    found = run_as_json(made, made.scores())
+    found = run_as_json(made, made.scores(), Report())
     assert found == {
         "run": str(made.folder),
         "scores": {
             "valid.loss": {"value": 2.5, "label": "nats per token"},
             "valid.perplexity": {"value": None, "label": "per token · valid"},
         },
+        "audits": {"findings": [], "not_run": {}, "baselines": []},
     }
     json.dumps(found, allow_nan=False)
 
@@ -175,16 +178,16 @@ def accuracy(classes: int) -> list[Score]:
 
 
 def test_what_is_of_one_class_is_a_cell_of_a_table(columns, capsys):
-    show_labelled(accuracy(3))
+    show_labelled(accuracy(3), Report())
     out = capsys.readouterr().out
     assert "0.9000  accuracy: 9 of 10" in out and "  precision\n" not in out
     header, first, *_ = out.split("\n\n")[1].splitlines()
     assert header.split() == ["test", "texts", "precision", "recall", "F1", "→1", "→2", "→3"]
-    assert first.split() == ["1", "class0", "93", "0.750", "90", "1", "2"]  # what is not known is not shown
+    assert first.split() == ["class0", "·", "1", "93", "0.750", "90", "1", "2"]  # what is not known is not shown
 
 
 def test_many_classes_are_not_set_against_each_other(columns, capsys):
-    show_labelled(accuracy(20))
+    show_labelled(accuracy(20), Report())
     assert "→" not in capsys.readouterr().out
 
 
@@ -192,3 +195,34 @@ def test_chances_have_bars(capsys):
     show_chances({"good": 0.75, "bad": 0.25})
     _, good, bad = capsys.readouterr().out.splitlines()
     assert good.split() == ["good", "0.7500", "█" * 22] and bad.split()[:2] == ["bad", "0.2500"]
+
+
+# --- what stands against believing a score ---------------------------------------------------------------------------
+
+SCORE = Score("valid.perplexity", 4.2, "perplexity per token")
+DOUBTS = Report(
+    (
+        Finding("causality", "fail", 0.1, "sees the future: by a tenth"),
+        Finding("still-improving", "warn", 0.2, "still improving when it stopped"),
+        Finding("padding", "pass", 0.0, "padding changes nothing"),
+    ),
+    baselines=(Baseline("unigram", Score("valid.perplexity", 25.1, "of a unigram model")),),
+)
+
+
+def test_cheap_methods_and_doubts_stand_beside_a_score(capsys):
+    show_labelled([SCORE], DOUBTS)
+    number, cheap, _, warning, failure = capsys.readouterr().out.splitlines()
+    assert number.split()[0] == "4.200" and cheap.strip() == "cheap methods get: unigram 25.10"
+    assert warning.split()[:2] == ["warn", "still-improving"] and failure.split()[:2] == ["fail", "causality"]
+
+
+def test_doubts_about_many_runs_are_said_once(capsys):
+    show_doubts([DOUBTS, DOUBTS, Report()])
+    out = capsys.readouterr().out
+    assert out.count("causality") == 1 and "(2 of 3 runs)" in out
+
+
+def test_what_could_not_be_audited_is_said(capsys):
+    show_labelled([SCORE], Report(not_run={"every audit": "the data are gone"}))
+    assert "not audited: the data are gone" in capsys.readouterr().out

@@ -4,8 +4,8 @@ Who may be seen is written down here once more, apart from the masks the model u
 mask would agree with its mistakes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.exam import TINY, Exam, difference, larger
 from headway.nn.attention import Attention
-from headway.nn.taps import watch
+from headway.nn.taps import intervene, named_taps, watch
 
 ROUNDING = 1e-5
 """Sums of up to a hundred weights, in float32."""
@@ -114,7 +114,9 @@ def kernel(exam: Exam) -> Outcome:
 
 
 def _layers(exam: Exam) -> list[tuple[str, Attention]]:
-    found = [(name, module) for name, module in exam.model.named_modules() if isinstance(module, Attention)]
+    """Every attention layer, and what its taps' names begin with."""
+    names = {tap: name.rpartition(".")[0] for name, tap in named_taps(exam.model).items()}
+    found = [(names[module.weights], module) for module in exam.model.modules() if isinstance(module, Attention)]
     if not found:
         raise DoesNotApply("there is no attention in this model")
     return found
@@ -128,16 +130,9 @@ def _watched(exam: Exam, what: Sequence[str], ids: Tensor, real: Tensor | None) 
     return {taps[place]: tensor for place, tensor in seen.items()}
 
 
-@contextmanager
-def _hooked(exam: Exam, what: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def _hooked(exam: Exam, what: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
     """Change what flows by this tap of every attention layer."""
-    taps = [getattr(layer, what) for _, layer in _layers(exam)]
-    handles = [tap.register_forward_hook(lambda tap, given, out: change(out)) for tap in taps]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return intervene(exam.model, {f"{name}.{what}": change for name, _ in _layers(exam)})
 
 
 def _changed(x: Tensor, where: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from typing import Any, Literal, NamedTuple
 
 from headway.errors import UserError, did_you_mean
 from headway.files import write_json
+from headway.scoring.score import Score
 
 Verdict = Literal["pass", "warn", "fail"]
 Subject = Literal["model", "data", "baselines", "training"]
@@ -75,15 +76,27 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """What one cheap method got."""
+
+    method: str
+    """unigram, 5-gram, majority, bag of words."""
+    score: Score
+
+
+@dataclass(frozen=True)
 class Report:
     """What a set of audits found, in the order they were run."""
 
     findings: tuple[Finding, ...] = ()
     not_run: dict[str, str] = field(default_factory=dict)
     """Audits that do not apply, and why."""
+    baselines: tuple[Baseline, ...] = ()
+    """What every score of the same name is set beside."""
 
     def __add__(self, other: "Report") -> "Report":
-        return Report(self.findings + other.findings, {**self.not_run, **other.not_run})
+        not_run, baselines = {**self.not_run, **other.not_run}, self.baselines + other.baselines
+        return Report(self.findings + other.findings, not_run, baselines)
 
     @property
     def failures(self) -> list[Finding]:
@@ -94,7 +107,15 @@ class Report:
         return [f for f in self.findings if f.verdict == "warn"]
 
     def as_json(self) -> dict[str, Any]:
-        return {"findings": [asdict(f) for f in self.findings], "not_run": self.not_run}
+        baselines = [{"method": b.method, "name": b.score.name, **b.score.as_json()} for b in self.baselines]
+        return {"findings": [asdict(f) for f in self.findings], "not_run": self.not_run, "baselines": baselines}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> "Report":
+        """What `as_json` gave; KeyError or TypeError for anything else."""
+        baselines = [Baseline(b["method"], Score.from_json(b["name"], b)) for b in stored["baselines"]]
+        findings = tuple(Finding(**one) for one in stored["findings"])
+        return cls(findings, dict(stored["not_run"]), tuple(baselines))
 
     def finding(self, name: str) -> Finding | None:
         return next((f for f in self.findings if f.audit == name), None)
@@ -161,8 +182,7 @@ def read_report(folder: Path) -> Report | None:
     """What `audit.json` holds; None where there is none yet."""
     path = folder / FILE
     try:
-        stored = json.loads(path.read_text("utf-8"))
-        return Report(tuple(Finding(**one) for one in stored["findings"]), dict(stored["not_run"]))
+        return Report.from_json(json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:

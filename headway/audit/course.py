@@ -40,8 +40,8 @@ class Course:
     selects: Sequence[str] = ()
     """What goes by the first split of evaluate_on: keep_best, patience."""
     post_norm: bool = False
-    warmup: int = 0
-    """Steps."""
+    warms_up: bool = False
+    """Whether the learning rate begins low."""
 
     @classmethod
     def of(cls, metrics: Iterable[Mapping[str, Any]], **facts: Any) -> "Course":

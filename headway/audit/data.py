@@ -94,7 +94,8 @@ def seen_rows_normalised(data: RowSet) -> Outcome:
     """No row of a held-out split differs from a train row in case, punctuation, white space or Unicode form alone.
 
     Rows that are equal as they are count in seen-rows, not here. Both sides are brought to NFKC, case-folded, and cut
-    into words; what is between words is dropped. Thresholds as for seen-rows.
+    into words; what is between words is dropped. The thresholds are those of seen-rows,
+    for a row that was only retyped is remembered as well as a copied one: drop such rows, or score them apart.
     """
     only = {split: alike & ~data.exact[split] for split, alike in data.alike.items()}
     return _of_shares(data, only, "in train but for case, punctuation or white space")

@@ -16,7 +16,6 @@ from headway import noise
 from headway.audit.audit import DoesNotApply
 from headway.models.language_model import LanguageModel
 from headway.recipe import Recipe
-from headway.training.population import load_weights
 
 LENGTH = 24
 """Tokens of a sentence to try; more where a window must be left behind."""
@@ -137,13 +136,6 @@ class Exam:
         finally:
             self.model.eval()
         return found
-
-
-def alone(model: Any, replica: int, fresh: Callable[[], Any]) -> Any:
-    """One replica of a population as a model of its own."""
-    single = fresh()
-    load_weights(single, 0, {name: p[replica] for name, p in model.named_parameters()})
-    return single.eval()
 
 
 def difference(one: Tensor, other: Tensor, of: Tensor | None = None) -> float:

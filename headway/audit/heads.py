@@ -1,10 +1,15 @@
 """An audit of attention heads: do they look somewhere, and not all at the same?"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.look.statistics import statistics
+from headway.nn.taps import tap_names, watch
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,6 +19,16 @@ class HeadEntropies:
     shares: np.ndarray
     """[layers, heads, sentences]: the mean entropy of a head's rows as a share of the highest possible, the logarithm
     of how many tokens each row may look at. 0 = always at one token, 1 = at all alike."""
+
+    @classmethod
+    def of(cls, model: Any, ids: Tensor) -> "HeadEntropies":
+        """On these sentences [1, B, T], which hold no padding."""
+        names = [name for name in tap_names(model) if name.endswith(".weights")]
+        real = torch.ones_like(ids, dtype=torch.bool)
+        with torch.no_grad(), watch(model, *names) as seen:
+            model(ids, real=real)
+        shares = [statistics(seen[name][0]).entropy_share.T.nan_to_num() for name in names]  # [heads, sentences] each
+        return cls(torch.stack(shares).cpu().numpy() if shares else np.zeros((0, 0, 0)))
 
 
 @audit("training")

@@ -13,16 +13,23 @@ import torch
 from headway import tasks
 from headway.audit.attention import ABOUT_ATTENTION
 from headway.audit.audit import Audit, Finding, Report, run_audits, write_report
+from headway.audit.baselines import BASELINE_AUDITS
+from headway.audit.data import ROW_AUDITS
+from headway.audit.evidence import evidence_of
 from headway.audit.exam import Exam
+from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.learning import ABOUT_LEARNING, moved, one_batch
 from headway.audit.model import ABOUT_ANSWERS, finite
+from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS
+from headway.audit.training import TRAINING_AUDITS
 from headway.recipe import Recipe, load
 from headway.run import Run, open_run
 from headway.tasks.task import Task
 from headway.training.population import load_weights
 
 MODEL_AUDITS = (*ABOUT_ANSWERS, *ABOUT_ATTENTION, *ABOUT_LEARNING)
-ALL_AUDITS: tuple[Audit, ...] = (*MODEL_AUDITS,)
+DATA_AUDITS = (*ROW_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)
+ALL_AUDITS: tuple[Audit, ...] = (*MODEL_AUDITS, *HEAD_AUDITS, *DATA_AUDITS, *BASELINE_AUDITS, *TRAINING_AUDITS)
 """Every audit there is, in the order in which they are run and shown."""
 
 OF_EACH_REPLICA = (finite, moved)
@@ -43,18 +50,21 @@ def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
 
 def audit_run(run: Run) -> Report:
     """All audits of one run."""
-    return audit_runs([run], tasks.load(run.recipe))[0]
+    return audit_runs([run], tasks.load_for(run))[0]
 
 
 def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     """All audits of runs that were trained as one population, a report each."""
-    return audit_models(runs, task)
+    evidence = evidence_of(task)
+    of_models = audit_models(runs, task)
+    return [model + evidence.data + evidence.audit(run) for model, run in zip(of_models, runs, strict=True)]
 
 
 def audit_recipe(recipe: Recipe) -> Report:
     """What can be said before training: the audits of the data, and of a fresh model."""
     task = tasks.load(recipe)
-    return audit_model(_exam(recipe, task, lambda device: task.build([recipe.seed], device)))
+    model = audit_model(_exam(recipe, task, lambda device: task.build([recipe.seed], device)))
+    return model + evidence_of(task).data
 
 
 def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:
@@ -64,7 +74,7 @@ def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:
     by_rate: dict[float, Report] = {}  # whether a model can learn hangs on its learning rate
     for run in runs:
         exam = _exam_of(run, task)
-        own.append(audit_model(exam, OF_EACH_REPLICA))
+        own.append(audit_model(exam, OF_EACH_REPLICA) + _heads(exam))
         rate = run.recipe.training.optimizer.learning_rate
         if rate not in by_rate:
             by_rate[rate] = audit_model(replace(exam, model=exam.fresh()), (one_batch,))
@@ -84,6 +94,12 @@ def audit_model(exam: Exam, audits: Sequence[Audit] = MODEL_AUDITS) -> Report:
             return run_audits(audits, exam)
         lost = {one.name: "the weights are not finite numbers" for one in audits if one is not finite}
         return finite.run(exam) + Report(not_run=lost)
+
+
+def _heads(exam: Exam) -> Report:
+    if not (exam.trained and exam.is_whole):
+        return Report(not_run={one.name: "nothing was learnt" for one in HEAD_AUDITS})
+    return run_audits(HEAD_AUDITS, HeadEntropies.of(exam.model, exam.sentences))
 
 
 def _exam_of(run: Run, task: Task) -> Exam:

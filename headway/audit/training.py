@@ -79,7 +79,7 @@ def did_it_train(course: Course) -> Outcome:
     if below > LITTLE:
         return passed(below, sentence)
     sentence = f"it failed to train: {sentence}"
-    if course.post_norm and not course.warmup:
+    if course.post_norm and not course.warms_up:
         sentence += "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
     elif course.parts[-1] < 0.8 * course.chance:
         sentence = sentence.replace("it failed to train", "it learnt train by heart and nothing else")

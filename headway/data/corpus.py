@@ -30,6 +30,8 @@ class Corpus:
     """By name; "train" is always there, and first."""
     identity: str
     """Stands for everything the tokens depend on: equal for equal text cut in the same way."""
+    texts: Mapping[str, str]
+    """What the tokens were made from, by split."""
 
     def split(self, name: str) -> Tokens:
         if name not in self.splits:
@@ -44,7 +46,7 @@ def load(source: str, path: str | None, valid_fraction: float, tokenizer: Tokeni
     identity = _identity(texts, tokenizer)
     entry = f"corpus-{identity}"
     kept = cache.fetch(entry)
-    corpus = _unpack(kept, name, list(texts), identity) if kept else None
+    corpus = _unpack(kept, name, texts, identity) if kept else None
     if corpus is None:
         corpus = _tokenise(name, texts, tokenizer, identity)
         cache.store(entry, _pack(corpus))
@@ -59,7 +61,7 @@ def _tokenise(name: str, texts: dict[str, str], spec: TokenizerSpec, identity: s
             splits[split] = tokenizer.encode(text)
         except UserError as problem:
             raise UserError(f"corpus '{name}', split '{split}': {problem}") from None
-    return Corpus(name, tokenizer, splits, identity)
+    return Corpus(name, tokenizer, splits, identity, texts)
 
 
 def _identity(texts: dict[str, str], spec: TokenizerSpec) -> str:
@@ -78,14 +80,14 @@ def _pack(corpus: Corpus) -> bytes:
     return safetensors.numpy.save(arrays)
 
 
-def _unpack(content: bytes, name: str, split_names: list[str], identity: str) -> Corpus | None:
+def _unpack(content: bytes, name: str, texts: dict[str, str], identity: str) -> Corpus | None:
     """None if this is not what `_pack` writes, although its checksum is right: some other version wrote it."""
     try:
         arrays = safetensors.numpy.load(content)
         tokenizer = Tokenizer.from_json(arrays["tokenizer"].tobytes().decode())
         # Copied because views of the file cannot be written to, and torch warns of such arrays.
         part = {key: array.copy() for key, array in arrays.items() if key != "tokenizer"}
-        splits = {s: Tokens(part[f"{s}/ids"], part[f"{s}/bytes"], part[f"{s}/starts"]) for s in split_names}
+        splits = {s: Tokens(part[f"{s}/ids"], part[f"{s}/bytes"], part[f"{s}/starts"]) for s in texts}
     except (safetensors.SafetensorError, KeyError, UserError, UnicodeDecodeError):
         return None
-    return Corpus(name, tokenizer, splits, identity)
+    return Corpus(name, tokenizer, splits, identity, texts)

@@ -1,6 +1,6 @@
 """The data part of a recipe: running text, or texts that have labels."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -36,7 +36,8 @@ class Text(Spec):
 
     def problems(self) -> Iterator[Problem]:
         if self.source not in CORPORA:
-            yield Problem(("source",), f"there is no corpus called '{self.source}'{did_you_mean(self.source, CORPORA)}")
+            hint = _other_kind(self.source, LABELLED_SETS, "labelled") or did_you_mean(self.source, CORPORA)
+            yield Problem(("source",), f"there is no corpus called '{self.source}'{hint}")
         elif self.source == "files" and self.path is None:
             yield Problem(("source", "path"), "source: files needs a path, such as data.path=corpus.txt")
         elif self.source == "hub" and self.path is None:
@@ -76,8 +77,8 @@ class Labelled(Spec):
     def problems(self) -> Iterator[Problem]:
         known = LABELLED_SETS
         if self.source not in known:
-            reason = f"there is no labelled set called '{self.source}'{did_you_mean(self.source, known)}"
-            yield Problem(("source",), reason)
+            hint = _other_kind(self.source, CORPORA, "text") or did_you_mean(self.source, known)
+            yield Problem(("source",), f"there is no labelled set called '{self.source}'{hint}")
         elif self.source == "files" and self.path is None:
             yield Problem(("source", "path"), "source: files needs a path, such as data.path=reviews.tsv")
         elif self.source != "files" and self.path is not None:
@@ -99,6 +100,10 @@ class Labelled(Spec):
     def row_length(self, context: int) -> int:
         """Longer texts are cut."""
         return context
+
+
+def _other_kind(source: str, known: Sequence[str], kind: str) -> str:
+    return f"; as one of data.kind={kind} there is" if source in known else ""
 
 
 DataSpec = Annotated[Text | Labelled, CHOSEN_BY_KIND, OR_BY_NAME]

@@ -42,7 +42,7 @@ class Display(Tap):
 
 def tap_names(model: nn.Module) -> list[str]:
     """Every internal of this model that can be watched."""
-    return list(_taps(model))
+    return list(named_taps(model))
 
 
 @contextmanager
@@ -98,7 +98,8 @@ def without_head(*heads: int) -> Callable[[Tensor], Tensor]:
     return silence
 
 
-def _taps(model: nn.Module) -> dict[str, Tap]:
+def named_taps(model: nn.Module) -> dict[str, Tap]:
+    """The taps themselves, by name."""
     found: dict[str, Tap] = {}
 
     def walk(module: nn.Module, path: tuple[str, ...]) -> None:
@@ -112,7 +113,7 @@ def _taps(model: nn.Module) -> dict[str, Tap]:
 
 
 def _chosen(model: nn.Module, names: Iterable[str]) -> dict[str, Tap]:
-    known = _taps(model)
+    known = named_taps(model)
     for name in names:
         if name not in known:
             raise UserError(f"the model has no internal '{name}'{did_you_mean(name, known)}")

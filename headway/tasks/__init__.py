@@ -1,6 +1,8 @@
 """What models are trained for. `of(recipe)` is the kind of task, `load(recipe)` the task with its data."""
 
+from headway.data.text import Given
 from headway.recipe import Recipe
+from headway.run import Run
 from headway.tasks.classification import Classification
 from headway.tasks.language_modelling import LanguageModelling
 from headway.tasks.task import Task
@@ -16,3 +18,15 @@ def of(recipe: Recipe) -> type[Task]:
 def load(recipe: Recipe) -> Task:
     """That task, with its data read and made into tokens, or found so."""
     return of(recipe).load(recipe)
+
+
+def load_for(run: Run) -> Task:
+    """The task of a finished run, on the data that it was trained on. A vocabulary that was given, not learnt, is read
+    from the run folder: where it came from may be gone by now."""
+    recipe = run.recipe
+    if isinstance(recipe.data.tokenizer, Given):
+        data = recipe.data.model_copy(update={"tokenizer": Given(path=str(run.folder / "tokenizer.json"))})
+        recipe = recipe.model_copy(update={"data": data})
+    task = load(recipe)
+    task.check_same_data(run)
+    return task

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from headway.data import labelled
 from headway.data.labelled import LabelledSet
@@ -23,7 +23,7 @@ class Classification(Task):
     data: LabelledSet
 
     @classmethod
-    def load(cls, recipe: Recipe) -> "Classification":
+    def load(cls, recipe: Recipe) -> Self:
         data = _data(recipe)
         made = labelled.load(data.source, data.path, data.columns, data.valid_fraction, data.tokenizer)
         return cls(recipe, made)

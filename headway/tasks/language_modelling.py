@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 
@@ -24,7 +25,7 @@ class LanguageModelling(Task):
     data: Corpus
 
     @classmethod
-    def load(cls, recipe: Recipe) -> "LanguageModelling":
+    def load(cls, recipe: Recipe) -> Self:
         data = recipe.data
         assert isinstance(data, Text)
         return cls(recipe, corpora.load(data.source, data.path, data.valid_fraction, data.tokenizer))

@@ -7,7 +7,7 @@ is here.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self
 
 from headway.data.text import Tokenizer
 from headway.errors import UserError
@@ -16,8 +16,6 @@ from headway.recipe import Recipe
 from headway.run import Run
 from headway.scoring.score import Score
 from headway.training.update import Sampler
-
-Self = TypeVar("Self", bound="Task")
 
 
 class Data(Protocol):
@@ -34,16 +32,18 @@ class Data(Protocol):
         """Stands for everything the tokens depend on."""
         ...
 
+    def split(self, name: str) -> Any:
+        """What is under this name, or a UserError in words."""
+
 
 @dataclass(frozen=True)
 class Task(ABC):
     recipe: Recipe
-    data: Any
-    """A `Data`; each task knows which."""
+    data: Data
 
     @classmethod
     @abstractmethod
-    def load(cls: type[Self], recipe: Recipe) -> Self:
+    def load(cls, recipe: Recipe) -> Self:
         """Read the data."""
 
     @classmethod

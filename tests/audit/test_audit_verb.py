@@ -33,9 +33,10 @@ def audit(workshop, runs, monkeypatch, capsys):
 
 def test_a_run_is_audited_and_the_report_kept(audit, runs):
     code, out, _ = audit("tiny")
-    assert code == 0 and "0 failed" in out and "causality" in out
+    assert code == 0 and "2 failed" in out and "causality" in out
     kept = read_report(open_run("tiny", runs).folder)
-    assert kept is not None and kept.failures == []
+    assert kept is not None and [f.audit for f in kept.failures] == ["beats-chance", "did-it-train"]
+    assert audit("tiny", "--strict")[0] == 1
 
 
 def test_a_recipe_is_audited_before_it_is_trained(audit, workshop):

@@ -138,8 +138,8 @@ def recorded(name: str, **facts) -> Course:
     columns = [kept[key] for key in ("step", "loss", "norm", "rate")]
     lines = [dict(zip(("step", "loss", "norm", "rate"), line, strict=True)) for line in zip(*columns, strict=True)]
     lines += [{"step": step, "scores": {"valid.loss": loss}} for step, loss in kept["valid"]]
-    baselines = {key: kept[key] for key in ("scored", "chance", "counting", "clip", "post_norm", "warmup")}
-    return Course.of(lines, evaluate_on=["valid"], **baselines, **facts)
+    baselines = {key: kept[key] for key in ("scored", "chance", "counting", "clip", "post_norm")}
+    return Course.of(lines, evaluate_on=["valid"], warms_up=bool(kept["warmup"]), **baselines, **facts)
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,12 @@ def test_divergence_is_told_from_a_spike():
 
 def test_a_model_at_the_level_of_frequencies_has_failed_to_train_and_did_not_overfit():
     """Case C4: called overfitted, with a train loss that never fell."""
-    stuck = course(curve(3.2), curve(3.2) + 0.02, post_norm=True, warmup=0)
+    stuck = course(curve(3.2), curve(3.2) + 0.02, post_norm=True, warms_up=False)
     outcome = did_it_train.check(stuck)
     assert outcome.verdict == "fail" and "failed to train" in outcome.sentence
     assert "post-norm without a warm-up" in outcome.sentence
     assert "overfitted" not in verdicts(stuck)
-    warmed = did_it_train.check(course(curve(3.2), curve(3.2), post_norm=True, warmup=100))
+    warmed = did_it_train.check(course(curve(3.2), curve(3.2), post_norm=True, warms_up=True))
     assert warmed.verdict == "fail" and "post-norm" not in warmed.sentence
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headway.data.labelled import LabelledSet, load
 from headway.data.labelled_sources import Columns, normalised, read_rows
-from headway.data.spec import Labelled
+from headway.data.spec import Labelled, Text
 from headway.data.text import Char, Word
 from headway.errors import UserError
 
@@ -146,6 +146,10 @@ def test_a_letter_that_train_lacks_is_named_with_its_text(tmp_path: Path):
 
 PROBLEMS = {
     "an unknown set": ({"source": "sst-2"}, "there is no labelled set called 'sst-2'; did you mean 'sst2'?"),
+    "a set of running text": (
+        {"source": "wikitext-2"},
+        "there is no labelled set called 'wikitext-2'; as one of data.kind=text there is",
+    ),
     "no path": ({"source": "files"}, "source: files needs a path, such as data.path=reviews.tsv"),
     "a path for nothing": ({"path": "x.tsv"}, "path is only read with source: files, not with python-modules"),
     "columns for nothing": ({"source": "sst2", "text": 2}, "sst2 has columns of its own; text is for source: files"),
@@ -158,6 +162,11 @@ def test_impossible_settings_are_found_before_anything_is_read(case):
     given, words = PROBLEMS[case]
     (problem,) = Labelled.model_validate(given).problems()
     assert words in problem.reason
+
+
+def test_a_set_of_labelled_texts_is_no_running_text():
+    (problem,) = Text(source="sst2").problems()
+    assert problem.reason == "there is no corpus called 'sst2'; as one of data.kind=labelled there is"
 
 
 def test_there_is_a_header_where_columns_have_names():

@@ -132,7 +132,7 @@ def test_without_positions_the_order_of_words_makes_no_difference_and_with_them_
 
 def test_a_classifier_can_be_watched_by_name():
     model = spec().build(V, C).eval()
-    assert {"embedded", "pooled", "logits", "layers.1.mixer.weights"} <= set(tap_names(model))
+    assert {"embedded", "pooled", "logits", "layers.1.attention.weights"} <= set(tap_names(model))
     ids, real = rows()
     with watch(model, "layers.0.mixer.weights", "pooled") as seen:
         model(ids, real)

@@ -2,7 +2,7 @@
 
 Eight packages, one row per docstring of five words or more. What is held out is whole modules of each package, so that
 no docstring is judged whose neighbours were read in training; text that was said before is dropped. For one Python it
-is always the same; for 3.11 there are ROWS.
+is always the same; for 3.11 there are 1,797 rows (1,109 to train on, 357 valid, 331 test).
 """
 
 import hashlib

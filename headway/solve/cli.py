@@ -1,0 +1,237 @@
+"""The verbs of `headway solve`. They parse, call and print; nothing heavy is imported at the top."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from headway.solve.construction import Construction
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Attention by construction: get the query, key or weights that do what you want, or the reason why none can.",
+)
+NEGATIVE_NUMBERS = {"ignore_unknown_options": True}  # '-1,0,1' is a kernel, not an option
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw it: a file that ends in .png, .svg or .pdf.", metavar="FILE")]
+KeysText = Annotated[str, typer.Argument(help="'1,0; 0,1; -1,-1', or a .csv, .json or .npy file.", metavar="KEYS")]
+Select = Annotated[int | None, typer.Option(help="All attention on this key, counted from 0.", metavar="KEY")]
+Average = Annotated[str | None, typer.Option(help="Equal attention on these keys: 0,2 or all.", metavar="KEYS")]
+Weights = Annotated[str | None, typer.Option(help="Any distribution: 0.5,0.3,0.2.", metavar="WEIGHTS")]
+Within = Annotated[float, typer.Option(help="The largest share of attention that may be in the wrong place.")]
+Scaled = Annotated[bool, typer.Option("--scaled", help="Scores are q·k/√d, as in Headway's own layers; default: q·k.")]
+Centre = Annotated[
+    int | None, typer.Option(help="Which of them, from 0, lies on the position itself; default: the middle one.")
+]
+Channels = Annotated[int, typer.Option(help="Channels of the sequence.")]
+
+
+@app.command(
+    epilog="Example: headway solve query '1,0; 0,1; -1,-1' --select 0 --plot query.png",
+    context_settings=NEGATIVE_NUMBERS,
+)
+def query(
+    keys: KeysText,
+    select: Select = None,
+    average: Average = None,
+    weights: Weights = None,
+    identity: Annotated[bool, typer.Option("--identity", help="A query matrix: row i selects key i.")] = False,
+    within: Within = 1e-6,
+    scaled: Scaled = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """A query with the wanted attention over these keys, or a certificate that there is none."""
+    from headway.solve import draw
+    from headway.solve.given import checked_keys
+    from headway.solve.queries import find_queries, find_query
+    from headway.solve.reading import read_table
+    from headway.solve.words import query_matrix_derivation
+
+    K = checked_keys(read_table("keys", keys))
+    if identity:
+        if select is not None or average is not None or weights is not None:
+            raise UserError("--identity is a goal of its own; leave --select, --average and --weights away")
+        answers = find_queries(K, within=within, scale=_scale(scaled, K))
+        drawn = draw.draw_queries(answers, plot) if plot else None
+        found = {
+            "queries": [a.query.tolist() for a in answers],
+            "weights": [a.weights.tolist() for a in answers],
+            "answers": [a.as_json() for a in answers],
+        }
+        _show(found, query_matrix_derivation(answers), drawn, as_json)
+        return
+    answer = find_query(K, _wanted(select, average, weights, len(K)), within, _scale(scaled, K))
+    drawn = draw.draw_query(answer, plot) if plot else None
+    _show(answer.as_json(), answer.derivation, drawn, as_json)
+
+
+@app.command(
+    epilog="Example: headway solve key '2,1' '1,0; 0,1; -1,-1' --replace 2 --select 2 --norm 1",
+    context_settings=NEGATIVE_NUMBERS,
+)
+def key(
+    query: Annotated[str, typer.Argument(help="'2,1'", metavar="QUERY")],
+    keys: KeysText,
+    replace: Annotated[int, typer.Option(help="Which key is to be replaced, counted from 0.", metavar="KEY")],
+    select: Select = None,
+    average: Average = None,
+    weights: Weights = None,
+    norm: Annotated[float | None, typer.Option(help="Only keys of this length.")] = None,
+    within: Within = 1e-6,
+    scaled: Scaled = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """A key to put in the place of another, so that this query has the wanted attention; or the best there is."""
+    from headway.solve import draw
+    from headway.solve.given import checked_keys
+    from headway.solve.keys import find_key
+    from headway.solve.reading import read_list, read_table
+
+    K = checked_keys(read_table("keys", keys))
+    wanted = _wanted(select, average, weights, len(K))
+    answer = find_key(read_list("query", query), K, replace, wanted, norm, within, _scale(scaled, K))
+    drawn = draw.draw_key(answer, K[replace], plot) if plot else None
+    _show(answer.as_json(), answer.derivation, drawn, as_json)
+
+
+@app.command(epilog="Example: headway solve convolution 2,0,1 --centre 1", context_settings=NEGATIVE_NUMBERS)
+def convolution(
+    taps: Annotated[str, typer.Argument(help="The kernel: 2,0,1", metavar="TAPS")],
+    centre: Centre = None,
+    channels: Channels = 1,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """An attention layer with relative biases that is a 1-D convolution."""
+    from headway.solve.reading import read_list
+    from headway.solve.relative import convolution
+
+    _show_construction(convolution(read_list("taps", taps), centre, channels), plot, as_json)
+
+
+@app.command(epilog="Example: headway solve shift 1", context_settings=NEGATIVE_NUMBERS)
+def shift(
+    by: Annotated[
+        int, typer.Argument(help="Places towards the end; negative: towards the beginning.", metavar="PLACES")
+    ],
+    channels: Channels = 1,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """An attention layer that moves the sequence."""
+    from headway.solve.relative import shift
+
+    _show_construction(shift(by, channels), plot, as_json)
+
+
+@app.command(epilog="Example: headway solve mean-pool 3")
+def mean_pool(
+    window: Annotated[int, typer.Argument(help="Slots in the window.")],
+    centre: Centre = None,
+    channels: Channels = 1,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """An attention layer that takes the mean over a window."""
+    from headway.solve.relative import mean_pool
+
+    _show_construction(mean_pool(window, centre, channels), plot, as_json)
+
+
+@app.command(epilog="Example: headway solve max-pool 3 --within 1e-3")
+def max_pool(
+    window: Annotated[int, typer.Argument(help="Slots in the window.")],
+    centre: Centre = None,
+    channels: Channels = 1,
+    within: Annotated[float, typer.Option(help="How much too small the maximum may be, for any input.")] = 1e-3,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """An attention layer that takes the maximum over a window, for negative inputs too."""
+    from headway.solve.relative import max_pool
+
+    _show_construction(max_pool(window, centre, channels, within), plot, as_json)
+
+
+@app.command(epilog="Example: headway solve matrix '0.5,0.5; 0.2,0.8' --width 3 --plot matrix.png")
+def matrix(
+    weights: Annotated[str, typer.Argument(help="Attention weights A, one row per query.", metavar="WEIGHTS")],
+    width: Annotated[int, typer.Option(help="Channels of X.")] = 2,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Y = AX as vec(Y) = M·vec(X), for both ways to stack X into a vector."""
+    from headway.solve import draw
+    from headway.solve.kronecker import stacked, stacked_derivation
+    from headway.solve.reading import read_table
+
+    A = read_table("weights", weights)
+    rows, columns = stacked(A, width, "rows"), stacked(A, width, "columns")
+    drawn = None
+    if plot:
+        drawn = draw.draw_matrices({"A": A, "tokens stacked: A ⊗ I": rows, "channels stacked: I ⊗ A": columns}, plot)
+    found = {"width": width, "rows": rows.tolist(), "columns": columns.tolist()}
+    derivation = stacked_derivation(A, width)
+    _show(found | {"derivation": derivation}, derivation, drawn, as_json)
+
+
+@app.command(epilog="Example: headway solve fixed-layer --tokens 4 --width 4 --heads 2")
+def fixed_layer(
+    tokens: Annotated[int, typer.Option(help="Length of the sequence.")] = 4,
+    width: Annotated[int, typer.Option(help="Channels.")] = 4,
+    heads: Annotated[int, typer.Option(help="Heads.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of the layer's random weights, and of the inputs.", min=0)] = 0,
+    blind: Annotated[bool, typer.Option("--blind", help="With W_Q = 0: the layer does not look at its input.")] = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Could a fully connected layer take an attention layer's place? With the matrix, or inputs that refute it."""
+    from headway.solve import draw
+    from headway.solve.replacement import fixed_layer, random_layer
+
+    answer = fixed_layer(random_layer(width, heads, seed, blind), tokens, seed=seed)
+    drawn = draw.draw_fixed_layer(answer, plot) if plot else None
+    _show(answer.as_json(), answer.derivation, drawn, as_json)
+
+
+def _wanted(select: int | None, average: str | None, weights: str | None, n: int) -> "np.ndarray":
+    from headway.solve import given
+    from headway.solve.reading import read_indices, read_list
+
+    if sum(goal is not None for goal in (select, average, weights)) != 1:
+        raise UserError("say what attention should do, with one of --select, --average and --weights")
+    if select is not None:
+        return given.select(select, n)
+    if average is not None:
+        return given.average(None if average == "all" else read_indices("average", average), n)
+    return given.checked_distribution(read_list("weights", weights or ""), n)
+
+
+def _scale(scaled: bool, keys: "np.ndarray") -> float:
+    return keys.shape[1] ** -0.5 if scaled else 1.0
+
+
+def _show_construction(made: "Construction", plot: Path | None, as_json: bool) -> None:
+    from headway.solve import draw
+
+    drawn = draw.draw_construction(made, plot) if plot else None
+    _show(made.as_json(), made.derivation, drawn, as_json)
+
+
+def _show(found: dict[str, Any], derivation: list[str], drawn: Path | None, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found | ({"plot": str(drawn)} if drawn else {}), ensure_ascii=False, allow_nan=False))
+        return
+    print("\n".join(derivation))
+    if drawn:
+        print(f"drawn: {drawn}")

@@ -1,0 +1,146 @@
+"""An attention layer of `headway.nn` whose weights are set and not learnt, with a table of biases by distance.
+
+`Construction` is such a layer together with the direct computation of the same thing, which it is checked against.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headway import noise
+from headway.errors import UserError
+from headway.nn.attention import Attention, AttentionSpec
+from headway.nn.backends import Needs
+from headway.nn.masks import Everything
+from headway.nn.positions import Positions
+from headway.nn.scene import Scene
+from headway.solve.words import number
+
+Stretch = Float[Tensor, "T c"]
+"""A sequence of T tokens with c channels."""
+
+
+class RelativeBias(Positions):
+    """A bias per head and distance j − i, from `first` on; beyond the table nobody looks."""
+
+    has_bias = True
+    table: Tensor
+
+    def __init__(self, table: Float[Tensor, "H W"], first: int):
+        super().__init__()
+        self.first = first
+        self.register_buffer("table", table)
+
+    def bias(self, replica, head, i, j):
+        place = j - i - self.first
+        width = self.table.shape[1]
+        return torch.where((place >= 0) & (place < width), self.table[head, place.clamp(0, width - 1)], -torch.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Construction:
+    """A layer that computes something known. Call it with [T, channels]."""
+
+    what: str
+    channels: int
+    layer: Attention
+    positions: RelativeBias
+    zeros: tuple[int, int]
+    """How many zero vectors stand before and after the sequence while the layer looks at it."""
+    weights: dict[str, str]
+    """What the projections are, in words."""
+    bound: float
+    """How far the layer may be from the direct computation, whatever the input; 0 = only rounding."""
+    direct: Callable[[Stretch], Stretch]
+    """The definition, without attention."""
+    reasons: list[str]
+
+    @torch.no_grad()
+    def __call__(self, x: Stretch) -> Stretch:
+        if x.ndim != 2 or x.shape[1] != self.channels or not len(x):
+            raise UserError(f"the input has the shape {list(x.shape)}; expected [tokens, {self.channels}]")
+        return self._seen(x.double()).to(x.dtype)
+
+    def attention(self, x: Stretch) -> Float[Tensor, "H T K"]:
+        """Who looks where in this sequence. The keys begin with the zero vectors before it and end with those after."""
+        seen: list[Tensor] = []
+        handle = self.layer.weights.register_forward_hook(lambda module, given, out: seen.append(out[0, 0].detach()))
+        self(x)
+        handle.remove()
+        before = self.zeros[0]
+        return seen[0][:, before : before + len(x)]
+
+    def worst_error(self, trials: int = 20, seed: int = 0) -> float:
+        """The largest difference from the direct computation, on random inputs of 1 to 24 tokens and of many sizes."""
+        worst = 0.0
+        for trial in range(trials):
+            drawn = noise.generator(seed, "solve", self.what, trial)
+            length = int(torch.randint(1, 25, (), generator=drawn))
+            x = torch.randn(length, self.channels, generator=drawn, dtype=torch.float64) * 10.0 ** (trial % 4 - 2)
+            size = max(1.0, float(x.abs().max())) if not self.bound else 1.0
+            worst = max(worst, float((self(x) - self.direct(x)).abs().max()) / size)
+        return worst
+
+    @property
+    def derivation(self) -> list[str]:
+        settings = ", ".join(f"{name} = {value}" for name, value in self.weights.items())
+        worst = self.worst_error()
+        limit = f"the bound is {number(self.bound)}" if self.bound else "rounding"
+        return [
+            f"{self.what}, {self.channels} channel{'s' if self.channels > 1 else ''}: {settings}.",
+            *self.reasons,
+            f"Checked on 20 random inputs: at most {number(worst)} from the direct computation ({limit}).",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        table = [[None if math.isinf(b) else b for b in row] for row in self.positions.table.tolist()]
+        return {
+            "what": self.what,
+            "channels": self.channels,
+            "heads": len(table),
+            "width": self.layer.output.weight.shape[-1],
+            "weights": self.weights,
+            "biases": table,  # null = −∞: not looked at
+            "first_distance": self.positions.first,
+            "zeros": list(self.zeros),
+            "bound": self.bound,
+            "worst_error": self.worst_error(),
+            "derivation": self.derivation,
+        }
+
+    def _seen(self, x: Stretch) -> Stretch:
+        before, after = self.zeros
+        width, heads = self.layer.output.weight.shape[-1], len(self.positions.table)
+        padded = nn.functional.pad(x, (0, width - self.channels, before, after))
+        slots = torch.arange(len(padded))
+        scene = Scene((1, 1, heads), self.positions, Everything(), slots, slots)
+        return self.layer(padded[None, None], scene)[0][0, 0, before : before + len(x), : self.channels]
+
+
+@torch.no_grad()
+def attention_layer(
+    width: int,
+    heads: int,
+    values: Tensor,
+    output: Tensor | None = None,
+    queries: Tensor | None = None,
+    query_bias: float = 0.0,
+    keys: Tensor | None = None,
+) -> Attention:
+    """A layer in float64 with W_V, W_O (default: identity), W_Q and W_K (default: 0), and a query bias.
+
+    The layer divides scores by the root of the head's width; constructions with queries have heads of width 1.
+    """
+    layer = AttentionSpec(heads=heads, backend="plain").build(1, width, 1.0, Needs()).double()
+    weights = dict(layer.named_parameters())
+    for k, matrix in enumerate((queries, keys, values)):
+        rows = slice(k * width, (k + 1) * width)
+        weights["project.together.weight"][0, rows] = 0.0 if matrix is None else matrix
+    weights["project.together.bias"][0, :width] = query_bias
+    weights["output.weight"][0] = torch.eye(width) if output is None else output
+    return layer

@@ -1,0 +1,99 @@
+"""What users give to the solvers, looked at before any mathematics: keys, wanted weights, places, tolerances.
+
+A wanted behaviour is a distribution over the keys. `select` and `average` write the usual ones; any other is an array.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import ArrayLike
+
+from headway.errors import UserError
+
+Keys = Float64[np.ndarray, "n d"]
+Weights = Float64[np.ndarray, "n"]
+Vector = Float64[np.ndarray, "d"]
+
+
+def select(index: int, n: int) -> Weights:
+    """All attention on one of n keys."""
+    return average([index], n)
+
+
+def average(indices: Sequence[int] | None, n: int) -> Weights:
+    """The same attention on each of these keys (None = on all n), none elsewhere."""
+    chosen = list(range(n)) if indices is None else [checked_index(i, n) for i in indices]
+    if not chosen:
+        raise UserError("an average needs at least one key")
+    for i in chosen:
+        if chosen.count(i) > 1:
+            raise UserError(f"key {i} is named {chosen.count(i)} times; each key of an average is named once")
+    wanted = np.zeros(n)
+    wanted[chosen] = 1 / len(chosen)
+    return wanted
+
+
+def checked_keys(given: ArrayLike) -> Keys:
+    keys = _numbers("keys", given)
+    if keys.ndim != 2 or 0 in keys.shape:
+        raise UserError(f"keys are a table with one key per row, n × d; this has the shape {_shape(keys)}")
+    bad = np.argwhere(~np.isfinite(keys))
+    if len(bad):
+        row, column = bad[0]
+        raise UserError(f"key {row} has {keys[row, column]} at place {column}; keys must be finite numbers")
+    return keys
+
+
+def checked_query(given: ArrayLike, width: int) -> Vector:
+    query = _numbers("the query", given)
+    if query.shape != (width,):
+        raise UserError(f"the query has the shape {_shape(query)}; keys of {width} numbers need a query of {width}")
+    if not np.isfinite(query).all():
+        raise UserError(f"the query has {query[~np.isfinite(query)][0]} in it; it must be of finite numbers")
+    return query
+
+
+def checked_distribution(given: ArrayLike, n: int) -> Weights:
+    wanted = _numbers("the wanted weights", given)
+    if wanted.shape != (n,):
+        raise UserError(f"there are {n} keys, but the wanted weights have the shape {_shape(wanted)}; one per key")
+    if not (np.isfinite(wanted) & (wanted >= 0)).all():
+        j = int(np.argmin(np.isfinite(wanted) & (wanted >= 0)))
+        raise UserError(f"the wanted weight of key {j} is {wanted[j]:g}; weights are between 0 and 1")
+    total = float(wanted.sum())
+    if abs(total - 1) > 1e-9:
+        raise UserError(
+            f"the wanted weights sum to {total:.9g}, not to 1; divided by their sum they would be a distribution"
+        )
+    return wanted / total
+
+
+def checked_index(index: int, n: int) -> int:
+    if not 0 <= index < n:
+        raise UserError(f"there is no key {index}; the {n} keys are numbered 0 to {n - 1}")
+    return int(index)
+
+
+def checked_within(within: float) -> float:
+    """ε, the largest total-variation distance from the wanted weights that will do."""
+    if not 0 < within < 1:
+        raise UserError(f"within = {within:g}: the allowed distance from the wanted weights is above 0 and below 1")
+    return float(within)
+
+
+def checked_positive(name: str, value: float) -> float:
+    if not (np.isfinite(value) and value > 0):
+        raise UserError(f"{name} = {value:g}; it must be above 0")
+    return float(value)
+
+
+def _numbers(what: str, given: ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} must be numbers, with as many in every row: {error}") from error
+
+
+def _shape(array: np.ndarray) -> str:
+    return " × ".join(map(str, array.shape)) or "of a single number"

@@ -1,0 +1,221 @@
+"""Find a key: given a query, keys and a place, the key to put there so that attention does what is wanted.
+
+Only the new key's score t = q·k matters. The other keys' scores stay, so they share what the new key leaves them in
+fixed proportions π, and the weights that can be had are a line from π (t → −∞) to the new key alone (t → ∞):
+
+    p_j = σ(t − log Z),    p_i = (1 − p_j) π_i,    Z = Σ_{i≠j} exp(q·k_i).
+
+The distance of that line from the wanted weights is a piecewise linear, convex function of p_j: its least value is at
+a corner and is found exactly, so that "impossible" here needs no further certificate than the corners themselves.
+A key of norm r has a score between −r‖q‖ and r‖q‖ and, in two dimensions or more, any score between.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headway.errors import UserError
+from headway.solve.geometry import softmax, total_variation
+from headway.solve.given import (
+    Keys,
+    Vector,
+    Weights,
+    checked_distribution,
+    checked_index,
+    checked_keys,
+    checked_positive,
+    checked_query,
+    checked_within,
+)
+from headway.solve.queries import Verdict, as_plain
+
+FAR = 700.0  # a score this far from the others' is as good as infinite: exp(-745) is zero in float64
+
+
+@dataclass(frozen=True)
+class KeyAnswer:
+    query: Vector
+    keys: Keys
+    """With the new key in its place."""
+    replaced: int
+    wanted: Weights
+    within: float
+    scale: float
+    norm: float | None
+    """The norm that was asked for."""
+    verdict: Verdict
+    key: Vector
+    """The new key, or the best one there is."""
+    score: float
+    """scale · q·k of the new key."""
+    weights: Weights
+    error: float
+    """Total variation between the weights and the wanted ones."""
+    least_error: float
+    """What no key at this place (of this norm, if one was asked for) can better: exact."""
+    proportions: Weights
+    """How the other keys share what the new key leaves them: fixed."""
+    log_rest: float
+    """log Z: the score at which the new key would get half of the weight."""
+    weight_range: tuple[float, float]
+    """The weights the new key can be given, with the norm that was asked for."""
+    norms: tuple[float, float] | None
+    """The norms with which it is possible, from and to (to infinity, but in one dimension); None if there are none."""
+
+    @cached_property
+    def derivation(self) -> list[str]:
+        from headway.solve.words import key_derivation
+
+        return key_derivation(self)
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: as_plain(value) for name, value in asdict(self).items()} | {"derivation": self.derivation}
+
+
+def find_key(
+    query: ArrayLike,
+    keys: ArrayLike,
+    replace: int,
+    wanted: ArrayLike,
+    norm: float | None = None,
+    within: float = 1e-6,
+    scale: float = 1.0,
+) -> KeyAnswer:
+    """A key for place `replace` with which softmax(scale · q Kᵀ) is within `within` of `wanted`; or the best there is.
+
+    Across the query the new key is as the old one was. `norm`: only keys of this Euclidean length.
+    """
+    K = checked_keys(keys)
+    q = checked_query(query, K.shape[1])
+    j, w = checked_index(replace, len(K)), checked_distribution(wanted, len(K))
+    ε, scale = checked_within(within), checked_positive("scale", scale)
+    r = None if norm is None else checked_positive("norm", norm)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = scale * K @ q
+        pull = scale * float(np.linalg.norm(q))  # the score of a key of length one that points along q
+    if not np.isfinite([*scores, pull]).all():
+        raise UserError("the scores q·k are too large for float64; take a shorter query, or shorter keys")
+    line = _Line(np.delete(scores, j), np.delete(w, j), float(w[j]))
+    furthest = 0.0 if not pull else np.inf if r is None else r * pull
+    score = line.score(-furthest, furthest, ε)
+    if len(q) == 1 and r is not None:  # on a line there are two keys of each norm, and nothing between
+        score = min((-furthest, furthest), key=line.error)
+    K = K.copy()
+    K[j] = _nearest_with_score(K[j], q, score / scale, r)
+    weights = softmax(scale * K @ q)
+    error = total_variation(weights, w)
+    least = line.least_error if np.isinf(furthest) else line.error(score)
+    return KeyAnswer(
+        query=q,
+        keys=K,
+        replaced=j,
+        wanted=w,
+        within=ε,
+        scale=scale,
+        norm=r,
+        verdict="reached" if error <= ε else "impossible" if least > ε else "undecided",
+        key=K[j],
+        score=score,
+        weights=weights,
+        error=error,
+        least_error=least,
+        proportions=line.proportions,
+        log_rest=line.log_rest,
+        weight_range=(line.weight(-furthest), line.weight(furthest)),
+        norms=_norms(line, pull, ε, len(q)),
+    )
+
+
+class _Line:
+    """The weights that one key's score can bring about, and how far they are from the wanted ones."""
+
+    def __init__(self, others: Weights, wanted_of_others: Weights, wanted: float):
+        self.wanted, self.wanted_of_others = wanted, wanted_of_others
+        self.log_rest = float(np.logaddexp.reduce(others)) if len(others) else -np.inf
+        self.proportions = np.exp(others - self.log_rest)
+        seen = self.proportions > 0
+        with np.errstate(over="ignore"):  # infinitely far below 0 is below 0
+            corners = np.append(1 - wanted_of_others[seen] / self.proportions[seen], [wanted, 0.0, 1.0]).clip(0, 1)
+        errors = np.array([self.error_at(p, 1 - p) for p in corners])
+        self.least_error = float(errors.min())
+        best = corners[errors <= self.least_error + 1e-15]
+        self.best_weight = float(best[np.abs(best - wanted).argmin()])
+
+    def weight(self, score: float) -> float:
+        return 1 - self.left(score) if score < self.log_rest else 1 / (1 + _exp(self.log_rest - score))
+
+    def left(self, score: float) -> float:
+        """What the new key leaves to the others."""
+        return 1 / (1 + _exp(score - self.log_rest))
+
+    def error(self, score: float) -> float:
+        return self.error_at(self.weight(score), self.left(score))
+
+    def error_at(self, weight: float, left: float) -> float:
+        """Both the weight and what it leaves are given: near 1 the one does not tell the other."""
+        own = abs(weight - self.wanted) if self.wanted < 0.5 else abs(left - (1 - self.wanted))
+        return float(own + np.abs(left * self.proportions - self.wanted_of_others).sum()) / 2
+
+    def score(self, lowest: float, highest: float, ε: float) -> float:
+        """Of least error; where that is only approached, at infinity, as near to 0 as ε allows."""
+        best = min(max(self.best_score, lowest), highest)
+        if np.isfinite(best):
+            return best
+        low, high = self.scores_within(max(ε, self.least_error + ε / 2) * (1 - 1e-9))  # rounding comes on top
+        return min(max(0.0, low), high)
+
+    @property
+    def best_score(self) -> float:
+        p = self.best_weight
+        return self.log_rest + float(np.log(p) - np.log1p(-p)) if 0 < p < 1 else np.inf if p else -np.inf
+
+    def scores_within(self, allowed: float) -> tuple[float, float]:
+        """From where to where the error, which falls towards the best score and rises after it, is allowed."""
+        if np.isinf(self.log_rest):
+            return -np.inf, np.inf  # there is no other key
+        low, high = self.log_rest - FAR, self.log_rest + FAR
+        best = min(max(self.best_score, low), high)
+        low_end, high_end = self._edge(low, best, allowed), self._edge(high, best, allowed)
+        return -np.inf if low_end == low else low_end, np.inf if high_end == high else high_end
+
+    def _edge(self, outside: float, inside: float, allowed: float) -> float:
+        if self.error(outside) <= allowed:
+            return outside
+        while abs(inside - outside) > 1e-13 * max(1.0, abs(inside)):
+            middle = (inside + outside) / 2
+            outside, inside = (outside, middle) if self.error(middle) <= allowed else (middle, inside)
+        return inside
+
+
+def _norms(line: _Line, pull: float, ε: float, d: int) -> tuple[float, float] | None:
+    """The norms from which, and up to which, some key of that norm is within ε."""
+    if not pull:
+        return (0.0, np.inf) if line.error(0.0) <= ε else None
+    if line.least_error > ε:
+        return None
+    low, high = line.scores_within(ε)
+    return max(0.0, low, -high) / pull, max(abs(low), abs(high)) / pull if d == 1 else np.inf
+
+
+def _exp(x: float) -> float:
+    return float(np.exp(min(max(x, -FAR), FAR)))
+
+
+def _nearest_with_score(old: Vector, q: Vector, score: float, norm: float | None) -> Vector:
+    """The vector nearest to the old one whose product with q is the score, of this norm if one is given."""
+    length = float(np.linalg.norm(q))
+    along = q / length if length else np.zeros_like(q)
+    across = old - (old @ along) * along
+    if norm is None:
+        return across + (score / length * along if length else 0)
+    part = min(max(score / length, -norm), norm) if length else 0.0
+    rest = np.sqrt(max(norm**2 - part**2, 0.0))
+    if rest > 0 and np.linalg.norm(across) <= 1e-12 * np.linalg.norm(old):  # no direction to prefer: any across q
+        across = np.eye(len(q))[np.abs(along).argmin()]
+        across = across - (across @ along) * along
+    size = float(np.linalg.norm(across))
+    return part * along + (rest / size * across if rest > 0 and size > 0 else 0)

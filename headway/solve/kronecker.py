@@ -1,0 +1,151 @@
+"""Attention as a matrix: M with vec(Y) = M·vec(X) + c.
+
+For one input, attention is Y = Σ_h A_h X P_h + constant, where A_h are head h's weights (T × T) and P_h = W_V W_O is
+what it does to a token (D × D). Stacked into one vector, token after token (rows) or channel after channel (columns),
+that is
+
+    rows      M = Σ_h A_h ⊗ P_hᵀ        for Y = AX:  A ⊗ I_D
+    columns   M = Σ_h P_hᵀ ⊗ A_h        for Y = AX:  I_D ⊗ A
+
+M is a TD × TD matrix and not A. It depends on X through A, so it is not the layer's Jacobian either.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from headway import noise
+from headway.errors import UserError
+from headway.nn.attention import Attention, SelfProjection
+from headway.nn.heads import Fusion
+from headway.nn.masks import Everything, Mask
+from headway.nn.positions import Positions
+from headway.nn.scene import Scene
+from headway.solve.given import checked_distribution, checked_keys
+from headway.solve.words import number
+
+Stacking = Literal["rows", "columns"]
+Tokens = Float[Tensor, "T D"]
+
+
+def stacked(weights: ArrayLike, width: int, stacking: Stacking) -> Float[Tensor, "TD TD"]:
+    """M for Y = AX with `width` channels: A ⊗ I where tokens are stacked (rows), I ⊗ A where channels are (columns)."""
+    A = checked_keys(weights)
+    if A.shape[0] != A.shape[1]:
+        raise UserError(f"attention weights are square, one row per query; these are {A.shape[0]} × {A.shape[1]}")
+    if width < 1:
+        raise UserError(f"width = {width}; it must be 1 or more")
+    A = torch.from_numpy(np.stack([checked_distribution(row, len(A)) for row in A]))
+    return _kron(A[None], torch.eye(width, dtype=A.dtype)[None], stacking)
+
+
+def stacked_derivation(weights: ArrayLike, width: int) -> list[str]:
+    """What `stacked` gives, in words, and checked on a random X."""
+    A = torch.as_tensor(checked_keys(weights))
+    T, size = len(A), len(A) * width
+    x = torch.randn(T, width, generator=noise.generator(0, "solve"), dtype=torch.float64)
+    misfits = [(stacked(A, width, way) @ _vec(x, way) - _vec(A @ x, way)).abs().max() for way in ("rows", "columns")]
+    return [
+        f"Y = AX with {T} tokens of width {width}: X has {size} numbers, so M is {size} × {size}; A is {T} × {T}.",
+        f"Tokens one after the other: M = A ⊗ I_{width}. Channels one after the other: M = I_{width} ⊗ A.",
+        f"Of M's {size**2:,} entries {T**2 * width:,} may differ from 0, and they hold {T**2:,} numbers, "
+        f"{width} times each; a fully connected layer has {size**2:,} free ones, and they do not change with X.",
+        f"Checked on a random X: at most {number(float(max(misfits)))} from AX.",
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMatrix:
+    """What a layer does to one input, written as a matrix."""
+
+    x: Tokens
+    y: Tokens
+    weights: Float[Tensor, "H T T"]
+    matrix: Float[Tensor, "TD TD"]
+    constant: Float[Tensor, "TD"]
+    jacobian: Float[Tensor, "TD TD"]
+    """∂vec(Y)/∂vec(X) of the true layer, stacked the same way. It is M only if the weights do not move with X."""
+    stacking: Stacking
+
+    @property
+    def misfit(self) -> float:
+        """|M·vec(X) + c − vec(Y)|: rounding."""
+        return float(
+            (self.matrix @ _vec(self.x, self.stacking) + self.constant - _vec(self.y, self.stacking)).abs().max()
+        )
+
+    @property
+    def moved(self) -> float:
+        """The share of the Jacobian that M leaves out: how the weights answer to X, in Frobenius norms."""
+        return float((self.jacobian - self.matrix).norm() / self.jacobian.norm().clamp(min=1e-300))
+
+
+def as_matrix(
+    layer: Attention,
+    x: Tokens,
+    positions: Positions | None = None,
+    mask: Mask | None = None,
+    stacking: Stacking = "rows",
+) -> AttentionMatrix:
+    """A self-attention layer at the input x: its matrix, its constant, and the Jacobian of what it truly computes."""
+    project, output = self_projection(layer), layer.output
+    D, H = x.shape[1], project.heads
+    scene = scene_of(x, H, positions or Positions(), mask or Everything())
+    seen: list[Tensor] = []
+    handle = layer.weights.register_forward_hook(lambda module, given, out: seen.append(out[0, 0].detach()))
+    y = run_layer(layer, x, scene).detach()
+    handle.remove()
+    A = seen[0].double()
+    P, from_bias = values_to_output(layer)
+    constant = torch.einsum("hqk,hd->qd", A, from_bias)
+    if output.bias is not None:
+        constant = constant + output.bias[0].detach().double()
+    grad = torch.autograd.functional.jacobian(lambda inp: run_layer(layer, inp, scene), x.detach())  # [T, D, T, D]
+    order = (0, 1, 2, 3) if stacking == "rows" else (1, 0, 3, 2)
+    jacobian = grad.permute(*order).reshape(y.numel(), D * len(x)).double()
+    return AttentionMatrix(
+        x.double(), y.double(), A, _kron(A, P, stacking), _vec(constant, stacking), jacobian, stacking
+    )
+
+
+def values_to_output(layer: Attention) -> tuple[Float[Tensor, "H D D"], Float[Tensor, "H D"]]:
+    """P_h, with Y = Σ_h A_h X P_h, and what the bias of the values comes to."""
+    project = self_projection(layer)
+    V = project.together.weight[0].detach().double().chunk(3)[2].unflatten(0, (project.heads, -1))  # [H, d, D]
+    O = layer.output.weight[0].detach().double().unflatten(1, (project.heads, -1))  # [D, H, d]  # noqa: E741
+    P = torch.einsum("hed,ohe->hdo", V, O)
+    if project.together.bias is None:
+        return P, torch.zeros(project.heads, len(O), dtype=P.dtype)
+    b = project.together.bias[0].detach().double().chunk(3)[2].unflatten(0, (project.heads, -1))  # [H, d]
+    return P, torch.einsum("he,ohe->ho", b, O)
+
+
+def self_projection(layer: Attention) -> SelfProjection:
+    if not isinstance(layer.project, SelfProjection) or len(layer.output.weight) > 1:
+        raise UserError("the layer must be self-attention with one replica")
+    if type(layer.fusion) is not Fusion:
+        raise UserError("the layer must lay its heads side by side (fusion: concat) to be written as a sum over heads")
+    return layer.project
+
+
+def scene_of(x: Tokens, heads: int, positions: Positions, mask: Mask) -> Scene:
+    slots = torch.arange(len(x))
+    return Scene((1, 1, heads), positions, mask, slots, slots)
+
+
+def run_layer(layer: Attention, x: Tokens, scene: Scene) -> Tokens:
+    return layer(x[None, None], scene)[0][0, 0]
+
+
+def _vec(x: Tokens, stacking: Stacking) -> Float[Tensor, "TD"]:
+    return (x if stacking == "rows" else x.mT).reshape(-1)
+
+
+def _kron(A: Float[Tensor, "H T T"], P: Float[Tensor, "H D D"], stacking: Stacking) -> Float[Tensor, "TD TD"]:
+    pairs = [(a, p.mT) if stacking == "rows" else (p.mT, a) for a, p in zip(A, P, strict=True)]
+    return torch.stack([torch.kron(one.contiguous(), two.contiguous()) for one, two in pairs]).sum(0)

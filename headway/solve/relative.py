@@ -1,0 +1,231 @@
+"""Attention layers with relative biases that compute what one has in mind: convolutions, shifts, mean and max pooling.
+
+Edges. A softmax divides by what it sees: where a window sticks out of the sequence, the remaining weights grow. For
+mean and max pooling that is right (the window is cut). A convolution wants zeros beyond the ends, so zero vectors are
+put there for it to see.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from headway.errors import UserError
+from headway.solve.construction import Construction, RelativeBias, Stretch, attention_layer
+from headway.solve.given import checked_positive
+from headway.solve.words import number
+
+
+def convolution(taps: Sequence[float], centre: int | None = None, channels: int = 1) -> Construction:
+    """y_i = Σ_k taps[k] · x_{i + k − centre} with zeros beyond the ends, as torch's conv1d: the kernel is not flipped.
+
+    `centre` is the tap that lies on the position itself; by default the middle one. Taps of one sign need one head, of
+    both signs two: softmax weights are not negative, so one head adds and the other takes away.
+    """
+    kernel = [float(tap) for tap in taps]
+    if not all(math.isfinite(tap) for tap in kernel):
+        raise UserError(
+            f"the kernel has {next(t for t in kernel if not math.isfinite(t))} in it; taps are finite numbers"
+        )
+    if not any(kernel):
+        raise UserError("the kernel is empty or all zeros; it needs one tap that is not 0")
+    first = -_centre("kernel", "taps", len(kernel), centre)
+    shown = ", ".join(number(tap) for tap in kernel)
+    return _weighted_sum(f"Convolution with ({shown}), centre at tap {-first}", kernel, first, channels)
+
+
+def shift(by: int, channels: int = 1) -> Construction:
+    """y_i = x_{i − by}: the sequence moved towards its end (towards its beginning if negative); zeros come in."""
+    return _weighted_sum(f"Shift by {number(by)}", [1.0], -by, channels)
+
+
+def mean_pool(window: int, centre: int | None = None, channels: int = 1) -> Construction:
+    """The mean of the window around each position; at the ends, of the part that is there."""
+    first = _window(window, centre)
+
+    return Construction(
+        what=f"Mean over windows of {window}",
+        channels=_count("channels", channels),
+        layer=attention_layer(channels, 1, values=torch.eye(channels)),
+        positions=RelativeBias(torch.zeros(1, window, dtype=torch.float64), first),
+        zeros=(0, 0),
+        weights={
+            "W_Q": "0",
+            "W_K": "0",
+            "W_V": "I",
+            "biases": f"0 in the window ({_reach(first, window)}), −∞ elsewhere",
+        },
+        bound=0.0,
+        direct=_over_windows(first, window, lambda part: part.mean(0)),
+        reasons=[
+            "Equal scores in the window are equal weights; at the ends the window is cut, and the mean is of "
+            "what is there."
+        ],
+    )
+
+
+def max_pool(window: int, centre: int | None = None, channels: int = 1, within: float = 1e-3) -> Construction:
+    """The largest of the window around each position, channel by channel, at most `within` too small for any input."""
+    first, within = _window(window, centre), checked_positive("within", within)
+    scale = max_pool_bound(window, 1.0) / within or 1.0
+    identity = torch.eye(_count("channels", channels))
+    return Construction(
+        what=f"Maximum over windows of {window}",
+        channels=channels,
+        layer=attention_layer(channels, channels, query_bias=scale, keys=identity, values=identity),
+        positions=RelativeBias(torch.zeros(channels, window, dtype=torch.float64), first),
+        zeros=(0, 0),
+        weights={
+            "W_Q": "0",
+            "b_Q": number(scale),
+            "W_K": "I",
+            "W_V": "I",
+            "heads": f"{channels}, of width 1",
+            "biases": f"0 in the window ({_reach(first, window)}), −∞ elsewhere",
+        },
+        bound=within if window > 1 else 0.0,
+        direct=_over_windows(first, window, lambda part: part.amax(0)),
+        reasons=[
+            f"The query is the constant C = {number(scale)}, so slot j has the score C·x_j for every query, "
+            "and the largest wins.",
+            f"max − Σ p_j x_j is largest when all others are (1 + W)/C below the maximum, W = W₀((n − 1)/e) = "
+            f"{number(max_pool_bound(window, 1.0))} for n = {window} (W₀: Lambert's function), and is W/C then: "
+            f"{number(max_pool_bound(window, scale))} here; no input does worse.",
+            "The bound by C: "
+            + ", ".join(f"{number(c)} → {number(max_pool_bound(window, c))}" for c in (1.0, 10.0, 100.0, 1e3)),
+            *_why_not_as_reported(window, first, scale),
+        ],
+    )
+
+
+def max_pool_bound(window: int, scale: float) -> float:
+    """The largest of max − Σ p_j x_j over all inputs, p = softmax(scale · x) over n slots: W₀((n − 1)/e) / scale.
+
+    With a_j = scale · (max − x_j), scale times the error is f = Σ a_j e^{−a_j} / (1 + Σ e^{−a_j}). Where no a_j can be
+    improved, 1 − a_j + f = 0: all are 1 + f, so f = (n − 1) e^{−1−f}, that is f e^f = (n − 1)/e.
+    """
+    from scipy.special import lambertw
+
+    return float(lambertw((window - 1) / math.e).real) / scale
+
+
+def max_pool_as_reported(window: int, centre: int | None = None, scale: float = 100.0) -> Construction:
+    """W_Q = W_K = C, W_V = 1, with one channel: right where x_i is positive, and the minimum where it is negative."""
+    first = _window(window, centre)
+    return Construction(
+        what=f"Maximum over windows of {window}, as reported",
+        channels=1,
+        layer=attention_layer(1, 1, queries=scale * torch.eye(1), keys=scale * torch.eye(1), values=torch.eye(1)),
+        positions=RelativeBias(torch.zeros(1, window, dtype=torch.float64), first),
+        zeros=(0, 0),
+        weights={"W_Q": number(scale), "W_K": number(scale), "W_V": "1"},
+        bound=0.0,
+        direct=_over_windows(first, window, lambda part: part.amax(0)),
+        reasons=[
+            "This is not the maximum: the scores are C²·x_i·x_j, which is largest for the smallest x_j where x_i < 0."
+        ],
+    )
+
+
+def _why_not_as_reported(window: int, first: int, scale: float) -> list[str]:
+    if window == 1:
+        return []
+    x = torch.tensor([[2.0], [-1.0]]).repeat(window, 1)[: window + 1].double()
+    reported = max_pool_as_reported(window, -first, scale)
+    got, right = reported(x)[:, 0], reported.direct(x)[:, 0]
+    i = int((got - right).abs().argmax())
+    return [
+        "W_Q = W_K = C instead would give the scores C²·x_i·x_j, and the minimum wherever x_i < 0: for x = "
+        f"({', '.join(number(float(v)) for v in x[:, 0])}) it gives {number(float(got[i]))} at place {i}, where "
+        f"the maximum is {number(float(right[i]))}."
+    ]
+
+
+def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> Construction:
+    """y_i = Σ_k kernel[k] · x_{i + first + k}, with zeros beyond the ends."""
+    signs = [sign for sign in (1.0, -1.0) if any(sign * tap > 0 for tap in kernel)]
+    heads = torch.tensor([[max(sign * tap, 0.0) for tap in kernel] for sign in signs], dtype=torch.float64)
+    sums = heads.sum(1)
+    signed = [sign * total for sign, total in zip(signs, sums.tolist(), strict=True)]
+    width = _count("channels", channels) * len(signs)  # each head carries all channels
+    values, output = torch.zeros(width, width), torch.zeros(width, width)
+    for h, total in enumerate(signed):
+        part = slice(h * channels, (h + 1) * channels)
+        values[part, :channels] = total * torch.eye(channels)
+        output[:channels, part] = torch.eye(channels)
+
+    def direct(x: Stretch) -> Stretch:
+        padded = nn.functional.pad(x, (0, 0, len(x) + abs(first), len(x) + abs(first) + len(kernel)))
+        at = len(x) + abs(first) + first
+        return sum((tap * padded[at + k : at + k + len(x)] for k, tap in enumerate(kernel)), torch.zeros_like(x))
+
+    last = first + len(kernel) - 1
+    biases = "; ".join(
+        "(" + ", ".join(number(b) if math.isfinite(b) else "−∞" for b in row) + ")" for row in heads.log().tolist()
+    )
+    shares = "; ".join("(" + ", ".join(number(p) for p in row) + ")" for row in (heads / sums[:, None]).tolist())
+    totals = [("" if total > 0 else "−") + ("I" if abs(total) == 1 else f"{number(abs(total))}·I") for total in signed]
+    reasons = [
+        f"With W_Q = W_K = 0 only the biases count, and their softmax is {shares}: the taps over their "
+        "sum. W_V gives the sum back."
+    ]
+    if len(signs) == 2:
+        reasons.append(
+            "Weights are not negative, so the negative taps have a head of their own, whose values are turned "
+            "round; each head carries all channels, so the layer is twice as wide."
+        )
+    before, after = max(0, -first), max(0, last)
+    reasons.append(
+        f"{before} zero vector{'' if before == 1 else 's'} before the sequence and {after} after it: without "
+        "them a window that sticks out would be divided by the sum of the taps that are left."
+    )
+    return Construction(
+        what=what,
+        channels=channels,
+        layer=attention_layer(width, len(signs), values=values, output=output),
+        positions=RelativeBias(heads.log(), first),
+        zeros=(before, after),
+        weights={
+            "W_Q": "0",
+            "W_K": "0",
+            "W_V": " and ".join(totals),
+            "biases": f"{biases} at distances {_reach(first, len(kernel))}, −∞ elsewhere",
+        },
+        bound=0.0,
+        direct=direct,
+        reasons=reasons,
+    )
+
+
+def _over_windows(first: int, window: int, of: Callable[[Tensor], Tensor]) -> Callable[[Stretch], Stretch]:
+    return lambda x: torch.stack([of(x[max(0, i + first) : i + first + window]) for i in range(len(x))])
+
+
+def _window(window: int, centre: int | None) -> int:
+    if window < 1:
+        raise UserError(f"a window of {window}; it must be 1 or more")
+    return -_centre("window", "slots", window, centre)
+
+
+def _centre(what: str, parts: str, width: int, centre: int | None) -> int:
+    if centre is None:
+        if width % 2 == 0:
+            raise UserError(
+                f"a {what} of {width} {parts} has no middle one: say with centre which of them, 0 to "
+                f"{width - 1}, lies on the position itself"
+            )
+        return width // 2
+    if not 0 <= centre < width:
+        raise UserError(f"centre {centre} is outside the {what}; its {parts} are numbered 0 to {width - 1}")
+    return centre
+
+
+def _count(what: str, value: int) -> int:
+    if value < 1:
+        raise UserError(f"{what} = {value}; it must be 1 or more")
+    return value
+
+
+def _reach(first: int, width: int) -> str:
+    return f"{number(first)} … {number(first + width - 1)}" if width > 1 else number(first)

@@ -1,0 +1,195 @@
+"""Could a fixed layer take attention's place? Only where the attention weights do not follow the input.
+
+A fully connected layer on the stacked input is one matrix for all inputs; attention's matrix (`kronecker.py`) depends
+on the input through its weights. Where they do not, M is the fixed layer. Where they do, three inputs on a line refute
+every fixed layer at once:
+
+    |f(½(X₁ + X₂)) − ½(f(X₁) + f(X₂))| = 2g   ⇒   every fixed layer is wrong by g or more on one of the three,
+
+because it would be 0 for the fixed layer, and the difference of the two is spread over the three with weights 1, ½, ½.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+
+from headway import noise
+from headway.errors import UserError
+from headway.nn.attention import Attention, AttentionSpec
+from headway.nn.backends import Needs
+from headway.nn.masks import Everything, Mask
+from headway.nn.positions import Positions
+from headway.nn.scene import Scene
+from headway.solve.kronecker import (
+    AttentionMatrix,
+    Tokens,
+    as_matrix,
+    run_layer,
+    scene_of,
+    self_projection,
+    values_to_output,
+)
+from headway.solve.words import number
+
+
+@dataclass(frozen=True, eq=False)
+class FixedLayerAnswer:
+    """Whether one fully connected layer, the same for all inputs, computes what the attention layer computes."""
+
+    verdict: Literal["replaceable", "irreplaceable", "undecided"]
+    reason: str
+    tokens: int
+    width: int
+    heads: int
+    here: AttentionMatrix
+    """The layer at a first random input; the fixed layer itself, where it can be replaced."""
+    matrix_change: float
+    """The largest entry of M(X₁) − M(X₂), for two random inputs."""
+    inputs: tuple[Tokens, Tokens]
+    gap: float
+    """No fixed layer is nearer than this (largest entry) on X₁, X₂ and the point halfway; 0 if it can be replaced."""
+    parameters: dict[str, int]
+
+    @cached_property
+    def derivation(self) -> list[str]:
+        T, D, size = self.tokens, self.width, self.tokens * self.width
+        counts = self.parameters
+        lines = [
+            f"{T} tokens of width {D}, {self.heads} head{'s' if self.heads > 1 else ''}: vec(Y) = M·vec(X) + c, "
+            f"M of {size} × {size}, M = Σ_h A_h ⊗ P_hᵀ (tokens stacked); off by {number(self.here.misfit)} at X₁.",
+            f"Free parameters: {counts['attention']:,} in the layer, whatever the length; "
+            f"{counts['fully_connected']:,} in a fully connected layer of that size, "
+            f"{counts['fully_connected'] / max(counts['attention'], 1):.1f} times as many.",
+            f"Of the Jacobian ∂vec(Y)/∂vec(X) at X₁, M leaves out {self.here.moved:.1%}: the part that "
+            "goes through the softmax.",
+            f"Between two random inputs, an entry of M changes by up to {number(self.matrix_change)}.",
+            self.reason,
+        ]
+        if self.verdict == "irreplaceable":
+            lines.append(
+                "f(½(X₁ + X₂)) and ½(f(X₁) + f(X₂)) would be equal for any fixed layer; here they differ by "
+                f"{number(2 * self.gap)}. So every fixed layer, whatever its weights, is wrong by {number(self.gap)} "
+                "or more on one of the three."
+            )
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "tokens": self.tokens,
+            "width": self.width,
+            "heads": self.heads,
+            "parameters": self.parameters,
+            "misfit": self.here.misfit,
+            "moved": self.here.moved,
+            "matrix_change": self.matrix_change,
+            "gap": self.gap,
+            "inputs": [x.tolist() for x in self.inputs],
+            "matrix": self.here.matrix.tolist(),
+            "constant": self.here.constant.tolist(),
+            "derivation": self.derivation,
+        }
+
+
+def fixed_layer(
+    layer: Attention, tokens: int, positions: Positions | None = None, mask: Mask | None = None, seed: int = 0
+) -> FixedLayerAnswer:
+    """Can a fixed layer take the place of this self-attention layer, for sequences of this length? With the proof."""
+    positions, mask = positions or Positions(), mask or Everything()
+    project = self_projection(layer)
+    D = project.together.weight.shape[-1]
+    dtype = project.together.weight.dtype
+    if tokens < 1:
+        raise UserError(f"tokens = {tokens}; it must be 1 or more")
+    pairs = [
+        tuple(size * torch.randn(2, tokens, D, generator=noise.generator(seed, "solve", trial), dtype=dtype))
+        for trial, size in enumerate((1.0, 1.0, 1.0, 1.0, 10.0, 10.0, 0.1))
+    ]
+    scene = scene_of(pairs[0][0], project.heads, positions, mask)
+    bends = [_bend(layer, scene, *pair) for pair in pairs]
+    shown = next((k for k, bend in enumerate(bends) if bend > 0), None)
+    one, two = pairs[shown or 0]
+    here, there = (as_matrix(layer, x, positions, mask) for x in (one, two))
+    why = _why_fixed(layer, positions, scene)
+    if why is not None:
+        verdict, reason, gap = "replaceable", f"Replaceable: {why}, so M and c are the same for every input.", 0.0
+    elif shown is not None:
+        verdict, reason, gap = "irreplaceable", "Not replaceable: the weights follow the input.", bends[shown] / 2
+    else:
+        reason = f"Undecided: the weights may follow the input, but on {len(pairs)} pairs of inputs nothing shows in Y."
+        verdict, gap = "undecided", 0.0
+    size = tokens * D
+    return FixedLayerAnswer(
+        verdict=verdict,
+        reason=reason,
+        tokens=tokens,
+        width=D,
+        heads=project.heads,
+        here=here,
+        matrix_change=float((here.matrix - there.matrix).abs().max()),
+        inputs=(one, two),
+        gap=gap,
+        parameters={"attention": sum(p.numel() for p in layer.parameters()), "fully_connected": size * size + size},
+    )
+
+
+@torch.no_grad()
+def random_layer(width: int, heads: int, seed: int = 0, blind: bool = False) -> Attention:
+    """A layer with random weights, in float64; `blind`: with W_Q = 0, so that it does not look at its input."""
+    spec = AttentionSpec(heads=heads, backend="plain")
+    if width < 1 or heads < 1 or spec.problems_with(width):
+        raise UserError(f"a width of {width} cannot be divided among {heads} heads")
+    layer = spec.build(1, width, 1.0, Needs()).double()
+    for name, p in layer.named_parameters():
+        p.normal_(0, 1 / width**0.5, generator=noise.generator(seed, "solve", name))
+        if blind and name.startswith("project.together"):
+            p[0, :width] = 0  # the queries' rows
+    return layer
+
+
+@torch.no_grad()
+def _why_fixed(layer: Attention, positions: Positions, scene: Scene) -> str | None:
+    """Why the output is an affine function of the input, if it is plain to see; else None.
+
+    Up to what softmax ignores, head h scores token j for query i by x_iᵀG x_j + g·x_j with G = W_QᵀW_K and g = W_Kᵀb_Q.
+    With two tokens or more that is independent of x only if G = 0 and g = 0. Positions that turn queries and keys make
+    G another one for every distance: then only queries or keys that are 0 will do.
+    """
+    allowed = scene.allowed
+    if len(scene.keys) == 1 or (allowed is not None and bool((allowed.sum(-1) <= 1).all())):
+        return "every query sees one token at most"
+    silent = values_to_output(layer)[0].abs().amax((1, 2)) == 0
+    if bool(silent.all()):
+        return "no head's values reach the output (W_V W_O = 0)"
+    together, H = self_projection(layer).together, self_projection(layer).heads
+    W = together.weight[0].double()
+    b = torch.zeros(len(W), dtype=W.dtype) if together.bias is None else together.bias[0].double()
+    (Q, K, _), (b_q, b_k, _) = (tuple(part.unflatten(0, (H, -1)) for part in whole.chunk(3)) for whole in (W, b))
+    if _turns(positions):
+        blind = torch.minimum(Q.abs().sum((1, 2)) + b_q.abs().sum(1), K.abs().sum((1, 2)) + b_k.abs().sum(1)) == 0
+        if bool((blind | silent).all()):
+            return "the queries or the keys are 0 in every head whose values are used"
+        return None
+    G, g = torch.einsum("hed,hef->hdf", Q, K), torch.einsum("hed,he->hd", K, b_q)
+    rounding = 1e-12 * float(K.abs().max()) * max(float(Q.abs().max()), float(b_q.abs().max()))
+    blind = (G.abs().amax((1, 2)) <= rounding) & (g.abs().amax(1) <= rounding)
+    if bool((blind | silent).all()):
+        return "the scores do not depend on the input (W_QᵀW_K = 0 and W_Kᵀb_Q = 0 in every head whose values are used)"
+    return None
+
+
+@torch.no_grad()
+def _bend(layer: Attention, scene: Scene, one: Tokens, two: Tokens) -> float:
+    """How far the layer is from affine between two inputs: the largest entry halfway; 0 if it is rounding."""
+    ends = [run_layer(layer, x, scene) for x in (one, two)]
+    bend = float((run_layer(layer, (one + two) / 2, scene) - (ends[0] + ends[1]) / 2).abs().max())
+    size = max(1.0, *(float(y.abs().max()) for y in ends))
+    precision = torch.finfo(torch.float32 if _turns(scene.positions) else one.dtype).eps  # rotary turns in float32
+    return bend if bend > 1e3 * precision * size else 0.0
+
+
+def _turns(positions: Positions) -> bool:
+    return type(positions).rotate is not Positions.rotate

@@ -1,0 +1,204 @@
+"""Each answer as a short derivation, with the numbers of this instance."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headway.solve.geometry import entropy
+
+if TYPE_CHECKING:
+    from headway.solve.keys import KeyAnswer
+    from headway.solve.queries import QueryAnswer
+
+
+def number(value: float) -> str:
+    """Four significant digits, without the zeros that say nothing."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value + 0.0:.4g}".replace("-", "−").replace("e−0", "e−").replace("e+0", "e").replace("e+", "e")
+
+
+def vector(values: np.ndarray, at_most: int = 8) -> str:
+    shown = [number(float(v)) for v in values[:at_most]]
+    return f"({', '.join(shown)}{f', … {len(values)} in all' if len(values) > at_most else ''})"
+
+
+def mixture(weights: np.ndarray, at_most: int = 5) -> str:
+    """`0.5·k0 + 0.5·k3`, the largest parts first."""
+    order = [int(j) for j in np.argsort(-weights, kind="stable") if weights[j] > 1e-12]
+    parts = [f"k{j}" if weights[j] > 1 - 1e-9 else f"{number(float(weights[j]))}·k{j}" for j in order[:at_most]]
+    return " + ".join(parts) + (f" + {len(order) - at_most} more" if len(order) > at_most else "")
+
+
+def names(indices: np.ndarray) -> str:
+    listed = [str(int(i)) for i in indices]
+    shown = listed if len(listed) <= 8 else [*listed[:7], f"… {len(listed)} in all"]
+    return f"key {shown[0]}" if len(listed) == 1 else f"keys {', '.join(shown)}"
+
+
+def query_derivation(a: "QueryAnswer") -> list[str]:
+    scores = "q·k_j" if a.scale == 1 else f"{number(a.scale)}·q·k_j"
+    lines = [f"Wanted: weights {vector(a.wanted)} from softmax({scores}), to within {number(a.within)}."]
+    if a.verdict == "reached":
+        lines += {"proportions": _proportions, "margin": _margin, "nearest": _nearest}[a.method](a)
+        lines.append(f"q = {vector(a.query)}, of norm {number(a.norm)}, gives {vector(a.weights)}.")
+        lines.append(f"Of all attention, {number(a.error)} is in the wrong place (total variation).")
+        if a.rounding > a.within:
+            lines.append(
+                f"In float64 the plain formula may differ by {number(a.rounding)}: the keys are far from 0 and "
+                "near to each other. Take their mean off all of them first; the weights do not change."
+            )
+        return lines
+    return lines + (_impossible(a) if a.verdict == "impossible" else _undecided(a))
+
+
+def _proportions(a: "QueryAnswer") -> list[str]:
+    if a.margin is not None:
+        return [
+            "The scores of the wanted keys must be log w_i + c. No direction sets all others apart, but the query that "
+            "does this leaves them little enough."
+        ]
+    if not a.query.any():
+        return ["All keys are to have the same score: the query 0 does that, whatever the keys."]
+    n, d = a.keys.shape
+    return [
+        f"Every key is wanted, so the scores must be log w_j + c: {n} equations for the {d} numbers of q and "
+        "the constant c.",
+        "They can be met, so the answer is exact; of all solutions this is the shortest.",
+    ]
+
+
+def _margin(a: "QueryAnswer") -> list[str]:
+    wanted, margin = np.flatnonzero(a.wanted), a.margin or 0.0
+    lines = []
+    if len(wanted) > 1:
+        lines.append(f"The scores of {names(wanted)} must be log w_i + c: a q₀ that does so exists.")
+        lines.append(
+            f"Some direction scores them all alike, and the others lower; the widest margin is {number(margin)}, "
+            "for a direction of length 1."
+        )
+    else:
+        lines.append(
+            f"{names(wanted).capitalize()} is outside the hull of the others: a direction of length 1 scores it "
+            f"above them by {number(margin)}, and none by more."
+        )
+    lines.append(
+        f"Along it q goes just as far as needed: a longer query would only come nearer than {number(a.within)}."
+    )
+    if len(wanted) == 1 and a.within < 0.5:
+        least = (math.log1p(-a.within) - math.log(a.within)) / (margin * a.scale)
+        lines.append(f"No query shorter than log((1 − ε)/ε)/margin = {number(least)} can do it.")
+    return lines
+
+
+def _nearest(a: "QueryAnswer") -> list[str]:
+    return [
+        "These weights cannot be had exactly, or only by a query of enormous length;",
+        "the query below, on the way to the one with the least KL(w ‖ p), is near enough.",
+    ]
+
+
+def _impossible(a: "QueryAnswer") -> list[str]:
+    c = a.certificate
+    assert c is not None
+    wanted = np.flatnonzero(a.wanted)
+    more = np.maximum(c.mixture - a.wanted, 0)
+    less = np.maximum(a.wanted - c.mixture, 0)
+    one_side, other = mixture(less / less.sum()), mixture(more / more.sum())
+    lines = [f"Impossible: {one_side} = {other}."]
+    if len(wanted) == 1:
+        lines.append(
+            f"So for every query the score of key {wanted[0]} is that mixture of the others' scores, and never "
+            "above the best."
+        )
+        lines.append(
+            f"The largest weight it can be given, or come near to, is exp(−H(μ)) = {number(math.exp(-c.gap))}."
+        )
+    else:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.where(more + less > 0, np.log(a.wanted), 0.0)
+            ahead = float((less / less.sum() - more / more.sum()) @ np.where(more + less > 0, logs, 0.0))
+        lines.append(
+            "For every query both sides have the same score; for the wanted weights the left one's would have to be "
+            f"higher by {number(ahead)}."
+        )
+    lines.append(
+        f"Certificate: μ = {vector(c.mixture)} has the same mean key as the wanted w, and is more even: "
+        f"H(μ) = {number(entropy(c.mixture))} > H(w) = {number(entropy(a.wanted))}."
+    )
+    lines.append(
+        f"So KL(w ‖ p) ≥ {number(c.gap)} for every query, and at least {number(c.floor)} of the attention is in "
+        "the wrong place."
+    )
+    if math.isfinite(c.up_to_norm) and c.up_to_norm * _size(a) < 1e12:
+        lines.append(
+            f"(The two means differ by {number(c.distance)}: this is proved for norms up to {number(c.up_to_norm)}.)"
+        )
+    lines.append(
+        f"The best query found, {vector(a.query)}, gives {vector(a.weights)}: {number(a.error)} in the wrong place."
+    )
+    return lines
+
+
+def _undecided(a: "QueryAnswer") -> list[str]:
+    floor = a.certificate.floor if a.certificate else 0.0
+    return [
+        f"Not reached, and not refuted: the best query found, {vector(a.query)}, has {number(a.error)} in the wrong "
+        f"place; that less than {number(floor)} is impossible is proved."
+    ]
+
+
+def _size(a: "QueryAnswer") -> float:
+    return a.scale * float(np.abs(a.keys - a.keys[0]).max())
+
+
+def key_derivation(a: "KeyAnswer") -> list[str]:
+    j = a.replaced
+    scores = "q·k" if a.scale == 1 else f"{number(a.scale)}·q·k"
+    length = float(np.linalg.norm(a.query)) * a.scale
+    lines = [
+        f"Wanted: weights {vector(a.wanted)}, to within {number(a.within)}, by a new key {j}.",
+        f"Only its score t = {scores} matters. It gets the weight σ(t − log Z) with log Z = {number(a.log_rest)}, "
+        f"and the others share the rest as {vector(a.proportions)}, whatever it is.",
+    ]
+    if a.norm is not None:
+        low, high = a.weight_range
+        lines.append(
+            f"A key of norm {number(a.norm)} has a score between ∓{number(a.norm)}·‖q‖ = ∓{number(a.norm * length)}"
+            f"{', one of these two' if len(a.query) == 1 else ''}: weights from {number(low)} to {number(high)}."
+        )
+    if a.verdict == "reached":
+        lines.append(f"k = {vector(a.key)} has the score {number(a.score)} and gives {vector(a.weights)}.")
+        lines.append(f"Of all attention, {number(a.error)} is in the wrong place.")
+    elif a.verdict == "undecided":
+        lines.append(f"k = {vector(a.key)} should do, but in float64 {number(a.error)} is in the wrong place.")
+    else:
+        of_norm = "" if a.norm is None else f" of norm {number(a.norm)}"
+        lines.append(
+            f"Impossible: no key{of_norm} comes nearer than {number(a.least_error)}. The best, k = "
+            f"{vector(a.key)}, has the score {number(a.score)}, gets the weight "
+            f"{number(float(a.weights[j]))} and gives {vector(a.weights)}."
+        )
+    if a.norms is None:
+        lines.append("No norm would do: the others' proportions are not the wanted ones, or the query is 0.")
+    elif math.isinf(a.norms[1]):
+        lines.append(
+            f"Possible with any norm from {number(a.norms[0])} on." if a.norms[0] else "Possible with any norm."
+        )
+    else:
+        lines.append(f"Possible with norms from {number(a.norms[0])} to {number(a.norms[1])}.")
+    return lines
+
+
+def query_matrix_derivation(answers: "list[QueryAnswer]") -> list[str]:
+    """The identity, row by row."""
+    reached = sum(a.verdict == "reached" for a in answers)
+    lines = [f"Row i of Q is to select key i: {reached} of {len(answers)} rows can."]
+    for i, a in enumerate(answers):
+        if a.verdict == "reached":
+            lines.append(f"  row {i}: q = {vector(a.query)}, error {number(a.error)}")
+        else:
+            best = f"the most it can get is {number(float(a.weights[i]))}"
+            lines.append(f"  row {i}: {a.derivation[1].removesuffix('.')}; {best}")
+    return lines

@@ -1,0 +1,57 @@
+"""The two convex problems, against general solvers."""
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog, minimize
+
+from headway.solve.geometry import entropy, most_even, softmax, total_variation, widest_margin
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_widest_margin_is_that_of_a_general_solver(seed):
+    rng = np.random.default_rng(seed)
+    D = rng.normal(size=(rng.integers(1, 12), rng.integers(1, 5))) + rng.normal(size=1)
+    n, d = D.shape
+    possible = linprog(np.zeros(d), A_ub=-D, b_ub=-np.ones(n), bounds=(None, None)).status == 0
+    u = widest_margin(D)
+    assert (u is not None) == possible
+    if u is not None:
+        assert (D @ u).min() == pytest.approx(1)
+        constraint = {"type": "ineq", "fun": lambda v: D @ v - 1}
+        general = minimize(lambda v: v @ v, 2 * u, jac=lambda v: 2 * v, constraints=constraint, method="SLSQP")
+        assert u @ u == pytest.approx(general.fun, rel=1e-6)
+
+
+def test_no_margin():
+    assert widest_margin(np.zeros((3, 2))) is None
+    assert widest_margin(np.zeros((3, 0))) is None
+    assert widest_margin(np.array([[1.0, 0], [-1, 0]])) is None
+    assert widest_margin(np.array([[1.0, 0], [0, 0]])) is None
+    assert widest_margin(np.array([[1.0, 1e-12], [-1, 1e-12]])) is None  # a gap that float64 could not use
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_most_even_mixture_has_the_mean_and_no_less_entropy_than_others_with_it(seed):
+    rng = np.random.default_rng(seed)
+    n, d = rng.integers(2, 12), rng.integers(1, 4)
+    points, wanted = rng.normal(size=(n, d)), rng.dirichlet(np.full(n, 0.3))
+    even = most_even(points, wanted)
+    np.testing.assert_allclose(even.mixture @ points, wanted @ points, atol=1e-12)
+    np.testing.assert_allclose(softmax(points @ even.path[-1]), even.mixture, atol=1e-9)
+    kernel = np.linalg.svd(np.vstack([points.T, np.ones(n)]))[2][min(n, d + 1) :]
+    for direction in kernel:
+        for size in (1e-4, -1e-4):
+            other = even.mixture + size * direction
+            assert other.min() < 0 or entropy(other) <= entropy(even.mixture) + 1e-12
+
+
+def test_a_mean_on_the_border_of_the_hull():
+    """Between two corners of a square the most even mixture leaves the others out."""
+    square = np.array([[0.0, 0], [1, 0], [0, 1], [1, 1], [0.5, 0]])
+    even = most_even(square, np.array([0.5, 0.5, 0, 0, 0]))
+    np.testing.assert_allclose(even.mixture, [1 / 3, 1 / 3, 0, 0, 1 / 3], atol=1e-14)
+
+
+def test_total_variation_keeps_what_is_small():
+    assert total_variation(np.array([1.0, 1e-30]), np.array([1.0, 0])) == 1e-30
+    assert total_variation(np.array([0.2, 0.8]), np.array([0.5, 0.5])) == pytest.approx(0.3)

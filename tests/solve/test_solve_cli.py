@@ -1,0 +1,155 @@
+"""`headway solve`, as people meet it."""
+
+import json
+import re
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from headway.cli import main
+from headway.solve.cli import app
+
+VERBS = sorted((c.name or c.callback.__name__).replace("_", "-") for c in app.registered_commands if c.callback)
+TRIANGLE = "1,0; 0,1; -1,-1"
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        assert self.code == 0, self.err
+        assert self.out.count("\n") == 1
+        return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+    @property
+    def words(self) -> str:
+        return " ".join(re.sub(r"[│╭╮╰╯─]", " ", self.out + self.err).split())
+
+
+@pytest.fixture
+def solve(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["headway", "solve", *words])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Answer(code, *capsys.readouterr())
+
+    return run
+
+
+def test_the_verbs():
+    assert VERBS == ["convolution", "fixed-layer", "key", "matrix", "max-pool", "mean-pool", "query", "shift"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_every_verb_shows_an_example_and_knows_json(solve, verb):
+    answer = solve(verb, "--help")
+    assert answer.code == 0
+    assert f"Example: headway solve {verb}" in answer.words
+    assert "--json" in answer.out and "--plot" in answer.out
+
+
+QUESTIONS = {
+    "query": ["query", TRIANGLE, "--select", "0"],
+    "impossible query": ["query", "1,0; 0,1; .5,.5", "--select", "2"],
+    "mean": ["query", TRIANGLE, "--average", "all"],
+    "subset": ["query", TRIANGLE, "--average", "0,2", "--scaled"],
+    "distribution": ["query", TRIANGLE, "--weights", ".5,.3,.2"],
+    "identity": ["query", TRIANGLE, "--identity"],
+    "one key": ["query", "5,5", "--average", "all"],
+    "zeros": ["query", "0,0; 0,0", "--select", "1"],
+    "on a line": ["query", "1,1; 2,2; 3,3", "--average", "0,2"],
+    "huge": ["query", "1e200,0; 0,1e200; -1e200,-1e200", "--select", "0"],
+    "zero query": ["key", "0,0", "1,0; 0,1", "--replace", "0", "--select", "0"],
+    "wide": ["query", "1,0,0; 0,1,0", "--select", "1"],
+    "key": ["key", "2,1", TRIANGLE, "--replace", "2", "--select", "2"],
+    "unit key": ["key", "2,1", TRIANGLE, "--replace", "2", "--select", "2", "--norm", "1"],
+    "convolution": ["convolution", "2,0,1"],
+    "signed": ["convolution", "-1,0,1", "--channels", "2"],
+    "even": ["convolution", "1,1", "--centre", "0"],
+    "shift": ["shift", "-2"],
+    "mean-pool": ["mean-pool", "3"],
+    "max-pool": ["max-pool", "3", "--within", "1e-2"],
+    "matrix": ["matrix", ".5,.5; 0,1", "--width", "3"],
+    "fixed-layer": ["fixed-layer", "--tokens", "3", "--width", "4", "--heads", "2"],
+    "blind": ["fixed-layer", "--blind"],
+}
+
+
+@pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_every_answer_as_words_as_json_and_as_a_picture(solve, tmp_path, words):
+    said = solve(*words, "--plot", "picture.png")
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[-1] == "drawn: picture.png"
+    assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
+    found = solve(*words, "--json", "--plot", "picture.svg").json
+    assert found["plot"] == "picture.svg" and "<svg" in (tmp_path / "picture.svg").read_text()
+    lines = found.get("derivation") or [line for a in found["answers"] for line in a["derivation"]]
+    assert all(line in said.out for line in lines) or "answers" in found
+
+
+def test_a_query_that_selects(solve):
+    found = solve("query", TRIANGLE, "--select", "0", "--json").json
+    scores = np.array([[1, 0], [0, 1], [-1, -1]]) @ found["query"]
+    assert np.exp(scores[0]) / np.exp(scores).sum() == pytest.approx(1, abs=1.1e-6)
+
+
+def test_a_certificate(solve):
+    answer = solve("query", "1,0; 0,1; .5,.5", "--select", "2")
+    assert "Impossible: k2 = 0.5·k0 + 0.5·k1." in answer.out
+    assert "The largest weight it can be given, or come near to, is exp(−H(μ)) = 0.3333." in answer.out
+
+
+@pytest.mark.parametrize(("name", "text"), [("k.csv", "1,0\n0,1\n-1,-1\n"), ("k.json", "[[1,0],[0,1],[-1,-1]]")])
+def test_keys_from_a_file(solve, tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    np.save(tmp_path / "k.npy", np.array([[1.0, 0], [0, 1], [-1, -1]]))
+    typed = solve("query", TRIANGLE, "--select", "1", "--json").json
+    assert solve("query", name, "--select", "1", "--json").json == typed
+    assert solve("query", "k.npy", "--select", "1", "--json").json == typed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["query", TRIANGLE], "say what attention should do, with one of --select, --average and --weights"),
+        (["query", TRIANGLE, "--select", "0", "--average", "all"], "with one of --select, --average and --weights"),
+        (["query", TRIANGLE, "--select", "7"], "there is no key 7; the 3 keys are numbered 0 to 2"),
+        (["query", TRIANGLE, "--select", "0", "--identity"], "--identity is a goal of its own"),
+        (["query", TRIANGLE, "--average", "0,1.5"], "1.5 is not the number of a key"),
+        (["query", TRIANGLE, "--weights", ".5,.4,0"], "the wanted weights sum to 0.9, not to 1"),
+        (["query", TRIANGLE, "--select", "0", "--within", "0"], "within = 0: the allowed distance"),
+        (["query", TRIANGLE, "--select", "0", "--plot", "x.bmp"], "the picture's name must end in .png, .svg or .pdf"),
+        (["query", TRIANGLE, "--select", "0", "--plot", "no/x.png"], "there is no folder no"),
+        (["query", "1,nan; 0,1", "--select", "0"], "key 0 has nan at place 1"),
+        (["query", "1,0; 0", "--select", "0"], "keys: every row must have as many numbers; these have 1, 2"),
+        (["query", "1,x", "--select", "0"], "keys: 'x' is not a number"),
+        (["query", "none.csv", "--select", "0"], "keys: there is no file none.csv"),
+        (["query", "broken.json", "--select", "0"], "keys: broken.json does not hold a table of numbers"),
+        (["query", "broken.npy", "--select", "0"], "keys: broken.npy does not hold a table of numbers"),
+        (["key", "2,1", TRIANGLE, "--replace", "3", "--select", "0"], "there is no key 3"),
+        (["key", "2,1", TRIANGLE, "--replace", "2", "--select", "2", "--norm", "0"], "norm = 0; it must be above 0"),
+        (["convolution", "1,2"], "a kernel of 2 taps has no middle one: say with centre"),
+        (["max-pool", "4"], "a window of 4 slots has no middle one"),
+        (["matrix", ".5,.5"], "attention weights are square"),
+        (["fixed-layer", "--width", "5"], "a width of 5 cannot be divided among 2 heads"),
+    ],
+)
+def test_a_mistake_is_one_message(solve, tmp_path, words, message):
+    (tmp_path / "broken.json").write_text('[[1, "a"]]')
+    (tmp_path / "broken.npy").write_bytes(b"nothing")
+    answer = solve(*words)
+    assert answer.code == 2
+    assert answer.out == "" and answer.err.startswith("headway: ") and message in answer.err
+    assert "Traceback" not in answer.err
