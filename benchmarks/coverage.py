@@ -65,6 +65,20 @@ QUESTIONS: list[Question] = [
 ]
 
 
+def covered_by_verdicts(seeds: int, studies: int) -> dict[str, float]:
+    """Through the whole of a verdict on perplexities: for the ratio, and for the difference in its own units."""
+    random = np.random.default_rng(noise.key("whole verdicts", seeds))
+    gain = 0.05
+    ratio, difference = 1 - np.exp(-gain), np.exp(4.6) - np.exp(4.6 - gain)
+    hits = {"ratio": 0, "units": 0}
+    for _ in range(studies):
+        (verdict,) = answer([Better(arm="b", than="a")], study(random, "normal", seeds, {"a": 0.0, "b": gain}))
+        assert verdict.interval and verdict.relative_interval
+        hits["ratio"] += verdict.relative_interval[0] <= ratio <= verdict.relative_interval[1]
+        hits["units"] += verdict.interval[0] <= difference <= verdict.interval[1]
+    return {name: count / studies for name, count in hits.items()}
+
+
 def false_alarms(shape: str, seeds: int, studies: int) -> float:
     """The share of studies without any effect in which one of five questions is answered with yes."""
     random = np.random.default_rng(noise.key("null studies", shape, seeds))
@@ -90,6 +104,9 @@ def main(studies: int) -> None:
             figures = {name: round(100 * share, 1) for name, share in covered(shape, seeds, studies).items()}
             line = {"benchmark": "95 % interval covers, % of studies", "differences": shape, "seeds": seeds, **figures}
             print(json.dumps(line), flush=True)
+    for seeds in (3, 8, 32):
+        figures = {name: round(100 * share, 1) for name, share in covered_by_verdicts(seeds, studies).items()}
+        print(json.dumps({"benchmark": "verdict on perplexity covers, % of studies", "seeds": seeds, **figures}))
     for shape in list(SHAPES)[:3]:
         for seeds in (3, 8, 32):
             value = round(100 * false_alarms(shape, seeds, studies), 1)

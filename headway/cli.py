@@ -14,6 +14,7 @@ import typer
 from headway.errors import EndedElsewhereError, UserError
 from headway.solve.cli import app as solve
 from headway.study.cli import app as study_verbs
+from headway.study.tune_cli import tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -406,6 +407,9 @@ def bench(
     else:
         for name in dict.fromkeys(f["size"] for f in figures):
             print("\n".join([name, *bars([f for f in figures if f["size"] == name])]))
+
+
+app.command(epilog="Example: headway tune demo --over training.optimizer.learning_rate=1e-4..1e-1:log")(tune)
 
 
 def main() -> None:

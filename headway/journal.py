@@ -69,14 +69,15 @@ class Journal:
         self.population, self.members, self.reporter, self.observers = population, members, reporter, observers
         self.writer, self.processes = writer, population.parallel.processes
 
-    def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None:
+    def metrics(self, replica: int, lines: list[dict[str, Any]]) -> str | None:
         self.processes.write(lambda: self.members[replica].append_metrics(lines))
         self.population.standings[replica].lines += len(lines)
-        for observer in self.observers:
-            observer.metrics(replica, lines)
+        answers = [observer.metrics(replica, lines) for observer in self.observers]
         for line in lines:
             if "scores" in line:
                 self.reporter.scores(self.members[replica].name, line["step"], line["scores"])
+        # Only the writer has observers, and all processes must end a replica at the same step.
+        return next(filter(None, answers), None) if self.processes.world == 1 else None
 
     def checkpoint(self, replica: int, step: int) -> None:
         if self.population.parallel.takes_part:

@@ -80,7 +80,7 @@ def headway_process(*words: str, **settings) -> Answer:
 
 
 def test_the_verbs_are_those_the_readme_names():
-    named = "audit bench classify demo export import look recipe recipes runs sample score train"
+    named = "audit bench classify demo export import look recipe recipes runs sample score train tune"
     assert named.split() == VERBS
 
 

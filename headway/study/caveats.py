@@ -1,7 +1,8 @@
 """What stands beside a verdict, or in its way: audits that failed, runs that diverged, costs that differ, a test split
 looked at too often."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 from headway.study.evidence import Circumstances, Column, Evidence
 from headway.study.quantities import Quantity, quantity
@@ -22,10 +23,9 @@ def qualified(sentence: str, scale: Quantity, columns: Mapping[str, Column], evi
             where = f"{arm} diverged at {len(values.diverged)} of {seeds(values.seeds)}"
             sentence += f"; {where}, and this holds only for those that ended"
     seers = [arm for arm in columns if sees_the_future(about[arm])]
-    for arm in columns:
-        others = [name for name in about[arm].failed_audits if name not in LOOKING_AHEAD]
-        if others:
-            sentence += f"; {arm} fails the audit{'s' * (len(others) > 1)} {listed(others)}"
+    for failing, audits in _together({arm: tuple(facts.failed_audits) for arm, facts in about.items()}).items():
+        if others := [name for name in audits if name not in LOOKING_AHEAD]:
+            sentence += f"; {_fail(failing, columns)} the audit{'s' * (len(others) > 1)} {listed(others)}"
     if not seers:
         return True, sentence
     return False, f"{'; '.join(f'{arm} {no_such_number(scale)}' for arm in seers)}. Taken as it stands: {sentence}"
@@ -42,7 +42,8 @@ def no_such_number(scale: Quantity) -> str:
 def caveats(question: Question, arms: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
     """The notes that go with any verdict on these arms."""
     about = {arm: evidence.arms.get(arm, Circumstances()) for arm in arms}
-    notes = [f"{arm} fails {name}: {said}" for arm in arms for name, said in about[arm].failed_audits.items()]
+    failures = _together({arm: tuple(facts.failed_audits.items()) for arm, facts in about.items()})
+    notes = [f"{_fail(failing, arms)} {name}: {said}" for failing, found in failures.items() for name, said in found]
     for arm in arms:
         for why in dict.fromkeys(about[arm].lost.values()):
             at = [seed for seed, reason in about[arm].lost.items() if reason == why]
@@ -58,6 +59,24 @@ def caveats(question: Question, arms: Sequence[str], evidence: Evidence) -> tupl
         if isinstance(question, Best):
             notes.append("the best is picked on test here: pick on valid, and score the one that was picked on test")
     return tuple(notes)
+
+
+T = TypeVar("T")
+
+
+def _together(by_arm: Mapping[str, tuple[T, ...]]) -> dict[tuple[str, ...], list[T]]:
+    """What several arms have in common is said once: the arms → what it is that exactly these have."""
+    every = dict.fromkeys(one for found in by_arm.values() for one in found)
+    groups: dict[tuple[str, ...], list[T]] = {}
+    for one in every:
+        groups.setdefault(tuple(arm for arm, found in by_arm.items() if one in found), []).append(one)
+    return groups
+
+
+def _fail(failing: Sequence[str], arms: Collection[str]) -> str:
+    if len(failing) == 1:
+        return f"{failing[0]} fails"
+    return "all arms fail" if len(failing) == len(arms) else f"{listed(failing)} fail"
 
 
 def _unequal(what: str, most: float, about: Mapping[str, Circumstances]) -> str | None:

@@ -38,6 +38,8 @@ class Quantity:
     """What a difference is counted in, in words."""
     is_ratio: bool
     """Whether effects multiply, so that the logarithm is what is compared."""
+    is_of_rows: bool
+    """Whether it is a plain mean over rows, each right or wrong: accuracy."""
     shown_times: float
     """Accuracies are kept between 0 and 1, and their differences said in points of a hundred."""
 
@@ -74,7 +76,14 @@ def quantity(name: str) -> Quantity:
         hint = hint if "did you mean" in hint else f"; known are {', '.join(known)}"
         raise UserError(f"'{name}' is no score that can be compared: write split.quantity, as valid.perplexity{hint}")
     points = known[what].startswith("points")
-    return Quantity(split, what in LOWER_IS_BETTER, known[what], what.startswith("perplexity"), 100 if points else 1)
+    return Quantity(
+        split,
+        what in LOWER_IS_BETTER,
+        known[what],
+        what.startswith("perplexity"),
+        what == "accuracy",
+        100 if points else 1,
+    )
 
 
 def better_is_lower(name: str) -> bool:

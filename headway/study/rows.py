@@ -5,9 +5,11 @@ rows; a test over seeds whether other trainings would differ on these rows. Rows
 together as if they were more rows: the same hard sentence is hard for every seed, and it is counted once only.
 """
 
+import glob
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from scipy import special
@@ -15,6 +17,24 @@ from scipy import special
 from headway import noise
 from headway.errors import UserError
 from headway.study.statistics import LEVEL
+
+Correct = Callable[[str, str], Mapping[int, np.ndarray]]
+"""Of an arm on a split: for each seed, which rows were classified rightly, in the same order for all."""
+
+
+def correct_in(runs: Path) -> Correct:
+    """From run folders named ARM.seed-N, whose models read the split once more."""
+    from headway.rescore import predictions
+    from headway.run import open_run
+
+    def correct(arm: str, split: str) -> dict[int, np.ndarray]:
+        found = {}
+        for folder in sorted(runs.glob(f"{glob.escape(arm)}.seed-*")):
+            if (folder / "scores.json").exists():
+                found[int(folder.name.rpartition("-")[2])] = predictions(open_run(folder.name, runs), split).correct
+        return found
+
+    return correct
 
 
 @dataclass(frozen=True)
@@ -49,13 +69,17 @@ class RowsAndSeeds:
     p: float
 
     @property
+    def outcome(self) -> str:
+        return "different" if self.p < LEVEL else "not distinguishable"
+
+    @property
     def sentence(self) -> str:
         low, high = (100 * end for end in self.interval)
-        disagreements = sum(test.p < LEVEL for test in self.per_seed)
-        found = "different" if self.p < LEVEL else "not distinguishable"
+        shown = f"{100 * self.effect:+.2f} [{low:.2f}, {high:.2f}] points of accuracy"
+        differing = sum(test.p < LEVEL for test in self.per_seed)
         return (
-            f"{found}: {100 * self.effect:+.2f} [{low:.2f}, {high:.2f}] points of accuracy, for other rows and seeds; "
-            f"McNemar's exact test over rows alone is below 0.05 at {disagreements} of {len(self.per_seed)} seeds"
+            f"{self.outcome} for other rows and seeds: {shown}; "
+            f"McNemar's exact test over rows alone is below 0.05 at {differing} of {len(self.per_seed)} seeds"
         )
 
 

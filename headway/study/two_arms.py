@@ -1,8 +1,11 @@
 """Is one arm better than another?"""
 
+import numpy as np
+
 from headway.study.evidence import Evidence
 from headway.study.inquiry import Family, Inquiry, Outcome, Range, Verdict, method, seed_notes, why_not
 from headway.study.questions import Better
+from headway.study.rows import Correct, RowsAndSeeds, rows_and_seeds
 from headway.study.statistics import LEVEL, contrast
 from headway.study.wording import amount, chance, digits, fixed, mirrored, seeds
 
@@ -12,8 +15,9 @@ class TwoArms(Inquiry):
 
     question: Better
 
-    def __init__(self, question: Better, evidence: Evidence):
+    def __init__(self, question: Better, evidence: Evidence, correct: Correct | None = None):
         super().__init__(question, evidence)
+        self.correct = correct
         self.arms = (question.arm, question.than)
         self.columns = [self.column(arm) for arm in self.arms]
         sign = self.quantity.sign
@@ -43,6 +47,9 @@ class TwoArms(Inquiry):
         lost, lost_by_other = (len(column.diverged) for column in self.columns)
         if (outcome == "better" and lost > lost_by_other) or (outcome == "worse" and lost < lost_by_other):
             outcome, sentence = "not comparable", f"not comparable: {sentence}"  # the winner is also the less reliable
+        rows = self._on_rows() if self.quantity.is_of_rows else None
+        if rows is not None and outcome in ("better", "worse") and rows.outcome != "different":
+            sentence += "; of other rows than these it cannot be said"
         resampled = found.bootstrap
         return self.concluded(
             self.arms,
@@ -59,8 +66,22 @@ class TwoArms(Inquiry):
             p_corrected=family.p,
             smallest_visible=smallest,
             method=method(found, scale.is_ratio),
-            notes=seed_notes(found, dict(zip(self.arms, self.columns, strict=True))),
+            notes=(
+                *seed_notes(found, dict(zip(self.arms, self.columns, strict=True))),
+                *([f"row by row, {rows.sentence}"] if rows else []),
+            ),
         )
+
+    def _on_rows(self) -> RowsAndSeeds | None:
+        """Seeds alone say nothing of other rows; the answers to single rows, where they are to be had, do."""
+        if self.correct is None:
+            return None
+        first, second = (self.correct(arm, self.quantity.split) for arm in self.arms)
+        shared = [seed for seed in self.columns[0].values if seed in self.columns[1].values]
+        shared = [seed for seed in shared if seed in first and seed in second]
+        if len(shared) < 2:
+            return None
+        return rows_and_seeds(np.stack([first[s] for s in shared]), np.stack([second[s] for s in shared]))
 
     def _sentence(
         self,

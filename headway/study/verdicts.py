@@ -14,15 +14,19 @@ from headway.study.evidence import Circumstances, Evidence, Measured
 from headway.study.inquiry import Family, Inquiry, Verdict
 from headway.study.interplay import Interplay
 from headway.study.questions import Best, Better, Depends, Question
+from headway.study.rows import Correct
 from headway.study.statistics import holm
 from headway.study.two_arms import TwoArms
 
 __all__ = ["Circumstances", "Evidence", "Measured", "Verdict", "answer"]
 
 
-def answer(questions: Sequence[Question], evidence: Evidence) -> list[Verdict]:
-    """A verdict for every question, the p values corrected for there being all of them."""
-    inquiries = [_inquiry(question, evidence) for question in questions]
+def answer(questions: Sequence[Question], evidence: Evidence, correct: Correct | None = None) -> list[Verdict]:
+    """A verdict for every question, the p values corrected for there being all of them.
+
+    Where `correct` knows which rows classifiers get right (`rows.correct_in(runs)` asks their models), accuracies are
+    also compared row by row."""
+    inquiries = [_inquiry(question, evidence, correct) for question in questions]
     p_values = [inquiry.p for inquiry in inquiries if inquiry.p is not None]
     corrected = iter(holm(p_values))
     return [
@@ -30,10 +34,10 @@ def answer(questions: Sequence[Question], evidence: Evidence) -> list[Verdict]:
     ]
 
 
-def _inquiry(question: Question, evidence: Evidence) -> Inquiry:
+def _inquiry(question: Question, evidence: Evidence, correct: Correct | None) -> Inquiry:
     match question:
         case Better():
-            return TwoArms(question, evidence)
+            return TwoArms(question, evidence, correct)
         case Best():
             return BestArm(question, evidence)
         case Depends():

@@ -1,8 +1,8 @@
 """The training loop. It knows R replicas and nothing of the model: `model.loss(batch)` gives one loss per replica.
 
 Each step: batch → losses → gradients → clip → step. Numbers stay on the device until they are due to be written. A
-replica ends when the run is over, when its loss or gradient is no longer finite, or when its patience is; ended
-replicas keep their weights and the others do not notice.
+replica ends when the run is over, when its loss or gradient is no longer finite, when its patience is, or when somebody
+who watches has seen enough; ended replicas keep their weights and the others do not notice.
 """
 
 import time
@@ -42,7 +42,10 @@ class Standing:
 class Journal(Protocol):
     """Who writes things down; `Loop` never sees a file."""
 
-    def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None: ...
+    def metrics(self, replica: int, lines: list[dict[str, Any]]) -> str | None:
+        """Gives the reason to end this replica after an evaluation, if somebody who watches has one."""
+        ...
+
     def checkpoint(self, replica: int, step: int) -> None: ...
     def best(self, replica: int, step: int) -> None: ...
     def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None: ...
@@ -153,14 +156,16 @@ class Loop:
                 why = f"diverged at step {self.step}: the loss on {on} is no longer a finite number"
                 self._end(r, self.step, why)
                 continue
-            self.journal.metrics(r, [{"step": self.step, "scores": scores}])
+            enough = self.journal.metrics(r, [{"step": self.step, "scores": scores}])
             if standing.best_loss is None or loss < standing.best_loss:
                 standing.best_loss, standing.best_step, standing.evaluations_since_best = loss, self.step, 0
                 if self.spec.keep_best:
                     self.journal.best(r, self.step)
             else:
                 standing.evaluations_since_best += 1
-            if self.spec.patience and standing.evaluations_since_best >= self.spec.patience:
+            if enough:
+                self._end(r, self.step, enough)
+            elif self.spec.patience and standing.evaluations_since_best >= self.spec.patience:
                 why = f"stopped at step {self.step}: no new lowest loss in {self.spec.patience} evaluations"
                 self._end(r, self.step, why, f" (best {standing.best_loss:.4f})")
         self._clock = (time.perf_counter(), self.step)

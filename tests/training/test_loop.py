@@ -162,6 +162,23 @@ def test_patience_ends_a_replica_and_leaves_the_others_alone(ran):
     assert same_weights(loop, stopped, [0])
 
 
+def test_somebody_who_watches_can_end_a_replica_and_leave_the_others_alone(made_loop, ran):
+    settings = {"evaluate_on": ["valid"], "evaluate_every": every(2), "seeds": [0, 1]}
+    loop, unwatched = made_loop(**settings), ran(**settings)
+    written = loop.journal.metrics
+
+    def watched(replica, lines):
+        written(replica, lines)
+        return "pruned" if replica == 0 and any("scores" in line and line["step"] == 4 for line in lines) else None
+
+    loop.journal.metrics = watched
+    loop.run()
+    assert (loop.standings[0].ended, loop.standings[0].ended_at) == ("pruned", 4)
+    assert loop.journal.losses(0) == unwatched.journal.losses(0)[:4]
+    assert loop.journal.checkpoints == [(0, 4), (1, 12)]
+    assert same_weights(loop, unwatched, [1]) and same_weights(loop, ran(seeds=[0, 1], steps=4), [0])
+
+
 def test_when_all_patience_is_over_the_loop_ends(ran):
     loop = ran(scores=[[1.0, 2.0, 3.0]], steps=100, evaluate_on=["valid"], evaluate_every=every(2), patience=1)
     assert loop.step == 4 and loop.standings[0].ended

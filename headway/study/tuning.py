@@ -1,0 +1,318 @@
+"""Search: which values of some keys make the best model? Optuna asks, populations answer.
+
+    searches/NAME/
+      search.json      base recipe, space, score: what was asked for
+      trials.db        Optuna's storage; also read by its dashboard
+      runs/trial-000/  an ordinary run folder per trial
+      trials.csv       a line per trial
+      importance.png   which key mattered, and what each value gave
+      best.yaml        the recipe that was best
+      result.json      the best trial, its score on dev, its score on test, and how often test was scored
+
+Trials are asked for in batches. Those that differ only in what replicas may differ in train as one population. A search
+that was killed goes on: finished trials are kept, begun ones continued. Everything is chosen on dev, among models that
+do not see the future; the best is scored on test once, at the end.
+"""
+
+import fcntl
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from headway import noise, tasks
+from headway.errors import UserError
+from headway.experiment import MAY_VARY
+from headway.files import write_json, write_whole
+from headway.packing import train_in_turns
+from headway.progress import Reporter
+from headway.recipe import Recipe
+from headway.recipe_text import annotated
+from headway.rescore import audited, score_splits_again
+from headway.resuming import flat
+from headway.run import Run, open_run
+from headway.study.caveats import no_such_number, sees_the_future
+from headway.study.evidence import Circumstances
+from headway.study.quantities import better_is_lower, quantity
+from headway.study.search_space import Space, changes, check_space, grid
+from headway.study.tuning_report import draw, importance, write_table
+
+Pruning = Literal["none", "median", "halving"]
+PRUNERS = {
+    "none": optuna.pruners.NopPruner,
+    # The first evaluation may be in the warm-up, and says little.
+    "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=2),
+    "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
+}
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched for, and where."""
+
+    base: Recipe
+    space: Space
+    on: str
+    """The score that decides: of a dev split."""
+    pruning: Pruning = "median"
+    grid: bool = False
+    """Every combination, instead of what Optuna thinks promising."""
+
+    def check(self) -> None:
+        check_space(self.space, self.base)
+        split = quantity(self.on).split
+        if split in ("test", "train"):
+            raise UserError(f"a search chooses on dev, not on {split}: ask for valid.{self.on.partition('.')[2]}")
+        watched = self.base.training.evaluate_on
+        if "test" in watched:
+            raise UserError("the search would look at test all the time: set training.evaluate_on=[valid]")
+        if self.pruning != "none" and split not in watched:
+            raise UserError(f"pruning goes by evaluations on {split}: set training.evaluate_on=[{split}]")
+
+    def recipe(self, suggested: Mapping[str, Any]) -> Recipe:
+        """Of a trial; scored on the split that decides, and on no other."""
+        split = quantity(self.on).split
+        return self.base.with_changes([*changes(self.space, suggested), f"scoring.splits=[{split}]"])
+
+    def as_json(self) -> dict[str, Any]:
+        space = {name: dimension.model_dump(mode="json") for name, dimension in self.space.items()}
+        base = self.base.model_dump(mode="json")
+        return {"on": self.on, "pruning": self.pruning, "grid": self.grid, "space": space, "base": base}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search has found."""
+
+    best: Run
+    suggested: dict[str, Any]
+    value: float
+    trials: dict[str, int]
+    """How many were finished, pruned …"""
+    importance: dict[str, float]
+    """By name; empty where there are too few trials to tell."""
+    test: dict[str, float]
+    """The best model's scores on test; empty where there is no such split."""
+    test_scored: int
+    notes: list[str]
+    folder: Path
+
+    def as_json(self) -> dict[str, Any]:
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**found, "best": str(self.best.folder), "folder": str(self.folder)}
+
+
+class Interrupted(Exception):  # noqa: N818 (no error: Ctrl-C)
+    """Everything is saved; the same command goes on."""
+
+
+def tune(search: Search, folder: Path, trials: int, together: int = 1, reporter: Reporter | None = None) -> Tuned:
+    """Go on until so many trials have ended (for a grid: all), then score the best on test. Raises `Interrupted`."""
+    search.check()
+    reporter = reporter or Reporter()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        study = _opened(search, folder)
+        if search.grid:
+            for suggested in grid(search.space):
+                study.enqueue_trial(suggested, skip_if_exists=True)
+            trials = len(grid(search.space))
+        runs = folder / "runs"
+        begun = [Trial(study, trial._trial_id) for trial in study.get_trials(states=(TrialState.RUNNING,))]
+        _train(search, begun, study, runs, reporter)
+        while (left := trials - _ended(study)) > 0:
+            _train(search, _asked(study, search, min(together, left)), study, runs, reporter)
+        return _result(search, study, folder)
+
+
+def _opened(search: Search, folder: Path) -> optuna.Study:
+    asked, path = search.as_json(), folder / "search.json"
+    if path.exists():
+        before = json.loads(path.read_text("utf-8"))
+        if changed := [key for key in asked if before.get(key) != asked[key]]:
+            raise UserError(
+                f"{folder} is a search of another kind: its {', '.join(changed)} differ; use another --name"
+            )
+    else:
+        write_json(path, asked)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(
+        study_name="search",
+        storage=f"sqlite:///{folder / 'trials.db'}",
+        pruner=PRUNERS[search.pruning](),
+        direction="minimize" if better_is_lower(search.on) else "maximize",
+        load_if_exists=True,
+    )
+
+
+def _ended(study: optuna.Study) -> int:
+    return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
+
+
+def _asked(study: optuna.Study, search: Search, count: int) -> list[Trial]:
+    """A batch of new trials. What is drawn follows from the trials before it, not from how often we were started."""
+    seed = noise.key(search.base.seed, "search", len(study.get_trials(deepcopy=False))) % 2**32
+    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8, constant_liar=True)
+    return [study.ask({name: d.distribution for name, d in search.space.items()}) for _ in range(count)]
+
+
+def populations(recipes: Sequence[Recipe]) -> list[list[int]]:
+    """Which of these can be trained as one, by their places: those that agree in all but what replicas may vary."""
+    groups: dict[str, list[int]] = {}
+    for k, recipe in enumerate(recipes):
+        shared = {key: v for key, v in flat(recipe.model_dump(mode="json")).items() if key not in MAY_VARY}
+        groups.setdefault(json.dumps(shared, sort_keys=True), []).append(k)
+    return list(groups.values())
+
+
+def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, reporter: Reporter) -> None:
+    recipes = [search.recipe(trial.params) for trial in batch]
+    names = [_name(trial) for trial in batch]
+    standings = [_standing(runs / name) for name in names]
+    for group in populations(recipes):
+        for k in group:
+            if standings[k] == "over":  # we were killed before we could tell
+                _tell(study, batch[k], open_run(names[k], runs), search.on)
+        for standing in ("begun", "new"):
+            some = [k for k in group if standings[k] == standing]
+            if not some:
+                continue
+            watching = Watching({names[k]: batch[k] for k in some}, search)
+            these, named = [recipes[k] for k in some], [names[k] for k in some]
+            made = train_in_turns(these, named, runs, standing == "begun", reporter, observers=[watching])
+            stopped = [run for run in made if _status(run).startswith("interrupted")]
+            for k, run in zip(some, made, strict=False):
+                if run not in stopped:
+                    _tell(study, batch[k], run, search.on)
+            if stopped:
+                raise Interrupted
+
+
+def _standing(folder: Path) -> Literal["new", "begun", "over"]:
+    if not folder.exists():
+        return "new"
+    status = _status(open_run(folder.name, folder.parent))
+    is_over = not status.startswith(("started", "interrupted")) and (folder / "scores.json").exists()
+    return "over" if is_over else "begun"
+
+
+def _tell(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
+    status = _status(run)
+    value = next((score.value for score in run.scores() if score.name == on), math.nan)
+    is_no_score = sees_the_future(Circumstances(failed_audits=_failures(run)))
+    trial.set_user_attr("ended", no_such_number(quantity(on)) if is_no_score else status)
+    # What diverged is told as pruned too: Optuna forgets failures, and would try the same place again.
+    if status.startswith(("pruned", "diverged")) or is_no_score or not math.isfinite(value):
+        study.tell(trial, state=TrialState.PRUNED)
+    else:
+        study.tell(trial, value)
+
+
+class Watching:
+    """Reports every evaluation to Optuna, and ends the trials that it gives up.
+
+    What Optuna calls a step is for us an evaluation, the first, the second …: halving after the first, third and ninth
+    means something, whatever the number of steps between them.
+    """
+
+    def __init__(self, trials: Mapping[str, Trial], search: Search):
+        self.trials, self.search, self.total = trials, search, 0
+        self.members: list[Trial] = []
+        self.evaluations: list[int] = []
+
+    def start(self, members: Sequence[Run], resumed: bool, total: int, reporter: Reporter) -> None:
+        self.members, self.total = [self.trials[run.name] for run in members], total
+        self.evaluations = [sum("scores" in line for line in run.metrics()) for run in members]
+
+    def metrics(self, replica: int, lines: Sequence[dict[str, Any]]) -> str | None:
+        trial = self.members[replica]
+        for line in lines:
+            if "scores" not in line:
+                continue
+            self.evaluations[replica] += 1
+            told = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+            if self.evaluations[replica] not in told:  # a resumed trial may come by again
+                trial.report(self._value(line["scores"]), self.evaluations[replica])
+            if line["step"] < self.total and trial.should_prune():
+                return f"pruned at step {line['step']}: others were better by then"
+        return None
+
+    def end(self) -> None:
+        """Nothing is kept open."""
+
+    def _value(self, scores: Mapping[str, float]) -> float:
+        """The score that decides, where evaluations have it; else the loss, turned so that it runs the same way."""
+        if self.search.on in scores:
+            return scores[self.search.on]
+        loss = scores[f"{quantity(self.search.on).split}.loss"]
+        return loss if better_is_lower(self.search.on) else -loss
+
+
+def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    write_table(study, search.space, search.on, folder / "trials.csv")
+    if not done:
+        raise UserError(f"none of {_ended(study)} trials has a score to choose by; how each ended: {folder}/trials.csv")
+    best = study.best_trial
+    run = open_run(_name(best), folder / "runs")
+    test, looks = _scored_on_test(run, folder)
+    weights = importance(study)
+    write_whole(folder / "best.yaml", annotated(search.base.with_changes(changes(search.space, best.params))))
+    draw(study, search.space, search.on, weights, folder / "importance.png")
+    states = [trial.state.name.lower() for trial in study.get_trials(deepcopy=False)]
+    counts = {state: states.count(state) for state in dict.fromkeys(states)}
+    assert best.value is not None
+    notes = [*_notes(len(done), looks), *(f"fails {audit}: {said}" for audit, said in _failures(run).items())]
+    found = Tuned(run, dict(best.params), best.value, counts, weights, test, looks, notes, folder)
+    write_json(folder / "result.json", found.as_json())
+    return found
+
+
+def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
+    """Once; again only if more trials have found another best, and then it is counted."""
+    path = folder / "result.json"
+    before = json.loads(path.read_text("utf-8")) if path.exists() else {"best": None, "test": {}, "test_scored": 0}
+    if before["best"] == str(run.folder):
+        return before["test"], before["test_scored"]
+    if "test" not in tasks.load(run.recipe).data.splits:
+        return {}, 0
+    scores = score_splits_again(run, ["test"], None, None, "auto")
+    return {s.name: s.value for s in scores if math.isfinite(s.value)}, before["test_scored"] + 1
+
+
+def _notes(finished: int, looks: int) -> list[str]:
+    notes = [f"the score on dev is the best of {finished} and flatters; it was reached with one seed"]
+    if looks == 0:
+        notes.append("there is no test split to see by how much")
+    elif looks > 1:
+        notes.append(f"test was scored {looks} times, because the search was extended after its first end")
+    return notes
+
+
+def _name(trial: Trial | FrozenTrial) -> str:
+    return f"trial-{trial.number:03d}"
+
+
+def _failures(run: Run) -> dict[str, str]:
+    return {finding.audit: finding.sentence for finding in audited(run).failures}
+
+
+def _status(run: Run) -> str:
+    return str(run.facts["status"])
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time. The system drops the lock when the process dies, however it dies."""
+    with (folder / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder} is being searched by another process") from None
+        yield

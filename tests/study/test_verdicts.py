@@ -1,0 +1,317 @@
+"""What verdicts say: no more than the numbers, and nothing left out."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from headway.errors import UserError
+from headway.study.quantities import better_is_lower, quantity
+from headway.study.questions import Best, Better, Depends, Question
+from headway.study.verdicts import Circumstances, Measured, answer
+
+SEEDS = np.random.default_rng(10).normal(0, 0.05, size=32)
+RANDOM = np.random.default_rng(11)
+PERPLEXITY, ACCURACY = "valid.perplexity", "valid.accuracy"
+
+
+@pytest.fixture(autouse=True)
+def the_same_draws_in_any_order():
+    RANDOM.bit_generator.state = np.random.default_rng(11).bit_generator.state
+
+
+def arm(gain=0.0, n=8, spread=0.01, level=5.0, first=0):
+    """Perplexities about e^level whose logarithm is lower by `gain`."""
+    noise = RANDOM.normal(0, spread, size=n)
+    return {first + s: math.exp(level - gain + SEEDS[first + s] + noise[s]) for s in range(n)}
+
+
+def ask(question, table, about=None, test_scored=0):
+    (verdict,) = answer([question], Measured({question.on: table}, about or {}, test_scored))
+    json.dumps(verdict.as_json(), allow_nan=False)
+    return verdict
+
+
+def is_better(table, about=None):
+    return ask(Better(arm="new", than="old"), table, about)
+
+
+def test_better_by_how_much_in_units_and_percent():
+    verdict = is_better({"new": arm(0.05), "old": arm()})
+    assert verdict.outcome == "better" and verdict.seeds == 8
+    assert verdict.interval[0] < verdict.effect < verdict.interval[1]
+    assert verdict.relative == pytest.approx(0.05, abs=0.015) and 5 < verdict.effect < 10
+    low, high = verdict.interval
+    assert f"[{low:.1f}, {high:.1f}] perplexity" in verdict.sentence and verdict.sentence.endswith("8 seeds")
+    assert verdict.sentence.startswith("new is better than old by ")
+
+
+def test_worse_is_said_with_positive_numbers():
+    verdict = is_better({"new": arm(), "old": arm(0.05)})
+    assert verdict.outcome == "worse" and verdict.effect < 0
+    assert "-" not in verdict.sentence and "worse than old by" in verdict.sentence
+
+
+def test_higher_is_better_for_accuracy_and_differences_are_points():
+    table = {"new": {0: 0.91, 1: 0.90, 2: 0.92, 3: 0.91}, "old": {0: 0.81, 1: 0.80, 2: 0.82, 3: 0.80}}
+    verdict = ask(Better(arm="new", than="old", on=ACCURACY), table)
+    assert verdict.outcome == "better" and verdict.effect == pytest.approx(10.25) and verdict.relative is None
+    assert "points of accuracy" in verdict.sentence
+
+
+def test_not_distinguishable_says_what_could_have_been_seen():
+    verdict = is_better({"new": arm(0.0005), "old": arm()})
+    assert verdict.outcome == "not distinguishable"
+    assert "these seeds could only show ≥" in verdict.sentence and verdict.smallest_visible > 0
+    assert verdict.interval[0] < 0 < verdict.interval[1]
+
+
+def test_more_questions_ask_for_more_evidence():
+    table = {"new": {0: 1.0, 1: 1.1, 2: 0.9, 3: 1.15}, "old": {0: 1.2, 1: 1.42, 2: 1.0, 3: 1.5}}
+    question = Better(arm="new", than="old", on="valid.loss")
+    alone = ask(question, table)
+    many = answer([question] * 6, Measured({question.on: table}))[0]
+    assert alone.outcome == "better" and many.outcome == "not distinguishable"
+    assert many.p == alone.p and many.p_corrected == pytest.approx(6 * alone.p)
+    assert many.interval == alone.interval and many.smallest_visible > alone.smallest_visible
+    assert "once all 6 questions are counted" in many.sentence
+
+
+def test_one_seed_cannot_say():
+    verdict = is_better({"new": arm(0.5, n=1), "old": arm(n=1)})
+    assert verdict.outcome == "cannot say" and verdict.effect is None and verdict.p is None
+    assert (
+        verdict.sentence.startswith("cannot say: new has 1 seed and old has 1 seed") and "5 seeds" in verdict.sentence
+    )
+
+
+def test_a_question_that_cannot_be_answered_costs_the_others_nothing():
+    table = {"new": arm(0.05), "old": arm(), "single": arm(n=1)}
+    questions = [Better(arm="new", than="old"), Better(arm="single", than="old")]
+    first, _ = answer(questions, Measured({PERPLEXITY: table}))
+    assert first.p_corrected == first.p
+
+
+def test_two_seeds_are_enough_for_an_interval_and_too_few_for_use():
+    verdict = is_better({"new": arm(0.05, n=2), "old": arm(n=2)})
+    assert verdict.interval is not None and any("one degree of freedom" in note for note in verdict.notes)
+
+
+def test_identical_scores_are_called_identical():
+    same = arm()
+    assert "identical at all 8 seeds" in is_better({"new": same, "old": dict(same)}).sentence
+
+
+def test_scores_that_no_seed_changes_are_one_measurement():
+    verdict = is_better({"new": dict.fromkeys(range(5), 10.0), "old": dict.fromkeys(range(5), 12.0)})
+    assert verdict.outcome == "cannot say" and "one measurement and not 5" in verdict.sentence
+
+
+def test_other_seeds_are_compared_unpaired_and_it_is_said():
+    verdict = is_better({"new": arm(0.5), "old": arm(first=20)})
+    assert verdict.method.startswith("Welch") and any("unpaired" in note for note in verdict.notes)
+    assert verdict.outcome == "better" and verdict.bootstrap is None
+
+
+def test_seeds_left_out_are_counted():
+    verdict = is_better({"new": arm(0.05, n=6), "old": arm()})
+    assert verdict.seeds == 6 and any("6 seeds that all arms have" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -1.0, 0.0])
+def test_a_winner_that_diverged_is_not_simply_better(broken):
+    verdict = is_better({"new": arm(0.05) | {3: broken}, "old": arm()})
+    assert verdict.outcome == "not comparable" and verdict.seeds == 7
+    assert "new diverged at 1 of 8 seeds" in verdict.sentence
+
+
+def test_a_diverged_run_does_not_count_although_its_last_weights_have_a_score():
+    about = {
+        "old": Circumstances(lost={2: "diverged at step 40: the loss is no longer a finite number", 5: "not finished"})
+    }
+    verdict = is_better({"new": arm(0.05), "old": arm()}, about)
+    assert verdict.seeds == 6 and verdict.outcome == "better"
+    assert "old diverged at 1 of 8 seeds" in verdict.sentence
+    assert "old, seed 2: diverged at step 40: the loss is no longer a finite number" in verdict.notes
+    assert "old, seed 5: not finished" in verdict.notes
+
+
+def test_an_arm_that_always_diverged_gives_no_number():
+    verdict = is_better({"new": dict.fromkeys(range(4), math.nan), "old": arm()})
+    assert verdict.outcome == "cannot say" and "new diverged at every seed" in verdict.sentence
+
+
+def test_an_arm_that_was_never_finished_gives_no_number():
+    about = {"new": Circumstances(lost={0: "failed: out of memory"}), "old": Circumstances()}
+    verdict = is_better({"old": arm()}, about)
+    assert "no finished run of new" in verdict.sentence and "new, seed 0: failed: out of memory" in verdict.notes
+
+
+def test_a_model_that_sees_the_future_has_no_perplexity():
+    about = {
+        "new": Circumstances(failed_audits={"causality": "later tokens moved earlier outputs"}),
+        "old": Circumstances(),
+    }
+    verdict = is_better({"new": arm(0.3), "old": arm()}, about)
+    assert verdict.outcome == "not comparable"
+    assert verdict.sentence.startswith("new sees the future: its number is no perplexity of a left-to-right model.")
+
+
+def test_other_failed_audits_stand_in_the_sentence():
+    about = {"old": Circumstances(failed_audits={"did-it-train": "the loss did not fall"})}
+    verdict = is_better({"new": arm(0.3), "old": arm()}, about)
+    assert verdict.outcome == "better" and verdict.sentence.endswith("old fails the audit did-it-train")
+    assert "old fails did-it-train: the loss did not fall" in verdict.notes
+
+
+def test_what_all_arms_fail_is_said_once():
+    failed = Circumstances(failed_audits={"seen-rows": "3 % of valid is in train"})
+    verdict = is_better({"new": arm(0.3), "old": arm()}, {"new": failed, "old": failed})
+    assert verdict.sentence.endswith("8 seeds; all arms fail the audit seen-rows")
+    assert verdict.notes == ("all arms fail seen-rows: 3 % of valid is in train",)
+
+
+def test_accuracies_are_compared_row_by_row_where_rows_are_known():
+    """Every seed of `new` gets the same one row of ten more: sure for these rows, and nothing for others."""
+    random = np.random.default_rng(0)
+    rows = {"old": {}, "new": {}}
+    for seed in range(6):
+        rows["old"][seed] = np.array([True] * 5 + [False] * 5) ^ (random.random(10) < 0.02)
+        rows["new"][seed] = rows["old"][seed].copy()
+        rows["new"][seed][[7, 8] if seed == 3 else [7]] = True
+    table = {name: {seed: float(right.mean()) for seed, right in found.items()} for name, found in rows.items()}
+    question = Better(arm="new", than="old", on=ACCURACY)
+    evidence = Measured({ACCURACY: table})
+    (verdict,) = answer([question], evidence, lambda arm, split: rows[arm] if split == "valid" else {})
+    assert verdict.outcome == "better" and verdict.sentence.endswith("of other rows than these it cannot be said")
+    assert any("McNemar" in note and "0 of 6 seeds" in note for note in verdict.notes)
+    assert not any("McNemar" in note for note in answer([question], evidence)[0].notes)
+
+
+def test_what_arms_cost_unequally_is_said():
+    about = {"new": Circumstances(parameters=1.3e6, flops=4e15, seconds=61), "old": Circumstances({}, 1.2e6, 4e15, 60)}
+    notes = is_better({"new": arm(), "old": arm()}, about).notes
+    assert notes == ("unequal parameters: new has 1.3M, old 1.2M (8 % more)",)
+
+
+def test_looks_at_test_are_counted():
+    table = {"new": arm(), "old": arm()}
+    question = Better(arm="new", than="old", on="test.perplexity")
+    assert any("scored 3 times" in note for note in ask(question, table, test_scored=3).notes)
+    assert any("scored once" in note for note in ask(question, table, test_scored=1).notes)
+    assert any("pick on valid" in note for note in ask(Best(on="test.perplexity"), table, test_scored=1).notes)
+
+
+def test_the_best_arm_and_those_that_cannot_be_told_from_it():
+    table = {"a": arm(0.2), "b": arm(), "c": arm(0.201), "d": arm(-0.1)}
+    verdict = ask(Best(), table)
+    assert set(verdict.arms) == {"a", "c"} and verdict.outcome == "not distinguishable"
+    assert "cannot be told from it with 8 seeds" in verdict.sentence
+    assert any("picked as the best of 4" in note for note in verdict.notes)
+    del table["c"]
+    alone = ask(Best(), table)
+    assert alone.arms == ("a",) and alone.outcome == "best"
+    assert alone.sentence.startswith("a is best of 3: better than the next, b, by")
+
+
+def test_the_intervals_of_picked_pairs_are_wider():
+    table = {name: arm(gain) for name, gain in {"a": 0.2, "b": 0.0, "c": -0.1, "d": -0.2}.items()}
+    picked, asked = ask(Best(), table), ask(Better(arm="a", than="b"), table)
+    assert picked.effect == pytest.approx(asked.effect)
+    assert picked.interval[0] < asked.interval[0] and picked.interval[1] > asked.interval[1]
+
+
+def test_who_diverged_sees_the_future_or_has_one_seed_is_out_of_the_running():
+    about = {"seer": Circumstances(failed_audits={"causality": "…"})}
+    table = {"a": arm(0.1), "b": arm(), "seer": arm(0.5), "broken": arm(0.9) | {1: math.nan}, "single": arm(0.9, n=1)}
+    verdict = ask(Best(), table, about)
+    assert verdict.arms == ("a",) and verdict.outcome == "best"
+    for words in ("seer (sees the future", "broken (diverged at 1 of 8 seeds)", "single (one seed)"):
+        assert words in verdict.sentence
+
+
+def test_best_of_single_seeds_cannot_say():
+    verdict = ask(Best(), {"a": arm(n=1), "b": arm(n=1)})
+    assert verdict.outcome == "cannot say" and "one run shows no spread" in verdict.sentence
+
+
+def grid(gains, n=8, **options):
+    """Arms for a table of gains: rows are positions, columns are sizes."""
+    table, about = {}, {}
+    for i, row in enumerate(gains):
+        for j, gain in enumerate(row):
+            table[f"p{i}-s{j}"] = arm(gain, n, level=5 - j, **options)
+            about[f"p{i}-s{j}"] = Circumstances(levels={"positions": f"p{i}", "size": f"s{j}"})
+    return table, about
+
+
+DEPENDS = Depends(effect="positions", on_factor="size")
+
+
+def test_the_same_ratio_at_every_size_is_no_interaction():
+    """Although 5 % of 148 and 5 % of 55 are different differences: perplexities are compared as ratios."""
+    verdict = ask(DEPENDS, *grid([[0, 0], [0.05, 0.05]]))
+    assert verdict.outcome == "not distinguishable" and "could only show" in verdict.sentence
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_effect_that_depends_is_shown_at_both_places(sign):
+    verdict = ask(DEPENDS, *grid([[0, 0], [0.05, 0.05 + sign * 0.08]]))
+    assert verdict.outcome == "depends" and verdict.unit == "%"
+    assert verdict.effect == pytest.approx(8, abs=2) and verdict.interval[0] > 0
+    assert "p0 → p1" in verdict.sentence and "at s0" in verdict.sentence and "at s1" in verdict.sentence
+
+
+def test_larger_grids_are_tested_as_a_whole():
+    verdict = ask(DEPENDS, *grid([[0, 0], [0.05, 0.05], [0.05, 0.2]]))
+    assert verdict.outcome == "depends" and "F(" in verdict.sentence and "p2" in verdict.sentence
+    assert "all 3 differences at once" in verdict.method
+    assert ask(DEPENDS, *grid([[0, 0], [0.05, 0.05], [0.1, 0.1]])).outcome == "not distinguishable"
+
+
+def test_other_factors_are_averaged_over():
+    table, about = {}, {}
+    for seed in range(2):
+        inner, facts = grid([[0, 0], [0.05, 0.15]])
+        for name, values in inner.items():
+            table[f"{name}-w{seed}"] = values
+            about[f"{name}-w{seed}"] = Circumstances(levels={**facts[name].levels, "width": f"w{seed}"})
+    assert ask(DEPENDS, table, about).outcome == "depends"
+
+
+def test_a_grid_with_a_hole_cannot_say():
+    table, about = grid([[0, 0], [0.1, 0.2]])
+    del table["p1-s1"], about["p1-s1"]
+    assert "no arm with positions=p1 and size=s1" in ask(DEPENDS, table, about).sentence
+    assert "1 seed" in ask(DEPENDS, *grid([[0, 0], [0.1, 0.2]], n=1)).sentence
+
+
+def test_names_that_are_not_there():
+    table, about = grid([[0, 0], [0.1, 0.2]])
+    with pytest.raises(UserError, match=r"no factor 'position'.*did you mean 'positions'"):
+        ask(Depends(effect="position", on_factor="size"), table, about)
+    with pytest.raises(UserError, match=r"no arm 'p0-s'.*did you mean"):
+        ask(Better(arm="p0-s", than="p0-s1"), table, about)
+    with pytest.raises(UserError, match="measured of no arm"):
+        answer([Best(on="valid.loss")], Measured({PERPLEXITY: table}))
+
+
+def test_which_way_is_better_follows_from_the_name():
+    assert better_is_lower("valid.loss") and better_is_lower("test.perplexity_per_word")
+    assert better_is_lower("valid.bits_per_byte") and not better_is_lower("valid.f1.politics")
+    with pytest.raises(UserError, match=r"did you mean 'valid\.perplexity'"):
+        better_is_lower("valid.perplexty")
+    with pytest.raises(UserError, match=r"split\.quantity"):
+        better_is_lower("speed")
+    assert quantity(PERPLEXITY).relative(math.log(1.25)) == pytest.approx(0.2)
+
+
+def test_questions_are_read_strictly():
+    read = TypeAdapter(Question).validate_python
+    assert read({"kind": "better", "arm": "a", "than": "b", "on": ACCURACY}) == Better(arm="a", than="b", on=ACCURACY)
+    assert read({"kind": "depends", "effect": "x", "on_factor": "y"}).on == PERPLEXITY
+    with pytest.raises(ValidationError):
+        read({"kind": "better", "arm": "a", "then": "b"})
+    assert [p.keys for p in Better(arm="a", than="a", on="valid.acuracy").problems()] == [("on",), ("arm", "than")]
