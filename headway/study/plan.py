@@ -4,11 +4,12 @@ Sizes are counted from the recipe and its data. Speed and memory are measured, o
 """
 
 import dataclasses
+import itertools
 import json
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,7 +27,9 @@ from headway.training import setting as settings
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
 
 MEASURED_SECONDS = 0.4
-"""How long each shape is measured."""
+"""How long each shape is measured …"""
+MEASURED_IN_ALL = 8.0
+"""… at most, where there are many."""
 
 
 class Size(NamedTuple):
@@ -164,9 +167,11 @@ def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = No
     arms: dict[str, ArmPlan] = {}
     populations: list[Population] = []
     memory, seconds, warnings = 0, 0.0, study.warnings()
-    for members in by_shape(runs):
+    shapes = by_shape(runs)
+    each_shape = min(MEASURED_SECONDS, MEASURED_IN_ALL / len(shapes))
+    for members in shapes:
         recipe, size = members[0].recipe, sizes.of(members[0].recipe)
-        found = speed(recipe, sizes, 1 if workers else len(members), [run.recipe for run in members])
+        found = speed(recipe, sizes, 1 if workers else len(members), [run.recipe for run in members], each_shape)
         forward = found.seconds_per_step / 3 * size.forward_tokens / size.tokens_per_step
         each = found.seconds_to_start + size.steps * found.seconds_per_step + forward
         turns = -(-len(members) // found.replicas)
@@ -196,10 +201,11 @@ def _short_warmup(recipe: Recipe, size: Size, arms: Sequence[str]) -> list[str]:
     return [f"{', '.join(arms)}: training ends after {size.steps:,} steps, in the warm-up of {warmup}"]
 
 
-def speed(recipe: Recipe, sizes: Sizes, wanted: int = 1, members: Sequence[Recipe] = ()) -> Speed:
+def speed(
+    recipe: Recipe, sizes: Sizes, wanted: int = 1, members: Sequence[Recipe] = (), seconds: float = MEASURED_SECONDS
+) -> Speed:
     """A few whole steps of this shape: alone on one thread of a CPU, or as many replicas of `wanted` as a GPU holds."""
-    began = time.perf_counter()
-    task = sizes.task(recipe)
+    task, began = sizes.task(recipe), time.perf_counter()
     # Without torch.compile, which would take a minute for every shape: with it, it will be faster than measured.
     setting = dataclasses.replace(settings.choose(recipe.training, recipe.model.width), compiled=False)
     cuda, threads = setting.device.type == "cuda", torch.get_num_threads()
@@ -208,22 +214,36 @@ def speed(recipe: Recipe, sizes: Sizes, wanted: int = 1, members: Sequence[Recip
         torch.set_num_threads(1)  # as in the processes that will train
     _forget_peak(setting.device)
     try:
-        population, sampler = assemble((members or [recipe])[:replicas], task, setting)
-        alive = torch.ones(replicas, dtype=torch.bool, device=setting.device)
-        update = Update(population.model, population.optimizer, sampler, recipe.training, setting, alive)
-        for step in range(STEPS_BEFORE_RECORDING + 2 if cuda else 2):
-            update(step, 0.0)
+        step = _stepper((members or [recipe])[:replicas], task, setting)
+        for _ in range(STEPS_BEFORE_RECORDING + 2 if cuda else 2):
+            step()
         to_start, taken = time.perf_counter() - began, 0
         began = time.perf_counter()
-        while taken < 3 or (time.perf_counter() - began < MEASURED_SECONDS and taken < 1000):
-            update(taken, 0.0)
+        while taken < 3 or (time.perf_counter() - began < seconds and taken < 1000):
+            step()
             taken += 1
-            if cuda:
-                torch.cuda.synchronize(setting.device)
         each = (time.perf_counter() - began) / taken
     finally:
         torch.set_num_threads(threads)
-    return Speed(replicas, each, _peak(setting.device), sizes.seconds_to_load + to_start)
+    found = Speed(replicas, each, _peak(setting.device), sizes.seconds_to_load + to_start)
+    del step  # and with it the replicas: what is trained next finds the memory free
+    _forget_peak(setting.device)
+    return found
+
+
+def _stepper(recipes: Sequence[Recipe], task: Task, setting: settings.Setting) -> Callable[[], None]:
+    """Takes a step of these replicas, and waits for it."""
+    population, sampler = assemble(recipes, task, setting)
+    alive = torch.ones(len(recipes), dtype=torch.bool, device=setting.device)
+    update = Update(population.model, population.optimizer, sampler, task.recipe.training, setting, alive)
+    steps = itertools.count()
+
+    def step() -> None:
+        update(next(steps), 0.0)
+        if setting.device.type == "cuda":
+            torch.cuda.synchronize(setting.device)
+
+    return step
 
 
 def _forget_peak(device: torch.device) -> None:

@@ -1,0 +1,104 @@
+"""`headway study …` as people meet it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from small import QUICK
+from tiny import RECIPE
+
+from headway.cli import main
+from headway.study import plan as planning
+
+STUDY = f"""title: Do positions help?
+base: tiny.yaml
+changes: {json.dumps(QUICK)}
+arms:
+  none: [model.positions=none]
+  learned: []
+seeds: 2
+questions:
+  - {{kind: better, arm: learned, than: none}}
+"""
+
+
+@pytest.fixture
+def headway(workshop, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(planning, "MEASURED_SECONDS", 0.01)
+    Path("tiny.yaml").write_text(RECIPE.format(path=workshop.text), "utf-8")
+    Path("positions.yaml").write_text(STUDY, "utf-8")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headway", *words])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_plan_says_what_a_study_takes_and_trains_nothing(headway):
+    code, out, _ = headway("study", "plan", "positions.yaml", "--workers", "3")
+    assert code == 0
+    assert "Do positions help?" in out and "4 runs: 2 shapes; 3 processes with one thread each" in out
+    assert "learned" in out and "parameters" in out
+    assert not Path("studies").exists()
+    _, out, _ = headway("study", "plan", "positions.yaml", "--json")
+    found = json.loads(out)
+    assert found["runs"] == ["none.seed-0", "none.seed-1", "learned.seed-0", "learned.seed-1"]
+    assert found["arms"]["none"]["steps"] == 4 and found["seconds"] > 0
+
+
+def test_a_study_is_run_and_answered_and_its_results_shown_again(headway):
+    code, out, err = headway("study", "run", "positions.yaml", "--on", "here", "--name", "first")
+    assert code == 0
+    assert "none.seed-0: finished  (1 of 4 runs" in err
+    assert "Is learned better than none on valid.perplexity?" in out and "2 of 2" in out
+    assert json.loads(Path("studies/first/verdicts.json").read_text())[0]["seeds"] == 2
+    code, again, _ = headway("study", "results", "first")
+    assert code == 0 and again == out
+    _, out, _ = headway("study", "results", "studies/first", "--json")
+    found = json.loads(out)
+    assert len(found["runs"]) == 4 and found["missing"] == {} and found["verdicts"][0]["seeds"] == 2
+    assert headway("runs", "--runs", "studies/first/runs")[1].count("finished") == 4
+    code, _, err = headway("study", "run", "first", "--on", "here", "--json")  # by its name, from its own copy
+    assert code == 0 and "finished" not in err
+
+
+def test_failures_are_named_and_the_command_that_tries_again(headway):
+    Path("studies/positions/runs/none.seed-0").mkdir(parents=True)
+    Path("studies/positions/study.yaml").write_text(STUDY.replace("tiny.yaml", "../../tiny.yaml"))
+    code, out, err = headway("study", "run", "positions.yaml", "--on", "here")
+    assert code == 1
+    assert "none.seed-0: studies/positions/runs/none.seed-0 is not a run folder" in out
+    assert "failed, see studies/positions/failures/; to try again: headway study run positions.yaml --on here" in err
+
+
+WRONG = {
+    ("study", "plan", "postions.yaml"): "there is no study file postions.yaml; did you mean 'positions.yaml'?",
+    ("study", "run", "positions.yaml", "--on", "mars"): "there is no place 'mars' to train",
+    ("study", "run", "positions.yaml", "--on", "ray://127.0.0.1:1"): "there is no cluster at ray://127.0.0.1:1",
+    ("study", "results", "positions"): "there is no study 'positions'; there are no studies in studies yet",
+}
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG.items())
+def test_a_mistake_is_one_message(headway, words, message):
+    if "ray" in words[-1]:
+        pytest.importorskip("ray", reason="the extra 'cluster' is not installed")
+    code, _, err = headway(*words)
+    assert code == 2 and message in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "results"])
+def test_the_help_of_every_verb_shows_an_example_and_knows_json(headway, verb):
+    code, out, _ = headway("study", verb, "--help")
+    assert code == 0 and f"Example: headway study {verb}" in out and "--json" in out
