@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from headway.errors import UserError
 from headway.study.quantities import better_is_lower, quantity
 from headway.study.questions import Best, Better, Depends, Question
+from headway.study.statistics import interaction
 from headway.study.verdicts import Circumstances, Measured, answer
 
 SEEDS = np.random.default_rng(10).normal(0, 0.05, size=32)
@@ -217,10 +218,11 @@ def test_the_best_arm_and_those_that_cannot_be_told_from_it():
 
 
 def test_the_intervals_of_picked_pairs_are_wider():
-    table = {name: arm(gain) for name, gain in {"a": 0.2, "b": 0.0, "c": -0.1, "d": -0.2}.items()}
+    table = {name: arm(gain) for name, gain in {"a": 0.02, "b": 0.0, "c": -0.1, "d": -0.2}.items()}
     picked, asked = ask(Best(), table), ask(Better(arm="a", than="b"), table)
     assert picked.effect == pytest.approx(asked.effect)
     assert picked.interval[0] < asked.interval[0] and picked.interval[1] > asked.interval[1]
+    assert picked.p > 1.5 * asked.p
 
 
 def test_who_diverged_sees_the_future_or_has_one_seed_is_out_of_the_running():
@@ -265,7 +267,10 @@ def test_an_effect_that_depends_is_shown_at_both_places(sign):
 
 
 def test_larger_grids_are_tested_as_a_whole():
-    verdict = ask(DEPENDS, *grid([[0, 0], [0.05, 0.05], [0.05, 0.2]]))
+    table, about = grid([[0, 0], [0.05, 0.05], [0.05, 0.2]])
+    verdict = ask(DEPENDS, table, about)
+    logs = np.array([[math.log(values[seed]) for values in table.values()] for seed in range(8)])
+    assert verdict.p == pytest.approx(interaction(logs.reshape(8, 3, 2)).p)
     assert verdict.outcome == "depends" and "F(" in verdict.sentence and "p2" in verdict.sentence
     assert "all 3 differences at once" in verdict.method
     assert ask(DEPENDS, *grid([[0, 0], [0.05, 0.05], [0.1, 0.1]])).outcome == "not distinguishable"
