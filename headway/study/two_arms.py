@@ -1,8 +1,8 @@
-"""Is one arm better than another?"""
+"""Is one arm better than another, or than a cheap method?"""
 
 import numpy as np
 
-from headway.study.evidence import Evidence
+from headway.study.evidence import Column, Evidence
 from headway.study.inquiry import Family, Inquiry, Outcome, Range, Verdict, method, seed_notes, why_not
 from headway.study.questions import Better
 from headway.study.rows import Correct, RowsAndSeeds, rows_and_seeds
@@ -19,12 +19,20 @@ class TwoArms(Inquiry):
         super().__init__(question, evidence)
         self.correct = correct
         self.arms = (question.arm, question.than)
-        self.columns = [self.column(arm) for arm in self.arms]
+        self.columns = [self.column(question.arm), self._opponent()]
         sign = self.quantity.sign
         self.contrast = contrast([c.values for c in self.columns], [sign, -sign])
         self.why_not = why_not(self.contrast, dict(zip(self.arms, self.columns, strict=True)))
         if self.contrast is not None and not self.why_not:
             self.p = self.contrast.p
+
+    def _opponent(self) -> Column:
+        """An arm; or a cheap method, which has no seeds: the same number stands against every one."""
+        cheap, than = self.evidence.cheap(self.question.on), self.question.than
+        if than in self.table or than not in cheap:
+            return self.column(than)
+        value = self.quantity.natural(cheap[than])
+        return Column(dict.fromkeys(self.column(self.question.arm).values, value), {}, {})
 
     def verdict(self, family: Family) -> Verdict:
         if self.contrast is None or self.p is None:
