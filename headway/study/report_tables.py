@@ -121,9 +121,13 @@ def reported_table(results: Results) -> Table | None:
     for arm, figures in reported.figures.items():
         for k, (score, value) in enumerate(figures.items()):
             found = estimate(results, arm, score) if score in results.score_names else None
-            cells = [score, plain(value) if value < 1e6 else f"{value:.2g}", str(found) if found else "not measured"]
+            cells = [score, reported_figure(value), str(found) if found else "not measured"]
             rows.append(Row("" if k else arm, cells, "" if k else remark(results, arm)))
     return Table("What was reported, and what was measured here", ["arm", "score", "reported", "measured"], rows)
+
+
+def reported_figure(value: float) -> str:
+    return plain(value) if value < 1e6 else f"{value:.2g}"
 
 
 def remark(results: Results, arm: str) -> str:

@@ -19,6 +19,7 @@ class TwoArms(Inquiry):
         super().__init__(question, evidence)
         self.correct = correct
         self.arms = (question.arm, question.than)
+        self.trained = [arm for arm in self.arms if arm in self.table or arm in evidence.arms]
         self.columns = [self.column(question.arm), self._opponent()]
         sign = self.quantity.sign
         self.contrast = contrast([c.values for c in self.columns], [sign, -sign])
@@ -28,15 +29,15 @@ class TwoArms(Inquiry):
 
     def _opponent(self) -> Column:
         """An arm; or a cheap method, which has no seeds: the same number stands against every one."""
-        cheap, than = self.evidence.cheap(self.question.on), self.question.than
-        if than in self.table or than not in cheap:
+        than, cheap = self.question.than, self.evidence.cheap(self.question.on)
+        if than in self.trained or than not in cheap:
             return self.column(than)
         value = self.quantity.natural(cheap[than])
         return Column(dict.fromkeys(self.column(self.question.arm).values, value), {}, {})
 
     def verdict(self, family: Family) -> Verdict:
         if self.contrast is None or self.p is None:
-            return self.cannot_say(self.why_not, self.arms)
+            return self.cannot_say(self.why_not, self.trained)
         found, scale = self.contrast, self.quantity
         used = [v for seed, v in self.columns[1].values.items() if not found.paired or seed in found.seeds]
         level = sum(used) / len(used)
@@ -60,7 +61,7 @@ class TwoArms(Inquiry):
             sentence += "; of other rows than these it cannot be said"
         resampled = found.bootstrap
         return self.concluded(
-            self.arms,
+            self.trained,
             outcome,
             sentence,
             effect=effect,
