@@ -61,14 +61,17 @@ class InOrder(Inquiry):
             p=self.p,
             p_corrected=family.p,
             smallest_visible=scale.in_units(found.smallest_visible(family.level), level),
-            method=f"{method(found, scale.is_ratio)}, of the narrowest of {len(self.found)} steps",
+            method=method(found, scale.is_ratio) + self._of_several(", of the narrowest of {} steps"),
         )
 
     def _sentence(self, outcome: Outcome, narrowest: tuple[str, str], shown: str, count: str) -> str:
         values = ", ".join(f"{score.partition('.')[0]} {self._mean(score)}" for score in self.question.scores)
         first, second = (score.partition(".")[0] for score in narrowest)
-        where = f"the narrowest step, {first} before {second}, is {shown}, {count}"
-        return f"{outcome}: {values}; {where}"
+        step = self._of_several("the narrowest of {} steps, ") + f"{first} before {second}"
+        return f"{outcome}: {values}; {step}: {shown}, {count}"
+
+    def _of_several(self, words: str) -> str:
+        return words.format(len(self.found)) if len(self.found) > 1 else ""
 
     def _mean(self, score: str) -> str:
         natural = float(np.mean(list(self.columns[score].values.values())))

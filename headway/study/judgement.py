@@ -51,8 +51,8 @@ def _by_verdict(claim: Claim, results: Results, verdicts: Sequence[Verdict]) -> 
     if verdict.outcome == "not comparable":
         standing = "holds" if _worse_all_the_same(claim, results, verdict) else "does not hold"
         return Judgement(claim, standing, verdict.sentence)
-    if claim.answer == "no difference" and verdict.outcome == "not distinguishable":
-        return Judgement(claim, "holds", _within_reach(verdict))
+    if claim.within is not None:
+        return _within(claim, claim.within, verdict)
     if verdict.outcome == claim.answer:
         return Judgement(claim, "holds", verdict.sentence)
     if verdict.outcome == "not distinguishable":
@@ -70,9 +70,22 @@ def _worse_all_the_same(claim: Claim, results: Results, verdict: Verdict) -> boo
     return flattered and verdict.effect < 0 and (verdict.p_corrected or 0.0) < LEVEL
 
 
-def _within_reach(verdict: Verdict) -> str:
-    """'No difference' is never proved; what can be said is how large one would have been seen."""
-    return f"{verdict.sentence} (that there is none at all cannot be shown by any number of seeds)"
+def _within(claim: Claim, margin: float, verdict: Verdict) -> Judgement:
+    """No difference to speak of: where the whole interval lies within the margin. No number of seeds shows more."""
+    shown = verdict.relative_interval or verdict.interval
+    assert shown is not None, "a verdict that says something has an interval"
+    times, unit = (100, "%") if verdict.relative_interval else (1, verdict.unit)
+    low, high = (times * end for end in shown)
+    where = (
+        f"the difference lies between {low:.2g} and {high:.2g} {unit}, and up to {margin:g} would be none to speak of"
+    )
+    if -margin <= low and high <= margin:
+        standing: Standing = "holds"
+    elif low > margin or high < -margin or verdict.outcome in ("better", "worse"):
+        standing = "does not hold"
+    else:
+        standing = "not shown"
+    return Judgement(claim, standing, f"{verdict.sentence}; {where}")
 
 
 def _by_audit(claim: Claim, results: Results) -> Judgement:

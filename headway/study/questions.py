@@ -81,6 +81,8 @@ class Ordered(Spec):
             yield Problem(("scores",), "expected different scores of one kind, such as perplexities of several splits")
 
     def __str__(self) -> str:
+        if len(self.scores) == 2:
+            return f"Is {self.scores[0]} of {self.arm} better than its {self.scores[1]}?"
         return f"Is each of {', '.join(self.scores)} of {self.arm} better than the next?"
 
 

@@ -49,9 +49,7 @@ ALIKE = {"none": [30.0, 31.0, 29.0, 30.5], "learned": [30.2, 30.8, 29.1, 30.4]}
     [
         ("better", BETTER, "holds"),
         ("worse", BETTER, "does not hold"),
-        ("no difference", BETTER, "does not hold"),
         ("better", ALIKE, "not shown"),
-        ("no difference", ALIKE, "holds"),
     ],
 )
 def test_an_answer_is_held_against_the_verdict(workshop, said, values, standing):
@@ -59,6 +57,17 @@ def test_an_answer_is_held_against_the_verdict(workshop, said, values, standing)
     (found,) = judged(study, results(study, values))
     assert found.standing == standing
     assert "4 seeds" in found.why
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "standing"),
+    [(ALIKE, 5, "holds"), (ALIKE, 0.1, "not shown"), (BETTER, 5, "does not hold"), (BETTER, 60, "holds")],
+)
+def test_no_difference_is_none_to_speak_of(workshop, values, percent, standing):
+    claim = {**asked("no difference"), "within": percent}
+    study = small_study(workshop.text, seeds=4, questions=[], claims=[claim])
+    (found,) = judged(study, results(study, values))
+    assert found.standing == standing and f"up to {percent:g} would be none to speak of" in found.why
 
 
 def test_a_number_of_an_arm_that_sees_the_future_proves_nothing_good(workshop):
@@ -89,7 +98,7 @@ def test_an_audit_must_pass_in_every_run(workshop):
 
 
 def test_a_conclusion_stands_as_well_as_the_weakest(workshop):
-    study = small_study(workshop.text, seeds=4, claims=[asked("better"), asked("no difference")])
+    study = small_study(workshop.text, seeds=4, claims=[asked("better"), asked("worse")])
     good, bad = judged(study, results(study, BETTER))
     assert overall([good]) == "holds" and overall([good, bad]) == "does not hold"
     assert overall([good, replace(good, standing="not shown")]) == "not shown"
@@ -109,6 +118,9 @@ def test_questions_of_claims_are_asked_once(workshop):
         ({"says": "x"}, "claims.0.ask, claims.0.audit: give one of them"),
         (asked("in order"), "claims.0.answer: the report's answer to a question of kind better is 'better' or 'worse'"),
         ({"says": "x", "audit": "causality", "answer": "better"}, "claims.0.answer: an audit passes or fails"),
+        (asked("no difference"), "claims.0.within: goes with the answer 'no difference'"),
+        ({**asked("better"), "within": 2}, "claims.0.within: goes with the answer 'no difference'"),
+        ({"says": "x", "ask": {"kind": "best"}, "answer": "better"}, "claims.0.ask: a claim says of an arm"),
         (asked("better", arm="learnd"), "there is no arm 'learnd'; did you mean 'learned'?"),
         (
             {"says": "x", "audit": "causality", "arm": "non"},
