@@ -131,8 +131,9 @@ class Paper:
 
     def _arms(self, arms: Sequence[str]) -> str:
         counts = {arm: (arms.count(arm), len(self.results.of(arm))) for arm in dict.fromkeys(arms)}
-        if len(counts) == len(self.results.arms) > 1 and all(some == all_ for some, all_ in counts.values()):
-            return "all arms"
+        if len(counts) == len(self.results.arms) > 1:
+            every = len(self.results.runs)
+            return "all arms" if len(arms) == every else f"all arms ({len(arms)} of {every} runs)"
         return listed(arm if some == all_ else f"{arm} ({some} of {all_} runs)" for arm, (some, all_) in counts.items())
 
     @property
