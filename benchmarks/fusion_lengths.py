@@ -22,6 +22,7 @@ from headway.data.corpus import Corpus
 from headway.experiment import load_model, train
 from headway.models.language_model import LanguageModel
 from headway.recipe import load
+from headway.rescore import audited
 from headway.run import Run
 from headway.scoring.perplexity import surprise, token_losses
 from headway.tasks import load as load_task
@@ -47,7 +48,9 @@ def main(seeds: int, names: list[str]) -> None:
             runs = train(recipes, [f"seed-{seed}" for seed in range(seeds)], Path(home))
             corpus = load_task(recipes[0]).data
             found = [measured(run, corpus) for run in runs]
+            failed = sorted({f.audit for run in runs for f in audited(run).failures})
         line = {"arm": name, "seeds": seeds, "device": "cuda" if torch.cuda.is_available() else "cpu"}
+        line["failed audits"] = failed
         for key in found[0]:
             values = [one[key] for one in found]
             line[key] = [_short(statistics.mean(values)), _short(statistics.stdev(values) if seeds > 1 else math.nan)]

@@ -18,17 +18,21 @@ _HOMES = {
     "watch": "headway.nn.taps",
     "intervene": "headway.nn.taps",
     "look_at": "headway.looking",
+    "Study": "headway.study.design",
+    "run_study": "headway.study.execute:execute",
     "UserError": "headway.errors",
 }
 __all__ = [
     "Recipe",
     "Run",
+    "Study",
     "UserError",
     "intervene",
     "load_model",
     "load_recipe",
     "look_at",
     "open_run",
+    "run_study",
     "train",
     "watch",
 ]
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
     from headway.recipe import Recipe
     from headway.recipe import load as load_recipe
     from headway.run import Run, open_run
+    from headway.study.design import Study
+    from headway.study.execute import execute as run_study
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ import typer
 from headway.errors import EndedElsewhereError, UserError
 from headway.solve.cli import app as solve
 from headway.study.case_cli import case, cases
-from headway.study.cli import app as study_verbs
+from headway.study.cli import app as study
 from headway.study.tune_cli import tune
 
 app = typer.Typer(
@@ -26,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(solve, name="solve")
-app.add_typer(study_verbs, name="study")
+app.add_typer(study, name="study")
 
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]

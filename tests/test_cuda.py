@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.data.batches import Batch
+from headway.data.batches import Batch, Crops
 from headway.data.rows import Shuffled
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
@@ -120,6 +120,27 @@ def test_a_sharded_model_learns_by_nccl_what_a_whole_one_learns(tmp_path):
     assert found["sharded"][0] == pytest.approx(found["whole"][0], rel=1e-5)
     for name, weight in found["whole"][1].items():
         torch.testing.assert_close(found["sharded"][1][name], weight, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("vocabulary", [50, 40_000], ids=["plain loss", "loss in chunks"])
+def test_compiled_and_recorded_steps_learn_what_plain_ones_learn(replicas, vocabulary):
+    """What is compiled can be wrong without a word: gradients of zero look like a model that is slow to learn."""
+    spec = LanguageModelSpec.model_validate({"layers": 1, "width": 32, "context": 64, "mixer": {"heads": 2}})
+    training, found = TrainingSpec(batch=8, device="cuda", precision="float32"), {}
+    tokens = (torch.arange(9000, dtype=torch.int32) * 7 % 41).cuda()
+    for fast in (False, True):
+        torch._dynamo.reset()
+        setting = dataclasses.replace(choose(training, 32), compiled=fast, recorded=fast)
+        seeds = list(range(replicas))
+        model = spec.build(vocabulary, seeds, "cuda")
+        optimizer = AdamW().build(dict(model.named_parameters()), [1e-2] * replicas, [0.1] * replicas)
+        alive = torch.ones(replicas, dtype=torch.bool, device="cuda")
+        sampler = Crops().build(tokens, 64, 8, seeds)
+        update = Update(model, optimizer, sampler, training, setting, alive)
+        found[fast] = torch.stack([update(step, 1.0)[0] for step in range(12)]).cpu()
+    assert (found[True][0] - found[True][-1] > 1).all()
+    torch.testing.assert_close(found[True], found[False], rtol=1e-2, atol=1e-2)
 
 
 def test_the_choices_made_for_a_gpu_say_why():

@@ -1,8 +1,11 @@
 """What a task gives the audits of data, baselines and training: rows or running text, cheap methods, a run's course.
 
-Everything that depends on the data alone is computed once, however many runs are audited.
+What depends on the data alone is computed once, however many runs are audited, and kept between them beside the tokens,
+under a name made of what it depends on.
 """
 
+import hashlib
+import json
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -16,11 +19,14 @@ from headway.audit.course import Course
 from headway.audit.data import ROW_AUDITS, RowSet
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
 from headway.audit.training import TRAINING_AUDITS
+from headway.data import cache
 from headway.recipe import Recipe
 from headway.run import Run
 from headway.tasks.classification import Classification
 from headway.tasks.language_modelling import LanguageModelling
 from headway.tasks.task import Task
+
+_FORMAT = 1  # of what is kept; raise it when the same data give other findings than before
 
 
 def evidence_of(task: Task) -> "Evidence":
@@ -40,13 +46,23 @@ class Evidence(ABC):
 
     @cached_property
     def data(self) -> Report:
-        """The audits of the data."""
-        return self.audit_data()
+        """The audits of the data, and the baselines of every split that is scored."""
+        recipe = self.recipe
+        facts = [_FORMAT, self.task.data.identity, self.task.scored_splits, recipe.scoring_segment, recipe.stride]
+        entry = f"evidence-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}"
+        kept = cache.fetch(entry)
+        try:
+            if kept is not None:
+                return Report.from_json(json.loads(kept))
+        except (KeyError, TypeError, ValueError):
+            pass  # some other version wrote it
+        found = self.audit_data() + Report(baselines=tuple(self.measure_baselines()))
+        cache.store(entry, json.dumps(found.as_json()).encode())
+        return found
 
-    @cached_property
+    @property
     def baselines(self) -> Sequence[Baseline]:
-        """Of every split that is scored."""
-        return self.measure_baselines()
+        return self.data.baselines
 
     @abstractmethod
     def audit_data(self) -> Report: ...
@@ -69,7 +85,7 @@ class Evidence(ABC):
 
     def audit(self, run: Run) -> Report:
         """Of one run: its score beside cheap methods, and the course of its training."""
-        report = Report(baselines=tuple(self.baselines)) + self._compared(run)
+        report = self._compared(run)
         if run.metrics():
             return report + run_audits(TRAINING_AUDITS, self.course(run))
         return report + Report(not_run={one.name: "no training was recorded" for one in TRAINING_AUDITS})

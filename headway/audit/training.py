@@ -95,20 +95,23 @@ def did_it_train(course: Course) -> Outcome:
 def learning_rate_too_high(course: Course) -> Outcome:
     """Loss and gradient do not jump, gradients are not all cut, and the loss does not wait for a lower rate.
 
-    A jump is a step whose loss lies above the median of the 51 steps around it by more than 8 times the usual distance
-    from that median and by 10 % of it, or whose gradient is more than 3 times as long as the median around it. Jumps at
-    one in a hundred steps (three at least, after the first tenth of the training) are a warning. So is a gradient that
-    is cut at 95 % of the steps, to less than a fifth in the middle: then training.clip, and not the rate, decides how
-    far a step goes. So is a loss that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls
-    by 2 % afterwards. (A good run of a small model has no jumps; half of its gradients may be cut, to two thirds.)
-    Lower the learning rate by a factor of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too
-    high by so little that training is merely slower. Only a second rate tells.
+    A jump is a step whose loss lies 10 % above the median of the 51 steps around it, or whose gradient is 3 times as
+    long as their median; and, on a scale of factors, 8 times as far off as is usual. Jumps at one in a hundred steps
+    (three at least, after the first tenth of the training, and while the loss is above a tenth of the first: below it,
+    every row that is not yet learnt is a jump) are a warning. So is a gradient that is cut at 95 % of the steps, to
+    less than a fifth in the middle: then training.clip, and not the rate, decides how far a step goes. So is a loss
+    that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 % afterwards. (A good run
+    of a small model has no jumps; half of its gradients may be cut, to two thirds.) Lower the learning rate by a factor
+    of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too high by so little that training is
+    merely slower. Only a second rate tells.
     """
     _needs(course, FEWEST_STEPS)
     settled = course.share_of_steps(0.1)
-    jumps = {"loss": _spikes(course.losses) & settled, "gradient": (course.norms > 3 * _around(course.norms)) & settled}
+    counted = settled & (_around(course.losses) > 0.1 * course.first)
+    spikes = {"loss": _spikes(course.losses, 1.1), "gradient": _spikes(course.norms, 3.0)}
+    jumps = {kind: at & counted for kind, at in spikes.items()}
     most = max(jumps, key=lambda kind: jumps[kind].sum())
-    share = float(jumps[most].sum() / settled.sum())
+    share = float(jumps[most].sum() / max(1, counted.sum()))
     complaints = []
     if share >= 0.01 and jumps[most].sum() >= 3:
         complaints.append(
@@ -136,10 +139,12 @@ def _waits_for_a_lower_rate(course: Course) -> str:
     return f"at its highest the loss went from {early:.3g} to {late:.3g}, and fell to {course.last:.3g} only afterwards"
 
 
-def _spikes(losses: np.ndarray) -> np.ndarray:
-    usually = _around(losses)
-    above = losses - usually
-    return (above > 8 * np.median(np.abs(above))) & (above > 0.1 * usually)
+def _spikes(values: np.ndarray, factor: float) -> np.ndarray:
+    """Where a value is above the median around it by this factor, and far beyond the scatter there. That is one of
+    factors, too: the losses of a classifier which is sure of most rows differ by powers of ten."""
+    logarithms = np.log(np.maximum(values, 1e-30))
+    above = logarithms - _around(logarithms)
+    return (above > 8 * _around(np.abs(above))) & (above > math.log(factor))
 
 
 def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
@@ -183,10 +188,11 @@ def still_improving(course: Course) -> Outcome:
     The end of the curve (held-out where it was scored four times or more, else train) is fitted by a line in the
     logarithm of the step, which is how losses fall over any stretch that is not too long: once over the last half, once
     over the last quarter, and the flatter counts. The number is what the line promises for half as many steps again, as
-    a share of the loss. From 5 % on, more than most changes of an architecture bring, it is a warning: the model was
-    not done, and two models stopped like this are compared by how fast they begin, not by how far they come. (A run of
-    300 steps promised 0.5 nats less for 1200, and got 0.54.) Where the schedule takes the rate down to nothing, any
-    curve ends flat: it is done with this schedule, and a longer one may still do better.
+    a share of the loss (of a tenth of the first loss at least: what is nearly zero has nowhere to fall). From 5 % on,
+    more than most changes of an architecture bring, it is a warning: the model was not done, and two models stopped
+    like this are compared by how fast they begin, not by how far they come. (A run of 300 steps promised 0.5 nats less
+    for 1200, and got 0.54.) Where the schedule takes the rate down to nothing, any curve ends flat: it is done with
+    this schedule, and a longer one may still do better.
     """
     _needs(course, FEWEST_STEPS)
     _needs_training(course)
@@ -200,7 +206,7 @@ def still_improving(course: Course) -> Outcome:
         raise DoesNotApply("the loss was noted too seldom to tell how it falls")
     slope = max(slopes)
     gain = max(0.0, -float(slope) * math.log(1.5))
-    share = gain / max(abs(float(losses[-1])), 1e-9)
+    share = gain / max(abs(float(losses[-1])), 0.1 * course.first, 1e-9)
     sentence = f"half as many steps again promise {gain:.2g} less than the {which} loss of {losses[-1]:.3g}"
     if share >= 0.05:
         return warned(share, f"still improving when it stopped: {sentence}")

@@ -39,7 +39,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         padding = -V % 64
         table = F.pad(weight.to(dtype), (0, 0, 0, padding))
         rows = max(1, LOGITS_AT_ONCE[x.device.type] // (R * (V + padding)))
-        losses = x.new_zeros(R, dtype=torch.float32)
+        losses: list[Tensor] = []  # not added up in place: torch 2.11, compiled, then gives gradients of zero
         dx = torch.empty(R, N, D, dtype=dtype, device=x.device)
         dw: Tensor | None = None
         for first in range(0, N, rows):
@@ -47,13 +47,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             piece = x[:, here].to(dtype)
             logits = piece @ table.mT  # [R, n, V + padding]
             loss, slope = _loss_and_slope(logits, targets[:, here], V, N)
-            losses += loss
+            losses.append(loss)
             dx[:, here] = slope @ table
             here_dw = (slope.mT @ piece)[:, :V].float()
             dw = here_dw if dw is None else dw.add_(here_dw)
         ctx.save_for_backward(dx, dw)
         ctx.dtypes = x.dtype, weight.dtype
-        return losses
+        return torch.stack(losses).sum(0)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -32,9 +32,10 @@ from headway.training.interrupts import interruptible
 
 RETRIES = 3
 """How often a population is begun again when its machine dies."""
-PATIENCE = 10
-"""Seconds for an address to answer, and for a machine of the cluster to say which Headway it has: × 12, for it may have
-to start a process first."""
+SECONDS_TO_ANSWER = 10
+"""For whoever is at an address."""
+SECONDS_TO_START = 120
+"""For a machine of the cluster to say which Headway it has; it may have to start a process first."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Ray:
     def _check_version(self, ray: Any) -> None:
         where = self.address or "the local cluster"
         try:
-            there = ray.get(ray.remote(num_cpus=0)(_version).remote(), timeout=12 * PATIENCE)
+            there = ray.get(ray.remote(num_cpus=0)(_version).remote(), timeout=SECONDS_TO_START)
         except ray.exceptions.RayError as error:
             raise UserError(f"{where} cannot run Headway: {reason_of(error)}; install it on its machines") from None
         if there != __version__:
@@ -191,7 +192,7 @@ def _check_reachable(address: str) -> None:
     except ValueError:
         raise UserError(f"'{address}' is no cluster's address; write ray://HOST:PORT, as ray://head:10001") from None
     try:
-        socket.create_connection((host, port), timeout=PATIENCE).close()
+        socket.create_connection((host, port), timeout=SECONDS_TO_ANSWER).close()
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"there is no cluster at {address}: {reason}; is `ray start --head` running there?") from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway.audit.audit import FILE as AUDIT
 from headway.audit.audit import Finding, Report, read_report
 from headway.errors import UserError, did_you_mean
 from headway.run import DAMAGED
@@ -149,11 +150,15 @@ def find_study(name: str, studies: Path) -> Path:
 
 
 def ending(folder: Path) -> str | None:
-    """How a run has ended, if it has: there is nothing left to do for it."""
-    if not (folder / "run.json").exists() or not (folder / "scores.json").exists():
+    """How a run has ended, if it has and was scored and audited: there is nothing left to do for it."""
+    if not all((folder / name).exists() for name in ("run.json", "scores.json", AUDIT)):
         return None
     status = str(_json(folder / "run.json").get("status", ""))
-    return None if status.startswith(("started", "interrupted")) else status
+    return status if _is_end(status) else None
+
+
+def _is_end(status: str) -> bool:
+    return not status.startswith(("started", "interrupted"))
 
 
 def _cells(study: Study) -> Iterator[tuple[str, int]]:
@@ -164,13 +169,14 @@ def _read(folder: Path, arm: str, seed: int) -> Result | str:
     """A run, or why it does not count. (Its recipe is not read: that would take longer than everything else.)"""
     if not (folder / "run.json").exists():
         return "not begun"
-    status = ending(folder)
     facts = _json(folder / "run.json")
-    if status is None:
-        status = str(facts.get("status", "?")).replace("started", "not finished")
-        return f"{status}, but not scored" if status == "finished" else status
+    status = str(facts.get("status", "?"))
+    if not _is_end(status):
+        return status.replace("started", "not finished")
     if status.startswith("diverged"):
         return status
+    if not (folder / "scores.json").exists():
+        return f"{status}, but not scored"
     stored = _json(folder / "scores.json")
     try:
         scores = {name: Score.from_json(name, one) for name, one in stored.items()} | measured_scores(folder)

@@ -7,6 +7,7 @@
 On the command line the same is `--over training.optimizer.learning_rate=1e-4..1e-1:log --over model.layers=1..4 …`.
 """
 
+import contextlib
 import itertools
 import json
 import re
@@ -23,6 +24,7 @@ from headway.spec import Problem, Spec
 from headway.validation import known_keys, validated
 from headway.yaml_tree import read_tree, read_value
 
+ENOUGH = 64  # combinations, to look for one that is valid
 WHOLE_GRID = 10  # as many whole numbers as this are all tried by a grid
 
 
@@ -154,7 +156,7 @@ def _dimension(name: str, given: Any, place: str) -> Dimension:
 
 
 def check_space(space: Space, base: Recipe) -> None:
-    """Every key is one of the recipe's, none is varied twice, and the ends of every range are valid in it."""
+    """Every key is one of the recipe's, none is varied twice, and the ends of every range can be valid in it."""
     if not space:
         raise UserError("there is nothing to search over: give --space FILE or --over KEY=LOW..HIGH")
     keys, seen = set(known_keys(Recipe)), dict[str, str]()
@@ -165,7 +167,21 @@ def check_space(space: Space, base: Recipe) -> None:
             raise UserError(f"{dimension.key} is searched twice, as {seen[dimension.key]} and as {name}")
         seen[dimension.key] = name
         for value in dimension.ends:
-            base.with_changes([change(dimension.key, value)])
+            _check_value(name, value, space, base)
+
+
+def _check_value(name: str, value: Any, space: Space, base: Recipe) -> None:
+    """It must be valid in the recipe as it stands, or together with some values of the other keys."""
+    try:
+        base.with_changes([change(space[name].key, value)])
+    except UserError:
+        others = {other: dimension for other, dimension in space.items() if other != name}
+        for ends in itertools.islice(itertools.product(*(d.ends for d in others.values())), ENOUGH if others else 0):
+            together = [change(d.key, end) for d, end in zip(others.values(), ends, strict=True)]
+            with contextlib.suppress(UserError):
+                base.with_changes([*together, change(space[name].key, value)])
+                return
+        raise
 
 
 def changes(space: Space, suggested: Mapping[str, Any]) -> list[str]:

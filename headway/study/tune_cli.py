@@ -39,9 +39,10 @@ def tune(
 
     from headway import printing, progress
     from headway.recipe import load
+    from headway.study.pruning import PRUNERS
     from headway.study.search_space import over as searched_over
     from headway.study.search_space import read_space
-    from headway.study.tuning import PRUNERS, Interrupted, Search
+    from headway.study.tuning import Interrupted, Search
     from headway.study.tuning import tune as run_search
 
     if prune not in PRUNERS:

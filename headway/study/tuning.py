@@ -7,7 +7,8 @@
       trials.csv       a line per trial
       importance.png   which key mattered, and what each value gave
       best.yaml        the recipe that was best
-      result.json      the best trial, its score on dev, its score on test, and how often test was scored
+      test.json        the best model's scores on test, and how often that was looked at
+      result.json      all of this in short
 
 Trials are asked for in batches. Those that differ only in what replicas may differ in train as one population. A search
 that was killed goes on: finished trials are kept, begun ones continued. Everything is chosen on dev, among models that
@@ -39,17 +40,10 @@ from headway.resuming import flat
 from headway.run import Run, open_run
 from headway.study.caveats import no_such_number, sees_the_future
 from headway.study.evidence import Circumstances
+from headway.study.pruning import PRUNERS, Pruning, Watching
 from headway.study.quantities import better_is_lower, quantity
 from headway.study.search_space import Space, changes, check_space, grid
 from headway.study.tuning_report import draw, importance, write_table
-
-Pruning = Literal["none", "median", "halving"]
-PRUNERS = {
-    "none": optuna.pruners.NopPruner,
-    # The first evaluation may be in the warm-up, and says little.
-    "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=2),
-    "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
-}
 
 
 @dataclass(frozen=True)
@@ -172,6 +166,7 @@ def populations(recipes: Sequence[Recipe]) -> list[list[int]]:
 
 
 def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, reporter: Reporter) -> None:
+    batch = [trial for trial in batch if _possible(search, trial, study)]
     recipes = [search.recipe(trial.params) for trial in batch]
     names = [_name(trial) for trial in batch]
     standings = [_standing(runs / name) for name in names]
@@ -183,7 +178,7 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
             some = [k for k in group if standings[k] == standing]
             if not some:
                 continue
-            watching = Watching({names[k]: batch[k] for k in some}, search)
+            watching = Watching({names[k]: batch[k] for k in some}, search.on)
             these, named = [recipes[k] for k in some], [names[k] for k in some]
             made = train_in_turns(these, named, runs, standing == "begun", reporter, observers=[watching])
             stopped = [run for run in made if _status(run).startswith("interrupted")]
@@ -192,6 +187,17 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
                     _tell(study, batch[k], run, search.on)
             if stopped:
                 raise Interrupted
+
+
+def _possible(search: Search, trial: Trial, study: optuna.Study) -> bool:
+    """Values that are valid alone may not go together; such a trial is over before it begins."""
+    try:
+        search.recipe(trial.params)
+    except UserError as error:
+        trial.set_user_attr("ended", f"impossible: {str(error).splitlines()[-1].strip()}")
+        study.tell(trial, state=TrialState.PRUNED)
+        return False
+    return True
 
 
 def _standing(folder: Path) -> Literal["new", "begun", "over"]:
@@ -212,46 +218,6 @@ def _tell(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
         study.tell(trial, state=TrialState.PRUNED)
     else:
         study.tell(trial, value)
-
-
-class Watching:
-    """Reports every evaluation to Optuna, and ends the trials that it gives up.
-
-    What Optuna calls a step is for us an evaluation, the first, the second …: halving after the first, third and ninth
-    means something, whatever the number of steps between them.
-    """
-
-    def __init__(self, trials: Mapping[str, Trial], search: Search):
-        self.trials, self.search, self.total = trials, search, 0
-        self.members: list[Trial] = []
-        self.evaluations: list[int] = []
-
-    def start(self, members: Sequence[Run], resumed: bool, total: int, reporter: Reporter) -> None:
-        self.members, self.total = [self.trials[run.name] for run in members], total
-        self.evaluations = [sum("scores" in line for line in run.metrics()) for run in members]
-
-    def metrics(self, replica: int, lines: Sequence[dict[str, Any]]) -> str | None:
-        trial = self.members[replica]
-        for line in lines:
-            if "scores" not in line:
-                continue
-            self.evaluations[replica] += 1
-            told = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-            if self.evaluations[replica] not in told:  # a resumed trial may come by again
-                trial.report(self._value(line["scores"]), self.evaluations[replica])
-            if line["step"] < self.total and trial.should_prune():
-                return f"pruned at step {line['step']}: others were better by then"
-        return None
-
-    def end(self) -> None:
-        """Nothing is kept open."""
-
-    def _value(self, scores: Mapping[str, float]) -> float:
-        """The score that decides, where evaluations have it; else the loss, turned so that it runs the same way."""
-        if self.search.on in scores:
-            return scores[self.search.on]
-        loss = scores[f"{quantity(self.search.on).split}.loss"]
-        return loss if better_is_lower(self.search.on) else -loss
 
 
 def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
@@ -275,19 +241,26 @@ def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
 
 
 def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
-    """Once; again only if more trials have found another best, and then it is counted."""
-    path = folder / "result.json"
-    before = json.loads(path.read_text("utf-8")) if path.exists() else {"best": None, "test": {}, "test_scored": 0}
-    if before["best"] == str(run.folder):
-        return before["test"], before["test_scored"]
+    """Once; again only if more trials have found another best. A look is counted before it is taken: to be killed while
+    looking does not undo it."""
+    path = folder / "test.json"
+    known = json.loads(path.read_text("utf-8")) if path.exists() else {"run": None, "scores": {}, "looks": 0}
+    if known["run"] == run.name and known["scores"]:
+        return known["scores"], known["looks"]
     if "test" not in tasks.load(run.recipe).data.splits:
         return {}, 0
-    scores = score_splits_again(run, ["test"], None, None, "auto")
-    return {s.name: s.value for s in scores if math.isfinite(s.value)}, before["test_scored"] + 1
+    looks = known["looks"] + 1
+    write_json(path, {"run": run.name, "scores": {}, "looks": looks})
+    found = {s.name: s.value for s in score_splits_again(run, ["test"], None, None, "auto") if math.isfinite(s.value)}
+    write_json(path, {"run": run.name, "scores": found, "looks": looks})
+    return found, looks
 
 
 def _notes(finished: int, looks: int) -> list[str]:
-    notes = [f"the score on dev is the best of {finished} and flatters; it was reached with one seed"]
+    picked = (
+        f"the score on dev is the best of {finished} and flatters" if finished > 1 else "nothing was there to choose"
+    )
+    notes = [f"{picked}; it was reached with one seed"]
     if looks == 0:
         notes.append("there is no test split to see by how much")
     elif looks > 1:

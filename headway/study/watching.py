@@ -11,6 +11,9 @@ ROWS = 24
 """Of the table: more would scroll."""
 
 
+SECONDS_BETWEEN_LINES = 10
+
+
 class Watcher:
     """Says nothing, and counts; the base of those who do."""
 
@@ -55,10 +58,18 @@ class Watcher:
 
 
 class Lines(Watcher):
-    """For logs: a line for every run that ends."""
+    """For logs: a line for every run that ends, and now and then one for those that take long."""
+
+    last_line = 0.0
 
     def say(self, text: str) -> None:
+        self.last_line = time.monotonic()
         print(text, file=sys.stderr, flush=True)
+
+    def progress(self, name: str, text: str) -> None:
+        super().progress(name, text)
+        if time.monotonic() - max(self.last_line, self.began) > SECONDS_BETWEEN_LINES:
+            self.say(f"{name}: {text}  ({self.summary})")
 
     def ended(self, name: str, status: str, failed: bool) -> None:
         super().ended(name, status, failed)

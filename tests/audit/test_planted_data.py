@@ -158,7 +158,7 @@ def recorded(name: str, **facts) -> Course:
         ),
         ("rate-100-times-too-high", {"learning-rate-too-high": "warn", "did-it-train": "fail"}),
         ("rate-1000-times-too-high", {"learning-rate-too-high": "warn", "did-it-train": "fail"}),
-        ("post-norm-without-warmup", {"learning-rate-too-high": "warn", "did-it-train": "fail"}),
+        ("post-norm-without-warmup", {"did-it-train": "fail"}),
         ("overfitted", {"overfitted": "warn"}),
     ],
 )

@@ -134,9 +134,9 @@ def test_a_classifier_can_be_watched_by_name():
     model = spec().build(V, C).eval()
     assert {"embedded", "pooled", "logits", "layers.1.attention.weights"} <= set(tap_names(model))
     ids, real = rows()
-    with watch(model, "layers.0.mixer.weights", "pooled") as seen:
+    with watch(model, "layers.0.attention.weights", "pooled") as seen:
         model(ids, real)
-    weights = seen["layers.0.mixer.weights"]
+    weights = seen["layers.0.attention.weights"]
     assert weights.shape == (1, 4, 2, CONTEXT, CONTEXT) and seen["pooled"].shape == (1, 4, D)
     assert (weights.masked_select(~real[:, :, None, None, :].expand_as(weights)) == 0).all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))

@@ -216,10 +216,38 @@ def test_ctrl_c_saves_and_the_same_search_goes_on(base, tmp_path, monkeypatch):
     assert table(tmp_path / "s") == table(tmp_path / "whole")
 
 
+def test_what_was_trained_but_not_told_is_not_trained_again(base, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "_tell", lambda *told: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tune(search(base), tmp_path / "s", trials=2, together=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "train_in_turns", lambda *trained: 1 / 0)
+        assert tune(search(base), tmp_path / "s", trials=2, together=2).trials == {"complete": 2}
+
+
+def test_a_look_at_test_counts_although_it_was_broken_off(base, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "score_splits_again", lambda *asked: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tune(search(base), tmp_path / "s", trials=1)
+    assert tune(search(base), tmp_path / "s", trials=1).test_scored == 2
+
+
 def test_one_process_at_a_time(base, tmp_path):
     (tmp_path / "s").mkdir()
     with tuning._locked(tmp_path / "s"), pytest.raises(UserError, match="searched by another process"):
         tune(search(base), tmp_path / "s", trials=1)
+
+
+def test_values_that_do_not_go_together_are_passed_over(base, tmp_path):
+    """18 is no multiple of 4 heads: neither alone is wrong, and 6 heads are right only with a width of 18."""
+    asked = search(base, "model.width=16,18", "model.mixer.heads=4,6", grid=True, pruning="none")
+    found = tune(asked, tmp_path / "s", trials=4, together=2)
+    assert found.trials == {"complete": 2, "pruned": 2}
+    ended = {(row["width"], row["heads"]): row["ended"] for row in table(tmp_path / "s")}
+    assert ended["16", "4"] == ended["18", "6"] == "finished"
+    assert ended["18", "4"].startswith("impossible: ") and "heads" in ended["16", "6"]
 
 
 def test_another_search_needs_another_name(base, tmp_path):

@@ -1,0 +1,79 @@
+"""What a study of 500 runs costs beside its training: planning it, keeping its books, reading what came out.
+
+    python -m benchmarks.study_bookkeeping
+
+Fifty arms of fifty shapes with ten seeds each. Runs are not trained: each folder is a copy of one small run's.
+"""
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway.experiment import train
+from headway.study.design import PlannedRun, Study
+from headway.study.execute import execute
+from headway.study.place import Log
+from headway.study.plan import plan
+from headway.study.results import read_results
+from headway.study.verdicts import answer
+
+WIDTHS, LAYERS, POSITIONS = (8, 16, 24, 32, 40), (1, 2), ("none", "learned", "alibi", "sinusoidal", "t5")
+CHANGES = ["training.duration=20 steps", "training.schedule.warmup=2 steps", "training.batch=4", "model.context=16"]
+
+
+class Copies:
+    """A place where runs end at once."""
+
+    def __init__(self, one: Path):
+        self.one, self.seconds = one, 0.0
+
+    def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
+        began = time.perf_counter()
+        for run in runs:
+            shutil.copytree(self.one, log.folder.runs / run.name)
+        self.seconds = time.perf_counter() - began
+        for run in runs:
+            log.progress(run.name, "begins")
+            log.ended(run.name, "finished")
+        return False
+
+
+def main() -> None:
+    factors = {
+        "width": {"key": "model.width", "values": list(WIDTHS)},
+        "layers": {"key": "model.layers", "values": list(LAYERS)},
+        "positions": {"key": "model.positions", "values": list(POSITIONS)},
+    }
+    given = {"title": "500 runs", "base": "demo", "changes": [*CHANGES, "model.mixer.heads=2"], "factors": factors}
+    questions = [{"kind": "best"}, {"kind": "depends", "effect": "layers", "on_factor": "positions"}]
+    found = {}
+
+    def timed(what: str, began: float) -> None:
+        found[what] = round(time.perf_counter() - began, 2)
+
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home) / "study"
+        began = time.perf_counter()
+        study = Study.model_validate({**given, "seeds": 10, "equal": "flops", "questions": questions})
+        timed("design", began)
+        train([study.runs()[0].recipe], ["one"], Path(home))
+        began = time.perf_counter()
+        plan(study, workers=2)
+        timed("plan", began)
+        place, began = Copies(Path(home) / "one"), time.perf_counter()
+        execute(study, folder, place)
+        timed("execute", began + place.seconds)
+        began = time.perf_counter()
+        results = read_results(folder)
+        timed("read", began)
+        began = time.perf_counter()
+        answer(study.questions, results)
+        timed("verdicts", began)
+    print(json.dumps({"runs": len(results.runs), "seconds": found, "in_all": round(sum(found.values()), 2)}))
+
+
+if __name__ == "__main__":
+    main()
