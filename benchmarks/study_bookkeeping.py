@@ -1,4 +1,4 @@
-"""What a study of 500 runs costs beside its training: planning it, keeping its books, reading and reporting what came out.
+"""What a study of 500 runs costs beside its training: planning, keeping books, reading and reporting what came out.
 
     python -m benchmarks.study_bookkeeping
 

@@ -5,18 +5,16 @@ case that was not run is said to be not run.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headway.study.cases import folder_of, load_case, packaged, title_of
+from headway.study.conclude import so_far
 from headway.study.design import Study
-from headway.study.inquiry import Verdict
-from headway.study.judgement import Judgement, judge, overall
+from headway.study.judgement import Judgement, overall
 from headway.study.report_tables import Row as TableRow
 from headway.study.report_tables import Table, asked_scores, estimate, markdown, remark, reported_figure
-from headway.study.results import Results, read_results
-from headway.study.verdicts import answer
+from headway.study.results import Results
 
 HEAD = """# Cases
 
@@ -25,6 +23,8 @@ say. *Measured* is the mean of the seeds with its 95 % interval. A conclusion is
 with verdicts, audits that must pass), and stands as well as the weakest of these: **holds**, **does not hold**, **not
 shown** (these seeds cannot tell), or cannot say. The quick size is another, smaller experiment on other text, where
 figures do not compare with the report's; it shows what can be found in two minutes.
+
+Figures of some full sizes that were taken on an H200 before there were cases are in [results.md](results.md).
 
 Made by `headway cases --table`, from what `headway case ID` and `headway case ID --quick` measured.
 """
@@ -60,11 +60,8 @@ def _done(studies: Path, name: str, quick: bool) -> Done | None:
     folder = studies / folder_of(name, quick)
     if not (folder / "study.yaml").exists():
         return None
-    results = read_results(folder)
-    if not results.runs:
-        return None
-    verdicts: Sequence[Verdict] = answer(results.study.asked, results)
-    return Done(results, judge(results, verdicts), _device(results))
+    found = so_far(folder)
+    return Done(found.results, found.judgements, _device(found.results)) if found.results.runs else None
 
 
 def _device(results: Results) -> str:

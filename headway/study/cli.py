@@ -107,17 +107,15 @@ def results(
     as_json: AsJson = False,
 ) -> None:
     """Show what a study has measured so far, and what follows from it."""
-    from headway.study.printing import show_results, show_verdicts
-    from headway.study.results import find_study, read_results
-    from headway.study.verdicts import answer
+    from headway.study.conclude import so_far
+    from headway.study.printing import show_conclusion
+    from headway.study.results import find_study
 
-    found = read_results(find_study(study, studies))
-    verdicts = answer(found.study.asked, found) if found.runs else []
+    found = so_far(find_study(study, studies))
     if as_json:
-        _print_json({**found.as_json(), "verdicts": [verdict.as_json() for verdict in verdicts]})
+        _print_json(found.as_json())
     else:
-        show_results(found)
-        show_verdicts(verdicts)
+        show_conclusion(found)
 
 
 @app.command(epilog="Example: headway study report fusions")

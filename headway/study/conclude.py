@@ -1,6 +1,6 @@
 """What follows from the runs of a study: more is measured, the questions are answered, the report is written."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class Conclusion:
     judgements: list[Judgement]
     """Of what the report claims, where the study is a case."""
     report: Path | None
-    """None: nothing has been measured yet."""
+    """Where it is written down; None: nowhere yet."""
 
     def as_json(self) -> dict[str, Any]:
         found = {"verdicts": [v.as_json() for v in self.verdicts], "claims": [j.as_json() for j in self.judgements]}
@@ -34,12 +34,18 @@ def conclude(folder: Path) -> Conclusion:
     from headway.study.report import write_report
 
     measure_all(folder)
-    results = read_results(folder)
+    found = so_far(folder)
+    write_json(folder / "verdicts.json", [verdict.as_json() for verdict in found.verdicts])
+    if not found.results.runs:
+        return found
+    return replace(found, report=write_report(found.results, found.verdicts, found.judgements))
+
+
+def so_far(folder: Path) -> Conclusion:
+    """What follows from what is there; nothing is measured and nothing written."""
+    results, report = read_results(folder), folder / "report.html"
     verdicts = answer(results.study.asked, results, correct_in(folder / "runs")) if results.runs else []
-    judgements = judge(results, verdicts)
-    write_json(folder / "verdicts.json", [verdict.as_json() for verdict in verdicts])
-    report = write_report(results, verdicts, judgements) if results.runs else None
-    return Conclusion(results, verdicts, judgements, report)
+    return Conclusion(results, verdicts, judge(results, verdicts), report if report.exists() else None)
 
 
 def measure_all(folder: Path) -> None:
