@@ -83,6 +83,13 @@ class Paper:
     def name(self) -> str:
         return self.results.folder.name
 
+    def say(self, text: str) -> str:
+        """As a sentence: with a full stop, and a capital letter unless it begins with the name of an arm."""
+        text = text.strip()
+        if text.split(" ", 1)[0].rstrip(":,") not in self.results.arms:
+            text = text[:1].upper() + text[1:]
+        return text if text.endswith((".", "?", "!", ".”", "?”", "!”")) else f"{text}."
+
     @property
     def standing(self) -> Standing | None:
         """How what the report concluded stands; None: there is no report."""
@@ -93,9 +100,9 @@ class Paper:
         """The answer, in a sentence."""
         if self.standing is not None:
             weakest = next(one for one in self.judgements if one.standing == self.standing)
-            return f"“{sentence(weakest.claim.says)}” {STANDS[weakest.standing]} {sentence(weakest.why)}"
+            return f"“{self.say(weakest.claim.says)}” {STANDS[weakest.standing]} {self.say(weakest.why)}"
         if self.verdicts:
-            return sentence(self.verdicts[0].sentence)
+            return self.say(self.verdicts[0].sentence)
         return "Nothing was asked; this is what was measured."
 
     @cached_property
@@ -193,15 +200,6 @@ class Paper:
         return [*found, f"{_time(seconds)} of training, summed over the runs{together}"]
 
 
-def sentence(text: str) -> str:
-    """With a full stop, and a capital letter unless it begins with a name."""
-    text = text.strip()
-    first = text.split(" ", 1)[0].rstrip(":,")
-    if first.isalpha():
-        text = text[:1].upper() + text[1:]
-    return text + ("" if text.endswith((".", "?", "!")) else ".")
-
-
 def rendered(template: str, paper: Paper) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -212,7 +210,7 @@ def rendered(template: str, paper: Paper) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.globals |= {"markdown": tables.markdown, "sentence": sentence, "mark": interval_mark}
+    pages.globals |= {"markdown": tables.markdown, "mark": interval_mark}
     return pages.get_template(template).render(paper=paper, study=paper.study)
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from headway.study.results import Results
 from headway.study.statistics import contrast
 from headway.study.wording import amount, large, plain
 
+LONGEST = 48
+"""Letters of a remark; what is longer stands with the audits."""
 MOST_SCORES = 3
 """In the first table; the others have one of their own."""
 
@@ -131,9 +134,9 @@ def reported_figure(value: float) -> str:
 
 
 def remark(results: Results, arm: str) -> str:
-    """The failures of an arm, in the words before the colon: 'sees the future'."""
-    said = (sentence.partition(":")[0] for sentence in results.arms[arm].failed_audits.values())
-    return ", ".join(dict.fromkeys(said))
+    """The failures of an arm, in the first words of what the audits say: 'sees the future'."""
+    said = [(audit, re.split("[:,]", sentence)[0]) for audit, sentence in results.arms[arm].failed_audits.items()]
+    return ", ".join(dict.fromkeys(words if len(words) <= LONGEST else f"fails {audit}" for audit, words in said))
 
 
 def _estimates(results: Results, arm: str, scores: Sequence[str]) -> list[str]:
