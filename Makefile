@@ -23,10 +23,10 @@ test-slow: setup
 	$(BIN)/pytest -m slow
 
 demo: setup
-	$(BIN)/headway demo
+	$(BIN)/headway case B7 --quick
 
 bench: setup
 	$(BIN)/python -m benchmarks.language_model_cpu
 
 clean:
-	rm -rf .venv runs demo
+	rm -rf .venv runs studies

@@ -1,4 +1,4 @@
-"""What a study of 500 runs costs beside its training: planning it, keeping its books, reading what came out.
+"""What a study of 500 runs costs beside its training: planning, keeping books, reading and reporting what came out.
 
     python -m benchmarks.study_bookkeeping
 
@@ -17,6 +17,7 @@ from headway.study.design import PlannedRun, Study
 from headway.study.execute import execute
 from headway.study.place import Log
 from headway.study.plan import plan
+from headway.study.report import write_report
 from headway.study.results import read_results
 from headway.study.verdicts import answer
 
@@ -70,8 +71,11 @@ def main() -> None:
         results = read_results(folder)
         timed("read", began)
         began = time.perf_counter()
-        answer(study.questions, results)
+        verdicts = answer(study.asked, results)
         timed("verdicts", began)
+        began = time.perf_counter()
+        write_report(results, verdicts)
+        timed("report", began)
     print(json.dumps({"runs": len(results.runs), "seconds": found, "in_all": round(sum(found.values()), 2)}))
 
 

@@ -13,6 +13,7 @@ import typer
 
 from headway.errors import EndedElsewhereError, UserError
 from headway.solve.cli import app as solve
+from headway.study.case_cli import case, cases
 from headway.study.cli import app as study
 from headway.study.tune_cli import tune
 
@@ -370,23 +371,6 @@ def runs(runs: RunsFolder = Path("runs"), as_json: AsJson = False) -> None:
         printing.show_runs(found)
 
 
-@app.command(epilog="Example: headway demo --out demo")
-def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs, the table and the picture go.", metavar="DIR")] = Path(
-        "demo"
-    ),
-    as_json: AsJson = False,
-) -> None:
-    """Four ways to fuse heads, three seeds each, on Python's own documentation: about two minutes."""
-    from headway.demo import run_demo
-
-    outcome = run_demo(out)
-    if as_json:
-        _print_json(outcome.as_json())
-    else:
-        outcome.show()
-
-
 @app.command(epilog="Example: headway bench --size tiny --size small")
 def bench(
     size: Annotated[list[str] | None, typer.Option(help="tiny, small, medium, gpt2; default: what suits.")] = None,
@@ -409,6 +393,8 @@ def bench(
             print("\n".join([name, *bars([f for f in figures if f["size"] == name])]))
 
 
+app.command(epilog="Example: headway cases --json")(cases)
+app.command(epilog="Example: headway case B7 --quick")(case)
 app.command(epilog="Example: headway tune demo --over training.optimizer.learning_rate=1e-4..1e-1:log")(tune)
 
 

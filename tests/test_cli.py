@@ -80,7 +80,7 @@ def headway_process(*words: str, **settings) -> Answer:
 
 
 def test_the_verbs_are_those_the_readme_names():
-    named = "audit bench classify demo export import look recipe recipes runs sample score train tune"
+    named = "audit bench case cases classify export import look recipe recipes runs sample score train tune"
     assert named.split() == VERBS
 
 
@@ -188,13 +188,9 @@ def test_runs_as_json(headway):
     assert headway("runs", "--runs", "nowhere", "--json").json == {"runs": []}
 
 
-def test_demo_as_json(headway, monkeypatch):
-    class Outcome:
-        def as_json(self):
-            return {"picture": "demo/curves.png"}
-
-    monkeypatch.setattr("headway.demo.run_demo", lambda out: Outcome())
-    assert headway("demo", "--json").json == {"picture": "demo/curves.png"}
+def test_cases_as_json(headway):
+    found = headway("cases", "--json").json["cases"]
+    assert "see the future" in found["B7"]["title"] and "minutes" in found["B7"]["quick"]
 
 
 # --- every verb, for people ------------------------------------------------------------------------------------------

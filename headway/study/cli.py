@@ -4,9 +4,12 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from headway.study.design import Study
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -63,29 +66,30 @@ def run(
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
-    """Train every run of a study that has not ended yet. The same command goes on where it was stopped."""
-    from headway.files import write_json
+    """Train every run of a study that has not ended yet, and write the report. The same command goes on."""
     from headway.study.design import load_study
+
+    carry_out(load_study(file, studies), studies / (name or _name_of(file)), on, workers, as_json)
+
+
+def carry_out(study: "Study", folder: Path, on: str | None, workers: int | None, as_json: bool) -> None:
+    """Train what is left, say what follows, and how it ended."""
+    from headway.study.conclude import conclude
     from headway.study.execute import execute, place
-    from headway.study.printing import show_results, show_verdicts
-    from headway.study.results import read_results
-    from headway.study.verdicts import answer
+    from headway.study.judgement import check_audits
+    from headway.study.printing import show_conclusion
     from headway.study.watching import for_this_terminal
 
-    study, watcher = load_study(file, studies), for_this_terminal()
+    check_audits(study.claims)
+    watcher = for_this_terminal()
     for warning in study.warnings():
         watcher.say(f"warning: {warning}")
-    folder = studies / (name or _name_of(file))
     outcome = execute(study, folder, place(on, workers, study), watcher)
-    results = read_results(folder, study)
-    verdicts = answer(study.questions, results) if results.runs else []
-    write_json(folder / "verdicts.json", [verdict.as_json() for verdict in verdicts])
+    conclusion = conclude(folder)
     if as_json:
-        answers = [verdict.as_json() for verdict in verdicts]
-        _print_json({**results.as_json(), "verdicts": answers, "interrupted": outcome.interrupted})
+        _print_json({**conclusion.as_json(), "interrupted": outcome.interrupted})
     else:
-        show_results(results)
-        show_verdicts(verdicts)
+        show_conclusion(conclusion)
     again = shlex.join(["headway", *(word for word in sys.argv[1:] if word != "--json")])
     if outcome.interrupted:
         print(f"stopped; to go on: {again}", file=sys.stderr)
@@ -103,17 +107,35 @@ def results(
     as_json: AsJson = False,
 ) -> None:
     """Show what a study has measured so far, and what follows from it."""
-    from headway.study.printing import show_results, show_verdicts
-    from headway.study.results import find_study, read_results
-    from headway.study.verdicts import answer
+    from headway.study.conclude import so_far
+    from headway.study.printing import show_conclusion
+    from headway.study.results import find_study
 
-    found = read_results(find_study(study, studies))
-    verdicts = answer(found.study.questions, found) if found.runs else []
+    found = so_far(find_study(study, studies))
     if as_json:
-        _print_json({**found.as_json(), "verdicts": [verdict.as_json() for verdict in verdicts]})
+        _print_json(found.as_json())
     else:
-        show_results(found)
-        show_verdicts(verdicts)
+        show_conclusion(found)
+
+
+@app.command(epilog="Example: headway study report fusions")
+def report(
+    study: Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")],
+    studies: StudiesFolder = Path("studies"),
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of what a study has measured so far: report.html, and its tables beside it."""
+    from headway.errors import UserError
+    from headway.study.conclude import conclude
+    from headway.study.results import find_study
+
+    conclusion = conclude(find_study(study, studies))
+    if conclusion.report is None:
+        raise UserError(f"no run of {study} has ended yet: there is nothing to report; headway study run trains them")
+    if as_json:
+        _print_json(conclusion.as_json())
+    else:
+        print(conclusion.report)
 
 
 def _name_of(file: str) -> str:

@@ -13,6 +13,8 @@ seeds: 8                                    # 0..7; or a list
 equal: flops                                # steps, tokens, flops, seconds; left out: what each recipe says
 questions:
   - {kind: better, arm: reweight, than: concat, on: valid.perplexity}
+measures: [{kind: segments, lengths: [64, 16]}]      # more than the recipe scores: valid-64.perplexity …
+look: [{text: "Return the size of the file."}]       # attention maps for the report
 """
 
 import itertools
@@ -31,12 +33,16 @@ from headway.experiment import check_names
 from headway.recipe import Recipe
 from headway.resuming import flat
 from headway.spec import Problem, Spec
+from headway.study.claims import Claim, Look, Reported
 from headway.study.factors import Arm, Change, Factor, crossed
-from headway.study.questions import Better, Depends, Question
+from headway.study.measures import Measure
+from headway.study.questions import Better, Depends, Ordered, Question
 from headway.validation import ImpossibleError, InvalidError, validated
 from headway.yaml_tree import read_tree
 
 MOST_RUNS = 10_000
+CHEAP_METHODS = ("majority", "bag of words", "unigram", "5-gram")
+"""What every score is set beside, and what an arm may be compared with (headway/audit/baselines.py)."""
 HOW_IT_IS_READ = ("data.segment", "data.batches.")
 """Of `data`, what is a matter of training: the text and its tokens are the same."""
 
@@ -49,15 +55,6 @@ class PlannedRun(NamedTuple):
     recipe: Recipe
     name: str
     """Of its folder."""
-
-
-class Reported(Spec):
-    """What somebody found when they did this, to be set beside what is measured."""
-
-    figures: dict[str, dict[str, float]] = Field(default={})
-    """Arm → score → value."""
-    conclusion: str
-    """What the report concluded."""
 
 
 def _recipe_or_name(given: Any, validate: Callable[[Any], Recipe]) -> Recipe:
@@ -96,8 +93,16 @@ class Study(Spec):
     """What every arm may spend, as much as the first: steps, tokens, flops or seconds; null = what each recipe says."""
     questions: list[Question] = Field(default=[])
     """What is asked. Each gets a verdict."""
+    about: str = ""
+    """What a reader should know beforehand: the setting, the data, where they come from."""
+    measures: list[Measure] = Field(default=[])
+    """What is measured beside the scores of the recipe, once a run has ended; may be asked about like any score."""
+    look: list[Look] = Field(default=[])
+    """Sentences whose attention maps the report shows."""
     reported: Reported | None = None
     """What somebody found when they did this."""
+    claims: list[Claim] = Field(default=[])
+    """What that person said, each as a question with their answer to it, or as an audit that must pass."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Study":
@@ -120,6 +125,15 @@ class Study(Spec):
         base = self.base.with_changes(self.changes, "")
         return {arm.name: base.with_changes(arm.changes, "") for arm in self.arms}
 
+    @cached_property
+    def asked(self) -> list[Question]:
+        """Every question: those that claims are answers to, and the study's own."""
+        found: list[Question] = []
+        for question in [*(claim.ask for claim in self.claims if claim.ask is not None), *self.questions]:
+            if question not in found:
+                found.append(question)
+        return found
+
     def runs(self, steps: Mapping[str, int] | None = None) -> list[PlannedRun]:
         """Every arm with every seed; `steps` are the budgets of arms that do not train for what their recipe says."""
         budgets = {arm: [f"training.duration={n} steps"] for arm, n in (steps or {}).items()}
@@ -140,7 +154,7 @@ class Study(Spec):
     def warnings(self) -> list[str]:
         """What is allowed but has misled people."""
         found = list(dict.fromkeys(w for recipe in self.recipes.values() for w in recipe.warnings()))
-        if self.questions and len(self.seeds) == 1:
+        if self.asked and len(self.seeds) == 1:
             found.append(
                 "with one seed there is no spread to compare a difference with: "
                 "every verdict will be 'cannot say'; give seeds: 3 or more"
@@ -164,6 +178,9 @@ class Study(Spec):
             return
         yield from list(self._wrong_names()) or self._wrong_recipes()
         yield from self._wrong_questions()
+        for key in ("measures", "claims"):
+            for k, part in enumerate(getattr(self, key)):
+                yield from part.all_problems(f"{key}.{k}.")
 
     def _wrong_factors(self) -> Iterator[Problem]:
         for name, factor in self.factors.items():
@@ -243,21 +260,37 @@ class Study(Spec):
 
     def _wrong_questions(self) -> Iterator[Problem]:
         arms = [arm.name for arm in self.arms]
-        for k, question in enumerate(self.questions):
-            yield from question.all_problems(f"questions.{k}.")
+        named = {
+            **{f"claims.{k}.ask": claim.ask for k, claim in enumerate(self.claims) if claim.ask is not None},
+            **{f"questions.{k}": question for k, question in enumerate(self.questions)},
+        }
+        for place, question in named.items():
+            yield from question.all_problems(f"{place}.")
             asked = {
-                **({"arm": arms, "than": arms} if isinstance(question, Better) else {}),
+                **({"arm": arms} if isinstance(question, Better | Ordered) else {}),
+                **({"than": [*arms, *CHEAP_METHODS]} if isinstance(question, Better) else {}),
                 **({"effect": [*self.factors], "on_factor": [*self.factors]} if isinstance(question, Depends) else {}),
             }
             for key, known in asked.items():
                 name = getattr(question, key)
                 if name not in known:
-                    what = "arm" if known is arms else "factor"
+                    what = "arm" if key in ("arm", "than") else "factor"
                     reason = f"there is no {what} '{name}'{did_you_mean(name, known)}"
-                    yield Problem((f"questions.{k}.{key}",), reason)
-        for arm in self.reported.figures if self.reported else ():
+                    yield Problem((f"{place}.{key}",), reason)
+        for place, arm in self._arms_of_a_case():
             if arm not in arms:
-                yield Problem(("reported.figures",), f"there is no arm '{arm}'{did_you_mean(arm, arms)}")
+                yield Problem((place,), f"there is no arm '{arm}'{did_you_mean(arm, arms)}")
+
+    def _arms_of_a_case(self) -> Iterator[tuple[str, str]]:
+        """What the rest of a case says of arms: where, and of which."""
+        for arm in self.reported.figures if self.reported else ():
+            yield "reported.figures", arm
+        for k, claim in enumerate(self.claims):
+            if claim.arm is not None:
+                yield f"claims.{k}.arm", claim.arm
+        for k, look in enumerate(self.look):
+            if look.arm is not None:
+                yield f"look.{k}.arm", look.arm
 
 
 def is_data(key: str) -> bool:

@@ -39,6 +39,10 @@ class Evidence(Protocol):
         """Arm → seed → value of this score."""
         ...
 
+    def cheap(self, score: str) -> Mapping[str, float]:
+        """What cheap methods get for this score, by the method's name."""
+        ...
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -49,8 +53,14 @@ class Measured:
     arms: Mapping[str, Circumstances] = field(default_factory=dict)
     test_scored: int = 0
 
+    cheap_methods: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Score → method → value."""
+
     def table(self, score: str) -> Mapping[str, Mapping[int, float]]:
         return self.scores.get(score, {})
+
+    def cheap(self, score: str) -> Mapping[str, float]:
+        return self.cheap_methods.get(score, {})
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ class StudyFolder:
             if any(self.runs.iterdir()):
                 self._check_same(study)
             else:
-                write_whole(self.path / "study.yaml", written(study))
                 (self.path / "budget.json").unlink(missing_ok=True)
+            write_whole(self.path / "study.yaml", written(study))  # words and measures may have changed
             yield
 
     def _check_same(self, study: Study) -> None:
@@ -103,4 +103,9 @@ def written(study: Study) -> str:
 
 
 def _comparable(study: Study) -> dict[str, Any]:
-    return flat(study.model_dump(mode="json", by_alias=True, exclude={"title", "reported"}))
+    """What its runs depend on, and what is asked of them; the rest may change after they were made."""
+    return flat(
+        study.model_dump(
+            mode="json", by_alias=True, exclude={"title", "about", "reported", "claims", "look", "measures"}
+        )
+    )

@@ -13,7 +13,17 @@ from headway.study.questions import Question
 from headway.study.statistics import LEVEL, NO_SPREAD, Contrast
 from headway.study.wording import seeds
 
-Outcome = Literal["better", "worse", "best", "depends", "not distinguishable", "not comparable", "cannot say"]
+Outcome = Literal[
+    "better",
+    "worse",
+    "best",
+    "in order",
+    "not in order",
+    "depends",
+    "not distinguishable",
+    "not comparable",
+    "cannot say",
+]
 Range = tuple[float, float]
 NO_CHANCE = "one run shows no spread, and without it chance cannot be told from effect; run 5 seeds or more"
 

@@ -136,11 +136,14 @@ def check_scores(study: Study, sizes: Sizes) -> None:
     """What is asked must be measured: a split that no run scores would be noticed only when all are trained."""
     for recipe in study.recipes.values():
         scored = sizes.task(recipe).scored_splits
-        for question in study.questions:
-            split = question.on.partition(".")[0]
-            if split not in scored:
-                hint = did_you_mean(split, scored)
-                raise UserError(f"'{question.on}' is asked, but the runs do not score '{split}' (scoring.splits){hint}")
+        measured = [*scored, *(split for measure in study.measures for split in measure.splits)]
+        for score in (score for question in study.asked for score in question.scores):
+            split = score.partition(".")[0]
+            if split not in measured:
+                hint = did_you_mean(split, measured)
+                raise UserError(f"'{score}' is asked, but the runs do not score '{split}' (scoring.splits){hint}")
+        for measure in study.measures:
+            measure.check(sizes.task(recipe))
 
 
 def budgets(study: Study, sizes: Sizes) -> dict[str, int]:

@@ -7,7 +7,9 @@ from rich.console import Console
 from rich.text import Text
 
 from headway.printing import number, show_table
+from headway.study.conclude import Conclusion
 from headway.study.inquiry import Verdict
+from headway.study.judgement import overall
 from headway.study.plan import Plan
 from headway.study.results import Results
 
@@ -35,7 +37,10 @@ def show_plan(plan: Plan) -> None:
 def show_results(results: Results) -> None:
     """A row per arm: the mean and the span of its seeds, for what is asked, or for everything."""
     console = Console(highlight=False, soft_wrap=True)
-    names = list(dict.fromkeys(question.on for question in results.study.questions)) or results.score_names[:4]
+    names = (
+        list(dict.fromkeys(score for question in results.study.asked for score in question.scores))
+        or results.score_names[:4]
+    )
     tables = {name: results.table(name) for name in names} if results.runs else {}
     rows = []
     for arm in results.arms:
@@ -58,6 +63,24 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
         console.print(Text.assemble("\n", (str(verdict.question), "bold"), f"\n{verdict.sentence}"))
         for note in verdict.notes:
             console.print(Text(f"· {note}", style="dim"))
+
+
+def show_conclusion(conclusion: Conclusion) -> None:
+    """After a study: the table, the verdicts, what that means for a report, and where it is written down."""
+    show_results(conclusion.results)
+    show_verdicts(conclusion.verdicts)
+    console = Console(highlight=False, soft_wrap=True)
+    if conclusion.judgements:
+        reported = conclusion.results.study.reported
+        said = f"“{reported.conclusion}”: " if reported else ""
+        console.print(Text.assemble("\n", (f"The report: {said}{overall(conclusion.judgements)}", "bold")))
+        for one in conclusion.judgements:
+            console.print(Text.assemble((f"{one.standing:<14}", _COLOURS[one.standing]), one.claim.says))
+    if conclusion.report:
+        console.print(f"\nreport: {conclusion.report}", markup=False)
+
+
+_COLOURS = {"holds": "green", "does not hold": "bold red", "not shown": "yellow", "cannot say": "yellow"}
 
 
 def _spread(values: list[float]) -> str:

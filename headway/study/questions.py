@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from headway.errors import UserError
 from headway.spec import CHOSEN_BY_KIND, Problem, Spec
 from headway.study.quantities import quantity
@@ -14,6 +16,11 @@ class Asked(Spec):
     on: str = "valid.perplexity"
     """The score, as split.quantity: valid.perplexity, test.accuracy. Choices are made on valid."""
 
+    @property
+    def scores(self) -> list[str]:
+        """Everything that must have been measured."""
+        return [self.on]
+
     def problems(self) -> Iterator[Problem]:
         try:
             quantity(self.on)
@@ -22,13 +29,13 @@ class Asked(Spec):
 
 
 class Better(Asked):
-    """Is one arm better than another?"""
+    """Is one arm better than another, or than a cheap method?"""
 
     kind: Literal["better"] = "better"
     arm: str
     """The arm in question."""
     than: str
-    """What it is compared with."""
+    """What it is compared with: an arm, or what every score is set beside (bag of words, majority, 5-gram, unigram)."""
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -46,6 +53,37 @@ class Best(Asked):
 
     def __str__(self) -> str:
         return f"Which is best on {self.on}?"
+
+
+class Ordered(Spec):
+    """Are several scores of one arm in this order, each better than the next?"""
+
+    kind: Literal["ordered"] = "ordered"
+    arm: str
+    """The arm in question."""
+    scores: list[str] = Field(min_length=2)
+    """The best first: train.perplexity, valid.perplexity."""
+
+    @property
+    def on(self) -> str:
+        """The score that speaks for all of them: the last, which is the one of the split that is farthest away."""
+        return self.scores[-1]
+
+    def problems(self) -> Iterator[Problem]:
+        for score in self.scores:
+            try:
+                quantity(score)
+            except UserError as error:
+                yield Problem(("scores",), str(error))
+                return
+        kinds = {(quantity(score).lower_is_better, quantity(score).is_ratio) for score in self.scores}
+        if len(kinds) > 1 or len(set(self.scores)) < len(self.scores):
+            yield Problem(("scores",), "expected different scores of one kind, such as perplexities of several splits")
+
+    def __str__(self) -> str:
+        if len(self.scores) == 2:
+            return f"Is {self.scores[0]} of {self.arm} better than its {self.scores[1]}?"
+        return f"Is each of {', '.join(self.scores)} of {self.arm} better than the next?"
 
 
 class Depends(Asked):
@@ -66,4 +104,4 @@ class Depends(Asked):
         return f"Does the effect of {self.effect} on {self.on} depend on {self.on_factor}?"
 
 
-Question = Annotated[Better | Best | Depends, CHOSEN_BY_KIND]
+Question = Annotated[Better | Best | Ordered | Depends, CHOSEN_BY_KIND]

@@ -16,6 +16,7 @@ from headway.study.design import Study
 from headway.study.evidence import Circumstances
 from headway.study.factors import Arm
 from headway.study.folder import StudyFolder
+from headway.study.measures import measured_scores
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class Results:
                 found[run.arm][run.seed] = run.scores[score].value
         return found
 
+    def cheap(self, score: str) -> dict[str, float]:
+        """What the methods that every score is set beside get for this one."""
+        found = (b for run in self.runs if run.audit for b in run.audit.baselines if b.score.name == score)
+        return {baseline.method: baseline.score.value for baseline in found}
+
     def label(self, score: str) -> str:
         """The whole truth about this score, as the first run that has it says it."""
         return next((run.scores[score].label for run in self.runs if score in run.scores), "")
@@ -173,7 +179,7 @@ def _read(folder: Path, arm: str, seed: int) -> Result | str:
         return f"{status}, but not scored"
     stored = _json(folder / "scores.json")
     try:
-        scores = {name: Score.from_json(name, one) for name, one in stored.items()}
+        scores = {name: Score.from_json(name, one) for name, one in stored.items()} | measured_scores(folder)
     except (TypeError, KeyError, ValueError):
         raise UserError(f"{folder / 'scores.json'} cannot be read: {DAMAGED}") from None
     steps, per_step = int(facts.get("step", 0)), facts.get("flops_per_step")

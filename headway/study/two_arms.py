@@ -1,8 +1,8 @@
-"""Is one arm better than another?"""
+"""Is one arm better than another, or than a cheap method?"""
 
 import numpy as np
 
-from headway.study.evidence import Evidence
+from headway.study.evidence import Column, Evidence
 from headway.study.inquiry import Family, Inquiry, Outcome, Range, Verdict, method, seed_notes, why_not
 from headway.study.questions import Better
 from headway.study.rows import Correct, RowsAndSeeds, rows_and_seeds
@@ -19,16 +19,25 @@ class TwoArms(Inquiry):
         super().__init__(question, evidence)
         self.correct = correct
         self.arms = (question.arm, question.than)
-        self.columns = [self.column(arm) for arm in self.arms]
+        self.trained = [arm for arm in self.arms if arm in self.table or arm in evidence.arms]
+        self.columns = [self.column(question.arm), self._opponent()]
         sign = self.quantity.sign
         self.contrast = contrast([c.values for c in self.columns], [sign, -sign])
         self.why_not = why_not(self.contrast, dict(zip(self.arms, self.columns, strict=True)))
         if self.contrast is not None and not self.why_not:
             self.p = self.contrast.p
 
+    def _opponent(self) -> Column:
+        """An arm; or a cheap method, which has no seeds: the same number stands against every one."""
+        than, cheap = self.question.than, self.evidence.cheap(self.question.on)
+        if than in self.trained or than not in cheap:
+            return self.column(than)
+        value = self.quantity.natural(cheap[than])
+        return Column(dict.fromkeys(self.column(self.question.arm).values, value), {}, {})
+
     def verdict(self, family: Family) -> Verdict:
         if self.contrast is None or self.p is None:
-            return self.cannot_say(self.why_not, self.arms)
+            return self.cannot_say(self.why_not, self.trained)
         found, scale = self.contrast, self.quantity
         used = [v for seed, v in self.columns[1].values.items() if not found.paired or seed in found.seeds]
         level = sum(used) / len(used)
@@ -52,7 +61,7 @@ class TwoArms(Inquiry):
             sentence += "; of other rows than these it cannot be said"
         resampled = found.bootstrap
         return self.concluded(
-            self.arms,
+            self.trained,
             outcome,
             sentence,
             effect=effect,

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from headway.study.best_arm import BestArm
 from headway.study.evidence import Circumstances, Evidence, Measured
+from headway.study.in_order import InOrder
 from headway.study.inquiry import Family, Inquiry, Verdict
 from headway.study.interplay import Interplay
-from headway.study.questions import Best, Better, Depends, Question
+from headway.study.questions import Best, Better, Depends, Ordered, Question
 from headway.study.rows import Correct
 from headway.study.statistics import holm
 from headway.study.two_arms import TwoArms
@@ -40,5 +41,7 @@ def _inquiry(question: Question, evidence: Evidence, correct: Correct | None) ->
             return TwoArms(question, evidence, correct)
         case Best():
             return BestArm(question, evidence)
+        case Ordered():
+            return InOrder(question, evidence)
         case Depends():
             return Interplay(question, evidence)

@@ -1,0 +1,109 @@
+"""All cases in one document: what was reported, what was measured, and whether the report's conclusion holds.
+
+Made from the studies that `headway case ID` and `headway case ID --quick` have left behind, and from nothing else: a
+case that was not run is said to be not run.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.study.cases import folder_of, load_case, packaged, title_of
+from headway.study.conclude import so_far
+from headway.study.design import Study
+from headway.study.judgement import Judgement, overall
+from headway.study.report_tables import Row as TableRow
+from headway.study.report_tables import Table, asked_scores, estimate, markdown, remark, reported_figure
+from headway.study.results import Results
+
+HEAD = """# Cases
+
+Experiments that somebody reported, done again with seeds and audits. *Reported* is one run each, as far as the reports
+say. *Measured* is the mean of the seeds with its 95 % interval. A conclusion is judged by what it rests on (questions
+with verdicts, audits that must pass), and stands as well as the weakest of these: **holds**, **does not hold**, **not
+shown** (these seeds cannot tell), or cannot say. The quick size is another, smaller experiment on other text, where
+figures do not compare with the report's; it shows what can be found in two minutes.
+
+Figures of some full sizes that were taken on an H200 before there were cases are in [results.md](results.md).
+
+Made by `headway cases --table`, from what `headway case ID` and `headway case ID --quick` measured.
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """One size of a case that was carried out."""
+
+    results: Results
+    judgements: list[Judgement]
+    device: str
+
+    @property
+    def standing(self) -> str:
+        return overall(self.judgements) if self.judgements else "nothing claimed"
+
+
+def case_table(studies: Path) -> str:
+    """Markdown."""
+    found = {name: {quick: _done(studies, name, quick) for quick in (False, True)} for name in packaged()}
+    rows = []
+    for name, sizes in found.items():
+        reported = load_case(name, False).reported
+        said = reported.conclusion if reported else ""
+        cells = [title_of(name), said, *(_standing(sizes[quick]) for quick in (False, True))]
+        rows.append(TableRow(f"[{name}](#{name.lower()})", cells))
+    head = markdown(Table("", ["case", "what is asked", "the report's conclusion", "full size", "quick size"], rows))
+    return "\n".join([HEAD, head, *(_section(name, sizes) for name, sizes in found.items())])
+
+
+def _done(studies: Path, name: str, quick: bool) -> Done | None:
+    folder = studies / folder_of(name, quick)
+    if not (folder / "study.yaml").exists():
+        return None
+    found = so_far(folder)
+    return Done(found.results, found.judgements, _device(found.results)) if found.results.runs else None
+
+
+def _device(results: Results) -> str:
+    try:
+        made = json.loads((results.runs[0].folder / "environment.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return "a device nobody noted"
+    return str(made.get("device", "?"))
+
+
+def _standing(done: Done | None) -> str:
+    return f"**{done.standing}**" if done else "not run"
+
+
+def _section(name: str, sizes: dict[bool, Done | None]) -> str:
+    parts = [f"## {name}\n{title_of(name)}\n"]
+    for quick, done in sizes.items():
+        size = "Quick size" if quick else "Full size"
+        if done is None:
+            parts.append(f"{size}: not run.\n")
+            continue
+        seeds = len(done.results.study.seeds)
+        where = f"{done.device}, {seeds} seeds, `headway case {name}{' --quick' if quick else ''}`"
+        parts.append(f"**{size}** ({where})\n\n{markdown(_measured(done.results))}")
+        parts += [f"- {j.claim.says}: **{j.standing}**. {j.why}" for j in done.judgements]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _measured(results: Results) -> Table:
+    study: Study = results.study
+    figures = study.reported.figures if study.reported else {}
+    rows = []
+    for arm in results.arms:
+        scores = dict.fromkeys([*figures.get(arm, {}), *(s for s in asked_scores(results))])
+        for k, score in enumerate(scores):
+            measured = estimate(results, arm, score) if score in results.score_names else None
+            said = figures.get(arm, {}).get(score)
+            cells = [
+                score,
+                "" if said is None else reported_figure(said),
+                str(measured) if measured else "not measured",
+            ]
+            rows.append(TableRow("" if k else arm, cells, "" if k else remark(results, arm)))
+    return Table("", ["arm", "score", "reported", "measured"], rows)

@@ -1,0 +1,78 @@
+"""Are several scores of one arm in the order somebody gave?"""
+
+import itertools
+
+import numpy as np
+
+from headway.study.evidence import Evidence, column
+from headway.study.inquiry import Family, Inquiry, Outcome, Verdict, method, why_not
+from headway.study.questions import Ordered
+from headway.study.statistics import LEVEL, contrast
+from headway.study.wording import amount, plain, seeds
+
+
+class InOrder(Inquiry):
+    """Every step of the order must stand: the p value is the largest of the steps', which needs no correction for their
+    number, because all of them are claimed at once. That a step goes the other way is one finding among several, and
+    pays for that (Bonferroni)."""
+
+    question: Ordered
+
+    def __init__(self, question: Ordered, evidence: Evidence):
+        super().__init__(question, evidence)
+        arm, sign = question.arm, self.quantity.sign
+        self.columns = columns = {
+            score: column(evidence.table(score).get(arm, {}), self.about(arm), self.quantity)
+            for score in question.scores
+        }
+        pairs = list(itertools.pairwise(question.scores))
+        self.steps = {pair: contrast([columns[score].values for score in pair], [sign, -sign]) for pair in pairs}
+        doubts = (why_not(found, {score: columns[score] for score in pair}) for pair, found in self.steps.items())
+        self.why_not = next(filter(None, doubts), "")
+        if not self.why_not:
+            self.found = {pair: found for pair, found in self.steps.items() if found is not None}
+            self.p = max(found.p if found.estimate > 0 else 1.0 for found in self.found.values())
+
+    def verdict(self, family: Family) -> Verdict:
+        if self.p is None:
+            return self.cannot_say(self.why_not, [self.question.arm])
+        narrowest = min(self.found, key=lambda pair: self.found[pair].t)
+        found, scale = self.found[narrowest], self.quantity
+        worst = min(1.0, found.p * len(self.found) * family.size)
+        outcome: Outcome = "not distinguishable"
+        if family.p < LEVEL:
+            outcome = "in order"
+        elif found.estimate < 0 and worst < LEVEL:
+            outcome = "not in order"
+        level = float(np.mean(list(self.columns[narrowest[1]].values.values())))
+        low, high = found.interval()
+        effect, interval = (
+            scale.in_units(found.estimate, level),
+            (scale.in_units(low, level), scale.in_units(high, level)),
+        )
+        return self.concluded(
+            [self.question.arm],
+            outcome,
+            self._sentence(outcome, narrowest, amount(effect, interval, scale.unit), seeds(len(found.seeds))),
+            effect=effect,
+            interval=interval,
+            unit=scale.unit,
+            seeds=len(found.seeds),
+            p=self.p,
+            p_corrected=family.p,
+            smallest_visible=scale.in_units(found.smallest_visible(family.level), level),
+            method=method(found, scale.is_ratio) + self._of_several(", of the narrowest of {} steps"),
+        )
+
+    def _sentence(self, outcome: Outcome, narrowest: tuple[str, str], shown: str, count: str) -> str:
+        values = ", ".join(f"{score.partition('.')[0]} {self._mean(score)}" for score in self.question.scores)
+        first, second = (score.partition(".")[0] for score in narrowest)
+        step = self._of_several("the narrowest of {} steps, ") + f"{first} before {second}"
+        return f"{outcome}: {values}; {step}: {shown}, {count}"
+
+    def _of_several(self, words: str) -> str:
+        return words.format(len(self.found)) if len(self.found) > 1 else ""
+
+    def _mean(self, score: str) -> str:
+        natural = float(np.mean(list(self.columns[score].values.values())))
+        return plain(float(np.exp(natural)) if self.quantity.is_ratio else natural)

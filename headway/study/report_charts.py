@@ -1,0 +1,207 @@
+"""The charts of a report, as SVG that takes its colours from the page: readable in light, in dark and on paper.
+
+Curves are named at their ends, where the eye arrives, so that nobody has to match colours with a legend.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+COLOURS = 8
+"""As many curves as can be told apart; the page defines --curve-1 … --curve-8."""
+WIDTH, HEIGHT = 760, 330
+LEFT, RIGHT, TOP, BOTTOM = 62, 150, 14, 44
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One arm: where it is, and between what its seeds lie."""
+
+    name: str
+    x: Sequence[float]
+    middle: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From numbers to places."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, value = (math.log(v) if self.logarithmic else v for v in (self.low, self.high, value))
+        return self.start + (value - low) / ((high - low) or 1.0) * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        return logarithmic_ticks(self.low, self.high) if self.logarithmic else round_ticks(self.low, self.high)
+
+
+def line_chart(
+    curves: Sequence[Curve], across: str, up: str, label: str, categories: bool = False, logarithmic: bool = False
+) -> str:
+    """`categories`: the x values are few and stand at equal distances, each named. `logarithmic`: upwards."""
+    curves = curves[:COLOURS]
+    values = [v for curve in curves for v in (*curve.low, *curve.high) if math.isfinite(v)]
+    lowest, highest = min(values), max(values)
+    if not logarithmic:
+        room = 0.06 * ((highest - lowest) or abs(highest) or 1.0)
+        lowest, highest = lowest - room, highest + room
+    y = Axis(lowest, highest, HEIGHT - BOTTOM, TOP, logarithmic)
+    places = list(dict.fromkeys(x for curve in curves for x in curve.x))
+    if categories:
+        along = Axis(0, max(1, len(places) - 1), LEFT, WIDTH - RIGHT)
+        x = {place: along(k) for k, place in enumerate(places)}.__getitem__
+        named = {place: f"{place:g}" for place in places}
+    else:
+        x = Axis(min(places), max(places), LEFT, WIDTH - RIGHT)
+        named = {tick: f"{tick:,g}" for tick in round_ticks(min(places), max(places))}
+    parts = [_open(WIDTH, HEIGHT, label)]
+    for tick in y.ticks():
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
+        parts.append(_text(LEFT - 8, y(tick) + 4, short(tick), "end"))
+    for place, name in named.items():
+        parts.append(_text(x(place), HEIGHT - BOTTOM + 18, name, "middle"))
+    parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>')
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, across, "middle"))
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    parts.append(
+        f'<text class="faint" transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escape(up)}</text>'
+    )
+    for k, curve in enumerate(curves, 1):
+        forth = [f"{x(a):.1f},{y(b):.1f}" for a, b in zip(curve.x, curve.high, strict=True)]
+        back = [f"{x(a):.1f},{y(b):.1f}" for a, b in zip(curve.x, curve.low, strict=True)]
+        line = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in zip(curve.x, curve.middle, strict=True))
+        parts.append(f'<polygon class="band" style="fill:var(--curve-{k})" points="{" ".join(forth + back[::-1])}"/>')
+        parts.append(f'<polyline class="curve" style="stroke:var(--curve-{k})" points="{line}"/>')
+        if categories:
+            parts += [
+                f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.6" style="fill:var(--curve-{k})"/>'
+                for a, b in zip(curve.x, curve.middle, strict=True)
+            ]
+    ends = [y(curve.middle[-1]) for curve in curves]
+    for k, (curve, end, place) in enumerate(zip(curves, ends, apart(ends, 16), strict=True), 1):
+        edge = WIDTH - RIGHT
+        parts.append(
+            f'<line x1="{edge + 2}" y1="{end:.1f}" x2="{edge + 12}" y2="{place:.1f}" style="stroke:var(--curve-{k})"/>'
+        )
+        parts.append(
+            f'<text x="{edge + 16}" y="{place + 4:.1f}" style="fill:var(--curve-{k})">'
+            f"{escape(_cut(curve.name, 20))}</text>"
+        )
+    return "\n".join([*parts, "</svg>"])
+
+
+def interval_mark(effect: float, low: float, high: float) -> str:
+    """One effect on a line through zero: better to the right."""
+    width, height = 190, 22
+    most = max(abs(low), abs(high), abs(effect)) * 1.08 or 1.0
+    x = Axis(-most, most, 6, width - 6)
+    parts = [
+        _open(width, height, f"effect {effect:.3g}, from {low:.3g} to {high:.3g}"),
+        f'<line class="grid" x1="6" x2="{width - 6}" y1="11" y2="11"/>',
+        f'<line class="axis" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="2" y2="20"/>',
+        f'<line class="reach" x1="{x(low):.1f}" x2="{x(high):.1f}" y1="11" y2="11"/>',
+        f'<circle class="effect" cx="{x(effect):.1f}" cy="11" r="4"/>',
+        "</svg>",
+    ]
+    return "".join(parts)
+
+
+def heat_map(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Mapping[tuple[str, str], float],
+    shown: Callable[[float], str],
+    lower_is_better: bool,
+    titles: tuple[str, str],
+    label: str,
+) -> str:
+    """Two factors: the better, the darker; every cell says its number."""
+    finite = [v for v in values.values() if math.isfinite(v)]
+    low, high = min(finite), max(finite)
+    left = 16 + 7 * max(map(len, [*rows, titles[0]]))
+    wide, tall, top = max(74, min(120, (WIDTH - left) // len(columns))), 36, 46
+    parts = [_open(left + wide * len(columns) + 2, top + tall * len(rows) + 4, label)]
+    parts.append(_text(left + wide * len(columns) / 2, 14, titles[1], "middle"))
+    parts.append(_text(left - 10, top - 8, titles[0], "end"))
+    for j, column in enumerate(columns):
+        parts.append(_text(left + wide * (j + 0.5), top - 8, _cut(column, 14), "middle", "name"))
+    for i, row in enumerate(rows):
+        parts.append(_text(left - 10, top + tall * (i + 0.5) + 4, row, "end", "name"))
+        for j, column in enumerate(columns):
+            value = values.get((row, column), math.nan)
+            place = f'x="{left + wide * j + 1}" y="{top + tall * i + 1}" width="{wide - 2}" height="{tall - 2}" rx="3"'
+            share = 0.0 if not math.isfinite(value) or high == low else (value - low) / (high - low)
+            strength = 0.10 + 0.75 * ((1 - share) if lower_is_better else share) if math.isfinite(value) else 0
+            parts.append(f'<rect {place} style="fill:var(--curve-2);fill-opacity:{strength:.2f}"/>')
+            ink = "on-dark" if strength > 0.55 else "name"
+            text = shown(value) if math.isfinite(value) else "–"
+            parts.append(_text(left + wide * (j + 0.5), top + tall * (i + 0.5) + 4, text, "middle", ink))
+    return "\n".join([*parts, "</svg>"])
+
+
+# --- small things ----------------------------------------------------------------------------------------------------
+
+
+def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers between two."""
+    span = (high - low) or abs(high) or 1.0
+    step = 10 ** math.floor(math.log10(span / about))
+    step *= next((m for m in (1, 2, 5) if span / (step * m) <= about), 10)
+    return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def logarithmic_ticks(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10 … while they are few, else powers of ten."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 5), (1, 3), (1,)):
+        found = [m * 10.0**p for p in powers for m in steps if low <= m * 10.0**p <= high]
+        if len(found) <= 7:
+            return found or [low, high]
+    every = math.ceil(len(powers) / 7)
+    return [10.0**p for p in list(powers)[::every] if low <= 10.0**p <= high]
+
+
+def apart(places: Sequence[float], distance: float) -> list[float]:
+    """The same places, moved as little as may be so that neighbours are this far apart."""
+    order = sorted(range(len(places)), key=lambda k: places[k])
+    moved = [places[k] for k in order]
+    for _ in range(200):
+        crowded = False
+        for a, b in pairwise(range(len(moved))):
+            lack = distance - (moved[b] - moved[a])
+            if lack > 0.01:
+                moved[a], moved[b], crowded = moved[a] - lack / 2, moved[b] + lack / 2, True
+        if not crowded:
+            break
+    found = [0.0] * len(places)
+    for k, place in zip(order, moved, strict=True):
+        found[k] = place
+    return found
+
+
+def short(value: float) -> str:
+    """As an axis says it: 1,500 · 0.25 · 1e7."""
+    if value and (abs(value) >= 1e6 or abs(value) < 1e-3):
+        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    return f"{value:,.10g}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _open(width: float, height: float, label: str) -> str:
+    return f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(label)}">'
+
+
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "faint") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,182 @@
+"""What a report says is judged by verdicts and audits, and by nothing else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small import small_study
+
+from headway.audit.audit import Finding, Report
+from headway.errors import UserError
+from headway.scoring.score import Score
+from headway.study.design import Study
+from headway.study.judgement import Judgement, check_audits, judge, overall
+from headway.study.questions import Better, Ordered
+from headway.study.results import Result, Results
+from headway.study.verdicts import Measured, answer
+
+PERPLEXITY = "valid.perplexity"
+
+
+def asked(answer_of_report: str, **more) -> dict:
+    ask = {"kind": "better", "arm": "learned", "than": "none", "on": PERPLEXITY}
+    return {"says": "learned is it", "ask": {**ask, **more}, "answer": answer_of_report}
+
+
+def results(study: Study, values: dict[str, list[float]], sees: str | None = None, audited: bool = True) -> Results:
+    """As if these perplexities had been measured; `sees` is the arm that sees the future."""
+    runs = []
+    for arm, scores in values.items():
+        for seed, value in enumerate(scores):
+            verdict = "fail" if arm == sees else "pass"
+            findings = (Finding("causality", verdict, 0.1, "sees the future: it does" if arm == sees else "fine"),)
+            report = Report(findings) if audited else Report(not_run={"causality": "an encoder may look ahead"})
+            score = {PERPLEXITY: Score(PERPLEXITY, value, "as made up")}
+            runs.append(Result(arm, seed, Path(f"{arm}.seed-{seed}"), "finished", score, report, 10, 4, 40, 1.0, 0))
+    return Results(study, Path("x"), runs, {})
+
+
+def judged(study: Study, found: Results) -> list[Judgement]:
+    return judge(found, answer(study.asked, found))
+
+
+BETTER = {"none": [30.0, 31.0, 29.0, 30.5], "learned": [20.0, 20.5, 19.5, 20.1]}
+ALIKE = {"none": [30.0, 31.0, 29.0, 30.5], "learned": [30.2, 30.8, 29.1, 30.4]}
+
+
+@pytest.mark.parametrize(
+    ("said", "values", "standing"),
+    [
+        ("better", BETTER, "holds"),
+        ("worse", BETTER, "does not hold"),
+        ("better", ALIKE, "not shown"),
+    ],
+)
+def test_an_answer_is_held_against_the_verdict(workshop, said, values, standing):
+    study = small_study(workshop.text, seeds=4, questions=[], claims=[asked(said)])
+    (found,) = judged(study, results(study, values))
+    assert found.standing == standing
+    assert "4 seeds" in found.why
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "standing"),
+    [(ALIKE, 5, "holds"), (ALIKE, 0.1, "not shown"), (BETTER, 5, "does not hold"), (BETTER, 60, "holds")],
+)
+def test_no_difference_is_none_to_speak_of(workshop, values, percent, standing):
+    claim = {**asked("no difference"), "within": percent}
+    study = small_study(workshop.text, seeds=4, questions=[], claims=[claim])
+    (found,) = judged(study, results(study, values))
+    assert found.standing == standing and f"up to {percent:g} would be none to speak of" in found.why
+
+
+def test_a_number_of_an_arm_that_sees_the_future_proves_nothing_good(workshop):
+    study = small_study(workshop.text, seeds=4, questions=[], claims=[asked("better"), asked("worse")])
+    better, worse = judged(study, results(study, BETTER, sees="learned"))
+    assert better.standing == worse.standing == "does not hold" and "sees the future" in better.why
+    turned = {"none": BETTER["learned"], "learned": BETTER["none"]}
+    better, worse = judged(study, results(study, turned, sees="learned"))
+    assert (better.standing, worse.standing) == ("does not hold", "holds")  # it is worse although it looks ahead
+    _, worse = judged(study, results(study, turned, sees="none"))
+    assert worse.standing == "does not hold"  # worse than a number that is none
+
+
+def test_one_seed_cannot_say(workshop):
+    study = small_study(workshop.text, seeds=1, questions=[], claims=[asked("better")])
+    (found,) = judged(study, results(study, {"none": [30.0], "learned": [20.0]}))
+    assert found.standing == "cannot say"
+
+
+def test_an_audit_must_pass_in_every_run(workshop):
+    claim = {"says": "it reads from left to right", "audit": "causality"}
+    study = small_study(workshop.text, seeds=4, claims=[claim, {**claim, "arm": "none"}])
+    everywhere, of_one = judged(study, results(study, BETTER, sees="learned"))
+    assert everywhere.standing == "does not hold" and everywhere.why.startswith("learned: sees the future")
+    assert of_one.standing == "holds"
+    (unknown, _) = judged(study, results(study, BETTER, audited=False))
+    assert unknown.standing == "cannot say" and "an encoder may look ahead" in unknown.why
+
+
+def test_a_conclusion_stands_as_well_as_the_weakest(workshop):
+    study = small_study(workshop.text, seeds=4, claims=[asked("better"), asked("worse")])
+    good, bad = judged(study, results(study, BETTER))
+    assert overall([good]) == "holds" and overall([good, bad]) == "does not hold"
+    assert overall([good, replace(good, standing="not shown")]) == "not shown"
+
+
+def test_questions_of_claims_are_asked_once(workshop):
+    study = small_study(workshop.text, claims=[asked("better"), asked("worse"), asked("better", on="valid.loss")])
+    assert study.asked == [
+        Better(arm="learned", than="none", on=PERPLEXITY),
+        Better(arm="learned", than="none", on="valid.loss"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"says": "x"}, "claims.0.ask, claims.0.audit: give one of them"),
+        (asked("in order"), "claims.0.answer: the report's answer to a question of kind better is 'better' or 'worse'"),
+        ({"says": "x", "audit": "causality", "answer": "better"}, "claims.0.answer: an audit passes or fails"),
+        (asked("no difference"), "claims.0.within: goes with the answer 'no difference'"),
+        ({**asked("better"), "within": 2}, "claims.0.within: goes with the answer 'no difference'"),
+        ({"says": "x", "ask": {"kind": "best"}, "answer": "better"}, "claims.0.ask: a claim says of an arm"),
+        (asked("better", arm="learnd"), "there is no arm 'learnd'; did you mean 'learned'?"),
+        (
+            {"says": "x", "audit": "causality", "arm": "non"},
+            "claims.0.arm: there is no arm 'non'; did you mean 'none'?",
+        ),
+    ],
+)
+def test_claims_that_say_nothing(workshop, claim, message):
+    with pytest.raises(UserError, match=message):
+        small_study(workshop.text, claims=[claim])
+
+
+def test_audits_that_do_not_exist(workshop):
+    study = small_study(workshop.text, claims=[{"says": "x", "audit": "causalty"}])
+    with pytest.raises(UserError, match="'x': there is no audit 'causalty'; did you mean 'causality'"):
+        check_audits(study.claims)
+
+
+# --- the two questions that cases brought ----------------------------------------------------------------------------
+
+
+def splits(*means: float) -> Measured:
+    """An arm whose seeds lie around these perplexities, split by split."""
+    noise = [0.0, 0.1, -0.1, 0.05]
+    return Measured({f"s{k}.perplexity": {"a": {s: m + e for s, e in enumerate(noise)}} for k, m in enumerate(means)})
+
+
+@pytest.mark.parametrize(
+    ("means", "outcome"),
+    [((10, 20, 30), "in order"), ((10, 30, 20), "not in order"), ((10, 20, 20.001), "not distinguishable")],
+)
+def test_scores_in_order(means, outcome):
+    order = Ordered(arm="a", scores=[f"s{k}.perplexity" for k in range(3)])
+    shaky = splits(*means)
+    shaky.scores["s2.perplexity"]["a"][0] += 0.4  # type: ignore[index]
+    (found,) = answer([order], shaky)
+    assert found.outcome == outcome and found.sentence.startswith(outcome)
+    assert "s0 10" in found.sentence
+
+
+def test_higher_is_better_where_it_is():
+    scores = {"train.accuracy": {"a": {0: 0.9, 1: 0.91}}, "test.accuracy": {"a": {0: 0.6, 1: 0.62}}}
+    (found,) = answer([Ordered(arm="a", scores=list(scores))], Measured(scores))
+    assert found.outcome == "in order"
+
+
+def test_better_than_a_cheap_method():
+    values = {"test.accuracy": {"a": {0: 0.70, 1: 0.72, 2: 0.71}}}
+    cheap = {"test.accuracy": {"bag of words": 0.60, "majority": 0.711}}
+    questions = [Better(arm="a", than=method, on="test.accuracy") for method in ("bag of words", "majority")]
+    above, level = answer(questions, Measured(values, cheap_methods=cheap))
+    assert above.outcome == "better" and above.effect == pytest.approx(11.0)
+    assert level.outcome == "not distinguishable"
+
+
+def test_orders_of_unlike_scores_are_refused(workshop):
+    with pytest.raises(UserError, match="expected different scores of one kind"):
+        order = {"kind": "ordered", "arm": "none", "scores": ["valid.loss", "valid.accuracy"]}
+        small_study(workshop.text, questions=[order])

@@ -1,0 +1,103 @@
+"""Shorter segments and single sentences of a finished run, against scores taken one by one."""
+
+import math
+
+import pytest
+import torch
+from small import small_study
+
+from headway import tasks
+from headway.errors import UserError
+from headway.experiment import load_model
+from headway.scoring.perplexity import token_losses
+from headway.study.conclude import measure_all
+from headway.study.execute import execute
+from headway.study.here import Here
+from headway.study.measures import FILE, Segments, Sentences, measured_scores
+from headway.study.plan import Sizes, check_scores
+from headway.study.results import read_results
+
+SENTENCES = {"kind": "sentences", "split": "train", "count": 12, "shortest": 10, "longest": 80}
+MEASURES = [{"kind": "segments", "lengths": [16, 4], "tokens": 100}, SENTENCES]
+
+
+@pytest.fixture(scope="module")
+def model(workshop):
+    return load_model(workshop.run)[0]
+
+
+@pytest.fixture(scope="module")
+def corpus(workshop):
+    return tasks.load_for(workshop.run).data
+
+
+def test_segments_are_the_split_read_in_pieces(model, corpus):
+    found = {score.name: score for score in Segments(lengths=[16, 4], tokens=100).scores(model, corpus)}
+    assert list(found) == ["valid-16.loss", "valid-16.perplexity", "valid-4.loss", "valid-4.perplexity"]
+    ids = torch.as_tensor(corpus.split("valid").ids[:101]).long()
+    for length in (16, 4):
+        wanted = token_losses(model, ids, length, length).double().mean().item()
+        assert found[f"valid-{length}.loss"].value == pytest.approx(wanted)
+    assert found["valid-4.loss"].value != found["valid-16.loss"].value
+    assert "segment 4, stride 4" in found["valid-4.perplexity"].label
+
+
+def test_sentences_are_read_alone(model, corpus):
+    measure = Sentences(split="train", count=12, shortest=10, longest=80)
+    texts = measure.found_in(corpus)
+    (stop,) = corpus.tokenizer.encode(".").ids.tolist()
+    assert texts and all(text[-1] == stop and stop not in text[:-1] and 10 <= len(text) <= 80 for text in texts)
+    found = {score.name: score.value for score in measure.scores(model, corpus)}
+    cut = [text[: model.spec.context + 1] for text in texts]
+    nats = torch.cat([token_losses(model, text, 16, 16)[0] for text in cut]).double()
+    assert found["sentences.loss"] == pytest.approx(nats.mean().item(), rel=1e-5)
+    assert found["sentences.perplexity"] == pytest.approx(math.exp(nats.mean().item()), rel=1e-5)
+    assert set(found) == {f"{s}.{q}" for s in ("sentences", "scrambled", "joined") for q in ("loss", "perplexity")}
+    again = {score.name: score.value for score in measure.scores(model, corpus)}
+    assert again == found  # the order of scrambled tokens is always the same one
+
+
+def test_measures_of_a_study_are_taken_once_and_can_be_asked_about(workshop, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    asked = {"kind": "better", "arm": "learned", "than": "none", "on": "sentences.perplexity"}
+    study = small_study(workshop.text, measures=MEASURES, questions=[asked])
+    execute(study, tmp_path / "m", Here())
+    measure_all(tmp_path / "m")
+    files = sorted((tmp_path / "m" / "runs").glob(f"*/{FILE}"))
+    before = [file.stat().st_mtime_ns for file in files]
+    assert len(files) == 4 and len(measured_scores(files[0].parent)) == 10
+    measure_all(tmp_path / "m")
+    assert [file.stat().st_mtime_ns for file in files] == before
+    results = read_results(tmp_path / "m")
+    assert all(len(row) == 2 for row in results.table("valid-4.perplexity").values())
+    files[0].write_text("broken")
+    measure_all(tmp_path / "m")
+    assert read_results(tmp_path / "m").table("sentences.perplexity") == results.table("sentences.perplexity")
+
+
+def test_other_measures_of_the_same_runs_may_be_asked_for_later(workshop, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    execute(small_study(workshop.text), tmp_path / "m", Here())
+    more = small_study(workshop.text, measures=[{"kind": "segments", "lengths": [2]}])
+    execute(more, tmp_path / "m", Here())
+    measure_all(tmp_path / "m")
+    assert read_results(tmp_path / "m").table("valid-2.perplexity")["none"]
+
+
+@pytest.mark.parametrize(
+    ("measure", "message"),
+    [
+        ({"kind": "segments", "lengths": [32]}, "segments of 32 tokens, but model.context is 16"),
+        ({"kind": "segments", "lengths": [4], "split": "dev"}, "no split 'dev'"),
+        ({"kind": "sentences", "shortest": 2, "longest": 4}, "has 0 sentences of 2 to 4 tokens that end in '.'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_training(workshop, monkeypatch, measure, message):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    with pytest.raises(UserError, match=message):
+        check_scores(small_study(workshop.text, measures=[measure]), Sizes())
+
+
+def test_lengths_that_are_none(workshop):
+    with pytest.raises(UserError, match=r"measures.0.lengths: expected different lengths of at least 1, not \[4, 4\]"):
+        small_study(workshop.text, measures=[{"kind": "segments", "lengths": [4, 4]}])
