@@ -11,6 +11,7 @@ from pathlib import Path
 from headway.study.cases import folder_of, load_case, packaged, title_of
 from headway.study.conclude import so_far
 from headway.study.design import Study
+from headway.study.inquiry import Verdict
 from headway.study.judgement import Judgement, overall
 from headway.study.report_tables import Row as TableRow
 from headway.study.report_tables import Table, asked_scores, estimate, markdown, remark, reported_figure
@@ -36,6 +37,8 @@ class Done:
 
     results: Results
     judgements: list[Judgement]
+    besides: list[Verdict]
+    """On questions that no claim is an answer to."""
     device: str
 
     @property
@@ -61,7 +64,11 @@ def _done(studies: Path, name: str, quick: bool) -> Done | None:
     if not (folder / "study.yaml").exists():
         return None
     found = so_far(folder)
-    return Done(found.results, found.judgements, _device(found.results)) if found.results.runs else None
+    if not found.results.runs:
+        return None
+    claimed = [claim.ask for claim in found.results.study.claims]
+    besides = [verdict for verdict in found.verdicts if verdict.question not in claimed]
+    return Done(found.results, found.judgements, besides, _device(found.results))
 
 
 def _device(results: Results) -> str:
@@ -87,6 +94,7 @@ def _section(name: str, sizes: dict[bool, Done | None]) -> str:
         where = f"{done.device}, {seeds} seeds, `headway case {name}{' --quick' if quick else ''}`"
         parts.append(f"**{size}** ({where})\n\n{markdown(_measured(done.results))}")
         parts += [f"- {j.claim.says}: **{j.standing}**. {j.why}" for j in done.judgements]
+        parts += [f"- *{verdict.question}* {verdict.sentence}" for verdict in done.besides]
         parts.append("")
     return "\n".join(parts)
 
