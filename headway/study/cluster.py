@@ -176,7 +176,7 @@ def _version() -> str:
 def _imported() -> Any:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # tasks without a GPU leave CUDA's settings alone
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError("Ray is not installed; pip install 'headway[cluster]' brings it") from None
     return ray
