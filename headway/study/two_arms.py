@@ -103,11 +103,12 @@ class TwoArms(Inquiry):
     ) -> str:
         assert self.contrast is not None and self.p is not None
         arm, than, unit, count = *self.arms, self.quantity.unit, seeds(len(self.contrast.seeds))
+        shown = (effect, interval) if effect >= 0 else (-effect, mirrored(interval))
         if outcome != "not distinguishable":
-            shown = (effect, interval) if effect > 0 else (-effect, mirrored(interval))
             share = "" if relative is None else f" ({abs(100 * self.quantity.relative(self.contrast.estimate)):.1f} %)"
             return f"{arm} is {outcome} than {than} by {amount(*shown, unit)}{share}, {count}"
-        said = f"not distinguishable: {arm} is ahead of {than} by {amount(effect, interval, unit)}, {count}"
+        place = "ahead of" if effect >= 0 else "behind"
+        said = f"not distinguishable: {arm} is {place} {than} by {amount(*shown, unit)}, {count}"
         if self.p < LEVEL:
             said += f", which does not stand up once all {family.size} questions are counted"
             said += f" ({chance(self.p)}, corrected {family.p:.2g})"

@@ -69,6 +69,14 @@ def test_not_distinguishable_says_what_could_have_been_seen():
     assert verdict.interval[0] < 0 < verdict.interval[1]
 
 
+def test_who_is_ahead_is_said_without_a_minus():
+    table = {"one": {0: 1.00, 1: 1.10, 2: 0.90}, "other": {0: 1.05, 1: 1.02, 2: 0.97}}
+    said = [
+        ask(Better(arm=a, than=b, on="valid.loss"), table).sentence for a, b in (("one", "other"), ("other", "one"))
+    ]
+    assert "one is ahead of other by 0.01" in said[0] and "other is behind one by 0.01" in said[1]
+
+
 def test_more_questions_ask_for_more_evidence():
     table = {"new": {0: 1.0, 1: 1.1, 2: 0.9, 3: 1.15}, "old": {0: 1.2, 1: 1.42, 2: 1.0, 3: 1.5}}
     question = Better(arm="new", than="old", on="valid.loss")
