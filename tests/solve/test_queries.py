@@ -17,7 +17,7 @@ TRIANGLE = np.array([[1.0, 0], [0, 1], [-1, -1]])
 WITH_MIDDLE = np.array([[1.0, 0], [0, 1], [0.5, 0.5], [-1, -1]])
 
 shapes = st.tuples(st.integers(1, 9), st.integers(1, 4))
-# Repeats, lines and zeros come of themselves. To a thousandth: keys at very different distances have a test of their own.
+# Repeats, lines and zeros come of themselves. To a thousandth: very different distances have a test of their own.
 small_numbers = st.integers(-3, 3).map(float) | st.floats(-2, 2, width=16).map(lambda x: round(x, 3))
 some_keys = shapes.flatmap(lambda shape: arrays(np.float64, shape, elements=small_numbers))
 
