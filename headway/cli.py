@@ -7,11 +7,7 @@ import sys
 import typer
 
 from headway.errors import EndedElsewhereError, UserError
-from headway.solve.cli import app as solve
-from headway.study.case_cli import case, cases
-from headway.study.cli import app as study
-from headway.study.tune_cli import tune
-from headway.verbs import asking, making, moving
+from headway.verbs import asking, cases, making, moving, solving, studying, tuning
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,8 +17,8 @@ app = typer.Typer(
     help="A laboratory for attention models: change one thing, and know whether it mattered.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(solve, name="solve")
-app.add_typer(study, name="study")
+app.add_typer(solving.app, name="solve")
+app.add_typer(studying.app, name="study")
 
 app.command(epilog="Example: headway train shakespeare-char-cpu model.positions=alibi --vary seed=0..3")(making.train)
 app.command(epilog='Example: headway score shakespeare-char-cpu --text "To be, or not to be"')(asking.score)
@@ -40,9 +36,9 @@ app.command(epilog="Example: headway recipe shakespeare-char-cpu model.positions
 app.command(epilog="Example: headway recipes --json")(making.recipes)
 app.command(epilog="Example: headway runs --runs demo")(making.runs)
 app.command(epilog="Example: headway bench --size tiny --size small")(making.bench)
-app.command(epilog="Example: headway cases --json")(cases)
-app.command(epilog="Example: headway case B7 --quick")(case)
-app.command(epilog="Example: headway tune demo --over training.optimizer.learning_rate=1e-4..1e-1:log")(tune)
+app.command(epilog="Example: headway cases --json")(cases.cases)
+app.command(epilog="Example: headway case B7 --quick")(cases.case)
+app.command(epilog="Example: headway tune demo --over training.optimizer.learning_rate=1e-4..1e-1:log")(tuning.tune)
 
 
 def main() -> None:

@@ -99,13 +99,8 @@ def runs(runs: RunsFolder = Path("runs"), as_json: AsJson = False) -> None:
 
     found = all_runs(runs)
     if as_json:
-        print_json(
-            {
-                "runs": [
-                    printing.run_as_json(run, run.scores(), printing.kept(run)) | {"facts": run.facts} for run in found
-                ]
-            }
-        )
+        told = [printing.run_as_json(run, run.scores(), printing.kept(run)) | {"facts": run.facts} for run in found]
+        print_json({"runs": told})
     elif not found:
         print(f"there are no runs in {runs} yet; headway train RECIPE makes one", file=sys.stderr)
     else:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headway.cli import main
-from headway.solve.cli import app
+from headway.verbs.solving import app
 
 VERBS = sorted((c.name or c.callback.__name__).replace("_", "-") for c in app.registered_commands if c.callback)
 TRIANGLE = "1,0; 0,1; -1,-1"

@@ -1,6 +1,5 @@
-"""`headway tune`: parses, calls, prints."""
+"""`headway tune`."""
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headway.errors import UserError, did_you_mean
+from headway.verbs.options import AsJson, print_json
 
 
 def tune(
@@ -32,7 +32,7 @@ def tune(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The search's name; default: the recipe's.")] = None,
     searches: Annotated[Path, typer.Option(help="The folder that holds searches.", metavar="DIR")] = Path("searches"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search for the best values of some keys, on dev; score the best on test once. The same command resumes."""
     import torch
@@ -59,7 +59,7 @@ def tune(
         print(f"stopped and saved; to go on: {shlex.join(['headway', *sys.argv[1:]])}", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
-        print(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False))
+        print_json(found.as_json())
         return
     rows = [
         [

@@ -1,6 +1,5 @@
-"""The verbs of `headway solve`. They parse, call and print; nothing heavy is imported at the top."""
+"""The verbs of `headway solve`: attention by construction."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from headway.errors import UserError, did_you_mean
+from headway.verbs.options import AsJson, print_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +34,6 @@ class NumbersCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw it: a file that ends in .png, .svg or .pdf.", metavar="FILE")]
 KeysText = Annotated[str, typer.Argument(help="'1,0; 0,1; -1,-1', or a .csv, .json or .npy file.", metavar="KEYS")]
 Select = Annotated[int | None, typer.Option(help="All attention on this key, counted from 0.", metavar="KEY")]
@@ -250,7 +249,7 @@ def _show_construction(made: "Construction", plot: Path | None, as_json: bool) -
 
 def _show(found: dict[str, Any], derivation: list[str], drawn: Path | None, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(found | ({"plot": str(drawn)} if drawn else {}), ensure_ascii=False, allow_nan=False))
+        print_json(found | ({"plot": str(drawn)} if drawn else {}))
         return
     print("\n".join(derivation))
     if drawn:

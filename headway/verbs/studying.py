@@ -1,12 +1,14 @@
-"""`headway study …`: parses, calls, prints. Nothing heavy is imported at the top."""
+"""The verbs of `headway study`."""
 
-import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from headway.errors import UserError
+from headway.verbs.options import AsJson, print_json
 
 if TYPE_CHECKING:
     from headway.study.design import Study
@@ -22,7 +24,6 @@ File = Annotated[
 ]
 StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that holds studies.", metavar="DIR")]
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool; default: a core each.", min=1)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
 Name = Annotated[str | None, typer.Option(help="The study's name; default: the file's.")]
 
 
@@ -45,7 +46,7 @@ def plan(
     fixed = StudyFolder(studies / (name or _name_of(file))).budgets
     found = plan_study(study, processes_for(study, workers), fixed)
     if as_json:
-        _print_json(found.as_json())
+        print_json(found.as_json())
     else:
         show_plan(found)
 
@@ -87,7 +88,7 @@ def carry_out(study: "Study", folder: Path, on: str | None, workers: int | None,
     outcome = execute(study, folder, place(on, workers, study), watcher)
     conclusion = conclude(folder)
     if as_json:
-        _print_json({**conclusion.as_json(), "interrupted": outcome.interrupted})
+        print_json({**conclusion.as_json(), "interrupted": outcome.interrupted})
     else:
         show_conclusion(conclusion)
     again = shlex.join(["headway", *(word for word in sys.argv[1:] if word != "--json")])
@@ -113,7 +114,7 @@ def results(
 
     found = so_far(find_study(study, studies))
     if as_json:
-        _print_json(found.as_json())
+        print_json(found.as_json())
     else:
         show_conclusion(found)
 
@@ -125,7 +126,6 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write the report of what a study has measured so far: report.html, and its tables beside it."""
-    from headway.errors import UserError
     from headway.study.conclude import conclude
     from headway.study.results import find_study
 
@@ -133,14 +133,10 @@ def report(
     if conclusion.report is None:
         raise UserError(f"no run of {study} has ended yet: there is nothing to report; headway study run trains them")
     if as_json:
-        _print_json(conclusion.as_json())
+        print_json(conclusion.as_json())
     else:
         print(conclusion.report)
 
 
 def _name_of(file: str) -> str:
     return Path(file).name.removesuffix(".yaml").removesuffix(".yml")
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))

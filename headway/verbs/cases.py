@@ -1,12 +1,12 @@
-"""`headway cases` and `headway case ID`: parse, call, print."""
+"""`headway cases` and `headway case ID`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headway.study.cli import AsJson, StudiesFolder, Workers, carry_out
+from headway.verbs.options import AsJson, print_json
+from headway.verbs.studying import StudiesFolder, Workers, carry_out
 
 
 def cases(
@@ -28,7 +28,7 @@ def cases(
         name: {"title": title_of(name), "quick": takes(name, True), "full": takes(name, False)} for name in packaged()
     }
     if as_json:
-        print(json.dumps({"cases": found}, ensure_ascii=False))
+        print_json({"cases": found})
     else:
         rows = [[name, one["title"], one["quick"]] for name, one in found.items()]
         show_table(["case", "what is asked", "--quick takes"], rows)
