@@ -154,6 +154,9 @@ if __name__ == "__main__":
     checks += [(test_fused_kernels_on_the_gpu_give_what_the_plain_one_gives_on_the_cpu, EXACT_CASES)]
     checks += [(test_padding_on_the_gpu_changes_nothing_either, PADDED_CASES)]
     checks += [(test_a_recorded_step_of_a_classifier_is_a_plain_one, [()])]
+    checks += [
+        (test_compiled_and_recorded_steps_learn_what_plain_ones_learn, [(1, 50), (3, 50), (1, 40_000), (3, 40_000)])
+    ]
     checks += [(test_the_choices_made_for_a_gpu_say_why, [()])]
     for check, cases in checks:
         for case in cases:

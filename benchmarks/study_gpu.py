@@ -1,0 +1,48 @@
+"""A study on a GPU as populations, against the same runs one after another.
+
+    HEADWAY_DATA=… python -m benchmarks.study_gpu [FOLDER]
+
+Case A4: four position schemes × eight seeds of the speeches classifier, each run trained, scored and audited: 3 ways
+to the same 32 runs: as the study does it (four populations of eight), one after another in one process, and as
+`headway train` called for each (measured on one run of each arm, times eight). One JSON line each, with wall seconds.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from headway.study.cases import load_case
+from headway.study.execute import execute
+from headway.study.here import Here
+from headway.study.results import read_results
+
+
+def main(folder: Path) -> None:
+    study = load_case("A4", quick=False)
+    seconds: dict[str, float] = {}
+    for way, place in {"populations": Here(), "one after another": Here(together=1)}.items():
+        began = time.perf_counter()
+        done = execute(study, folder / way, place)
+        seconds[way] = time.perf_counter() - began
+        results = read_results(folder / way)
+        scores = {arm: sum(t.values()) / len(t) for arm, t in results.table("test.accuracy").items()}
+        print(json.dumps({"way": way, "seconds": seconds[way], "runs": done.done, "test.accuracy": scores}), flush=True)
+    began = time.perf_counter()
+    for arm in study.arms:
+        command = [sys.executable, "-m", "headway.cli", "train", "speeches-classifier", *study.changes, *arm.changes]
+        subprocess.run([*command, "--name", arm.name, "--runs", str(folder / "calls")], check=True, capture_output=True)
+    seconds["calls"] = (time.perf_counter() - began) * len(study.seeds)
+    print(json.dumps({"way": "a call of headway train for each", "seconds": seconds["calls"]}), flush=True)
+    ratios = {way: spent / seconds["populations"] for way, spent in seconds.items()}
+    print(json.dumps({"times the populations": ratios}), flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            main(Path(made))
