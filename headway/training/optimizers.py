@@ -1,8 +1,9 @@
 """AdamW, SGD and Adagrad for R replicas, each with its own learning rate and weight decay.
 
-At R = 1 they take the steps that torch.optim takes. Every parameter is seen as a table `[R, n]`, and its new value is
-one elementwise expression, which on CUDA is compiled once for all of them, whatever their shapes. No replica can touch
-another; the weights of one that is no longer alive are left exactly as they are.
+At R = 1 they take the steps that torch.optim takes. AdamW is torch's fused kernel, called for each replica. For the
+others every parameter is a table `[R, n]`, and its new value one elementwise expression, which can be compiled once for
+all of them, whatever their shapes. No replica can touch another; the weights of one that is no longer alive are left
+exactly as they are.
 
 Rates and step counts are tensors: nothing here waits for the device, and a step can be replayed as a graph.
 """
@@ -42,8 +43,7 @@ class AdamW(Spec):
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
     ) -> "Optimizer":
-        kind = AdamWOptimizer if len(rates) > 1 else FusedAdamW
-        return kind(self, parameters, rates, decays)
+        return AdamWOptimizer(self, parameters, rates, decays)
 
 
 class Sgd(Spec):
@@ -109,8 +109,7 @@ class Optimizer:
         alive. One whose gradient is not finite is so no longer. Gives the norms of the gradients."""
         self.steps += 1
         gradients = [_gradient(p).flatten(1) for p in self.parameters]
-        lengths = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
-        norms = self.whole_norms(torch.linalg.vector_norm(lengths, dim=0))
+        norms = self.norms(gradients)
         alive &= norms.isfinite()
         # A dead replica's gradients may be NaN, and NaN × 0 is NaN: where this is 0 they are not looked at.
         scale = (alive if limit is None else alive * (limit / (norms + 1e-6)).clamp(max=1.0)).float()[:, None]
@@ -119,6 +118,11 @@ class Optimizer:
             memory = [kept[k].flatten(1) for kept in self.memory.values()]
             self.move(p.detach().flatten(1), gradient, scale, rates, self.decays if _decays(p) else none, *memory)
         return norms
+
+    def norms(self, gradients: list[Tensor]) -> Float[Tensor, "R"]:
+        """Of the gradient of each replica, over all parameters."""
+        lengths = torch._foreach_norm([mine for gradient in gradients for mine in _apart(gradient)])
+        return self.whole_norms(torch.linalg.vector_norm(torch.stack(lengths).view(len(gradients), -1), dim=0))
 
     def compile(self) -> None:
         """Make one kernel of the arithmetic, which else goes through the weights a dozen times."""
@@ -141,53 +145,50 @@ class Optimizer:
 
 
 class AdamWOptimizer(Optimizer):
+    """By torch's fused kernel, which reads and writes every number once, and takes many tensors at a time. A replica is
+    a slice of every parameter: it has its own call, with its own rate, decay and clipping."""
+
     memories = ("mean", "square")
 
     def __init__(self, spec: AdamW, parameters, rates, decays):
         super().__init__(parameters, rates, decays)
-        self.spec, self.decay = spec, decays[0]
-
-    def move(self, weights, gradient, scale, rates, decays, *memory):
-        (mean, square), spec = memory, self.spec
-        gradient = _scaled(gradient, scale)
-        mean.lerp_(gradient, 1 - spec.beta1)
-        square.mul_(spec.beta2).addcmul_(gradient, gradient, value=1 - spec.beta2)
-        # Both memories start at zero; dividing by what has been filled so far removes that pull.
-        size = square.sqrt() / (1 - spec.beta2**self.steps).sqrt() + spec.epsilon
-        weights.mul_(1 - rates * decays).sub_(mean / size * (rates / (1 - spec.beta1**self.steps)))
-
-
-class FusedAdamW(AdamWOptimizer):
-    """A single replica takes torch's fused kernel, which reads and writes every number once."""
+        self.spec, self.own_decays = spec, tuple(decays)
 
     @torch.no_grad()
     def step(self, factor, alive, limit=None):
         self.steps += 1
-        lengths = torch._foreach_norm([_gradient(p) for p in self.parameters])
-        norms = self.whole_norms(torch.linalg.vector_norm(torch.stack(lengths)).view(1))
+        gradients = [_gradient(p) for p in self.parameters]
+        norms = self.norms(gradients)
         alive &= norms.isfinite()
-        for decays in (True, False):
-            mine = [k for k, p in enumerate(self.parameters) if _decays(p) == decays]
-            if not mine:
-                continue
-            torch._fused_adamw_(
-                [self.parameters[k] for k in mine],
-                [_gradient(self.parameters[k]) for k in mine],
-                [self.memory["mean"][k] for k in mine],
-                [self.memory["square"][k] for k in mine],
-                [],
-                [self.steps] * len(mine),
-                lr=(self.rates * factor).view(()),
-                beta1=self.spec.beta1,
-                beta2=self.spec.beta2,
-                weight_decay=self.decay if decays else 0.0,
-                eps=self.spec.epsilon,
-                amsgrad=False,
-                maximize=False,
-                grad_scale=None if limit is None else ((norms + 1e-6) / limit).clamp(min=1.0).view(()),
-                found_inf=(~alive).float().view(()),  # the kernel does nothing where this is 1
-            )
+        rates, dead = (self.rates * factor).flatten(), (~alive).float()
+        shrunk = None if limit is None else ((norms + 1e-6) / limit).clamp(min=1.0)
+        weights, gradients, means, squares = (
+            [_apart(x) for x in of_all] for of_all in (self.parameters, gradients, *self.memory.values())
+        )
+        for decayed in (True, False):
+            mine = [k for k, p in enumerate(self.parameters) if _decays(p) == decayed]
+            for r, decay in enumerate(self.own_decays) if mine else ():
+                torch._fused_adamw_(
+                    [weights[k][r] for k in mine],
+                    [gradients[k][r] for k in mine],
+                    [means[k][r] for k in mine],
+                    [squares[k][r] for k in mine],
+                    [],
+                    [self.steps] * len(mine),
+                    lr=rates[r],
+                    beta1=self.spec.beta1,
+                    beta2=self.spec.beta2,
+                    weight_decay=decay if decayed else 0.0,
+                    eps=self.spec.epsilon,
+                    amsgrad=False,
+                    maximize=False,
+                    grad_scale=None if shrunk is None else shrunk[r],
+                    found_inf=dead[r],  # the kernel does nothing where this is 1
+                )
         return norms
+
+    def compile(self) -> None:
+        """The kernel is one already."""
 
 
 class SgdOptimizer(Optimizer):
@@ -222,6 +223,11 @@ class AdagradOptimizer(Optimizer):
 def _gradient(p: Tensor) -> Tensor:
     assert p.grad is not None, "a parameter took no part in the loss"
     return p.grad
+
+
+def _apart(x: Tensor) -> Sequence[Tensor]:
+    """The replicas' parts of it, sharing its memory."""
+    return x.unbind() if len(x) > 1 else (x,)
 
 
 def _scaled(gradient: Table, scale: Column) -> Table:
