@@ -1,9 +1,9 @@
 """AdamW, SGD and Adagrad for R replicas, each with its own learning rate and weight decay.
 
-At R = 1 they take the steps that torch.optim takes. AdamW is torch's fused kernel, called for each replica. For the
-others every parameter is a table `[R, n]`, and its new value one elementwise expression, which can be compiled once for
-all of them, whatever their shapes. No replica can touch another; the weights of one that is no longer alive are left
-exactly as they are.
+At R = 1 they take the steps that torch.optim takes. Every parameter is seen as a table `[R, n]`, and its new value is
+one elementwise expression, which on CUDA is compiled once for all of them, whatever their shapes; where nothing is
+compiled, AdamW takes torch's fused kernel instead. No replica can touch another; the weights of one that is no longer
+alive are left exactly as they are.
 
 Rates and step counts are tensors: nothing here waits for the device, and a step can be replayed as a graph.
 """
@@ -145,17 +145,36 @@ class Optimizer:
 
 
 class AdamWOptimizer(Optimizer):
-    """By torch's fused kernel, which reads and writes every number once, and takes many tensors at a time. A replica is
-    a slice of every parameter: it has its own call, with its own rate, decay and clipping."""
+    """Several replicas at once, where the arithmetic is compiled; else `fused`: many small kernels are slow."""
 
     memories = ("mean", "square")
 
     def __init__(self, spec: AdamW, parameters, rates, decays):
         super().__init__(parameters, rates, decays)
-        self.spec, self.own_decays = spec, tuple(decays)
+        self.spec, self.own_decays, self.compiled = spec, tuple(decays), False
+
+    def step(self, factor, alive, limit=None):
+        return super().step(factor, alive, limit) if self.compiled else self.fused(factor, alive, limit)
+
+    def compile(self) -> None:
+        if len(self.own_decays) > 1:  # for a single replica nothing is faster than the fused kernel
+            super().compile()
+            self.compiled = True
+
+    def move(self, weights, gradient, scale, rates, decays, *memory):
+        (mean, square), spec = memory, self.spec
+        gradient = _scaled(gradient, scale)
+        mean.lerp_(gradient, 1 - spec.beta1)
+        square.mul_(spec.beta2).addcmul_(gradient, gradient, value=1 - spec.beta2)
+        # Both memories start at zero; dividing by what has been filled so far removes that pull.
+        filled_mean, filled_square = (1 - torch.pow(beta, self.steps) for beta in (spec.beta1, spec.beta2))
+        size = square.sqrt() / filled_square.sqrt() + spec.epsilon
+        weights.mul_(1 - rates * decays).sub_(mean / size * (rates / filled_mean))
 
     @torch.no_grad()
-    def step(self, factor, alive, limit=None):
+    def fused(self, factor: Float[Tensor, ""], alive: Bool[Tensor, "R"], limit: float | None) -> Float[Tensor, "R"]:
+        """A step by torch's fused kernel, which reads and writes every number once and takes many tensors at a time. A
+        replica is a slice of every parameter: it has its own call, with its own rate, decay and clipping."""
         self.steps += 1
         gradients = [_gradient(p) for p in self.parameters]
         norms = self.norms(gradients)
@@ -186,9 +205,6 @@ class AdamWOptimizer(Optimizer):
                     found_inf=dead[r],  # the kernel does nothing where this is 1
                 )
         return norms
-
-    def compile(self) -> None:
-        """The kernel is one already."""
 
 
 class SgdOptimizer(Optimizer):
