@@ -43,9 +43,12 @@ QUICK, FULL = 300, 3000
 class Reach:
     """A row of the table: what each answer comes to, in words with the numbers."""
 
-    what: str
+    quantity: str
+    """What the numbers are: 'share reached', 'largest error'."""
+    of: str
+    """The kind of instance."""
     instances: int
-    """Random ones; 1: an instance picked by hand."""
+    """Random ones; 1: one that was picked by hand."""
     reported: str
     headway: str
     possible: str
@@ -128,9 +131,7 @@ class Outcome:
         return reach_table(rows)
 
     def as_json(self) -> dict[str, Any]:
-        claims = [
-            one.as_json() | _details(ruling) for one, ruling in zip(self.judgements, self.rulings, strict=True)
-        ]
+        claims = [one.as_json() | _details(ruling) for one, ruling in zip(self.judgements, self.rulings, strict=True)]
         answers = [
             {"asks": question.asks, "answer": found.why} | _details(found)
             for question, found in zip(self.exercise.questions, self.answers, strict=True)
@@ -162,8 +163,14 @@ def work_out(exercise: Exercise, instances: int, say: Callable[[str], None] = la
 
 def reach_table(rows: Sequence[Reach]) -> Table:
     caption = "What each answer reaches; shares are of random instances, with their 95 % interval (Wilson)"
-    cells = [Row(row.what, [f"{row.instances:,}", row.reported, row.headway, row.possible]) for row in rows]
-    return Table(caption, ["what is wanted", "instances", "as reported", "Headway", "best possible"], cells)
+    cells = [
+        Row(
+            "" if before and before.quantity == row.quantity else row.quantity,
+            [row.of, f"{row.instances:,}", row.reported, row.headway, row.possible],
+        )
+        for before, row in zip([None, *rows], rows, strict=False)
+    ]
+    return Table(caption, ["", "of", "instances", "as reported", "Headway", "best possible"], cells)
 
 
 def _details(finding: Finding) -> dict[str, Any]:

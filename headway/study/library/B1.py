@@ -1,12 +1,13 @@
-# quick:  1 CPU core 3 seconds
-# full:   1 CPU core 30 seconds
-"""Queries by hand: does least squares find them?"""
+# quick:  1 CPU core 5 seconds
+# full:   1 CPU core 40 seconds
+"""Queries by hand: least squares on the wanted scores, times 100."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from headway.scoring.accuracy import wilson
 from headway.solve import average, find_queries, find_query, select
 from headway.solve.draw import draw_query
 from headway.solve.geometry import entropy, softmax, total_variation
@@ -17,7 +18,6 @@ from headway.study.claims import Reported
 from headway.study.exercise import Claim, Exercise, Finding, Question, Reach, Ruling, drawn_by, picture, share
 from headway.study.report_charts import Curve, line_chart
 from headway.study.report_figures import Figure
-from headway.scoring.accuracy import wilson
 
 WITHIN = 1e-6
 """Of all attention, what may be in the wrong place."""
@@ -30,6 +30,13 @@ Draw = Callable[[np.random.Generator], Keys]
 def least_squares(keys: Keys, wanted: Weights, factor: float = 100.0) -> Vector:
     """The report's answer: scores of 1 where attention is wanted and 0 elsewhere, as nearly as can be, times 100."""
     return factor * np.linalg.lstsq(keys, (wanted > 0).astype(float), rcond=None)[0]
+
+
+def error(keys: Keys, query: Vector, wanted: Weights) -> float:
+    return total_variation(softmax(keys @ query), wanted)
+
+
+# --- instances -------------------------------------------------------------------------------------------------------
 
 
 def gaussian(n: int, d: int) -> Draw:
@@ -45,21 +52,50 @@ def on_a_circle(n: int) -> Keys:
     return np.stack([np.cos(turns), np.sin(turns)], axis=1)
 
 
-FIRST: dict[str, Callable[[int], Weights]] = {
-    "select one": lambda n: select(0, n),
-    "average two": lambda n: average([0, 1], n),
+GOALS: Mapping[str, Callable[[int], Weights]] = {
+    "select 1": lambda n: select(0, n),
+    "average 2": lambda n: average([0, 1], n),
 }
-INDEPENDENT = {"4 keys of width 8": gaussian(4, 8), "8 keys of width 8": gaussian(8, 8)}
+INDEPENDENT = {"4, width 8": gaussian(4, 8), "8, width 8": gaussian(8, 8)}
 OTHERS = {
-    "6 keys of width 8 in a space of 4": dependent(6, 8, rank=4),
-    "8 keys of width 4": gaussian(8, 4),
-    "16 keys of width 4": gaussian(16, 4),
-    "64 keys of width 16": gaussian(64, 16),
+    "6, width 8, rank 4": dependent(6, 8, rank=4),
+    "8, width 4": gaussian(8, 4),
+    "16, width 4": gaussian(16, 4),
+    "64, width 16": gaussian(64, 16),
 }
+"""More keys than dimensions, or more than the dimensions that they span."""
 
 
-def error(keys: Keys, query: Vector, wanted: Weights) -> float:
-    return total_variation(softmax(keys @ query), wanted)
+class Count:
+    """Of the instances of one kind: how many each answer reaches, and how many nobody can."""
+
+    def __init__(self, goal: str, kind: str, draw: Draw, instances: int, recipe: Recipe):
+        self.of, self.instances = f"{goal} of {kind}", instances
+        self.reported = self.headway = self.refuted = 0
+        rng = drawn_by("B1", goal, kind)
+        for _ in range(instances):
+            keys = draw(rng)
+            wanted = GOALS[goal](len(keys))
+            answer = find_query(keys, wanted, WITHIN)
+            self.reported += error(keys, recipe(keys, wanted), wanted) <= WITHIN
+            self.headway += error(keys, answer.query, wanted) <= WITHIN + answer.rounding
+            self.refuted += refutes(keys, wanted, answer.certificate)
+
+    @property
+    def undecided(self) -> int:
+        return self.instances - self.headway - self.refuted
+
+    @property
+    def row(self) -> Reach:
+        possible = f"all but {self.refuted:,}" if self.refuted else "all"
+        return Reach(
+            "share reached",
+            self.of,
+            self.instances,
+            share(self.reported, self.instances),
+            share(self.headway, self.instances),
+            f"{possible}, {self.undecided:,} undecided" if self.undecided else possible,
+        )
 
 
 def refutes(keys: Keys, wanted: Weights, certificate: Certificate | None) -> bool:
@@ -74,57 +110,28 @@ def refutes(keys: Keys, wanted: Weights, certificate: Certificate | None) -> boo
     return bool(same_mean and entropy(μ) - entropy(wanted) > -math.log1p(-WITHIN / wanted[wanted > 0].min()))
 
 
-class Count:
-    """Of the instances of one kind: how many each answer reaches, and how many nobody can."""
+def counted(kinds: Mapping[str, Draw], instances: int, recipe: Recipe) -> list[Count]:
+    """Both goals, for keys of every kind."""
+    return [Count(goal, kind, draw, instances, recipe) for goal in GOALS for kind, draw in kinds.items()]
 
-    def __init__(self, draw: Draw, goal: Callable[[int], Weights], instances: int, recipe: Recipe, *facts: str):
-        self.instances, self.reported, self.headway, self.refuted = instances, 0, 0, 0
-        rng = drawn_by("B1", *facts)
-        for _ in range(instances):
-            keys = draw(rng)
-            wanted = goal(len(keys))
-            answer = find_query(keys, wanted, WITHIN)
-            self.reported += error(keys, recipe(keys, wanted), wanted) <= WITHIN
-            self.headway += error(keys, answer.query, wanted) <= WITHIN + answer.rounding
-            self.refuted += refutes(keys, wanted, answer.certificate)
 
-    def row(self, what: str) -> Reach:
-        left = self.instances - self.headway - self.refuted
-        possible = share(self.headway, self.instances) if not left else f"{left} undecided"
-        if self.refuted and not left:
-            possible += f"; {self.refuted:,} refuted"
-        return Reach(
-            what,
-            self.instances,
-            share(self.reported, self.instances),
-            share(self.headway, self.instances),
-            possible,
-        )
+# --- claims ----------------------------------------------------------------------------------------------------------
 
 
 def where_independent(instances: int, recipe: Recipe = least_squares) -> Ruling:
-    counts = {
-        f"{goal} of {keys}": Count(draw, FIRST[goal], instances, recipe, goal, keys)
-        for goal in FIRST
-        for keys, draw in INDEPENDENT.items()
-    }
-    missed = sum(one.instances - one.reported for one in counts.values())
-    total = sum(one.instances for one in counts.values())
+    counts = counted(INDEPENDENT, instances, recipe)
+    reached, total = sum(one.reported for one in counts), sum(one.instances for one in counts)
     return Ruling(
-        standing="does not hold" if missed else "holds",
-        why=f"it reaches {total - missed:,} of {total:,}: independent keys can be given any scores at all, and with 100 "
-        f"for the wanted ones and 0 for the others, e^−100 is left; the query need not be that long (below)",
-        reached=[one.row(what) for what, one in counts.items()],
+        standing="holds" if reached == total else "does not hold",
+        why=f"it reaches {reached:,} of {total:,}: independent keys can be given any scores at all, and 100 for the "
+        "wanted ones with 0 for the others leaves e^−100 to those",
+        reached=[one.row for one in counts],
     )
 
 
 def for_any_keys(instances: int, recipe: Recipe = least_squares) -> Ruling:
-    counts = {
-        f"{goal} of {keys}": Count(draw, FIRST[goal], instances, recipe, goal, keys)
-        for goal in FIRST
-        for keys, draw in OTHERS.items()
-    }
-    reported, possible = sum(one.reported for one in counts.values()), sum(one.headway for one in counts.values())
+    counts = counted(OTHERS, instances, recipe)
+    reported, possible = sum(one.reported for one in counts), sum(one.headway for one in counts)
     keys, wanted = np.array([[1.0, 0.0], [3.0, 1.0], [3.0, -1.0]]), select(0, 3)
     answer, theirs = find_query(keys, wanted, WITHIN), recipe(keys, wanted)
     given = softmax(keys @ theirs)
@@ -132,8 +139,8 @@ def for_any_keys(instances: int, recipe: Recipe = least_squares) -> Ruling:
         standing="holds" if reported >= possible else "does not hold",
         why=f"of {possible:,} instances with dependent keys for which there is a query, it finds one for {reported:,}. "
         "Softmax does not see a constant that is added to all scores, but least squares does: of the keys (1, 0), "
-        f"(3, 1) and (3, −1) it is to select the first, and gives it {number(given[0])}",
-        reached=[one.row(what) for what, one in counts.items()],
+        f"(3, 1) and (3, −1) it is to select the first, and gives it {number(given[0])} of the attention",
+        reached=[one.row for one in counts],
         derivation=[
             "Keys (1, 0), (3, 1), (3, −1); the first is to be selected.",
             f"As reported: the scores nearest to (1, 0, 0) that a query gives, times 100, are {vector(keys @ theirs)}: "
@@ -142,8 +149,7 @@ def for_any_keys(instances: int, recipe: Recipe = least_squares) -> Ruling:
         ],
         figures=[
             picture(
-                lambda path: draw_query(answer, path),
-                "The key that least squares misses, and the query that selects it.",
+                lambda path: draw_query(answer, path), "A key that least squares misses; the query that selects it."
             )
         ],
     )
@@ -152,115 +158,133 @@ def for_any_keys(instances: int, recipe: Recipe = least_squares) -> Ruling:
 def three_is_enough(instances: int, factor: float = 3.0) -> Ruling:
     rows, worst = [], 0.0
     for n in (2, 4, 8):
-        rng, found = drawn_by("B1", "factor", n), []
+        rng, wanted, left = drawn_by("B1", "factor", n), select(0, n), 0.0
         for _ in range(instances):
-            keys, wanted = rng.normal(size=(n, 8)), select(0, n)
-            found.append(error(keys, least_squares(keys, wanted, factor), wanted))
-        worst = max(worst, *found)
+            keys = rng.normal(size=(n, 8))
+            left = max(left, error(keys, least_squares(keys, wanted, factor), wanted))
         needed = math.log((n - 1) * (1 - WITHIN) / WITHIN)
-        what = f"select one of {n}: the factor, and what it leaves"
-        rows.append(
-            Reach(what, instances, f"{factor:g}: {max(found):.2g}", f"{number(needed)}: {WITHIN:g}", "0 for ever larger")
-        )
+        cells = f"{left:.2g} (factor {factor:g})", f"{number(WITHIN)} (factor {needed:.1f})", "0 in the limit"
+        rows.append(Reach("left to others", f"select 1 of {n}", instances, *cells))
+        worst = max(worst, left)
     return Ruling(
         standing="holds" if worst <= 0.01 else "does not hold",
-        why=f"with {factor:g} for the wanted score and 0 for the others, the others keep (n − 1)/(n − 1 + e^{factor:g}) "
-        f"of the attention: up to {worst:.0%} for 8 keys. For 1e-6 the factor must be log((n − 1)/1e-6), 13.8 to 15.8 "
-        "here; 100 is more than anybody needs",
+        why=f"with {factor:g} for the wanted key's score and 0 for the n − 1 others, those keep "
+        f"(n − 1)/(n − 1 + e^{factor:g}) of the attention: {100 * worst:.0f} % for 8 keys. To leave them 1e-6, the "
+        "factor must be log((n − 1)/1e-6), which is 13.8 to 15.8 here; for independent keys, 100 is more than anybody needs",
         reached=rows,
     )
 
 
 def makes_the_identity(instances: int, recipe: Recipe = least_squares) -> Ruling:
-    rows, all_reached = [], True
-    for what, draw in {**INDEPENDENT, "8 keys of width 4": gaussian(8, 4)}.items():
-        rng, theirs, ours = drawn_by("B1", "identity", what), 0, 0
-        for _ in range(some := max(30, instances // 8)):
+    rows, as_good, some = [], True, max(30, instances // 8)  # each instance is as many queries as it has keys
+    for kind, draw in {**INDEPENDENT, "8, width 4": OTHERS["8, width 4"]}.items():
+        rng, theirs, ours, refuted = drawn_by("B1", "identity", kind), 0, 0, 0
+        for _ in range(some):
             keys = draw(rng)
             answers = find_queries(keys, within=WITHIN)
             theirs += all(error(keys, recipe(keys, a.wanted), a.wanted) <= WITHIN for a in answers)
             ours += all(error(keys, a.query, a.wanted) <= WITHIN + a.rounding for a in answers)
-        all_reached &= theirs >= ours
-        rows.append(Reach(f"identity for {what}", some, share(theirs, some), share(ours, some), share(ours, some)))
+            refuted += any(refutes(keys, a.wanted, a.certificate) for a in answers)
+        as_good &= theirs >= ours
+        possible = f"all but {refuted}" if refuted else "all"
+        rows.append(Reach("identity reached", f"all of {kind}", some, share(theirs, some), share(ours, some), possible))
     circle = on_a_circle(8)
     answers = find_queries(circle, within=WITHIN)
     theirs = max(error(circle, recipe(circle, a.wanted), a.wanted) for a in answers)
-    ours = max(a.error for a in answers)
-    all_reached &= theirs <= WITHIN
-    rows.append(
-        Reach("identity for 8 keys on a circle: wrong in a row", 1, f"{theirs:.2g}", f"{ours:.2g}", "0 for ever longer")
-    )
+    ours = max(error(circle, a.query, a.wanted) for a in answers)
+    rows.append(Reach("wrong in a row", "8 on a circle", 1, f"{theirs:.2g}", f"{ours:.2g}", "0 in the limit"))
     return Ruling(
-        standing="holds" if all_reached else "does not hold",
-        why="for independent keys it does, and not for more keys than dimensions: of 8 keys on a circle each can be "
-        f"selected, and least squares finds the directions, but a factor of 100 leaves {theirs:.2g} of each row in the "
-        "wrong place",
+        standing="holds" if as_good and theirs <= WITHIN else "does not hold",
+        why="for independent keys it does; not for more keys than dimensions. Of 8 keys on a circle each can be "
+        f"selected, and least squares finds the right directions, but 100 is too short: {theirs:.2g} of each row is in "
+        "the wrong place",
         reached=rows,
     )
 
 
-def zeros_average(instances: int, query_for: Recipe = lambda keys, wanted: np.zeros(keys.shape[1])) -> Ruling:
+def zeros(keys: Keys, wanted: Weights) -> Vector:
+    """The report's answer for the average of all."""
+    return np.zeros(keys.shape[1])
+
+
+def zeros_average(instances: int, recipe: Recipe = zeros) -> Ruling:
     rng, worst = drawn_by("B1", "zeros"), 0.0
     for _ in range(instances):
         keys = rng.normal(size=(rng.integers(1, 65), rng.integers(1, 17))) * 10.0 ** rng.integers(-3, 7)
         keys[rng.random(len(keys)) < 0.1] = keys[0]  # some are repeated
         wanted = average(None, len(keys))
-        worst = max(worst, error(keys, query_for(keys, wanted), wanted))
+        worst = max(worst, error(keys, recipe(keys, wanted), wanted))
     return Ruling(
         standing="holds" if worst < 1e-12 else "does not hold",
-        why=f"all scores are 0, whatever the keys, and softmax gives each 1/n: at most {worst:.1g} off in {instances:,} "
-        "instances with 1 to 64 keys of any size, repeated ones among them",
-        reached=[Reach("average all of 1 to 64 keys: wrong at most", instances, f"{worst:.1g}", f"{worst:.1g}", "0")],
+        why=f"all scores are 0, whatever the keys, and softmax gives each 1/n: at most {worst:.1g} is wrong in "
+        f"{instances:,} instances of 1 to 64 keys of all sizes, repeated ones among them",
+        reached=[Reach("wrong at most", "average 1 to 64", instances, f"{worst:.1g}", f"{worst:.1g}", "0")],
     )
+
+
+# --- what one asks next ----------------------------------------------------------------------------------------------
 
 
 def how_long(instances: int) -> Finding:
-    """The length of the query, for independent keys; and the share that can be selected, by the number of keys."""
-    rng, theirs, ours, least = drawn_by("B1", "length"), [], [], []
+    rng, wanted, lengths = drawn_by("B1", "length"), select(0, 4), []
     for _ in range(instances):
-        keys, wanted = rng.normal(size=(4, 8)), select(0, 4)
+        keys = rng.normal(size=(4, 8))
         answer = find_query(keys, wanted, WITHIN)
-        theirs.append(float(np.linalg.norm(least_squares(keys, wanted))))
-        ours.append(answer.norm)
-        least.append((math.log1p(-WITHIN) - math.log(WITHIN)) / (answer.margin or math.nan))
-    a, b, c = (float(np.median(lengths)) for lengths in (theirs, ours, least))
+        least = (math.log1p(-WITHIN) - math.log(WITHIN)) / (answer.margin or math.nan)
+        lengths.append((float(np.linalg.norm(least_squares(keys, wanted))), answer.norm, least))
+    theirs, ours, least = np.median(lengths, axis=0)
     return Finding(
-        why=f"to select one of 4 Gaussian keys of width 8 to within 1e-6, half of the queries need be no longer than "
-        f"{number(b)}, and a query shorter than log((1 − ε)/ε)/margin, {number(c)} here, cannot do it; the report's have "
-        f"{number(a)}. A key can be selected if and only if it is not a mixture of the others",
-        reached=[Reach("select one of 4 keys of width 8: length of q (median)", instances, f"{a:.1f}", f"{b:.1f}", f"≥ {c:.1f}")],
-        figures=[_by_number(instances)],
+        why="a key can be selected if and only if it is not a mixture of the others. No query shorter than "
+        "log((1 − ε)/ε)/margin does it, where the margin is how far a direction of length 1 can hold the key above "
+        f"the others: for one of 4 Gaussian keys of width 8 that is {least:.1f} (median), Headway's queries have "
+        f"{ours:.1f}, and the report's {theirs:.1f}. Shorter keys need longer queries, and least squares sees to that; "
+        "the factor is the same for keys of any size",
+        reached=[
+            Reach(
+                "length of q (median)", "1 of 4, width 8", instances, f"{theirs:.1f}", f"{ours:.1f}", f"≥ {least:.1f}"
+            )
+        ],
+        figures=[by_number(max(100, instances // 3))],
     )
 
 
-def _by_number(instances: int) -> Figure:
+def by_number(instances: int) -> Figure:
     at = (2, 4, 6, 8, 12, 16, 24, 32, 48)
-    curves: dict[str, list[tuple[float, float, float]]] = {"a query exists": [], "least squares": []}
-    for n in at:
-        found = Count(gaussian(n, 4), FIRST["select one"], instances // 3, least_squares, "by number", str(n))
-        for name, hits in zip(curves, (found.headway, found.reported), strict=True):
-            low, high = wilson(hits, found.instances) or (0.0, 1.0)
-            curves[name].append((100 * hits / found.instances, 100 * low, 100 * high))
-    drawn = [Curve(name, at, *zip(*points, strict=True)) for name, points in curves.items()]
+    counts = [Count("select 1", f"{n} for the figure", gaussian(n, 4), instances, least_squares) for n in at]
+    curves = []
+    for name, hits in (
+        ("a query exists", [c.headway for c in counts]),
+        ("least squares", [c.reported for c in counts]),
+    ):
+        ends = [wilson(k, instances) or (0.0, 1.0) for k in hits]
+        low, high = ([100 * end[side] for end in ends] for side in (0, 1))
+        curves.append(Curve(name, at, [100 * k / instances for k in hits], low, high))
+    refuted, undecided = sum(c.refuted for c in counts), sum(c.undecided for c in counts)
     caption = (
-        f"How often one of n Gaussian keys of width 4 can be selected, and how often least squares times 100 does: "
-        f"{instances // 3:,} instances each, with 95 % intervals. Every instance without a query has a certificate."
+        "How often one of n Gaussian keys of width 4 can be selected, and how often least squares, times 100, does it: "
+        f"{instances:,} instances each, with 95 % intervals. Of those without a query, {refuted:,} are refuted by a "
+        f"certificate and {undecided} are undecided."
     )
-    return Figure(line_chart(drawn, "keys", "% of instances", caption, categories=True), caption)
+    return Figure(line_chart(curves, "keys", "% of instances", caption, categories=True), caption)
 
 
 EXERCISE = Exercise(
     title="Does least squares find the query that selects a key?",
-    about="Given keys, find a query whose softmax attention selects one key, or averages the first two, or all; and a query "
-    "matrix that is the identity. Scores are plain products q·k. An answer reaches what is wanted if at most 1e-6 of all "
-    "attention is in the wrong place. Whether any query can is decided by Headway's solver: it gives the query, or a mixture of "
-    "keys that forbids it, and both are checked here by a few lines of their own.",
-    answered="Write down the wanted scores (1 where attention is wanted, 0 elsewhere), solve for q by least squares, multiply by "
-    "100 (or 3). For the average of all: q = 0.",
-    reported=Reported(conclusion="least squares on the wanted scores, times 100 or 3, gives the query; zeros give the mean"),
+    about="Given keys, find a query whose softmax attention selects one key, or averages the first two, or all; and a "
+    "query matrix that is the identity. Scores are plain products q·k. An answer reaches what is wanted if at most "
+    "1e-6 of all attention is in the wrong place. Whether any query can, Headway's solver decides: it gives the query, "
+    "or a mixture of keys that forbids it, and both are checked here again by the plain formulas.",
+    answered="Write down the wanted scores (1 where attention is wanted, 0 elsewhere), solve for q by least squares, "
+    "and multiply by 100, or by 3. For the average of all keys: q = 0.",
+    reported=Reported(
+        conclusion="least squares on the wanted scores, times 100 or 3, gives the query; zeros give the mean"
+    ),
     claims=(
-        Claim("where keys are linearly independent, least squares times 100 selects a key, and averages two", where_independent),
-        Claim("it does so for any keys for which there is such a query", for_any_keys),
+        Claim(
+            "where keys are linearly independent, least squares times 100 selects one, or averages two",
+            where_independent,
+        ),
+        Claim("it does so for all keys for which there is such a query", for_any_keys),
         Claim("a factor of 3 is enough", three_is_enough),
         Claim("row by row, it gives a query matrix whose attention is the identity", makes_the_identity),
         Claim("the query 0 averages all keys", zeros_average),
