@@ -170,7 +170,7 @@ def three_is_enough(instances: int, factor: float = 3.0) -> Ruling:
         standing="holds" if worst <= 0.01 else "does not hold",
         why=f"with {factor:g} for the wanted key's score and 0 for the n − 1 others, those keep "
         f"(n − 1)/(n − 1 + e^{factor:g}) of the attention: {100 * worst:.0f} % for 8 keys. To leave them 1e-6, the "
-        "factor must be log((n − 1)/1e-6), which is 13.8 to 15.8 here; for independent keys, 100 is more than anybody needs",
+        "factor must be log((n − 1)/1e-6), which is 13.8 to 15.8 here; 100 is more than independent keys need",
         reached=rows,
     )
 
