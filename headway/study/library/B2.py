@@ -63,9 +63,9 @@ def copy_averages_three(instances: int, new_key: Callable[[Keys, Vector], Vector
         missed, total = missed + tried - theirs, total + tried
     return Ruling(
         standing="does not hold" if missed else "holds",
-        why=f"it does in {total - missed:,} of {total:,} instances where some query averages the first two. The copy has "
-        "the score of the first key for every query, so three keys share what two had, and the others get even less. "
-        "Any key with that score would do as well: only its product with the query counts",
+        why=f"it does in {total - missed:,} of {total:,} instances where some query averages the first two. The copy "
+        "has the score of the first key for every query, so three keys share what two had, and the others get even "
+        "less. Any key with that score would do as well: only its product with the query counts",
         reached=rows,
     )
 
@@ -153,9 +153,9 @@ def _by_factor() -> Figure:
 EXERCISE = Exercise(
     title="Which key makes a query average three values, or select one?",
     about="A query that averages the first two values is given. Replace the third key so that the same query averages "
-    "three; then replace it by a key of length 1 so that the third value is selected. Scores are plain products q·k; the "
-    "query is that of exercise B1 where it works (least squares, times a factor), else Headway's. What is wanted is "
-    "reached if at most 1e-6 of all attention is in the wrong place.",
+    "three; then replace it by a key of length 1 so that the third value is selected. Scores are plain products q·k; "
+    "the query is that of exercise B1 where it works (least squares, times a factor), else Headway's. What is wanted "
+    "is reached if at most 1e-6 of all attention is in the wrong place.",
     answered="For the average of three: a copy of the first key. For a key of length 1: no answer was given.",
     reported=Reported(conclusion="a copy of the first key makes the query average three"),
     claims=(

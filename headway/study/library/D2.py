@@ -59,8 +59,8 @@ def computes_the_convolution(instances: int, reported: Callable[[int], Construct
     worst, made = max(theirs.values()), headways(1)
     return Ruling(
         standing="holds" if worst < 1e-12 else "does not hold",
-        why="without queries and keys only the biases count: softmax(ln 2, −∞, 0) = (2/3, 0, 1/3), and three times that "
-        f"is the kernel. As a layer of headway.nn it is at most {worst:.1g} from torch's conv1d, away from the ends",
+        why="without queries and keys only the biases count: softmax(ln 2, −∞, 0) = (2/3, 0, 1/3), and three times "
+        f"that is the kernel. As a layer of headway.nn it is at most {worst:.1g} from torch's conv1d, away from the ends",
         reached=[
             Reach("largest error inside", named(c), instances, f"{theirs[c]:.1g}", f"{ours[c]:.1g}", "0")
             for c in CHANNELS
@@ -80,8 +80,8 @@ def at_the_ends(instances: int) -> Finding:
     ones = torch.ones(4, 1, dtype=torch.float64)
     got, right = (", ".join(number(float(v)) for v in y[:, 0]) for y in (as_reported(1)(ones), direct(ones)))
     return Finding(
-        why="a softmax divides by what it sees. At the ends one of the two tokens is missing, the other gets all of the "
-        "attention, and the layer gives 3·x where a convolution with zeros beyond the ends gives x or 2·x: for "
+        why="a softmax divides by what it sees. At the ends one of the two tokens is missing, the other gets all of "
+        "the attention, and the layer gives 3·x where a convolution with zeros beyond the ends gives x or 2·x: for "
         f"(1, 1, 1, 1) it gives ({got}), and the convolution ({right}). The report does not say what it wants there. A "
         "zero vector before the sequence and one after it, for the layer to look at, give the convolution everywhere",
         reached=[
@@ -97,11 +97,11 @@ def named(channels: int) -> str:
 
 EXERCISE = Exercise(
     title="Can attention with relative biases be the convolution (2, 0, 1)?",
-    about="Choose weights and relative biases so that one attention layer computes y_i = 2·x_{i−1} + 0·x_i + 1·x_{i+1}. "
-    "The answer is put into a real attention layer (headway.nn, float64) and compared with torch's conv1d on random "
-    "sequences of 3 to 64 tokens, with entries of size one. The kernel is not flipped, as in torch.",
-    answered="W_Q = W_K = 0 and W_V = 3I; the bias is ln 2 for the token before, 0 (which is ln 1) for the token after, "
-    "and −∞ elsewhere.",
+    about="Choose weights and relative biases so that one attention layer computes y_i = 2·x_{i−1} + 0·x_i + "
+    "1·x_{i+1}. The answer is put into a real attention layer (headway.nn, float64) and compared with torch's conv1d "
+    "on random sequences of 3 to 64 tokens, with entries of size one. The kernel is not flipped, as in torch.",
+    answered="W_Q = W_K = 0 and W_V = 3I; the bias is ln 2 for the token before, 0 (which is ln 1) for the token "
+    "after, and −∞ elsewhere.",
     reported=Reported(conclusion="W_Q = W_K = 0, W_V = 3I and biases ln 2, 0 and −∞ compute the convolution"),
     claims=(
         Claim(

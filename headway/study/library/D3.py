@@ -40,7 +40,7 @@ def two_channels_as_reported(window: int) -> Construction:
 
 
 def errors(layer: Construction, instances: int, change: Callable[[Stretch], Stretch] = lambda x: x) -> list[float]:
-    """At one place of each random sequence: places of one sequence share tokens, and would be no instances of their own."""
+    """At one place of each random sequence, because places of one sequence share tokens."""
     found = []
     for k in range(instances):
         drawn = noise.generator("exercise", "D3", layer.channels, k)
@@ -58,12 +58,17 @@ def wrong(found: list[float]) -> str:
 def is_the_maximum(instances: int, reported: Callable[[int], Construction] = as_reported) -> Ruling:
     rows, worst = [], 0.0
     for window in WINDOWS:
-        theirs, ours = errors(reported(window), instances), errors(max_pool(window), instances)
-        worst, of = max(worst, *theirs), f"window of {window}"
+        of, theirs, ours = (
+            f"window of {window}",
+            errors(reported(window), instances),
+            errors(max_pool(window), instances),
+        )
+        worst = max(worst, *theirs)
         rows.append(Reach("share wrong", of, instances, wrong(theirs), wrong(ours), "none"))
         rows.append(Reach("largest error", of, instances, f"{max(theirs):.1g}", f"{max(ours):.1g}", "0 in the limit"))
     x = torch.tensor([[2.0], [-1.0], [2.0]], dtype=torch.float64)
     middle = number(float(reported(3)(x)[1, 0]))
+    rows.sort(key=lambda row: row.quantity, reverse=True)
     return Ruling(
         standing="does not hold" if worst > WRONG else "holds",
         why="the scores are C²·x_i·x_j, so where the token's own x_i is negative, the smallest of the window wins: for "
@@ -87,8 +92,8 @@ def by_own_value() -> Figure:
     values["maximum"] = [max(1.0, x) for x in own]
     curves = [Curve(name, own, found, found, found) for name, found in values.items()]
     caption = (
-        "What the layer gives in the middle of (1, x, −1), by x: as reported with C = 3, and Headway's with C = 9, whose "
-        "scores are as large where x = 1."
+        "What the layer gives in the middle of (1, x, −1), by x: as reported with C = 3, and Headway's with C = 9, so "
+        "that the scores are the same where x = 1."
     )
     return Figure(line_chart(curves, "x", "output", caption), caption)
 
@@ -98,13 +103,13 @@ def where_right(instances: int) -> Finding:
     ours_one, ours_two = (errors(max_pool(3, channels=c), instances, torch.abs) for c in (1, 2))
     near_zero = torch.tensor([[1.0], [1e-5], [0.0]], dtype=torch.float64)
     return Finding(
-        why="where x_i is positive, and not too small: the error is up to W₀((n − 1)/e)/(C²·x_i), so no C does for all "
-        f"positive inputs. In the middle of (1, 0.00001, 0) it gives {number(float(as_reported(3)(near_zero)[1, 0]))} "
-        "with C = 100. With several channels in one head it is wrong for positive inputs too, because a head gives all "
-        "channels of one token, and the largest of each channel may be at different tokens: it takes a head per channel",
+        why="where x_i is positive, and not too small: the error is up to W₀((n − 1)/e)/(C²·x_i), so no C does for "
+        f"all positive inputs. In the middle of (1, 0.00001, 0) it gives {number(float(as_reported(3)(near_zero)[1, "
+        "0]))} with C = 100. With several channels in one head it is wrong for positive inputs too, because a head "
+        "gives all channels of one token, and the largest of each channel may be at different tokens: it takes a head per channel",
         reached=[
-            Reach("share wrong where x > 0", "1 channel", instances, wrong(one), wrong(ours_one), "none"),
-            Reach("share wrong where x > 0", "2 channels", instances, wrong(two), wrong(ours_two), "none"),
+            Reach("share wrong", "x > 0, 1 channel", instances, wrong(one), wrong(ours_one), "none"),
+            Reach("share wrong", "x > 0, 2 channels", instances, wrong(two), wrong(ours_two), "none"),
         ],
     )
 
@@ -117,12 +122,14 @@ def what_does_it(instances: int) -> Finding:
             worst = torch.full((window, 1), -1 / scale - bound, dtype=torch.float64)
             worst[window // 2] = 0.0  # all others as far below the maximum as is worst
             at_worst = float((layer(worst) - layer.direct(worst)).abs()[window // 2, 0])
-            cells = "–", f"{max(errors(layer, instances)):.1g}, at its worst {at_worst:.3g}", f"bound {bound:g}"
-            rows.append(Reach("largest error", f"window of {window}, C = {scale:.3g}", instances, *cells))
+            of, largest = f"window of {window}, C = {scale:.3g}", max(errors(layer, instances))
+            rows.append(Reach("largest error", of, instances, "–", f"{largest:.1g}", f"≤ {bound:g}"))
+            rows.append(Reach("error on the worst input", of, 1, "–", f"{at_worst:.3g}", f"≤ {bound:g}"))
+    rows.sort(key=lambda row: row.quantity, reverse=True)
     return Finding(
-        why="a query that is a constant: W_Q = 0, b_Q = C, W_K = W_V = I, and a head of width 1 per channel. Then token j "
-        "has the score C·x_j, whatever the value of the token that asks, and the error is W₀((n − 1)/e)/C at most for "
-        "windows of n, whatever the input; the input that comes to exactly that is tried too",
+        why="a query that is a constant: W_Q = 0, b_Q = C, W_K = W_V = I, and a head of width 1 per channel. Then "
+        "token j has the score C·x_j, whatever the value of the token that asks, and the error is W₀((n − 1)/e)/C at "
+        "most for windows of n, whatever the input; the input that comes to exactly that is tried too",
         reached=rows,
         derivation=made.derivation,
         figures=[
