@@ -87,7 +87,7 @@ def _exercise(folder: Path) -> Done | None:
     rows = [Reach(**row) for one in (*found["claims"], *found["answers"]) for row in one["reached"]]
     return Done(
         found["standing"],
-        f"cpu, {found['instances']:,} instances of each kind",
+        f"cpu, up to {found['instances']:,} instances of each kind",
         reach_table(rows),
         [f"- {one['says']}: **{one['standing']}**. {one['why']}" for one in found["claims"]]
         + [f"- *{one['asks']}* {one['answer']}" for one in found["answers"]],

@@ -97,9 +97,11 @@ def can_be_replaced(instances: int, blind: bool = False) -> Ruling:
         why=f"M depends on X through the attention weights. Of {some} random layers, {refuted} are refuted by three "
         "inputs on a line: halfway between two inputs every fixed layer gives the mean of what it gives at them, and "
         "attention does not. So every fixed layer, whatever its weights, is wrong on one of the three, in the median "
-        f"by {100 * np.median(gaps):.0f} % of the largest output or more. At the one input that M is made for, it is exact",
+        f"by {100 * np.median(gaps):.0f} % of the largest output or more. At the one input M is made for, it is exact",
         reached=[
-            Reach("replaceable", "random layers", some, "all", share(some - refuted, some), f"{some - refuted}"),
+            Reach(
+                "replaceable", "random layers", some, "all", share(some - refuted, some), f"{some - refuted or 'none'}"
+            ),
             where_blind(some),
             at_one_input(some),
         ],
@@ -133,7 +135,7 @@ def what_it_costs(instances: int) -> Finding:
         times = connected / attention
     return Finding(
         why="a fully connected layer for T tokens of width d has (T·d)² + T·d parameters, and fits one length only; "
-        f"the attention layer has 4d² + 4d for all lengths. For 512 tokens of width 768 that is {times:,.0f} times as many",
+        f"the attention layer has 4d² + 4d for all lengths. For 512 tokens of width 768 that is {times:,.0f} times more",
         reached=rows,
     )
 
