@@ -176,7 +176,11 @@ def three_is_enough(instances: int, factor: float = 3.0) -> Ruling:
 
 
 def makes_the_identity(instances: int, recipe: Recipe = least_squares) -> Ruling:
-    rows, as_good, some = [], True, max(30, instances // 8)  # each instance is as many queries as it has keys
+    rows, as_good, some = (
+        [],
+        True,
+        min(instances, max(40, instances // 8)),
+    )  # each instance is as many queries as it has keys
     for kind, draw in {**INDEPENDENT, "8, width 4": OTHERS["8, width 4"]}.items():
         rng, theirs, ours, refuted = drawn_by("B1", "identity", kind), 0, 0, 0
         for _ in range(some):
@@ -244,7 +248,7 @@ def how_long(instances: int) -> Finding:
                 "length of q (median)", "1 of 4, width 8", instances, f"{theirs:.1f}", f"{ours:.1f}", f"≥ {least:.1f}"
             )
         ],
-        figures=[by_number(max(100, instances // 3))],
+        figures=[by_number(min(instances, max(100, instances // 3)))],
     )
 
 

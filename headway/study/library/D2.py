@@ -60,7 +60,7 @@ def computes_the_convolution(instances: int, reported: Callable[[int], Construct
     return Ruling(
         standing="holds" if worst < 1e-12 else "does not hold",
         why="without queries and keys only the biases count: softmax(ln 2, −∞, 0) = (2/3, 0, 1/3), and three times "
-        f"that is the kernel. As a layer of headway.nn it is {worst:.1g} from torch's conv1d at most, inside the sequence",
+        f"that is the kernel. As a layer of headway.nn it is {worst:.1g} from torch's conv1d at most, but for the ends",
         reached=[
             Reach("largest error inside", named(c), instances, f"{theirs[c]:.1g}", f"{ours[c]:.1g}", "0")
             for c in CHANNELS

@@ -106,9 +106,9 @@ def where_right(instances: int) -> Finding:
     nearly_zero = as_reported(3)(torch.tensor([[1.0], [1e-5], [0.0]], dtype=torch.float64))[1, 0]
     return Finding(
         why="where x_i is positive, and not too small: the error is up to W₀((n − 1)/e)/(C²·x_i), so no C does for "
-        f"all positive inputs: in the middle of (1, 0.00001, 0) it gives {number(float(nearly_zero))}, with C = 100. With "
-        "several channels in one head it is wrong for positive inputs too, because a head gives all channels of one "
-        "token, and the largest of each channel may be at different tokens: it takes a head per channel",
+        f"all positive inputs: in the middle of (1, 0.00001, 0) it gives {number(float(nearly_zero))} with C = 100. "
+        "With several channels in one head it is wrong for positive inputs too, because a head gives all channels of "
+        "one token, and the largest of each channel may be at different tokens: it takes a head per channel",
         reached=[
             Reach("share wrong", "x > 0, 1 channel", instances, wrong(one), wrong(ours_one), "none"),
             Reach("share wrong", "x > 0, 2 channels", instances, wrong(two), wrong(ours_two), "none"),
