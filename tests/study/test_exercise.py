@@ -78,7 +78,7 @@ def test_random_instances_follow_from_their_facts_alone():
 def test_a_share_comes_with_its_interval():
     assert share(0, 300) == "0 % [0, 1]" and share(300, 300) == "100 % [99, 100]"
     assert share(150, 300) == "50 % [44, 56]" and share(0, 0) == "–"
-    assert share(3, 3000) == "0.1 % [0.0, 0.3]"
+    assert share(3, 3000) == "0.1 % [0.0, 0.3]" and share(3000, 3000) == "100.0 % [99.9, 100.0]"
 
 
 # --- working it out, and the report ----------------------------------------------------------------------------------

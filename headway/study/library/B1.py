@@ -1,4 +1,4 @@
-# quick:  1 CPU core 5 seconds
+# quick:  1 CPU core 4 seconds
 # full:   1 CPU core 40 seconds
 """Queries by hand: least squares on the wanted scores, times 100."""
 
@@ -196,7 +196,7 @@ def makes_the_identity(instances: int, recipe: Recipe = least_squares) -> Ruling
     answers = find_queries(circle, within=WITHIN)
     theirs = max(error(circle, recipe(circle, a.wanted), a.wanted) for a in answers)
     ours = max(error(circle, a.query, a.wanted) for a in answers)
-    rows.append(Reach("wrong in a row", "8 on a circle", 1, f"{theirs:.2g}", f"{ours:.2g}", "0 in the limit"))
+    rows.append(Reach("wrong in a row", "8 on a circle", 1, f"{theirs:.2g}", number(ours), "0 in the limit"))
     return Ruling(
         standing="holds" if as_good and theirs <= WITHIN else "does not hold",
         why="for independent keys it does; not for more keys than dimensions. Of 8 keys on a circle each can be "
@@ -220,8 +220,8 @@ def zeros_average(instances: int, recipe: Recipe = zeros) -> Ruling:
         worst = max(worst, error(keys, recipe(keys, wanted), wanted))
     return Ruling(
         standing="holds" if worst < 1e-12 else "does not hold",
-        why=f"all scores are 0, whatever the keys, and softmax gives each 1/n: at most {worst:.1g} is wrong in "
-        f"{instances:,} instances of 1 to 64 keys of all sizes, repeated ones among them",
+        why=f"all scores are 0, whatever the keys, and softmax gives each 1/n: the largest error in "
+        f"{instances:,} instances is {worst:.1g}, with 1 to 64 keys of all sizes, repeated ones among them",
         reached=[Reach("wrong at most", "average 1 to 64", instances, f"{worst:.1g}", f"{worst:.1g}", "0")],
     )
 
