@@ -11,12 +11,13 @@ from pathlib import Path
 from headway.study.cases import folder_of, load_case, packaged, title_of
 from headway.study.conclude import so_far
 from headway.study.design import Study
-from headway.study.exercise import Reach, reach_table
+from headway.study.exercise import reach_table
 from headway.study.exercise_report import read_verdicts
 from headway.study.judgement import overall
 from headway.study.report_tables import Row as TableRow
 from headway.study.report_tables import Table, asked_scores, estimate, markdown, remark, reported_figure
 from headway.study.results import Results
+from headway.study.wording import sentence
 
 HEAD = """# Cases
 
@@ -84,13 +85,12 @@ def _exercise(folder: Path) -> Done | None:
     found = read_verdicts(folder)
     if found is None:
         return None
-    rows = [Reach(**row) for one in (*found["claims"], *found["answers"]) for row in one["reached"]]
     return Done(
         found["standing"],
         f"cpu, up to {found['instances']:,} instances of each kind",
-        reach_table(rows),
-        [f"- {one['says']}: **{one['standing']}**. {one['why']}" for one in found["claims"]]
-        + [f"- *{one['asks']}* {one['answer']}" for one in found["answers"]],
+        reach_table(found["rows"]),
+        [f"- {one['says']}: **{one['standing']}**. {sentence(one['why'])}" for one in found["claims"]]
+        + [f"- *{one['asks']}* {sentence(one['answer'])}" for one in found["answers"]],
     )
 
 

@@ -9,25 +9,38 @@ verdicts.json   the claims with their standing, the rows of the table, the deriv
 
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from headway.environment import environment
 from headway.errors import UserError
-from headway.files import locked, write_json, write_whole
+from headway.files import clean_up, locked, write_json, write_whole
 from headway.study import report_tables as tables
-from headway.study.exercise import Outcome
+from headway.study.exercise import Outcome, Reach
 from headway.study.report import rendered, weakest_of
 from headway.study.wording import sentence
 
 FILE = "verdicts.json"
 
 
-def write_report(outcome: Outcome, folder: Path) -> Path:
-    """Into this folder, which is made; gives the HTML file."""
+@contextmanager
+def taken(folder: Path) -> Iterator[None]:
+    """Make the folder, or take the one that is there, before anything is worked out; nobody else does meanwhile."""
     if (folder / "study.yaml").exists():
-        raise UserError(f"{folder} holds a study: name another folder with --studies for the exercise")
-    folder.mkdir(parents=True, exist_ok=True)
+        raise UserError(f"{folder} holds a study; name another place for the exercise with --studies")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from None
+    with locked(folder):
+        clean_up(folder)
+        yield
+
+
+def write_report(outcome: Outcome, folder: Path) -> Path:
+    """Into this folder, which is `taken`; gives the HTML file."""
     made = environment("cpu")
     exercise = outcome.exercise
     claimed = [(claim.says, ruling) for claim, ruling in zip(exercise.claims, outcome.rulings, strict=True)]
@@ -44,21 +57,21 @@ def write_report(outcome: Outcome, folder: Path) -> Path:
         "env": made,
     }
     page = folder / "report.html"
-    with locked(folder):
-        write_json(folder / FILE, {**outcome.as_json(), "environment": made})
-        write_whole(page, rendered("exercise.html", **given))
-        write_whole(folder / "report.md", rendered("exercise.md", **given))
-        write_whole(folder / "table.tex", tables.latex(outcome.table, folder.name))
+    write_json(folder / FILE, {**outcome.as_json(), "environment": made})
+    write_whole(page, rendered("exercise.html", **given))
+    write_whole(folder / "report.md", rendered("exercise.md", **given))
+    write_whole(folder / "table.tex", tables.latex(outcome.table, folder.name))
     return page
 
 
 def read_verdicts(folder: Path) -> dict[str, Any] | None:
-    """What `write_report` kept; None where no exercise was carried out."""
+    """What `write_report` kept, with the rows of its table; None where no exercise was carried out."""
     path = folder / FILE
     if not path.exists() or (folder / "study.yaml").exists():
         return None
     try:
         found = json.loads(path.read_text("utf-8"))
-        return {name: found[name] for name in ("standing", "instances", "claims", "answers")}
+        told = [*found["claims"], *found["answers"]]
+        return found | {"rows": [Reach(**row) for one in told for row in one["reached"]]}
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path} cannot be read: carry the exercise out again, which takes seconds") from None

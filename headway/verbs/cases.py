@@ -64,12 +64,13 @@ def case(
 
 def _work_out(exercise: "Exercise", folder: Path, quick: bool, as_json: bool) -> None:
     from headway.study.exercise import FULL, QUICK, work_out
-    from headway.study.exercise_report import write_report
+    from headway.study.exercise_report import taken, write_report
     from headway.study.printing import show_outcome
     from headway.study.watching import for_this_terminal
 
-    outcome = work_out(exercise, QUICK if quick else FULL, for_this_terminal().say)
-    report = write_report(outcome, folder)
+    with taken(folder):
+        outcome = work_out(exercise, QUICK if quick else FULL, for_this_terminal().say)
+        report = write_report(outcome, folder)
     if as_json:
         print_json({**outcome.as_json(), "report": str(report)})
     else:

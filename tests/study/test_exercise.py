@@ -13,7 +13,7 @@ from headway.study.case_table import case_table
 from headway.study.cases import load_case, packaged, takes, title_of
 from headway.study.claims import Reported
 from headway.study.exercise import Claim, Exercise, Finding, Outcome, Question, Reach, Ruling, drawn_by, share, work_out
-from headway.study.exercise_report import read_verdicts, write_report
+from headway.study.exercise_report import read_verdicts, taken, write_report
 from headway.study.report_figures import Figure
 
 EXERCISES = [name for name in packaged() if isinstance(load_case(name, True), Exercise)]
@@ -96,6 +96,7 @@ def test_an_outcome_is_judged_as_a_study_is():
 
 
 def test_the_report_says_it_all_and_fetches_nothing(done, tmp_path):
+    (tmp_path / "toy").mkdir()
     page = write_report(done, tmp_path / "toy")
     seen = Words(page)
     for said in (
@@ -129,17 +130,33 @@ def test_what_was_kept_is_read_back(done, tmp_path):
         kept is not None and kept["standing"] == "does not hold" and kept["claims"][0]["reached"][1]["of"] == "kind 2"
     )
     assert json.loads((tmp_path / "verdicts.json").read_text())["environment"]["python"]
-    (tmp_path / "verdicts.json").write_text('{"standing": "ho')
-    with pytest.raises(UserError, match=r"verdicts\.json cannot be read: carry the exercise out again"):
-        read_verdicts(tmp_path)
+    assert [row.of for row in kept["rows"]] == ["kind 1", "kind 2"]
+    for damaged in (
+        '{"standing": "ho',
+        "[]",
+        json.dumps({**kept, "rows": [], "claims": [{"reached": [{"what": "?"}]}]}),
+    ):
+        (tmp_path / "verdicts.json").write_text(damaged)
+        with pytest.raises(UserError, match=r"verdicts\.json cannot be read: carry the exercise out again"):
+            read_verdicts(tmp_path)
 
 
-def test_a_folder_that_holds_a_study_is_left_alone(done, tmp_path):
-    (tmp_path / "study.yaml").write_text("title: mine")
-    (tmp_path / "verdicts.json").write_text("[]")
-    with pytest.raises(UserError, match="holds a study"):
-        write_report(done, tmp_path)
-    assert read_verdicts(tmp_path) is None
+def test_a_folder_that_cannot_be_taken(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "study.yaml").write_text("title: mine")
+    (tmp_path / "mine" / "verdicts.json").write_text("[]")
+    with pytest.raises(UserError, match="mine holds a study"), taken(tmp_path / "mine"):
+        pass
+    assert read_verdicts(tmp_path / "mine") is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot make the folder"), taken(tmp_path / "file" / "B1"):
+        pass
+    with (
+        taken(tmp_path / "B1"),
+        pytest.raises(UserError, match="is being written by process"),
+        taken(tmp_path / "B1"),
+    ):
+        pass
 
 
 # --- the verbs -------------------------------------------------------------------------------------------------------
