@@ -41,7 +41,12 @@ def cases(
 def case(
     name: Annotated[str, typer.Argument(help="A case, such as B7.", metavar="CASE")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two minutes, on Python's own documentation; else whole, on HEADWAY_DATA.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="Two minutes, on Python's own documentation; else whole, on HEADWAY_DATA. Of an exercise: 300 "
+            "instances of each kind, else 3,000.",
+        ),
     ] = False,
     on: Annotated[str | None, typer.Option(help="Where to train, as of `headway study run`.", metavar="PLACE")] = None,
     workers: Workers = None,
