@@ -8,7 +8,6 @@ import torch
 
 from headway.solve import max_pool
 from headway.solve.kronecker import stacked
-from headway.solve.queries import Certificate
 from headway.solve.relative import max_pool_as_reported
 from headway.study.cases import load_case
 from headway.study.exercise import Exercise, Outcome, work_out
@@ -80,13 +79,11 @@ def test_a_certificate_is_not_believed():
     """Between two others a key cannot be selected; from a wrong mixture, or a corner, nothing follows."""
     keys, wanted = np.array([[0.0], [1.0], [-1.0]]), np.array([1.0, 0.0, 0.0])
 
-    def certificate(*mixture: float) -> Certificate:
-        return Certificate(np.array(mixture), gap=1.0, floor=0.5, distance=0.0, up_to_norm=math.inf)
-
-    assert B1.refutes(keys, wanted, certificate(1 / 3, 1 / 3, 1 / 3))
-    assert not B1.refutes(keys, wanted, certificate(0.2, 0.6, 0.2))  # another mean
-    assert not B1.refutes(keys, wanted, certificate(1.0, 0.0, 0.0))  # no more even
-    assert not B1.refutes(keys, wanted, None)
+    assert B1.refutes(keys, wanted, np.array([1 / 3, 1 / 3, 1 / 3]))
+    assert not B1.refutes(keys, wanted, np.array([0.2, 0.6, 0.2]))  # another mean
+    assert not B1.refutes(keys, wanted, np.array([1.0, 0.0, 0.0]))  # no more even
+    assert not B1.refutes(keys, wanted, np.array([2.0, -0.5, -0.5]))  # no mixture
+    assert B1.refuted(B1.find_query(keys, wanted)) and not B1.refuted(B1.find_query(keys, wanted[[1, 0, 2]]))
 
 
 # --- B2 --------------------------------------------------------------------------------------------------------------
