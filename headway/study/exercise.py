@@ -126,9 +126,12 @@ class Outcome:
         return overall(self.judgements)
 
     @property
+    def rows(self) -> list[Reach]:
+        return [row for finding in (*self.rulings, *self.answers) for row in finding.reached]
+
+    @property
     def table(self) -> Table:
-        rows = [row for finding in (*self.rulings, *self.answers) for row in finding.reached]
-        return reach_table(rows)
+        return reach_table(self.rows)
 
     def as_json(self) -> dict[str, Any]:
         claims = [one.as_json() | _details(ruling) for one, ruling in zip(self.judgements, self.rulings, strict=True)]

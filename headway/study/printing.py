@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -82,8 +83,11 @@ def show_conclusion(conclusion: Conclusion) -> None:
 def show_outcome(outcome: Outcome, report: Path) -> None:
     """After an exercise: what each answer reaches, why claims stand or fall, what was asked besides."""
     console = Console(highlight=False, soft_wrap=True)
-    table = outcome.table
-    show_table(table.columns, [[row.name, *row.cells] for row in table.rows])
+    rows = []
+    for quantity, group in groupby(outcome.rows, key=lambda row: row.quantity):  # a line each: terminals are narrow
+        rows.append([quantity, "", "", "", ""])
+        rows += [[f"  {r.of}", f"{r.instances:,}", r.reported, r.headway, r.possible] for r in group]
+    show_table(["", *outcome.table.columns[2:]], rows)
     answered = zip(outcome.exercise.questions, outcome.answers, strict=True)
     told = [(one.claim.says, one.why) for one in outcome.judgements] + [(q.asks, found.why) for q, found in answered]
     for head, text in told:
