@@ -11,11 +11,13 @@ from pathlib import Path
 from headway.study.cases import folder_of, load_case, packaged, title_of
 from headway.study.conclude import so_far
 from headway.study.design import Study
-from headway.study.inquiry import Verdict
-from headway.study.judgement import Judgement, overall
+from headway.study.exercise import reach_table
+from headway.study.exercise_report import read_verdicts
+from headway.study.judgement import overall
 from headway.study.report_tables import Row as TableRow
 from headway.study.report_tables import Table, asked_scores, estimate, markdown, remark, reported_figure
 from headway.study.results import Results
+from headway.study.wording import sentence
 
 HEAD = """# Cases
 
@@ -24,6 +26,9 @@ say. *Measured* is the mean of the seeds with its 95 % interval. A conclusion is
 with verdicts, audits that must pass), and stands as well as the weakest of these: **holds**, **does not hold**, **not
 shown** (these seeds cannot tell), or cannot say. The quick size is another, smaller experiment on other text, where
 figures do not compare with the report's; it shows what can be found in two minutes.
+
+B1, B2, D2, D3 and E1 are exercises: solved by hand, and checked on random instances, with a proof where something is
+impossible. Their quick size is the same with fewer instances.
 
 Figures of some full sizes that were taken on an H200 before there were cases are in [results.md](results.md).
 
@@ -35,15 +40,12 @@ Made by `headway cases --table`, from what `headway case ID` and `headway case I
 class Done:
     """One size of a case that was carried out."""
 
-    results: Results
-    judgements: list[Judgement]
-    besides: list[Verdict]
-    """On questions that no claim is an answer to."""
-    device: str
-
-    @property
-    def standing(self) -> str:
-        return overall(self.judgements) if self.judgements else "nothing claimed"
+    standing: str
+    where: str
+    """The device, and how much was done there."""
+    measured: Table
+    said: list[str]
+    """Claim by claim how it stands, then the answers to what no claim is about."""
 
 
 def case_table(studies: Path) -> str:
@@ -61,14 +63,35 @@ def case_table(studies: Path) -> str:
 
 def _done(studies: Path, name: str, quick: bool) -> Done | None:
     folder = studies / folder_of(name, quick)
-    if not (folder / "study.yaml").exists():
-        return None
+    return _study(folder) if (folder / "study.yaml").exists() else _exercise(folder)
+
+
+def _study(folder: Path) -> Done | None:
     found = so_far(folder)
     if not found.results.runs:
         return None
     claimed = [claim.ask for claim in found.results.study.claims]
     besides = [verdict for verdict in found.verdicts if verdict.question not in claimed]
-    return Done(found.results, found.judgements, besides, _device(found.results))
+    return Done(
+        overall(found.judgements) if found.judgements else "nothing claimed",
+        f"{_device(found.results)}, {len(found.results.study.seeds)} seeds",
+        _measured(found.results),
+        [f"- {j.claim.says}: **{j.standing}**. {j.why}" for j in found.judgements]
+        + [f"- *{verdict.question}* {verdict.sentence}" for verdict in besides],
+    )
+
+
+def _exercise(folder: Path) -> Done | None:
+    found = read_verdicts(folder)
+    if found is None:
+        return None
+    return Done(
+        found["standing"],
+        f"cpu, up to {found['instances']:,} instances of each kind",
+        reach_table(found["rows"]),
+        [f"- {one['says']}: **{one['standing']}**. {sentence(one['why'])}" for one in found["claims"]]
+        + [f"- *{one['asks']}* {sentence(one['answer'])}" for one in found["answers"]],
+    )
 
 
 def _device(results: Results) -> str:
@@ -90,12 +113,8 @@ def _section(name: str, sizes: dict[bool, Done | None]) -> str:
         if done is None:
             parts.append(f"{size}: not run.\n")
             continue
-        seeds = len(done.results.study.seeds)
-        where = f"{done.device}, {seeds} seeds, `headway case {name}{' --quick' if quick else ''}`"
-        parts.append(f"**{size}** ({where})\n\n{markdown(_measured(done.results))}")
-        parts += [f"- {j.claim.says}: **{j.standing}**. {j.why}" for j in done.judgements]
-        parts += [f"- *{verdict.question}* {verdict.sentence}" for verdict in done.besides]
-        parts.append("")
+        where = f"{done.where}, `headway case {name}{' --quick' if quick else ''}`"
+        parts += [f"**{size}** ({where})\n\n{markdown(done.measured)}", *done.said, ""]
     return "\n".join(parts)
 
 

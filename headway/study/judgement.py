@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from headway.errors import UserError
 from headway.study.caveats import sees_the_future
@@ -18,11 +18,18 @@ Standing = Literal["holds", "does not hold", "not shown", "cannot say"]
 WORST_FIRST: tuple[Standing, ...] = ("does not hold", "cannot say", "not shown", "holds")
 
 
+class Claimed(Protocol):
+    """Whatever somebody claims: of a study (claims.py), or of an exercise (exercise.py)."""
+
+    @property
+    def says(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Judgement:
     """One claim, and how it stands."""
 
-    claim: Claim
+    claim: Claimed
     standing: Standing
     why: str
     """In plain words, with the number."""

@@ -2,16 +2,20 @@
 
 import statistics
 from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from headway.printing import number, show_table
 from headway.study.conclude import Conclusion
+from headway.study.exercise import Outcome
 from headway.study.inquiry import Verdict
-from headway.study.judgement import overall
+from headway.study.judgement import Judgement, overall
 from headway.study.plan import Plan
 from headway.study.results import Results
+from headway.study.wording import sentence
 
 
 def show_plan(plan: Plan) -> None:
@@ -69,15 +73,35 @@ def show_conclusion(conclusion: Conclusion) -> None:
     """After a study: the table, the verdicts, what that means for a report, and where it is written down."""
     show_results(conclusion.results)
     show_verdicts(conclusion.verdicts)
-    console = Console(highlight=False, soft_wrap=True)
     if conclusion.judgements:
         reported = conclusion.results.study.reported
-        said = f"“{reported.conclusion}”: " if reported else ""
-        console.print(Text.assemble("\n", (f"The report: {said}{overall(conclusion.judgements)}", "bold")))
-        for one in conclusion.judgements:
-            console.print(Text.assemble((f"{one.standing:<14}", _COLOURS[one.standing]), one.claim.says))
+        show_standing(f"“{reported.conclusion}”: " if reported else "", conclusion.judgements)
     if conclusion.report:
-        console.print(f"\nreport: {conclusion.report}", markup=False)
+        Console(highlight=False, soft_wrap=True).print(f"\nreport: {conclusion.report}", markup=False)
+
+
+def show_outcome(outcome: Outcome, report: Path) -> None:
+    """After an exercise: what each answer reaches, why claims stand or fall, what was asked besides."""
+    console = Console(highlight=False, soft_wrap=True)
+    rows = []
+    for quantity, group in groupby(outcome.rows, key=lambda row: row.quantity):  # a line each: terminals are narrow
+        rows.append([quantity, "", "", "", ""])
+        rows += [[f"  {r.of}", f"{r.instances:,}", r.reported, r.headway, r.possible] for r in group]
+    show_table(["", *outcome.table.columns[2:]], rows)
+    answered = zip(outcome.exercise.questions, outcome.answers, strict=True)
+    told = [(one.claim.says, one.why) for one in outcome.judgements] + [(q.asks, found.why) for q, found in answered]
+    for head, text in told:
+        console.print(Text.assemble("\n", (sentence(head), "bold"), f"\n{sentence(text)}"))
+    show_standing(f"“{outcome.exercise.reported.conclusion}”: ", outcome.judgements)
+    console.print(f"\nreport: {report}", markup=False)
+
+
+def show_standing(said: str, judgements: Sequence[Judgement]) -> None:
+    """How what a report says stands, claim by claim."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text.assemble("\n", (f"The report: {said}{overall(judgements)}", "bold")))
+    for one in judgements:
+        console.print(Text.assemble((f"{one.standing:<14}", _COLOURS[one.standing]), one.claim.says))
 
 
 _COLOURS = {"holds": "green", "does not hold": "bold red", "not shown": "yellow", "cannot say": "yellow"}

@@ -9,7 +9,7 @@ scores.csv    every score of every run, unrounded
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from headway.study.judgement import Judgement, Standing, overall
 from headway.study.report_charts import interval_mark
 from headway.study.report_figures import Figure, figures
 from headway.study.results import Results
-from headway.study.wording import amount, chance, large, listed
+from headway.study.wording import amount, chance, large, listed, sentence
 
 STANDS: dict[Standing, str] = {
     "holds": "That holds:",
@@ -42,8 +42,8 @@ def write_report(results: Results, verdicts: Sequence[Verdict], judgements: Sequ
     """Into the study's folder; gives the HTML file."""
     paper = Paper(results, verdicts, judgements)
     page = results.folder / "report.html"
-    write_whole(page, rendered("report.html", paper))
-    write_whole(results.folder / "report.md", rendered("report.md", paper))
+    write_whole(page, rendered("report.html", paper=paper, study=paper.study))
+    write_whole(results.folder / "report.md", rendered("report.md", paper=paper, study=paper.study))
     write_whole(results.folder / "table.tex", tables.latex(paper.scores, results.folder.name))
     write_whole(results.folder / "scores.csv", tables.as_csv(results))
     return page
@@ -85,10 +85,7 @@ class Paper:
 
     def say(self, text: str) -> str:
         """As a sentence: with a full stop, and a capital letter unless it begins with the name of an arm."""
-        text = text.strip()
-        if text.split(" ", 1)[0].rstrip(":,") not in self.results.arms:
-            text = text[:1].upper() + text[1:]
-        return text if text.endswith((".", "?", "!", ".”", "?”", "!”")) else f"{text}."
+        return sentence(text, self.results.arms)
 
     @property
     def standing(self) -> Standing | None:
@@ -98,9 +95,8 @@ class Paper:
     @property
     def short(self) -> str:
         """The answer, in a sentence."""
-        if self.standing is not None:
-            weakest = next(one for one in self.judgements if one.standing == self.standing)
-            return f"“{self.say(weakest.claim.says)}” {STANDS[weakest.standing]} {self.say(weakest.why)}"
+        if self.judgements:
+            return weakest_of(self.judgements, self.say)
         if self.verdicts:
             return self.say(self.verdicts[0].sentence)
         return "Nothing was asked; this is what was measured."
@@ -200,7 +196,14 @@ class Paper:
         return [*found, f"{_time(seconds)} of training, summed over the runs{together}"]
 
 
-def rendered(template: str, paper: Paper) -> str:
+def weakest_of(judgements: Sequence[Judgement], say: Callable[[str], str]) -> str:
+    """The claim that a conclusion fails by, or the first of those it stands on."""
+    weakest = next(one for one in judgements if one.standing == overall(judgements))
+    return f"“{say(weakest.claim.says)}” {STANDS[weakest.standing]} {say(weakest.why)}"
+
+
+def rendered(template: str, **given: Any) -> str:
+    """A template, filled with what it is given by name."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(
@@ -211,7 +214,7 @@ def rendered(template: str, paper: Paper) -> str:
         lstrip_blocks=True,
     )
     pages.globals |= {"markdown": tables.markdown, "mark": interval_mark}
-    return pages.get_template(template).render(paper=paper, study=paper.study)
+    return pages.get_template(template).render(given)
 
 
 def _effect(verdict: Verdict) -> str:

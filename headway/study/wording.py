@@ -1,7 +1,7 @@
 """How verdicts say numbers: an effect with as many digits as its interval bears, lists, counts."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 
 def digits(interval: tuple[float, float]) -> int:
@@ -57,3 +57,11 @@ def listed(names: Iterable[object]) -> str:
     """`a, b and c`."""
     given: Sequence[str] = [str(name) for name in names]
     return given[0] if len(given) == 1 else f"{', '.join(given[:-1])} and {given[-1]}" if given else "none"
+
+
+def sentence(text: str, names: Container[str] = ()) -> str:
+    """With a full stop, and a capital letter unless it begins with one of these names."""
+    text = text.strip()
+    if text.split(" ", 1)[0].rstrip(":,") not in names:
+        text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "?", "!", ".”", "?”", "!”")) else f"{text}."

@@ -1,12 +1,16 @@
 """`headway cases` and `headway case ID`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.errors import UserError
 from headway.verbs.options import AsJson, print_json
 from headway.verbs.studying import StudiesFolder, Workers, carry_out
+
+if TYPE_CHECKING:
+    from headway.study.exercise import Exercise
 
 
 def cases(
@@ -16,7 +20,7 @@ def cases(
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
-    """List the cases: experiments that somebody reported, to be done again and judged."""
+    """List the cases: experiments and exercises that somebody reported, to be done again and judged."""
     from headway.printing import show_table
     from headway.study.case_table import case_table
     from headway.study.cases import packaged, takes, title_of
@@ -37,14 +41,42 @@ def cases(
 def case(
     name: Annotated[str, typer.Argument(help="A case, such as B7.", metavar="CASE")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two minutes, on Python's own documentation; else whole, on HEADWAY_DATA.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="Two minutes, on Python's own documentation; else whole, on HEADWAY_DATA. Of an exercise: 300 "
+            "instances of each kind, else 3,000.",
+        ),
     ] = False,
     on: Annotated[str | None, typer.Option(help="Where to train, as of `headway study run`.", metavar="PLACE")] = None,
     workers: Workers = None,
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
-    """Do an experiment again that somebody reported: measure it with seeds, audit it, and say what holds."""
+    """Do again what somebody reported, and say what holds: train and audit it with seeds, or check it on instances."""
     from headway.study.cases import folder_of, load_case
+    from headway.study.design import Study
 
-    carry_out(load_case(name, quick), studies / folder_of(name, quick), on, workers, as_json)
+    found, folder = load_case(name, quick), studies / folder_of(name, quick)
+    if isinstance(found, Study):
+        carry_out(found, folder, on, workers, as_json)
+        return
+    if on is not None or workers is not None:
+        option = "--on" if on is not None else "--workers"
+        raise UserError(f"{name} is solved, not trained: it takes seconds, here; leave {option} away")
+    _work_out(found, folder, quick, as_json)
+
+
+def _work_out(exercise: "Exercise", folder: Path, quick: bool, as_json: bool) -> None:
+    from headway.study.exercise import FULL, QUICK, work_out
+    from headway.study.exercise_report import taken, write_report
+    from headway.study.printing import show_outcome
+    from headway.study.watching import for_this_terminal
+
+    with taken(folder):
+        outcome = work_out(exercise, QUICK if quick else FULL, for_this_terminal().say)
+        report = write_report(outcome, folder)
+    if as_json:
+        print_json({**outcome.as_json(), "report": str(report)})
+    else:
+        show_outcome(outcome, report)
