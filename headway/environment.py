@@ -19,10 +19,19 @@ def environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processors": os.cpu_count(),
-        "device": device,
+        "device": _named(device),
         "versions": {"headway": __version__, **{package: version(package) for package in packages}},
         "git": _git_state(),
     }
+
+
+def _named(device: str) -> str:
+    """A GPU by its model: figures of one do not hold for another."""
+    if not device.startswith("cuda"):
+        return device
+    import torch
+
+    return f"{device} ({torch.cuda.get_device_name(device)})"
 
 
 def _git_state() -> dict[str, Any] | None:

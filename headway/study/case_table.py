@@ -30,8 +30,6 @@ figures do not compare with the report's; it shows what can be found in two minu
 B1, B2, D2, D3 and E1 are exercises: solved by hand, and checked on random instances, with a proof where something is
 impossible. Their quick size is the same with fewer instances.
 
-Figures of some full sizes that were taken on an H200 before there were cases are in [results.md](results.md).
-
 Made by `headway cases --table`, from what `headway case ID` and `headway case ID --quick` measured.
 """
 
