@@ -178,11 +178,8 @@ def three_is_enough(instances: int, factor: float = 3.0) -> Ruling:
 
 
 def makes_the_identity(instances: int, recipe: Recipe = least_squares) -> Ruling:
-    rows, as_good, some = (
-        [],
-        True,
-        min(instances, max(40, instances // 8)),
-    )  # each instance is as many queries as it has keys
+    rows, as_good = [], True
+    some = min(instances, max(40, instances // 8))  # each instance is as many queries as it has keys
     for kind, draw in {**INDEPENDENT, "8, width 4": OTHERS["8, width 4"]}.items():
         rng, theirs, ours, nobody = drawn_by("B1", "identity", kind), 0, 0, 0
         for _ in range(some):
