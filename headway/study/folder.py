@@ -39,7 +39,7 @@ class StudyFolder:
     def taken(self, study: Study) -> Iterator[None]:
         """Make the folder for this study, or go on with what is there; nobody else does either meanwhile."""
         try:
-            check_names([self.path.name])
+            check_names([self.path.name], "a study")
             self.runs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the study folder {self.path}: {error.strerror}") from None

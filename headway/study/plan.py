@@ -20,7 +20,8 @@ from headway.errors import UserError, did_you_mean
 from headway.experiment import assemble, parameters_of
 from headway.packing import capacity
 from headway.recipe import Recipe
-from headway.study.design import PlannedRun, Study, is_data
+from headway.study.design import PlannedRun, Study
+from headway.study.factors import is_data
 from headway.study.populations import by_shape
 from headway.tasks.task import Task
 from headway.training import setting as settings
