@@ -82,7 +82,7 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return _read_json(self.folder / "run.json")
+        return read_json(self.folder / "run.json")
 
     def note(self, **facts: Any) -> None:
         """Add to run.json."""
@@ -242,7 +242,7 @@ class Run:
 
     def scores(self) -> list[Score]:
         path = self.folder / "scores.json"
-        stored = _read_json(path) if path.exists() else {}
+        stored = read_json(path) if path.exists() else {}
         try:
             return [Score.from_json(name, s) for name, s in stored.items()]
         except (TypeError, KeyError, ValueError):
@@ -277,7 +277,7 @@ def open_run(name: str, runs: Path) -> Run:
         raise UserError(f"there is no run '{name}'{hint}")
     if not (folder / "run.json").exists():
         raise UserError(f"{folder} is not a run folder: it has no run.json")
-    facts = _read_json(folder / "run.json")
+    facts = read_json(folder / "run.json")
     if not isinstance(facts.get("format"), int) or facts["format"] > FORMAT:
         raise UserError(
             f"{folder} was written by Headway {facts.get('headway', '?')} in format {facts.get('format')}; this is "
@@ -309,7 +309,8 @@ def _run_files(runs: Path) -> list[Path]:
     return [path for path in runs.glob("*/run.json") if not path.parent.name.startswith(".")]  # not the half-made ones
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """What one of Headway's own files holds."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -34,6 +34,9 @@ FILE = "measures.json"
 
 class OfText(Spec):
     """What every measure of a language model has."""
+
+    quantities: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
+    """What each of its `splits` is measured in."""
 
     split: str = "valid"
     """Where the text comes from."""

@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from headway.audit.evidence import OF_TASK
+from headway.audit.report import ALL_AUDITS
 from headway.errors import UserError, did_you_mean
 from headway.experiment import check_names
 from headway.spec import Problem
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from headway.study.design import Study
 
 MOST_RUNS = 10_000
-CHEAP_METHODS = ("majority", "bag of words", "unigram", "5-gram")
+CHEAP_METHODS = tuple(method for evidence in OF_TASK.values() for method in evidence.cheap_methods)
 """What every score is set beside, and what an arm may be compared with (headway/audit/baselines.py)."""
 NO_SEED = "the seed is no part of an arm; say which ones with seeds:"
 
@@ -164,6 +166,11 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
                 yield Problem((f"{place}.{key}",), reason)
         if isinstance(question, Best) and len(arms) == 1:
             yield Problem((place,), f"'{arms[0]}' is the only arm: there is nothing to be the best of")
+    audits = [audit.name for audit in ALL_AUDITS]
+    for k, claim in enumerate(study.claims):
+        if claim.audit is not None and claim.audit not in audits:
+            hint = did_you_mean(claim.audit, audits)
+            yield Problem((f"claims.{k}.audit",), f"there is no audit '{claim.audit}'{hint}")
     for place, arm in _arms_of_a_case(study):
         if arm not in arms:
             yield Problem((place,), f"there is no arm '{arm}'{did_you_mean(arm, arms)}")

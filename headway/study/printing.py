@@ -29,7 +29,8 @@ def show_plan(plan: Plan) -> None:
     else:
         busy = min(plan.workers, len(plan.runs))
         how = f"{shapes}; {busy} process{'es' * (busy > 1)} with one thread each; {_size(plan.memory)} of memory in all"
-    console.print(f"\n{len(plan.runs)} runs: {how}; about {_time(plan.seconds)}", markup=False)
+    count = f"{len(plan.runs)} run{'s' * (len(plan.runs) > 1)}"
+    console.print(f"\n{count}: {how}; about {_time(plan.seconds)}", markup=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 

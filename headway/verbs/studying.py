@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,9 +43,11 @@ def plan(
     from headway.study.plan import plan as plan_study
     from headway.study.printing import show_plan
 
-    study = load_study(file, studies)
-    fixed = StudyFolder(studies / (name or _name_of(file))).budgets
-    found = plan_study(study, processes_for(study, workers), fixed)
+    study, home = load_study(file, studies), StudyFolder(_folder(file, name, studies))
+    another = home.why_not(study)
+    found = plan_study(study, processes_for(study, workers), None if another else home.budgets)
+    if another:
+        found = replace(found, warnings=[*found.warnings, another])
     if as_json:
         print_json(found.as_json())
     else:
@@ -70,18 +73,16 @@ def run(
     """Train every run of a study that has not ended yet, and write the report. The same command goes on."""
     from headway.study.design import load_study
 
-    carry_out(load_study(file, studies), studies / (name or _name_of(file)), on, workers, as_json)
+    carry_out(load_study(file, studies), _folder(file, name, studies), on, workers, as_json)
 
 
 def carry_out(study: "Study", folder: Path, on: str | None, workers: int | None, as_json: bool) -> None:
     """Train what is left, say what follows, and how it ended."""
     from headway.study.conclude import conclude
     from headway.study.execute import execute, place
-    from headway.study.judgement import check_audits
     from headway.study.printing import show_conclusion
     from headway.study.watching import for_this_terminal
 
-    check_audits(study.claims)
     watcher = for_this_terminal()
     for warning in study.warnings():
         watcher.say(f"warning: {warning}")
@@ -138,5 +139,10 @@ def report(
         print(conclusion.report)
 
 
-def _name_of(file: str) -> str:
-    return Path(file).name.removesuffix(".yaml").removesuffix(".yml")
+def _folder(file: str, name: str | None, studies: Path) -> Path:
+    """Of a study: by the name it is given, else its file's."""
+    from headway.experiment import check_names
+
+    name = name or Path(file).name.removesuffix(".yaml").removesuffix(".yml")
+    check_names([name], "a study")
+    return studies / name

@@ -121,7 +121,7 @@ def test_everything_wrong_is_said_at_once_with_its_line(study_file):
 WRONG = {
     "arms: {a: [model.widht=3]}": "study.yaml:3: arms.a: model.widht: unknown key; did you mean 'width'?",
     "arms: {a: [model.width=wide]}": "arms.a: model.width: expected a valid integer, not 'wide'",
-    "arms: {a: [model.width]}": "one thing is wrong\n  study.yaml:3: arms.a.0: expected KEY=VALUE, as model.width=32, not",
+    "arms: {a: [model.width]}": "one thing is wrong\n  study.yaml:3: arms.a.0: expected KEY=VALUE, as model.width=32",
     "arms: {a: model.width=3}": "one thing is wrong\n  study.yaml:3: arms.a: expected a valid list",
     'arms: {"a\\0": []}': r"'a\x00' cannot be the name of an arm",
     "arms: {.a: []}": "'.a' cannot be the name of an arm",
@@ -130,7 +130,7 @@ WRONG = {
     "arms: {a: [seed=5]}": "arms.a: the seed is no part of an arm",
     "arms: {a: []}\nchanges: [seed=5]": "changes: the seed is no part of an arm",
     "arms: {a: []}\nquestions: [{kind: best}]": "'a' is the only arm: there is nothing to be the best of",
-    "arms: {a: []}\nquestions: [{arm: a}]": "questions.0: its kind is missing; there are: best, better, depends, ordered",
+    "arms: {a: []}\nquestions: [{arm: a}]": "its kind is missing; there are: best, better, depends, ordered",
     "arms: {a: []}\nlook: [{text: x, layer: 7}]": "look.0.layer: there are 3 layers, and layers are counted from 0",
     "factors: {p: {key: model.width, values: [16]}, q: {key: model.width, values: [32]}}": "which 'p' sets as well",
     "factors: {p: {key: model.mixer, values: [{heads: 2}]}, q: {key: model.mixer.heads, values: [1]}}": "as well",
