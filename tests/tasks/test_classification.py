@@ -24,8 +24,8 @@ from headway.rescore import (
     score_sentence,
     score_splits_again,
 )
-from headway.run import Run
-from headway.tasks.classification import Classification, open_run
+from headway.run import Run, open_run
+from headway.tasks.classification import Classification
 
 SUBJECTS = {"sea": ["ship", "wave", "salt", "sail"], "sky": ["cloud", "bird", "wing", "star"], "soil": ["root", "mud"]}
 STEPS = 14
