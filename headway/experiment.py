@@ -207,7 +207,9 @@ def _finish(loop: Loop, population: Population, members: list[Run], task: Task) 
         for run, scores in zip(members, all_scores, strict=True) if processes.is_writer else ():
             run.save_scores(scores)
             if not loop.interrupted:
-                run.count_looks_at_test(task.scored_splits)
+                # Who watches test while training has looked at it, too.
+                watched = ({name.partition(".")[0] for name in line.get("scores", ())} for line in run.metrics())
+                run.count_looks_at_test(task.scored_splits, *watched)
     with processes.together():
         for run, report in zip(members, audit_runs(members, task), strict=True) if processes.is_writer else ():
             write_report(run.folder, report)

@@ -15,7 +15,7 @@ a second one out; who has it cleans up after those that were killed.
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -235,10 +235,11 @@ class Run:
     def save_scores(self, scores: list[Score]) -> None:
         write_json(self.folder / "scores.json", {s.name: s.as_json() for s in scores})  # not a number: null
 
-    def count_looks_at_test(self, splits: Sequence[str]) -> None:
-        """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores."""
-        if any(split.startswith("test") for split in splits):
-            self.note(test_scored=int(self.facts.get("test_scored", 0)) + 1)
+    def count_looks_at_test(self, *looks: Iterable[str]) -> None:
+        """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores. Each
+        look is at some splits."""
+        if count := sum(any(split.startswith("test") for split in splits) for splits in looks):
+            self.note(test_scored=int(self.facts.get("test_scored", 0)) + count)
 
     def scores(self) -> list[Score]:
         path = self.folder / "scores.json"

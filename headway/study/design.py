@@ -156,6 +156,14 @@ class Study(Spec):
                 f"the arms do not read the same data: they differ in {', '.join(unlike)}; "
                 "a score on other text, or on other tokens, is another score"
             )
+        seen = [split for recipe in self.recipes.values() for split in recipe.training.evaluate_on]
+        asked = [score for question in self.asked for score in question.scores]
+        tests = dict.fromkeys(split for split in seen if split.startswith("test"))
+        if tests and any(score.startswith("test") for score in asked):
+            found.append(
+                f"{', '.join(tests)} is looked at while training (training.evaluate_on): what is seen so often is no "
+                "test any more; let training look at valid"
+            )
         return found
 
     def problems(self) -> Iterator[Problem]:

@@ -167,6 +167,8 @@ def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure
     if kept(folder).get("measures") == asked:
         return
     assert isinstance(task.data, Corpus)  # as was checked before anything was trained
-    model, _ = load_model(Run(folder, recipe))
+    run = Run(folder, recipe)
+    model, _ = load_model(run)
+    run.count_looks_at_test(*([one.split] for one in measures))
     scores = [score for one in measures for score in one.scores(model, task.data)]
     write_json(folder / FILE, {"measures": asked, "scores": {score.name: score.as_json() for score in scores}})

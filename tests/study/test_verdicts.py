@@ -208,7 +208,7 @@ def test_what_arms_cost_unequally_is_said():
 def test_looks_at_test_are_counted():
     table = {"new": arm(), "old": arm()}
     question = Better(arm="new", than="old", on="test.perplexity")
-    assert any("scored 3 times" in note for note in ask(question, table, test_scored=3).notes)
+    assert any("looked at 3 times" in note for note in ask(question, table, test_scored=3).notes)
     assert any("scored once" in note for note in ask(question, table, test_scored=1).notes)
     assert any("pick on valid" in note for note in ask(Best(on="test.perplexity"), table, test_scored=1).notes)
 
