@@ -152,4 +152,4 @@ def seed_notes(found: Contrast, columns: dict[str, Column]) -> tuple[str, ...]:
 def method(found: Contrast, is_ratio: bool) -> str:
     test = "paired t" if found.paired else "Welch's t"
     scale = " on logarithms (averages of perplexities are geometric)" if is_ratio else ""
-    return f"{test}{scale}, {found.freedom:.3g} degrees of freedom"
+    return f"{test}{scale}, {found.freedom:.3g} degree{'s' * (found.freedom != 1)} of freedom"

@@ -25,6 +25,7 @@ File = Annotated[
 ]
 StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that holds studies.", metavar="DIR")]
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool; default: a core each.", min=1)]
+Begun = Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")]
 Name = Annotated[str | None, typer.Option(help="The study's name; default: the file's.")]
 
 
@@ -103,11 +104,7 @@ def carry_out(study: "Study", folder: Path, on: str | None, workers: int | None,
 
 
 @app.command(epilog="Example: headway study results fusions")
-def results(
-    study: Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")],
-    studies: StudiesFolder = Path("studies"),
-    as_json: AsJson = False,
-) -> None:
+def results(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJson = False) -> None:
     """Show what a study has measured so far, and what follows from it."""
     from headway.study.conclude import so_far
     from headway.study.printing import show_conclusion
@@ -121,11 +118,7 @@ def results(
 
 
 @app.command(epilog="Example: headway study report fusions")
-def report(
-    study: Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")],
-    studies: StudiesFolder = Path("studies"),
-    as_json: AsJson = False,
-) -> None:
+def report(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJson = False) -> None:
     """Write the report of what a study has measured so far: report.html, and its tables beside it."""
     from headway.study.conclude import conclude
     from headway.study.results import find_study

@@ -1,14 +1,12 @@
 """`headway study …` as people meet it."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from small import QUICK
 from tiny import RECIPE
 
-from headway.cli import main
 from headway.study import plan as planning
 
 STUDY = f"""title: Do positions help?
@@ -24,25 +22,14 @@ questions:
 
 
 @pytest.fixture
-def headway(workshop, tmp_path: Path, monkeypatch, capsys):
+def headway(workshop, tmp_path: Path, command_line, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(planning, "MEASURED_SECONDS", 0.01)
     Path("tiny.yaml").write_text(RECIPE.format(path=workshop.text), "utf-8")
     Path("positions.yaml").write_text(STUDY, "utf-8")
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headway", *words])
-        capsys.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return command_line
 
 
 def test_a_plan_says_what_a_study_takes_and_trains_nothing(headway):
