@@ -1,7 +1,7 @@
 """One question, with what was measured for it, on its way to a verdict; and what a verdict is."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -62,6 +62,14 @@ class Verdict:
         lists = {name: list(value) for name, value in found.items() if isinstance(value, tuple)}
         asked = {**self.question.model_dump(mode="json"), "words": str(self.question)}
         return {"question": asked, **found, **lists}
+
+
+def notes_once(verdicts: Sequence[Verdict]) -> Iterator[tuple[Verdict, list[str]]]:
+    """Each verdict with those of its notes that none before it has: questions of one study have many in common."""
+    said = set[str]()
+    for verdict in verdicts:
+        yield verdict, [note for note in verdict.notes if note not in said]
+        said.update(verdict.notes)
 
 
 @dataclass(frozen=True)

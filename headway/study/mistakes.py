@@ -196,5 +196,5 @@ def _of_looks(study: "Study") -> Iterator[Problem]:
         except UserError:  # which was said already
             return
         if recipe is not None and look.layer is not None and not 0 <= look.layer < recipe.model.layers:
-            counted = "layers are counted from 0"
-            yield Problem((f"look.{k}.layer",), f"there are {recipe.model.layers} layers, and {counted}")
+            many = f"{recipe.model.layers} layer{'s' * (recipe.model.layers > 1)}"
+            yield Problem((f"look.{k}.layer",), f"the model has {many}, counted from 0, and no layer {look.layer}")

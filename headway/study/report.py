@@ -23,7 +23,7 @@ from headway.look.svg import svg
 from headway.looking import look_at
 from headway.run import Run
 from headway.study import report_tables as tables
-from headway.study.inquiry import Verdict
+from headway.study.inquiry import Verdict, notes_once
 from headway.study.judgement import Judgement, Standing, overall
 from headway.study.report_charts import interval_mark
 from headway.study.report_figures import Figure, figures
@@ -119,12 +119,7 @@ class Paper:
 
     @cached_property
     def asked(self) -> list[Asked]:
-        found, said = [], set()
-        for verdict in self.verdicts:
-            notes = [note for note in verdict.notes if note not in said]
-            said.update(notes)
-            found.append(Asked(verdict, _effect(verdict), notes))
-        return found
+        return [Asked(verdict, _effect(verdict), notes) for verdict, notes in notes_once(self.verdicts)]
 
     @cached_property
     def audits(self) -> list[Said]:
@@ -203,14 +198,17 @@ class Paper:
 def rendered(template: str, paper: Paper) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    is_html = template.endswith(".html")
     pages = Environment(
         loader=PackageLoader("headway.study", "templates"),
-        autoescape=lambda name: bool(name and name.endswith(".html")),
+        autoescape=is_html,
+        finalize=None if is_html else tables.plain_in_markdown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    pages.globals |= {"markdown": tables.markdown, "mark": interval_mark}
+    pages.globals |= {"markdown": tables.markdown, "marked": tables.Marked, "mark": interval_mark}
     return pages.get_template(template).render(paper=paper, study=paper.study)
 
 

@@ -154,14 +154,29 @@ def _cheap(results: Results, scores: Sequence[str], rest: Sequence[str]) -> list
 # --- as files --------------------------------------------------------------------------------------------------------
 
 
-def markdown(table: Table) -> str:
-    head = [f"| {' | '.join(table.columns)} |", "|" + "---|" * len(table.columns)]
-    rows = [f"| {' | '.join([_named(row), *row.cells])} |" for row in table.rows]
-    return "\n".join([*head, *rows, "", *(f"{note}  " for note in table.notes)]).rstrip() + "\n"
+MEANT_IN_MARKDOWN = re.compile(r"[\\`*<|$]|\b_|_\b|\](?=\()")
+"""Within words an underscore means nothing, and so do brackets without an address."""
+
+
+class Marked(str):
+    """Text in which signs of Markdown are meant as such."""
+
+
+def plain_in_markdown(text: object) -> str:
+    """What people have named, as it stands: a name may hold signs that mean something in Markdown or HTML."""
+    return text if isinstance(text, Marked) else MEANT_IN_MARKDOWN.sub(r"\\\g<0>", str(text))
+
+
+def markdown(table: Table) -> Marked:
+    head = [f"| {' | '.join(map(plain_in_markdown, table.columns))} |", "|" + "---|" * len(table.columns)]
+    rows = [f"| {' | '.join([_named(row), *map(plain_in_markdown, row.cells)])} |" for row in table.rows]
+    notes = [f"{plain_in_markdown(note)}  " for note in table.notes]
+    return Marked("\n".join([*head, *rows, "", *notes]).rstrip() + "\n")
 
 
 def _named(row: Row) -> str:
-    return f"*{row.name}*" if row.beside else f"{row.name} (**{row.remark}**)" if row.remark else row.name
+    name, remark = plain_in_markdown(row.name), plain_in_markdown(row.remark)
+    return f"*{name}*" if row.beside else f"{name} (**{remark}**)" if remark else name
 
 
 def as_csv(results: Results) -> str:
@@ -187,8 +202,15 @@ def latex(table: Table, label: str) -> str:
         if row.beside and before is not None and not before.beside:
             lines.append("\\midrule")
         lines.append(_latex_row([row.name + (f" ({row.remark})" if row.remark else ""), *row.cells]))
+    label = re.sub("[^A-Za-z0-9.-]+", "-", label)  # which takes no signs of LaTeX, not even escaped
     caption = _latex_text(" ".join([f"{table.caption}.", *table.notes]))
-    lines += ["\\bottomrule", "\\end{tabular}", f"\\caption{{{caption}}}", f"\\label{{tab:{label}}}", "\\end{table}"]
+    lines += [
+        "\\bottomrule",
+        "\\end{tabular}",
+        f"\\caption{{{caption}}}",
+        f"\\label{{tab:{label}}}",
+        "\\end{table}",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Results:
     missing: dict[str, str]
     """Run → why there is no result: it diverged, failed, was interrupted, or was not begun."""
 
-    @property
+    @cached_property
     def arms(self) -> dict[str, Circumstances]:
         """What verdicts should know of each arm beside its scores."""
         return {arm.name: self._circumstances(arm) for arm in self.study.arms}

@@ -16,7 +16,8 @@ from headway.scoring.score import Score
 from headway.study.conclude import Conclusion, conclude
 from headway.study.execute import execute
 from headway.study.here import Here
-from headway.study.report_charts import apart, logarithmic_ticks, round_ticks
+from headway.study.report_charts import Curve, apart, line_chart, logarithmic_ticks, round_ticks
+from headway.study.report_tables import Row, Table, markdown
 
 EMPTY = {"meta", "line", "circle", "rect", "polygon", "polyline", "image", "br", "link"}
 
@@ -115,6 +116,7 @@ def test_tables_for_others(done):
     latex = (folder / "table.tex").read_text()
     assert "a\\_b (sees the future)" in latex and "\\toprule" in latex and "_b" not in latex.replace("\\_b", "")
     words = (folder / "report.md").read_text()
+    assert words.startswith("# Do \\<b>learned\\</b> positions & others help?\n") and words.endswith("```\n")
     assert "a_b (**sees the future**)" in words and "## Asked and answered" in words
     table = [line for line in words.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in table[:5]}) == 1
@@ -174,3 +176,15 @@ def test_labels_do_not_lie_on_each_other(places):
     order = sorted(found)
     assert all(b - a > 14 for a, b in pairwise(order))
     assert sorted(range(len(places)), key=lambda k: found[k]) == sorted(range(len(places)), key=lambda k: places[k])
+
+
+def test_names_mean_nothing_in_markdown():
+    table = Table("x", ["arm", "score"], [Row("a|b *c* _d_ e_f [g](h) <i>", ["1.0 [0.9, 1.1]"], remark="$x$")])
+    line = markdown(table).splitlines()[2]
+    assert line == r"| a\|b \*c\* \_d\_ e_f [g\](h) \<i> (**\$x\$**) | 1.0 [0.9, 1.1] |"
+
+
+def test_a_curve_of_one_point_is_seen_and_named_where_it_ends():
+    long, short = Curve("long", [1, 2, 3], *[[3.0, 2.0, 1.0]] * 3), Curve("short", [1], *[[2.5]] * 3)
+    drawn = line_chart([long, short], "step", "loss", "x")
+    assert drawn.count("<circle") == 1 and drawn.count("stroke-dasharray") == 1
