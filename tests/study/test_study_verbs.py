@@ -89,3 +89,18 @@ def test_a_mistake_is_one_message(headway, words, message):
 def test_the_help_of_every_verb_shows_an_example_and_knows_json(headway, verb):
     code, out, _ = headway("study", verb, "--help")
     assert code == 0 and f"Example: headway study {verb}" in out and "--json" in out
+
+
+def test_a_plan_of_a_study_that_was_changed_since_says_so(headway):
+    assert headway("study", "run", "positions.yaml").code == 0
+    assert "another study" not in headway("study", "plan", "positions.yaml").out
+    Path("positions.yaml").write_text(STUDY.replace("seeds: 2", "seeds: 3"), "utf-8")
+    answer = headway("study", "plan", "positions.yaml")
+    assert answer.code == 0 and "seeds was [0, 1] and is [0, 1, 2]; give the new one a name of its own" in answer.words
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "a\tb"])
+def test_a_study_has_the_name_of_one_folder(headway, name):
+    answer = headway("study", "run", "positions.yaml", "--name", name)
+    assert answer.code == 2 and "cannot be the name of a study" in answer.err
+    assert not Path("studies").exists()
