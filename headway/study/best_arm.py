@@ -1,6 +1,5 @@
 """Which arm is best, and which cannot be told from it?"""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -123,9 +122,8 @@ class BestArm(Inquiry):
             return [f"{said}: score it once more, on new seeds or on test"]
         table = np.array([[values[seed] for values in self.running.values()] for seed in self.shared])
         expected, seen = shrunk_best(table, self.quantity.lower_is_better), self.means[self.best]
-        if self.quantity.is_ratio:
-            expected, seen = math.exp(expected), math.exp(seen)
-        return [f"{said}: {plain(seen)} was seen, about {plain(expected)} is to be expected of new seeds"]
+        seen, expected = (plain(self.quantity.back(natural)) for natural in (seen, expected))
+        return [f"{said}: {seen} was seen, about {expected} is to be expected of new seeds"]
 
     def _why_out(self, arm: str) -> str:
         """Empty for an arm that can be the best."""

@@ -160,7 +160,9 @@ def train_there(orders: list[dict[str, Any]]) -> Any:
         except Exception as error:
             why, details = reason_of(error), traceback.format_exc()
         folders = [Path(home) / name for name in names]
-        found = [{"folder": pack(f)} if ending(f) else {"failed": why, "details": details} for f in folders]
+        found: list[dict[str, Any]] = [
+            {"folder": pack(f)} if ending(f) else {"failed": why, "details": details} for f in folders
+        ]
         found[0]["warnings"] = kept.warnings
     return found if len(found) > 1 else found[0]
 

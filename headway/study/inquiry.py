@@ -1,5 +1,6 @@
 """One question, with what was measured for it, on its way to a verdict; and what a verdict is."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -59,9 +60,14 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         found = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "question"}
-        lists = {name: list(value) for name, value in found.items() if isinstance(value, tuple)}
+        lists = {name: list(map(_finite, value)) for name, value in found.items() if isinstance(value, tuple)}
         asked = {**self.question.model_dump(mode="json"), "words": str(self.question)}
-        return {"question": asked, **found, **lists}
+        return {"question": asked, **{name: _finite(value) for name, value in found.items()}, **lists}
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity: null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def notes_once(verdicts: Sequence[Verdict]) -> Iterator[tuple[Verdict, list[str]]]:

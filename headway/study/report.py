@@ -7,7 +7,6 @@ scores.csv    every score of every run, unrounded
 """
 
 import json
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from headway.study.judgement import Judgement, Standing, overall
 from headway.study.report_charts import interval_mark
 from headway.study.report_figures import Figure, figures
 from headway.study.results import Results
-from headway.study.wording import amount, chance, large, listed
+from headway.study.wording import amount, chance, large, listed, percent
 
 STANDS: dict[Standing, str] = {
     "holds": "That holds:",
@@ -217,8 +216,8 @@ def _effect(verdict: Verdict) -> str:
     if verdict.effect is None or verdict.interval is None:
         return ""
     found = [amount(verdict.effect, verdict.interval, verdict.unit)]
-    if verdict.relative is not None and math.isfinite(verdict.relative):
-        found.append(f"{100 * verdict.relative:+.1f} %")
+    if verdict.relative is not None:
+        found.append(f"{'+' * (verdict.relative >= 0)}{percent(verdict.relative)}")
     if verdict.p_corrected is not None:
         found.append(f"{chance(verdict.p_corrected)}, corrected for all questions")
     return " · ".join([*found, verdict.method])

@@ -102,7 +102,9 @@ def line_chart(
 
 
 def interval_mark(effect: float, low: float, high: float) -> str:
-    """One effect on a line through zero: better to the right."""
+    """One effect on a line through zero: better to the right. Empty where the line would have no end."""
+    if not all(map(math.isfinite, (effect, low, high))):
+        return ""
     width, height = 190, 22
     most = max(abs(low), abs(high), abs(effect)) * 1.08 or 1.0
     x = Axis(-most, most, 6, width - 6)

@@ -2,14 +2,13 @@
 
 import csv
 import io
-import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.study.evidence import column
-from headway.study.quantities import Quantity, quantity
+from headway.study.quantities import quantity
 from headway.study.results import Results
 from headway.study.statistics import contrast
 from headway.study.wording import amount, large, plain
@@ -60,13 +59,7 @@ def estimate(results: Results, arm: str, score: str) -> Estimate | None:
     mean = statistics.mean(values.values())
     found = contrast([values], [1.0])
     ends = None if found is None or not found.has_spread else found.interval()
-    return Estimate(_back(mean, scale), ends and (_back(ends[0], scale), _back(ends[1], scale)), len(values))
-
-
-def _back(natural: float, scale: Quantity) -> float:
-    if not scale.is_ratio:
-        return natural
-    return math.exp(natural) if natural < 700 else math.inf
+    return Estimate(scale.back(mean), ends and (scale.back(ends[0]), scale.back(ends[1])), len(values))
 
 
 def asked_scores(results: Results) -> list[str]:

@@ -56,9 +56,13 @@ class Results:
     missing: dict[str, str]
     """Run → why there is no result: it diverged, failed, was interrupted, or was not begun."""
 
-    @cached_property
+    @property
     def arms(self) -> dict[str, Circumstances]:
         """What verdicts should know of each arm beside its scores."""
+        return self._arms
+
+    @cached_property
+    def _arms(self) -> dict[str, Circumstances]:
         return {arm.name: self._circumstances(arm) for arm in self.study.arms}
 
     def _circumstances(self, arm: Arm) -> Circumstances:

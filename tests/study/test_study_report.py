@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from headway.scoring.score import Score
 from headway.study.conclude import Conclusion, conclude
 from headway.study.execute import execute
 from headway.study.here import Here
-from headway.study.report_charts import Curve, apart, line_chart, logarithmic_ticks, round_ticks
+from headway.study.report_charts import Curve, apart, interval_mark, line_chart, logarithmic_ticks, round_ticks
 from headway.study.report_tables import Row, Table, markdown
 
 EMPTY = {"meta", "line", "circle", "rect", "polygon", "polyline", "image", "br", "link"}
@@ -182,6 +183,10 @@ def test_names_mean_nothing_in_markdown():
     table = Table("x", ["arm", "score"], [Row("a|b *c* _d_ e_f [g](h) <i>", ["1.0 [0.9, 1.1]"], remark="$x$")])
     line = markdown(table).splitlines()[2]
     assert line == r"| a\|b \*c\* \_d\_ e_f [g\](h) \<i> (**\$x\$**) | 1.0 [0.9, 1.1] |"
+
+
+def test_an_effect_without_bounds_has_no_mark():
+    assert interval_mark(1.0, 0.5, 1.5) and not interval_mark(1.0, -math.inf, 1.5)
 
 
 def test_a_curve_of_one_point_is_seen_and_named_where_it_ends():

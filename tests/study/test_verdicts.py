@@ -330,6 +330,19 @@ def test_a_grid_with_a_hole_cannot_say():
     assert "1 seed" in ask(DEPENDS, *grid([[0, 0], [0.1, 0.2]], n=1)).sentence
 
 
+HUGE = {"a": {0: 50.0, 1: 1e300, 2: 3.0}, "b": {0: 40.0, 1: 41.0, 2: 1e-300}}
+
+
+@pytest.mark.parametrize("question", [Better(arm="a", than="b"), Best()])
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_numbers_beyond_all_bounds_are_said_shortly_and_kept_as_json(question, seeds):
+    """An arm that exploded at one seed has an interval that no number holds."""
+    verdict = ask(question, {name: {s: v for s, v in arm.items() if s < seeds} for name, arm in HUGE.items()})
+    assert verdict.outcome == "not distinguishable" and max(map(len, verdict.sentence.split())) < 25
+    json.dumps(verdict.as_json(), allow_nan=False)
+    assert math.isinf(verdict.interval[0]) or math.isinf(verdict.interval[1]) or seeds == 2
+
+
 def test_names_that_are_not_there():
     table, about = grid([[0, 0], [0.1, 0.2]])
     with pytest.raises(UserError, match=r"no factor 'position'.*did you mean 'positions'"):
