@@ -187,7 +187,7 @@ def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
             key = key[:-1]
         return f"{path.name}:{lines[key]}" if key else ""
 
-    return validated(Study, tree, path.name, place)
+    return validated(Study, tree, str(path), place)
 
 
 def _study_file(given: Path, studies: Path) -> Path:

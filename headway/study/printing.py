@@ -42,7 +42,7 @@ def show_results(results: Results) -> None:
         list(dict.fromkeys(score for question in results.study.asked for score in question.scores))
         or results.score_names[:4]
     )
-    names = names if results.runs else []
+    names = [name for name in names if name in results.score_names]
     rows = []
     for arm in results.arms:
         cells = [str(estimate(results, arm, name) or "–") for name in names]

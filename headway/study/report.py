@@ -207,7 +207,11 @@ def rendered(template: str, paper: Paper) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    pages.globals |= {"markdown": tables.markdown, "marked": tables.Marked, "mark": interval_mark}
+    pages.globals |= {
+        "markdown": lambda t: tables.markdown(tables.literal(t)),
+        "marked": tables.Marked,
+        "mark": interval_mark,
+    }
     return pages.get_template(template).render(paper=paper, study=paper.study)
 
 

@@ -5,7 +5,7 @@ import io
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headway.study.evidence import column
 from headway.study.quantities import quantity
@@ -160,16 +160,21 @@ def plain_in_markdown(text: object) -> str:
     return text if isinstance(text, Marked) else MEANT_IN_MARKDOWN.sub(r"\\\g<0>", str(text))
 
 
+def literal(table: Table) -> Table:
+    """A table of what people have named, for Markdown."""
+    say = plain_in_markdown
+    rows = [replace(r, name=say(r.name), cells=list(map(say, r.cells)), remark=say(r.remark)) for r in table.rows]
+    return Table(say(table.caption), list(map(say, table.columns)), rows, list(map(say, table.notes)))
+
+
 def markdown(table: Table) -> Marked:
-    head = [f"| {' | '.join(map(plain_in_markdown, table.columns))} |", "|" + "---|" * len(table.columns)]
-    rows = [f"| {' | '.join([_named(row), *map(plain_in_markdown, row.cells)])} |" for row in table.rows]
-    notes = [f"{plain_in_markdown(note)}  " for note in table.notes]
-    return Marked("\n".join([*head, *rows, "", *notes]).rstrip() + "\n")
+    head = [f"| {' | '.join(table.columns)} |", "|" + "---|" * len(table.columns)]
+    rows = [f"| {' | '.join([_named(row), *row.cells])} |" for row in table.rows]
+    return Marked("\n".join([*head, *rows, "", *(f"{note}  " for note in table.notes)]).rstrip() + "\n")
 
 
 def _named(row: Row) -> str:
-    name, remark = plain_in_markdown(row.name), plain_in_markdown(row.remark)
-    return f"*{name}*" if row.beside else f"{name} (**{remark}**)" if remark else name
+    return f"*{row.name}*" if row.beside else f"{row.name} (**{row.remark}**)" if row.remark else row.name
 
 
 def as_csv(results: Results) -> str:

@@ -104,3 +104,23 @@ def test_a_study_has_the_name_of_one_folder(headway, name):
     answer = headway("study", "run", "positions.yaml", "--name", name)
     assert answer.code == 2 and "cannot be the name of a study" in answer.err
     assert not Path("studies").exists()
+
+
+def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
+    """Killed between the last run and the measures."""
+    more = "  - {kind: best, on: valid-8.perplexity}\nmeasures: [{kind: segments, lengths: [8]}]\n"
+    Path("positions.yaml").write_text(STUDY + more, "utf-8")
+    assert headway("study", "run", "positions.yaml").code == 0
+    for file in Path("studies/positions/runs").glob("*/measures.json"):
+        file.unlink()
+    answer = headway("study", "results", "positions")
+    assert answer.code == 0 and "valid-8.perplexity was not measured yet" in answer.words
+    assert "Is learned better than none on valid.perplexity?" in answer.words and "perplexity, 2 seeds" in answer.words
+    assert headway("study", "report", "positions").code == 0
+    assert "not measured yet" not in headway("study", "results", "positions").words
+
+
+def test_a_study_that_something_has_damaged_is_named(headway):
+    assert headway("study", "run", "positions.yaml").code == 0
+    Path("studies/positions/study.yaml").write_text("nothing: left")
+    assert "studies/positions/study.yaml: 3 things are wrong" in headway("study", "results", "positions").err
