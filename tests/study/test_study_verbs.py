@@ -115,7 +115,7 @@ def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
         file.unlink()
     answer = headway("study", "results", "positions")
     assert answer.code == 0 and "valid-8.perplexity was not measured yet" in answer.words
-    assert "Is learned better than none on valid.perplexity?" in answer.words and "perplexity, 2 seeds" in answer.words
+    assert "Is learned better than none on valid.perplexity?" in answer.words and ", 2 seeds" in answer.words
     assert headway("study", "report", "positions").code == 0
     assert "not measured yet" not in headway("study", "results", "positions").words
 
