@@ -57,7 +57,7 @@ def main() -> None:
         sys.stderr.close()  # the reader has gone away, as `headway … | head` does
         sys.exit(0)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES):
             raise
         place = f" ({error.filename})" if error.filename else ""
         print(f"headway: {error.strerror}{place}; what was saved before is whole", file=sys.stderr)

@@ -165,13 +165,14 @@ def check_population(recipes: Sequence[Recipe]) -> None:
         )
 
 
-def check_names(names: Sequence[str]) -> None:
-    """A run's name is the name of one folder."""
+def check_names(names: Sequence[str], of: str = "a run") -> None:
+    """Each is the name of one folder, and one that can be typed and seen."""
     for name in names:
-        if "/" in name or name in ("", ".", "..") or len(name.encode()) > 200:
+        if not name or not name.isprintable() or "/" in name or name.startswith(".") or len(name.encode()) > 200:
+            where = "; --runs says where that folder is" if of == "a run" else ""
             raise UserError(
-                f"'{name}' cannot be the name of a run: a name is one folder's, without '/', of at most 200 bytes; "
-                "--runs says where that folder is"
+                f"{name!r} cannot be the name of {of}: a name is one folder's, without '/' and unseen characters, not "
+                f"beginning with '.', of at most 200 bytes{where}"
             )
 
 
@@ -206,7 +207,9 @@ def _finish(loop: Loop, population: Population, members: list[Run], task: Task) 
         for run, scores in zip(members, all_scores, strict=True) if processes.is_writer else ():
             run.save_scores(scores)
             if not loop.interrupted:
-                run.count_looks_at_test(task.scored_splits)
+                # Who watches test while training has looked at it, too.
+                watched = ({name.partition(".")[0] for name in line.get("scores", ())} for line in run.metrics())
+                run.count_looks_at_test(task.scored_splits, *watched)
     with processes.together():
         for run, report in zip(members, audit_runs(members, task), strict=True) if processes.is_writer else ():
             write_report(run.folder, report)

@@ -114,7 +114,9 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno is not None and (error.filename is None or ".partial" in str(error.filename)):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            if error.filename2 is not None:
+                del error.filename2  # set to None, it would still be named
         raise
 
 

@@ -14,7 +14,7 @@ from headway.recipe import Recipe
 from headway.run import Run, check_new
 from headway.trackers import Observer
 from headway.training import setting as settings
-from headway.training.capacity import Capacity, largest_population
+from headway.training.capacity import Capacity, free_memory, is_out_of_memory, largest_population
 from headway.training.processes import Processes, started
 from headway.training.update import Update
 
@@ -28,7 +28,11 @@ def train_in_turns(
     together: int | None = None,
     observers: Sequence[Observer] = (),
 ) -> list[Run]:
-    """Train these recipes as populations of `together` replicas; without it, as many at once as the device holds."""
+    """Train these recipes as populations of `together` replicas; without it, as many at once as the device holds.
+
+    What fits is measured on a step of training. Where memory runs out all the same, in an evaluation or because others
+    use the device, the rest goes on in halves.
+    """
     with started() as processes:
         return _in_turns(recipes, names, runs, resume, reporter or Reporter(), together, observers, processes)
 
@@ -59,12 +63,24 @@ def _in_turns(
         size = fits
         reporter.say(reason)
     made: list[Run] = []
-    for first in range(0, len(recipes), size):
-        turn = slice(first, first + size)
-        # Turns that were never begun have nothing to resume.
+    while len(made) < len(recipes):
+        size = min(size, len(recipes) - len(made))
+        turn = slice(len(made), len(made) + size)
+        # Turns that were never begun have nothing to resume; what was begun was so before, or did not fit just now.
         here = processes.is_writer and any((runs / name).exists() for name in names[turn])
         (begun,) = processes.agree(here)
-        made += train(recipes[turn], names[turn], runs, resume and (begun or first == 0), reporter, observers)
+        try:
+            trained = train(recipes[turn], names[turn], runs, begun or (resume and not made), reporter, observers)
+        except Exception as error:
+            if not is_out_of_memory(error) or size == 1 or processes.world > 1:
+                raise
+            trained = None
+        if trained is None:  # and the error is forgotten, which held on to what filled the memory
+            free_memory()
+            size = -(-size // 2)
+            reporter.warn(f"the memory was full: going on with {size} at a time, from what was saved")
+            continue
+        made += trained
         (stop,) = processes.agree(processes.is_writer and any(_interrupted(run) for run in made))
         if stop:
             break

@@ -11,6 +11,8 @@ from headway.training.checkpoint import Checkpoint
 from headway.training.population import Population
 from headway.training.processes import Processes
 
+MOST_CHANGES_SAID = 5
+
 
 def check_reopened(members: list[Run]) -> None:
     """Runs can be resumed by the recipes that made them. Some may be missing, if all were killed in the making."""
@@ -29,10 +31,16 @@ def _check_recipe(run: Run) -> None:
         flat(r.model_dump(mode="json", exclude={"training": {"parallel"}})) for r in (run.recipe, made_by)
     )  # processes may share the work in another way than before
     if ours != theirs:
-        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
-        changes = ", ".join(f"{key} was {theirs.get(key)} and is {ours.get(key)}" for key in keys[:5])
-        more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-        raise UserError(f"{run.folder} was made by another recipe: {changes}{more}; use --name for a new run")
+        raise UserError(
+            f"{run.folder} was made by another recipe: {what_changed(theirs, ours)}; use --name for a new run"
+        )
+
+
+def what_changed(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """`training.clip was 1.0 and is None, …`: of two flat trees, in words; empty where they are the same."""
+    keys = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
+    changes = ", ".join(f"{key} was {was.get(key)} and is {now.get(key)}" for key in keys[:MOST_CHANGES_SAID])
+    return changes + (f" and {len(keys) - MOST_CHANGES_SAID} more" if len(keys) > MOST_CHANGES_SAID else "")
 
 
 def newest_checkpoints(members: list[Run], reporter: Reporter) -> list[Checkpoint]:

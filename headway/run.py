@@ -15,7 +15,7 @@ a second one out; who has it cleans up after those that were killed.
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return _read_json(self.folder / "run.json")
+        return read_json(self.folder / "run.json")
 
     def note(self, **facts: Any) -> None:
         """Add to run.json."""
@@ -235,14 +235,15 @@ class Run:
     def save_scores(self, scores: list[Score]) -> None:
         write_json(self.folder / "scores.json", {s.name: s.as_json() for s in scores})  # not a number: null
 
-    def count_looks_at_test(self, splits: Sequence[str]) -> None:
-        """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores."""
-        if any(split.startswith("test") for split in splits):
-            self.note(test_scored=int(self.facts.get("test_scored", 0)) + 1)
+    def count_looks_at_test(self, *looks: Iterable[str]) -> None:
+        """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores. Each
+        look is at some splits."""
+        if count := sum(any(split.startswith("test") for split in splits) for splits in looks):
+            self.note(test_scored=int(self.facts.get("test_scored", 0)) + count)
 
     def scores(self) -> list[Score]:
         path = self.folder / "scores.json"
-        stored = _read_json(path) if path.exists() else {}
+        stored = read_json(path) if path.exists() else {}
         try:
             return [Score.from_json(name, s) for name, s in stored.items()]
         except (TypeError, KeyError, ValueError):
@@ -277,7 +278,7 @@ def open_run(name: str, runs: Path) -> Run:
         raise UserError(f"there is no run '{name}'{hint}")
     if not (folder / "run.json").exists():
         raise UserError(f"{folder} is not a run folder: it has no run.json")
-    facts = _read_json(folder / "run.json")
+    facts = read_json(folder / "run.json")
     if not isinstance(facts.get("format"), int) or facts["format"] > FORMAT:
         raise UserError(
             f"{folder} was written by Headway {facts.get('headway', '?')} in format {facts.get('format')}; this is "
@@ -309,7 +310,8 @@ def _run_files(runs: Path) -> list[Path]:
     return [path for path in runs.glob("*/run.json") if not path.parent.name.startswith(".")]  # not the half-made ones
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """What one of Headway's own files holds."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

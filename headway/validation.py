@@ -45,7 +45,7 @@ def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[P
             made = cls.model_validate(tree)
         except ImpossibleError as error:
             # A combination with a key that was left out compares with a default nobody asked for.
-            real = [p for p in error.problems if not left_out.intersection(p.keys)]
+            real = [p for p in error.problems if not any(_is_within(gone, key) for gone in left_out for key in p.keys)]
             complaints += [_line(place, [tuple(key.split(".")) for key in p.keys], p.reason) for p in real]
             break
         except ValidationError as error:
@@ -86,6 +86,10 @@ def known_keys(cls: type[Spec], prefix: str = "") -> Iterator[str]:
             yield from known_keys(inner, f"{written}.")
 
 
+def _is_within(path: str, key: str) -> bool:
+    return path == key or path.startswith(f"{key}.")
+
+
 def _line(place: Callable[[Path], str], paths: Sequence[Path], reason: str) -> str:
     places = ", ".join(dict.fromkeys(filter(None, map(place, paths))))
     return f"{places + ': ' if places else ''}{', '.join(map('.'.join, paths))}: {reason}"
@@ -98,6 +102,11 @@ def _reason(cls: type[Spec], tree: Any, path: Path, value: Any, detail: ErrorDet
     if kind == "union_tag_invalid":
         tags = [tag.strip("' ") for tag in str(context["expected_tags"]).split(",")]
         return f"there is no '{context['tag']}' here{did_you_mean(str(context['tag']), tags)}"
+    if kind == "union_tag_not_found":
+        tags = [v.model_fields["kind"].default for v in variants(cls, [part for part in path if not part.isdigit()])]
+        return f"its kind is missing{did_you_mean('', tags)}"
+    if kind == "too_short":
+        return f"expected at least {context['min_length']} of them, not {value!r}"
     if kind == "literal_error":
         choices = [c.strip("' ") for c in str(context["expected"]).replace(" or ", ", ").split(",")]
         return f"expected {context['expected']}, not {value!r}{_only_hint(str(value), choices)}"

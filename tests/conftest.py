@@ -1,5 +1,6 @@
 """Before anything of Headway is imported: shapes written in annotations are checked whenever a function is called."""
 
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -37,6 +38,26 @@ def no_audits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
 
     if "audited" not in request.keywords:
         monkeypatch.setattr("headway.experiment.audit_runs", lambda runs, task: [Report()] * len(runs))
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Runs `headway …` in this process."""
+    from command_line import Answer
+
+    from headway.cli import main
+
+    def run(*words: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["headway", *words])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Answer(code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

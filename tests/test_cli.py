@@ -9,33 +9,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from command_line import Answer
 from tiny import snapshot
 
-from headway.cli import app, main
+from headway.cli import app
 
 VERBS = sorted(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)
 LABEL = "segment 16, stride 16, no state carried"
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict:
-        """The one object on stdout, with nothing around it."""
-        assert self.code == 0, self.err
-        assert self.out.count("\n") == 1
-        return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-
-    @property
-    def words(self) -> str:
-        """Everything said, without frames and line breaks."""
-        return " ".join((self.out + self.err).replace("│", " ").split())
 
 
 @pytest.fixture
@@ -51,20 +33,9 @@ def home(workshop, tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def headway(home, monkeypatch, capsys):
+def headway(home, command_line):
     """Runs a command line in this process."""
-
-    def run(*words: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["headway", *words])
-        capsys.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Answer(code, *capsys.readouterr())
-
-    return run
+    return command_line
 
 
 COMMAND = [sys.executable, "-m", "headway.cli"]

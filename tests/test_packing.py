@@ -9,8 +9,10 @@ from tiny import tiny_recipe
 from headway import packing
 from headway.errors import UserError
 from headway.packing import train_in_turns
+from headway.progress import Reporter
 from headway.training import capacity
 from headway.training.capacity import Capacity, largest_population
+from headway.training.loop import Loop
 from headway.variation import varied
 
 
@@ -42,6 +44,61 @@ def test_turns_go_on_where_they_were_stopped(five, tmp_path: Path):
     train_in_turns(recipes[:2], names[:2], tmp_path, together=2)
     made = train_in_turns(recipes, names, tmp_path, resume=True, together=2)
     assert [run.facts["status"] for run in made] == ["finished"] * 5
+
+
+class Said(Reporter):
+    def __init__(self):
+        self.warned = []
+
+    def warn(self, text):
+        self.warned.append(text)
+
+
+FULL = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("CUDA error: out of memory"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=str)
+def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeypatch, error):
+    """Five do not fit, three do not, two do: noticed after step 5, that is, after the first checkpoint."""
+    names, recipes = five
+    whole = train_in_turns(recipes, names, tmp_path / "whole")
+    take_step, sizes = Loop.take_step, []
+
+    def filling(self):
+        sizes.append(len(self.standings))
+        if sizes[-1] > 2 and self.step >= 5:
+            raise error
+        take_step(self)
+
+    monkeypatch.setattr(Loop, "take_step", filling)
+    said = Said()
+    made = train_in_turns(recipes, names, tmp_path / "halved", reporter=said)
+    assert [run.name for run in made] == names and {run.facts["status"] for run in made} == {"finished"}
+    words = "the memory was full: going on with {} at a time, from what was saved"
+    assert said.warned == [words.format(3), words.format(2)]
+    assert sizes.count(2) == 2 * (12 - 4) and sizes.count(1) == 12 - 4  # from step 4, and not from the beginning
+    for one, other in zip(whole, made, strict=True):
+        assert [s.value for s in one.scores()] == pytest.approx([s.value for s in other.scores()], rel=1e-4)
+
+
+@pytest.mark.parametrize(("error", "tried"), [(MemoryError(), [3, 2, 1]), (RuntimeError("sizes differ"), [3])])
+def test_what_does_not_fit_alone_is_an_error(five, tmp_path: Path, monkeypatch, error, tried):
+    names, recipes = five
+    found = []
+
+    def fail(recipes, *rest):
+        found.append(len(recipes))
+        raise error
+
+    monkeypatch.setattr(packing, "train", fail)
+    with pytest.raises(type(error)):
+        train_in_turns(recipes[:3], names[:3], tmp_path)
+    assert found == tried
 
 
 @pytest.mark.parametrize(("free", "fits"), [(1000, 100), (100, 10), (45, 4), (9, 1)])

@@ -1,10 +1,8 @@
 """Curves elsewhere: each tracker for real and offline, read back with its own tools; and that none can stop a run."""
 
 import importlib.util
-import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 from tiny import cache_in, tiny_recipe
 
 from headway import trackers
-from headway.cli import main
 from headway.errors import UserError
 from headway.experiment import train
 from headway.packing import train_in_turns
@@ -288,26 +285,16 @@ def test_what_a_tracker_has_is_not_told_again(recording, tmp_path, workshop, mon
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-def headway(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["headway", *words])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
-def test_stdout_stays_json_whatever_a_tracker_prints(recording, tmp_path, workshop, monkeypatch, capsys):
+def test_stdout_stays_json_whatever_a_tracker_prints(recording, tmp_path, workshop, monkeypatch, command_line):
     monkeypatch.chdir(tmp_path)
-    assert headway(monkeypatch, "train", str(workshop.recipe), "--track", "recording", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["status"] == "finished"
+    assert command_line("train", str(workshop.recipe), "--track", "recording", "--json").json["status"] == "finished"
     assert made[0].calls[-1] == "end"
 
 
-def test_unknown_trackers_and_missing_packages_are_said_before_training(workshop, tmp_path, monkeypatch, capsys):
+def test_unknown_trackers_and_missing_packages_are_said_before_training(workshop, tmp_path, monkeypatch, command_line):
     monkeypatch.chdir(tmp_path)
-    assert headway(monkeypatch, "train", str(workshop.recipe), "--track", "tensorbord") == 2
-    assert "there is no tracker 'tensorbord'; did you mean 'tensorboard'?" in capsys.readouterr().err
+    code, _, said = command_line("train", str(workshop.recipe), "--track", "tensorbord")
+    assert code == 2 and "there is no tracker 'tensorbord'; did you mean 'tensorboard'?" in said
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
     for kind in KINDS:
         with pytest.raises(UserError, match=rf"--track {kind} needs {kind}.*pip install 'headway\[{kind}\]'"):

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import BASELINE_AUDITS, Comparison, bag_of_words, language_baselines, majority
@@ -30,17 +30,11 @@ from headway.tasks.task import Task
 _FORMAT = 1  # of what is kept; raise it when the same data give other findings than before
 
 
-def evidence_of(task: Task) -> "Evidence":
-    if isinstance(task, LanguageModelling):
-        return TextEvidence(task)
-    if isinstance(task, Classification):
-        return RowEvidence(task)
-    raise NotImplementedError(f"nothing is known of how to audit a {type(task).__name__}")
-
-
 class Evidence(ABC):
-    quantity: str
-    """Of the score that the audits of a training go by."""
+    quantity: ClassVar[str]
+    """Of the score that the audits of a training go by, and that cheap methods have as well."""
+    cheap_methods: ClassVar[tuple[str, ...]]
+    """By name: those whose score is measured."""
 
     def __init__(self, task: Any):
         self.task, self.recipe = task, task.recipe
@@ -114,6 +108,7 @@ class Evidence(ABC):
 class TextEvidence(Evidence):
     task: LanguageModelling
     quantity = "perplexity"
+    cheap_methods = ("unigram", "5-gram")
 
     def audit_data(self) -> Report:
         return run_audits(TEXT_AUDITS, TextSet(self.task.data.texts)) + _token_audits(self.task)
@@ -136,6 +131,7 @@ class TextEvidence(Evidence):
 class RowEvidence(Evidence):
     task: Classification
     quantity = "accuracy"
+    cheap_methods = ("majority", "bag of words")
 
     @cached_property
     def rows(self) -> RowSet:
@@ -169,6 +165,13 @@ class RowEvidence(Evidence):
 
     def size(self, split: str) -> int:
         return len(self.task.data.split(split))
+
+
+OF_TASK: dict[type[Task], type[Evidence]] = {LanguageModelling: TextEvidence, Classification: RowEvidence}
+
+
+def evidence_of(task: Task) -> Evidence:
+    return OF_TASK[type(task)](task)
 
 
 def _token_audits(task: Any) -> Report:

@@ -1,23 +1,22 @@
 """Which arm is best, and which cannot be told from it?"""
 
-import math
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from headway.study.caveats import no_such_number, sees_the_future
 from headway.study.evidence import Evidence
 from headway.study.inquiry import NO_CHANCE, Family, Inquiry, Outcome, Verdict, method, seed_notes
 from headway.study.questions import Best
-from headway.study.statistics import LEVEL, Contrast, contrast, critical_of_pairs, largest_of_pairs, shrunk_best
-from headway.study.wording import amount, digits, fixed, listed, plain, seeds
+from headway.study.statistics import LEVEL, Contrast, contrast, picked_among, shrunk_best
+from headway.study.wording import amount, digits, fixed, listed, mirrored, plain, seeds
 
 
 class BestArm(Inquiry):
-    """The best is compared with every other by a test that knows the pair was picked after the fact (the largest t of
-    all pairs). Whatever is truly best is among the arms named with probability 0.95. An arm that diverged at any seed
-    is out: no average shows what it would cost to depend on it. So is one that sees the future.
+    """The best is compared with every other by a test that knows it was picked after the fact. Whatever is truly best
+    is among the arms named with probability 0.95, and where two are equally good, one is called the best in at most 5
+    of 100 studies. An arm that diverged at any seed is out: no average shows what it would cost to depend on it. So is
+    one that sees the future.
     """
 
     question: Best
@@ -38,9 +37,12 @@ class BestArm(Inquiry):
         }
         sign = self.quantity.sign
         self.best, *others = sorted(self.means, key=lambda arm: -sign * self.means[arm])
-        self.next = others[0]
+        self.correction = picked_among(len(self.running))
         self.against = {arm: self._contrast(arm) for arm in others}
-        self.p = max(map(self._chance, self.against.values()))
+        chances = {arm: self._chance(found) for arm, found in self.against.items()}
+        self.p = max(chances.values())
+        # Who comes closest is who can least be told from it, and need not be the next by its mean.
+        self.closest = max(others, key=lambda arm: (chances[arm], -self.against[arm].estimate))
 
     def _contrast(self, arm: str) -> Contrast:
         sign = self.quantity.sign
@@ -50,12 +52,9 @@ class BestArm(Inquiry):
 
     def _chance(self, found: Contrast) -> float:
         """That an arm looks this much worse than the best by luck, although the best was picked."""
-        arms = len(self.running)
-        if not found.has_spread:
+        if not found.has_spread or found.estimate <= 0:  # on the seeds that these two share, it may even lead
             return 1.0
-        if found.paired:
-            return largest_of_pairs(found.t, len(found.seeds), arms)
-        return min(1.0, found.p * arms * (arms - 1) / 2)
+        return min(1.0, found.p * self.correction)
 
     def verdict(self, family: Family) -> Verdict:
         if self.p is None:
@@ -63,10 +62,10 @@ class BestArm(Inquiry):
             why = f": {NO_CHANCE}" if len(few) > 1 else ""
             return self.cannot_say(f"there are not two arms to compare; out: {self._outsiders}{why}", self.arms)
         # The same factor for every pair, so that one arm alone is named exactly when the corrected p value says so.
-        factor = family.p / self.p
+        factor = family.p / self.p if self.p > 0 else family.size
         tied = [arm for arm, found in self.against.items() if min(1.0, factor * self._chance(found)) >= LEVEL]
-        found = self.against[self.next]
-        facts = self._against_the_next(found, family) if found.has_spread else {}
+        found = self.against[self.closest]
+        facts = self._against_the_closest(found, family) if found.has_spread else {}
         outcome: Outcome = "not distinguishable" if tied else "best"
         return self.concluded(
             list(self.running),
@@ -80,40 +79,39 @@ class BestArm(Inquiry):
             **facts,
         )
 
-    def _against_the_next(self, found: Contrast, family: Family) -> dict[str, Any]:
-        """How far ahead the best is, with an interval that holds for all pairs at once."""
-        arms, scale, level = len(self.running), self.quantity, self.means[self.next]
-        pairs = arms * (arms - 1) // 2
-        if found.paired:
-            critical = critical_of_pairs(len(found.seeds), arms)
-        else:
-            critical = float(special.stdtrit(found.freedom, 1 - LEVEL / (2 * pairs)))
-        low, high = found.estimate - critical * found.error, found.estimate + critical * found.error
-        of_one_pair = float(2 * special.stdtr(found.freedom, -critical)) / family.size
+    def _against_the_closest(self, found: Contrast, family: Family) -> dict[str, Any]:
+        """How far ahead the best is, with an interval that allows for its having been picked."""
+        scale, level = self.quantity, self.means[self.closest]
+        low, high = found.interval(LEVEL / self.correction)
         return {
             "effect": scale.in_units(found.estimate, level),
             "interval": (scale.in_units(low, level), scale.in_units(high, level)),
             "unit": scale.unit,
             "relative": scale.relative(found.estimate) if scale.is_ratio else None,
             "relative_interval": (scale.relative(low), scale.relative(high)) if scale.is_ratio else None,
-            "smallest_visible": scale.in_units(found.smallest_visible(of_one_pair), level),
-            "method": f"{method(found, scale.is_ratio)}, the interval for all {pairs} pairs at once",
+            "smallest_visible": scale.in_units(found.smallest_visible(family.level / self.correction), level),
+            "method": f"{method(found, scale.is_ratio)}, allowing for the pick among {len(self.running)}",
         }
 
     def _sentence(self, tied: list[str], facts: dict[str, Any]) -> str:
-        count = seeds(len(self.against[self.next].seeds))
-        shown = amount(facts["effect"], facts["interval"], facts["unit"]) if facts else ""
+        of, count = f"of {len(self.running)}", seeds(len(self.against[self.closest].seeds))
         if not tied:
-            said = f"{self.best} is best of {len(self.running)}: better than the next, {self.next}, by {shown}, {count}"
+            shown = amount(facts["effect"], facts["interval"], facts["unit"])
+            said = f"{self.best} is best {of}: better than the closest, {self.closest}, by {shown}, {count}"
         else:
-            said = (
-                f"not distinguishable: {self.best} has the best mean of {len(self.running)}, but {listed(tied)} cannot "
-            )
+            said = f"not distinguishable: {self.best} has the best mean {of}, but {listed(tied)} cannot "
             said += f"be told from it with {count}"
             if facts:
                 smallest = fixed(facts["smallest_visible"], digits(facts["interval"]))
-                said += f"; it is ahead of {self.next} by {shown}, and these seeds could only show ≥ {smallest}"
+                said += f"; {self._lead(facts)}, and these seeds could only show ≥ {smallest}"
         return f"{said}; out: {self._outsiders}" if self.out else said
+
+    def _lead(self, facts: dict[str, Any]) -> str:
+        effect, interval = facts["effect"], facts["interval"]
+        if effect >= 0:
+            return f"it is ahead of {self.closest} by {amount(effect, interval, facts['unit'])}"
+        behind = amount(-effect, mirrored(interval), facts["unit"])
+        return f"on the seeds that only these two have in common it is behind {self.closest} by {behind}"
 
     def _flattery(self) -> list[str]:
         """The winner's curse, as a number where there is one."""
@@ -124,9 +122,8 @@ class BestArm(Inquiry):
             return [f"{said}: score it once more, on new seeds or on test"]
         table = np.array([[values[seed] for values in self.running.values()] for seed in self.shared])
         expected, seen = shrunk_best(table, self.quantity.lower_is_better), self.means[self.best]
-        if self.quantity.is_ratio:
-            expected, seen = math.exp(expected), math.exp(seen)
-        return [f"{said}: {plain(seen)} was seen, about {plain(expected)} is to be expected of new seeds"]
+        seen, expected = (plain(self.quantity.back(natural)) for natural in (seen, expected))
+        return [f"{said}: {seen} was seen, about {expected} is to be expected of new seeds"]
 
     def _why_out(self, arm: str) -> str:
         """Empty for an arm that can be the best."""

@@ -49,10 +49,11 @@ def caveats(question: Question, arms: Sequence[str], evidence: Evidence) -> tupl
             at = [seed for seed, reason in about[arm].lost.items() if reason == why]
             notes.append(f"{arm}, seed{'s' * (len(at) > 1)} {listed(at)}: {why}")
     notes += [note for what, most in UNEQUAL.items() if (note := _unequal(what, most, about))]
-    if quantity(question.on).split == "test":
+    if quantity(question.on).split.startswith("test"):
         times = evidence.test_scored
         notes.append(
-            f"test was scored {times} times: with every look that leads to a change, its numbers flatter more"
+            f"test was looked at {times} times, evaluations while training included: with every look that leads to a "
+            "change, its numbers flatter more"
             if times > 1
             else "on test, which was scored once"
         )

@@ -2,7 +2,8 @@
 
 Machines of a cluster need share nothing but Headway and the data. A population is trained in a folder of the machine's
 own, and its run folders are sent back whole when it has ended; until then they exist nowhere else, so a run that is
-lost with its machine begins again on another.
+lost with its machine begins again on another. (To send checkpoints back as well would mean the weights and the
+optimizer of every replica over the network at every checkpoint, for the sake of the rare machine that dies.)
 """
 
 import io
@@ -22,6 +23,7 @@ from headway import __version__
 from headway.errors import UserError
 from headway.files import write_folder_whole
 from headway.packing import train_in_turns
+from headway.progress import Reporter
 from headway.recipe import from_tree
 from headway.study.design import PlannedRun
 from headway.study.place import Log, reason_of
@@ -124,6 +126,8 @@ def _arrived(ray: Any, run: PlannedRun, part: Any, log: Log) -> None:
     except ray.exceptions.RayError as error:
         log.failed(run.name, f"lost on the cluster, after {RETRIES} more attempts: {reason_of(error)}", str(error))
         return
+    for warning in found.get("warnings", ()):
+        log.say(f"warning: {run.name}: {warning}")
     if "failed" in found:
         log.failed(run.name, found["failed"], found["details"])
         return
@@ -135,17 +139,31 @@ def _arrived(ray: Any, run: PlannedRun, part: Any, log: Log) -> None:
 # --- on a machine of the cluster -------------------------------------------------------------------------------------
 
 
+class Kept(Reporter):
+    """Warnings, to be sent back with the runs."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
 def train_there(orders: list[dict[str, Any]]) -> Any:
     """One population; for each run its folder, or why there is none."""
     with tempfile.TemporaryDirectory(prefix="headway-") as home:
         names = [order["name"] for order in orders]
-        why, details = "it was stopped", ""
+        why, details, kept = "it was stopped", "", Kept()
+        recipes = [from_tree(order["recipe"], order["name"]) for order in orders]
         try:
-            train_in_turns([from_tree(order["recipe"], order["name"]) for order in orders], names, Path(home))
+            train_in_turns(recipes, names, Path(home), reporter=kept)
         except Exception as error:
             why, details = reason_of(error), traceback.format_exc()
         folders = [Path(home) / name for name in names]
-        found = [{"folder": pack(f)} if ending(f) else {"failed": why, "details": details} for f in folders]
+        found: list[dict[str, Any]] = [
+            {"folder": pack(f)} if ending(f) else {"failed": why, "details": details} for f in folders
+        ]
+        found[0]["warnings"] = kept.warnings
     return found if len(found) > 1 else found[0]
 
 

@@ -1,5 +1,6 @@
 """What follows from the runs of a study: more is measured, the questions are answered, the report is written."""
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from headway.study.inquiry import Verdict
 from headway.study.judgement import Judgement, judge
 from headway.study.measures import measure
 from headway.study.plan import Sizes
+from headway.study.questions import Question
 from headway.study.results import Results, ending, read_results
 from headway.study.rows import correct_in
 from headway.study.verdicts import answer
+from headway.study.wording import listed
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,22 @@ def conclude(folder: Path) -> Conclusion:
 def so_far(folder: Path) -> Conclusion:
     """What follows from what is there; nothing is measured and nothing written."""
     results, report = read_results(folder), folder / "report.html"
-    verdicts = answer(results.study.asked, results, correct_in(folder / "runs")) if results.runs else []
+    verdicts = _answered(results) if results.runs else []
     return Conclusion(results, verdicts, judge(results, verdicts), report if report.exists() else None)
+
+
+def _answered(results: Results) -> list[Verdict]:
+    """Every question; those about what was not measured yet, because somebody stopped before, with that."""
+    known, asked = set(results.score_names), results.study.asked
+    ready = [question for question in asked if known.issuperset(question.scores)]
+    found = dict(zip(map(str, ready), answer(ready, results, correct_in(results.folder / "runs")), strict=True))
+    return [found.get(str(question)) or _not_measured(question, known) for question in asked]
+
+
+def _not_measured(question: Question, known: Container[str]) -> Verdict:
+    scores = listed(score for score in question.scores if score not in known)
+    why = f"cannot say: {scores} was not measured yet; headway study run goes on, headway study report measures it"
+    return Verdict(question, "cannot say", why)
 
 
 def measure_all(folder: Path) -> None:

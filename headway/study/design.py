@@ -17,8 +17,6 @@ measures: [{kind: segments, lengths: [64, 16]}]      # more than the recipe scor
 look: [{text: "Return the size of the file."}]       # attention maps for the report
 """
 
-import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -29,22 +27,16 @@ from pydantic_core import PydanticCustomError
 
 from headway import recipe as recipes
 from headway.errors import UserError, did_you_mean
-from headway.experiment import check_names
 from headway.recipe import Recipe
 from headway.resuming import flat
 from headway.spec import Problem, Spec
 from headway.study.claims import Claim, Look, Reported
-from headway.study.factors import Arm, Change, Factor, crossed
+from headway.study.factors import Arm, Change, Factor, crossed, is_data
 from headway.study.measures import Measure
-from headway.study.questions import Better, Depends, Ordered, Question
-from headway.validation import ImpossibleError, InvalidError, validated
+from headway.study.mistakes import MOST_RUNS, mistakes
+from headway.study.questions import Question
+from headway.validation import ImpossibleError, validated
 from headway.yaml_tree import read_tree
-
-MOST_RUNS = 10_000
-CHEAP_METHODS = ("majority", "bag of words", "unigram", "5-gram")
-"""What every score is set beside, and what an arm may be compared with (headway/audit/baselines.py)."""
-HOW_IT_IS_READ = ("data.segment", "data.batches.")
-"""Of `data`, what is a matter of training: the text and its tokens are the same."""
 
 Budget = Literal["steps", "tokens", "flops", "seconds"]
 
@@ -164,138 +156,18 @@ class Study(Spec):
                 f"the arms do not read the same data: they differ in {', '.join(unlike)}; "
                 "a score on other text, or on other tokens, is another score"
             )
+        seen = [split for recipe in self.recipes.values() for split in recipe.training.evaluate_on]
+        asked = [score for question in self.asked for score in question.scores]
+        tests = dict.fromkeys(split for split in seen if split.startswith("test"))
+        if tests and any(score.startswith("test") for score in asked):
+            found.append(
+                f"{', '.join(tests)} is looked at while training (training.evaluate_on): what is seen so often is no "
+                "test any more; let training look at valid"
+            )
         return found
 
-    # --- what is wrong with it -------------------------------------------------------------------------------------
-
     def problems(self) -> Iterator[Problem]:
-        if bool(self.named_arms) == bool(self.factors):
-            reason = "give one of them; a single arm is arms: {name: []}"
-            yield Problem(("arms", "factors"), f"{'both are' if self.factors else 'neither is'} given: {reason}")
-            return
-        if wrong := list(self._wrong_factors()):
-            yield from wrong
-            return
-        yield from list(self._wrong_names()) or self._wrong_recipes()
-        yield from self._wrong_questions()
-        for key in ("measures", "claims"):
-            for k, part in enumerate(getattr(self, key)):
-                yield from part.all_problems(f"{key}.{k}.")
-
-    def _wrong_factors(self) -> Iterator[Problem]:
-        for name, factor in self.factors.items():
-            yield from factor.all_problems(f"factors.{name}.")
-            data = [key for key in factor.all_keys if is_data(key)]
-            if other := [key for key in factor.all_keys if key not in data and data]:
-                reason = f"it changes the data ({', '.join(data)}) as well as {', '.join(other)}, and nobody could tell"
-                yield Problem((f"factors.{name}.keys",), f"{reason} which of them mattered; make them two factors")
-            if "seed" in factor.all_keys:
-                yield Problem((f"factors.{name}",), "seeds are no factor; say which ones with seeds:")
-        count = math.prod(len(factor.values) for factor in self.factors.values()) * len(self.seeds)
-        if count > MOST_RUNS:
-            yield Problem(("factors", "seeds"), f"{count:,} runs are more than a study should hold ({MOST_RUNS:,})")
-
-    def _wrong_names(self) -> Iterator[Problem]:
-        for arm in self.arms:
-            try:
-                check_names([arm.name, f"{arm.name}.seed-{max(self.seeds)}"])
-            except UserError as error:
-                reason = str(error).replace("of a run", "of an arm").partition("; --runs")[0]
-                yield Problem((self._place(arm.name),), reason)
-
-    def _place(self, arm: str) -> str:
-        return f"arms.{arm}" if self.named_arms else "factors"
-
-    def _wrong_recipes(self) -> Iterator[Problem]:
-        try:
-            base = self.base.with_changes(self.changes, "")
-        except InvalidError as error:
-            yield Problem(("changes",), "; ".join(error.complaints))
-            return
-        wrong = {}
-        for arm in self.arms:
-            try:
-                base.with_changes(arm.changes, "")
-            except InvalidError as error:
-                wrong[arm.name] = error.complaints
-        if wrong:
-            yield from self._blamed(wrong)
-            return
-        yield from self._wrong_comparisons()
-
-    def _blamed(self, wrong: dict[str, list[str]]) -> Iterator[Problem]:
-        """A thing that is wrong is said once: of an arm, or of the factor whose key it is."""
-        said = set()
-        for arm, complaints in wrong.items():
-            for complaint in complaints:
-                key = complaint.partition(":")[0]
-                owners = [f"factors.{name}" for name, factor in self.factors.items() if key in factor.all_keys]
-                place = (owners or [self._place(arm)])[0]
-                if (place, complaint) not in said:
-                    said.add((place, complaint))
-                    yield Problem((place,), complaint)
-
-    def _wrong_comparisons(self) -> Iterator[Problem]:
-        same: dict[str, str] = {}
-        for arm, recipe in self.recipes.items():
-            if (other := same.setdefault(recipe.hash, arm)) != arm:
-                yield Problem((self._place(arm),), f"it is the same recipe as '{other}'")
-        unlike = self.differences()
-        if "seed" in unlike:
-            yield Problem(("arms",), "the seed is no part of an arm; say which ones with seeds:")
-        if self.equal is not None and "training.duration" in unlike:
-            reason = f"equal {self.equal} decides how long arms train, but training.duration varies"
-            yield Problem(("equal",), reason)
-        data, others = ([key for key in unlike if is_data(key) == wanted] for wanted in (True, False))
-        if self.factors or not data or not others:
-            return
-        names = list(self.recipes)
-        for a, b in itertools.combinations(range(len(names)), 2):
-            texts, rest = ([key for key in keys if unlike[key][a] != unlike[key][b]] for keys in (data, others))
-            if texts and rest:
-                both = f"in data ({', '.join(texts)}) as well as in {', '.join(rest)}"
-                reason = f"it differs from '{names[a]}' {both}: nobody could tell which of them mattered"
-                yield Problem((f"arms.{names[b]}",), reason)
-                return
-
-    def _wrong_questions(self) -> Iterator[Problem]:
-        arms = [arm.name for arm in self.arms]
-        named = {
-            **{f"claims.{k}.ask": claim.ask for k, claim in enumerate(self.claims) if claim.ask is not None},
-            **{f"questions.{k}": question for k, question in enumerate(self.questions)},
-        }
-        for place, question in named.items():
-            yield from question.all_problems(f"{place}.")
-            asked = {
-                **({"arm": arms} if isinstance(question, Better | Ordered) else {}),
-                **({"than": [*arms, *CHEAP_METHODS]} if isinstance(question, Better) else {}),
-                **({"effect": [*self.factors], "on_factor": [*self.factors]} if isinstance(question, Depends) else {}),
-            }
-            for key, known in asked.items():
-                name = getattr(question, key)
-                if name not in known:
-                    what = "arm" if key in ("arm", "than") else "factor"
-                    reason = f"there is no {what} '{name}'{did_you_mean(name, known)}"
-                    yield Problem((f"{place}.{key}",), reason)
-        for place, arm in self._arms_of_a_case():
-            if arm not in arms:
-                yield Problem((place,), f"there is no arm '{arm}'{did_you_mean(arm, arms)}")
-
-    def _arms_of_a_case(self) -> Iterator[tuple[str, str]]:
-        """What the rest of a case says of arms: where, and of which."""
-        for arm in self.reported.figures if self.reported else ():
-            yield "reported.figures", arm
-        for k, claim in enumerate(self.claims):
-            if claim.arm is not None:
-                yield f"claims.{k}.arm", claim.arm
-        for k, look in enumerate(self.look):
-            if look.arm is not None:
-                yield f"look.{k}.arm", look.arm
-
-
-def is_data(key: str) -> bool:
-    """Whether a key of the recipe says what is read: which text, in which tokens."""
-    return key.startswith("data.") and not f"{key}.".startswith(HOW_IT_IS_READ)
+        return mistakes(self)
 
 
 def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
@@ -315,7 +187,7 @@ def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
             key = key[:-1]
         return f"{path.name}:{lines[key]}" if key else ""
 
-    return validated(Study, tree, path.name, place)
+    return validated(Study, tree, str(path), place)
 
 
 def _study_file(given: Path, studies: Path) -> Path:

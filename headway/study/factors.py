@@ -7,12 +7,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from headway.recipe_text import plain
 from headway.spec import Problem, Spec
 
-Change = Annotated[str, Field(pattern=r"^\s*[^=\s]+\s*=")]
+HOW_IT_IS_READ = ("data.segment", "data.batches.")
+"""Of `data`, what is a matter of training: the text and its tokens are the same."""
+
+
+def _key_and_value(given: Any) -> Any:
+    if isinstance(given, str) and not re.match(r"\s*[^=\s]+\s*=", given):
+        raise PydanticCustomError("change", "expected KEY=VALUE, as model.width=32")
+    return given
+
+
+Change = Annotated[str, BeforeValidator(_key_and_value)]
 """`key.path=value`, as on the command line."""
 
 
@@ -60,6 +71,16 @@ class Factor(Spec):
             parts = [value] if self.key is not None else value
             found[label(value)] = [f"{key}={plain(part)}" for key, part in zip(self.all_keys, parts, strict=True)]
         return found
+
+
+def is_data(key: str) -> bool:
+    """Whether a key of the recipe says what is read: which text, in which tokens."""
+    return key.startswith("data.") and not f"{key}.".startswith(HOW_IT_IS_READ)
+
+
+def key_of(change: str) -> str:
+    """What `key.path=value` changes."""
+    return change.partition("=")[0].strip()
 
 
 def crossed(factors: Mapping[str, Factor]) -> list[Arm]:

@@ -5,19 +5,20 @@ studies/NAME/
   budget.json      how many steps each arm may take, where something is to be equal; fixed when the study begins
   runs/            ARM.seed-K/ …, ordinary run folders
   failures/        ARM.seed-K.txt: why a run did not end, on its first line, and what is known besides
-  log.txt          what the processes that trained had to say
+  log.txt          what those who trained had to say: warnings, populations that had to be split
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from headway.errors import UserError
 from headway.experiment import check_names
-from headway.files import clean_up, locked, write_json, write_whole
-from headway.resuming import flat
+from headway.files import clean_up, locked, naming, write_json, write_whole
+from headway.resuming import flat, what_changed
 from headway.study.design import Study, load_study
 from headway.yaml_tree import write_tree
 
@@ -39,31 +40,27 @@ class StudyFolder:
     def taken(self, study: Study) -> Iterator[None]:
         """Make the folder for this study, or go on with what is there; nobody else does either meanwhile."""
         try:
-            check_names([self.path.name])
+            check_names([self.path.name], "a study")
             self.runs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the study folder {self.path}: {error.strerror}") from None
         with locked(self.path):
             clean_up(self.path)
             clean_up(self.runs)
-            if any(self.runs.iterdir()):
-                self._check_same(study)
-            else:
+            if why_not := self.why_not(study):
+                raise UserError(why_not)
+            if not any(self.runs.iterdir()):
                 (self.path / "budget.json").unlink(missing_ok=True)
             write_whole(self.path / "study.yaml", written(study))  # words and measures may have changed
             yield
 
-    def _check_same(self, study: Study) -> None:
-        ours, theirs = (_comparable(s) for s in (study, self.study))
-        if ours == theirs:
-            return
-        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
-        changes = ", ".join(f"{key} was {theirs.get(key)} and is {ours.get(key)}" for key in keys[:5])
-        more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-        raise UserError(
-            f"{self.path} holds runs of another study: {changes}{more}; "
-            f"give the new one a name of its own with --name {self.path.name}-2"
-        )
+    def why_not(self, study: Study) -> str:
+        """Why this study cannot go on here: there are runs of another, and how it differs. Empty if it can."""
+        if not self.runs.is_dir() or not any(self.runs.iterdir()):
+            return ""
+        changes = what_changed(*(_comparable(s) for s in (self.study, study)))
+        name = f"give the new one a name of its own with --name {self.path.name}-2"
+        return changes and f"{self.path} holds runs of another study: {changes}; {name}"
 
     # --- budgets -----------------------------------------------------------------------------------------------------
 
@@ -81,6 +78,12 @@ class StudyFolder:
     @budgets.setter
     def budgets(self, steps: Mapping[str, int]) -> None:
         write_json(self.path / "budget.json", dict(steps))
+
+    # --- what happened -----------------------------------------------------------------------------------------------
+
+    def write_log(self, text: str) -> None:
+        with naming(self.path / "log.txt"), (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
 
     # --- failures ----------------------------------------------------------------------------------------------------
 

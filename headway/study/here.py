@@ -9,10 +9,9 @@ from headway.errors import UserError
 from headway.packing import train_in_turns
 from headway.run import Run
 from headway.study.design import PlannedRun
-from headway.study.place import Log, reason_of
+from headway.study.place import Log, OfPopulation, reason_of
 from headway.study.populations import by_shape, by_standing
 from headway.study.results import ending
-from headway.study.watching import OfPopulation
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Here:
     def _population(self, members: list[PlannedRun], folder: Path, log: Log) -> list[Run]:
         names = [run.name for run in members]
         resume = any((folder / name).exists() for name in names)
-        reporter = OfPopulation(log.watcher, names)
+        reporter = OfPopulation(log, names)
         return train_in_turns([run.recipe for run in members], names, folder, resume, reporter, self.together)
 
     def _note(self, members: list[PlannedRun], folder: Path, log: Log, error: Exception) -> None:

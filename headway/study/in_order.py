@@ -75,4 +75,4 @@ class InOrder(Inquiry):
 
     def _mean(self, score: str) -> str:
         natural = float(np.mean(list(self.columns[score].values.values())))
-        return plain(float(np.exp(natural)) if self.quantity.is_ratio else natural)
+        return plain(self.quantity.back(natural))

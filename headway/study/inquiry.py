@@ -1,7 +1,8 @@
 """One question, with what was measured for it, on its way to a verdict; and what a verdict is."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,9 +60,22 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         found = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "question"}
-        lists = {name: list(value) for name, value in found.items() if isinstance(value, tuple)}
+        lists = {name: list(map(_finite, value)) for name, value in found.items() if isinstance(value, tuple)}
         asked = {**self.question.model_dump(mode="json"), "words": str(self.question)}
-        return {"question": asked, **found, **lists}
+        return {"question": asked, **{name: _finite(value) for name, value in found.items()}, **lists}
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity: null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def notes_once(verdicts: Sequence[Verdict]) -> Iterator[tuple[Verdict, list[str]]]:
+    """Each verdict with those of its notes that none before it has: questions of one study have many in common."""
+    said = set[str]()
+    for verdict in verdicts:
+        yield verdict, [note for note in verdict.notes if note not in said]
+        said.update(verdict.notes)
 
 
 @dataclass(frozen=True)
@@ -152,4 +166,4 @@ def seed_notes(found: Contrast, columns: dict[str, Column]) -> tuple[str, ...]:
 def method(found: Contrast, is_ratio: bool) -> str:
     test = "paired t" if found.paired else "Welch's t"
     scale = " on logarithms (averages of perplexities are geometric)" if is_ratio else ""
-    return f"{test}{scale}, {found.freedom:.3g} degrees of freedom"
+    return f"{test}{scale}, {found.freedom:.3g} degree{'s' * (found.freedom != 1)} of freedom"

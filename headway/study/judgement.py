@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from headway.errors import UserError
 from headway.study.caveats import sees_the_future
 from headway.study.claims import Claim
 from headway.study.evidence import Circumstances
@@ -108,16 +107,3 @@ def _by_audit(claim: Claim, results: Results) -> Judgement:
         first = next(iter(failing.values()))
         return Judgement(claim, "does not hold", f"{listed(failing)}: {first.sentence}")
     return Judgement(claim, "holds", f"{told[0][1].sentence}; the same in all {len(told)} runs")
-
-
-def check_audits(claims: Sequence[Claim]) -> None:
-    """That the audits claims speak of exist."""
-    from headway.audit.audit import find_audit
-    from headway.audit.report import ALL_AUDITS
-
-    for claim in claims:
-        if claim.audit is not None:
-            try:
-                find_audit(claim.audit, ALL_AUDITS)
-            except UserError as error:
-                raise UserError(f"claims: '{claim.says}': {error}") from None

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -34,6 +34,9 @@ FILE = "measures.json"
 
 class OfText(Spec):
     """What every measure of a language model has."""
+
+    quantities: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
+    """What each of its `splits` is measured in."""
 
     split: str = "valid"
     """Where the text comes from."""
@@ -164,6 +167,8 @@ def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure
     if kept(folder).get("measures") == asked:
         return
     assert isinstance(task.data, Corpus)  # as was checked before anything was trained
-    model, _ = load_model(Run(folder, recipe))
+    run = Run(folder, recipe)
+    model, _ = load_model(run)
+    run.count_looks_at_test(*([one.split] for one in measures))
     scores = [score for one in measures for score in one.scores(model, task.data)]
     write_json(folder / FILE, {"measures": asked, "scores": {score.name: score.as_json() for score in scores}})

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headway.errors import UserError
+from headway.progress import Reporter
 from headway.study.design import PlannedRun
 from headway.study.folder import StudyFolder
-from headway.study.watching import Watcher
+from headway.study.watching import Watcher, step_text
 
 
 class Place(Protocol):
@@ -25,6 +26,11 @@ class Log:
     folder: StudyFolder
     watcher: Watcher
 
+    def say(self, text: str) -> None:
+        """What somebody should know later, too."""
+        self.folder.write_log(text)
+        self.watcher.say(text)
+
     def progress(self, name: str, text: str) -> None:
         self.watcher.progress(name, text)
 
@@ -38,7 +44,26 @@ class Log:
         self.watcher.ended(name, reason, failed=True)
 
 
+class OfPopulation(Reporter):
+    """What a population in this process reports, told to those who watch the study."""
+
+    def __init__(self, log: Log, names: Sequence[str]):
+        self.log, self.names, self.total = log, names, 0
+
+    def warn(self, text: str) -> None:
+        self.log.say(f"warning: {self.names[0]}{' …' if len(self.names) > 1 else ''}: {text}")
+
+    def begin(self, title: Sequence[str], step: int, total: int) -> None:
+        self.total = total
+
+    def update(self, step: int, losses: Sequence[float], tokens_per_second: float) -> None:
+        many = f", {len(self.names)} runs as one, {tokens_per_second:,.0f} tokens/s" if len(self.names) > 1 else ""
+        self.log.progress(self.names[0], step_text(step, self.total, min(losses)) + many)
+
+
 def reason_of(error: BaseException) -> str:
     """In one line."""
     text = (str(error).splitlines() or [""])[0]
+    if isinstance(error, OSError) and error.strerror:  # a full disk is nobody's mistake, and needs no name of a class
+        return error.strerror + (f" ({error.filename})" if error.filename else "")
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}".removesuffix(": ")

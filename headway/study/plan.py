@@ -16,12 +16,16 @@ from typing import Any, NamedTuple
 import torch
 
 from headway import tasks
+from headway.audit.evidence import OF_TASK
 from headway.errors import UserError, did_you_mean
 from headway.experiment import assemble, parameters_of
 from headway.packing import capacity
 from headway.recipe import Recipe
-from headway.study.design import PlannedRun, Study, is_data
+from headway.study.design import PlannedRun, Study
+from headway.study.factors import is_data
+from headway.study.mistakes import CHEAP_METHODS
 from headway.study.populations import by_shape
+from headway.study.questions import Better
 from headway.tasks.task import Task
 from headway.training import setting as settings
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
@@ -133,17 +137,38 @@ class Sizes:
 
 
 def check_scores(study: Study, sizes: Sizes) -> None:
-    """What is asked must be measured: a split that no run scores would be noticed only when all are trained."""
+    """What is asked must be measured: a score that no run has would be noticed only when all are trained."""
     for recipe in study.recipes.values():
-        scored = sizes.task(recipe).scored_splits
-        measured = [*scored, *(split for measure in study.measures for split in measure.splits)]
-        for score in (score for question in study.asked for score in question.scores):
-            split = score.partition(".")[0]
-            if split not in measured:
-                hint = did_you_mean(split, measured)
-                raise UserError(f"'{score}' is asked, but the runs do not score '{split}' (scoring.splits){hint}")
+        task = sizes.task(recipe)
+        measured = dict.fromkeys(task.scored_splits, task.quantities)
+        measured |= {split: measure.quantities for measure in study.measures for split in measure.splits}
+        for question in study.asked:
+            for score in question.scores:
+                _check_measured(score, measured)
+            if isinstance(question, Better) and question.than in CHEAP_METHODS:
+                _check_cheap(question, task)
         for measure in study.measures:
-            measure.check(sizes.task(recipe))
+            measure.check(task)
+
+
+def _check_measured(score: str, measured: Mapping[str, Sequence[str]]) -> None:
+    split, what, *_ = score.split(".")
+    if split not in measured:
+        hint = did_you_mean(split, measured)
+        raise UserError(f"'{score}' is asked, but the runs do not score '{split}' (scoring.splits){hint}")
+    if what not in measured[split]:
+        hint = did_you_mean(what, measured[split])
+        raise UserError(f"'{score}' is asked, but '{split}' is not scored in {what}{hint}")
+
+
+def _check_cheap(question: Better, task: Task) -> None:
+    known = OF_TASK[type(task)]
+    if question.than not in known.cheap_methods:
+        hint = did_you_mean(question.than, known.cheap_methods)
+        raise UserError(f"'{question}': no score of a {task.recipe.model.kind} is set beside '{question.than}'{hint}")
+    had = [f"{split}.{known.quantity}" for split in task.scored_splits]
+    if question.on not in had:
+        raise UserError(f"'{question}': of '{question.than}' there is {' and '.join(had)} alone")
 
 
 def budgets(study: Study, sizes: Sizes) -> dict[str, int]:

@@ -1,6 +1,5 @@
 """Plans and results of studies, as tables for the terminal."""
 
-import statistics
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -8,12 +7,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from headway.printing import number, show_table
+from headway.printing import show_table
 from headway.study.conclude import Conclusion
 from headway.study.exercise import Outcome
-from headway.study.inquiry import Verdict
+from headway.study.inquiry import Verdict, notes_once
 from headway.study.judgement import Judgement, overall
 from headway.study.plan import Plan
+from headway.study.report_tables import estimate
 from headway.study.results import Results
 from headway.study.wording import sentence
 
@@ -33,27 +33,27 @@ def show_plan(plan: Plan) -> None:
     else:
         busy = min(plan.workers, len(plan.runs))
         how = f"{shapes}; {busy} process{'es' * (busy > 1)} with one thread each; {_size(plan.memory)} of memory in all"
-    console.print(f"\n{len(plan.runs)} runs: {how}; about {_time(plan.seconds)}", markup=False)
+    count = f"{len(plan.runs)} run{'s' * (len(plan.runs) > 1)}"
+    console.print(f"\n{count}: {how}; about {_time(plan.seconds)}", markup=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 
 
 def show_results(results: Results) -> None:
-    """A row per arm: the mean and the span of its seeds, for what is asked, or for everything."""
+    """A row per arm: what the report says of it, for what is asked, or for everything."""
     console = Console(highlight=False, soft_wrap=True)
     names = (
         list(dict.fromkeys(score for question in results.study.asked for score in question.scores))
         or results.score_names[:4]
     )
-    tables = {name: results.table(name) for name in names} if results.runs else {}
+    names = [name for name in names if name in results.score_names]
     rows = []
     for arm in results.arms:
-        seeds = len(results.of(arm))
-        cells = [_spread(list(table[arm].values())) for table in tables.values()]
-        rows.append([arm, f"{seeds} of {len(results.study.seeds)}", *cells])
-    show_table(["arm", "seeds", *tables], rows)
-    for name in tables:
-        console.print(f"{name}: mean (lowest – highest); {results.label(name)}", style="dim", markup=False)
+        cells = [str(estimate(results, arm, name) or "–") for name in names]
+        rows.append([arm, f"{len(results.of(arm))} of {len(results.study.seeds)}", *cells])
+    show_table(["arm", "seeds", *names], rows)
+    for name in names:
+        console.print(f"{name}: mean [95 % interval]; {results.label(name)}", style="dim", markup=False)
     for run, why in list(results.missing.items())[:10]:
         console.print(f"{run}: {why}", style="yellow", markup=False)
     if len(results.missing) > 10:
@@ -63,9 +63,9 @@ def show_results(results: Results) -> None:
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    for verdict in verdicts:
+    for verdict, notes in notes_once(verdicts):
         console.print(Text.assemble("\n", (str(verdict.question), "bold"), f"\n{verdict.sentence}"))
-        for note in verdict.notes:
+        for note in notes:
             console.print(Text(f"· {note}", style="dim"))
 
 
@@ -105,13 +105,6 @@ def show_standing(said: str, judgements: Sequence[Judgement]) -> None:
 
 
 _COLOURS = {"holds": "green", "does not hold": "bold red", "not shown": "yellow", "cannot say": "yellow"}
-
-
-def _spread(values: list[float]) -> str:
-    if not values:
-        return "–"
-    mean = number(statistics.mean(values))
-    return mean if len(values) == 1 else f"{mean} ({number(min(values))} – {number(max(values))})"
 
 
 def _time(seconds: float) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from headway.errors import UserError, did_you_mean
 
+LARGEST = 700
+"""Logarithm of what a number can hold. Intervals of two seeds, one of which exploded, go beyond."""
 LOWER_IS_BETTER = {
     "loss": "nats",
     "perplexity": "perplexity",
@@ -54,15 +56,23 @@ class Quantity:
         """Times a difference `this - that` on the natural scale: how much better this is than that."""
         return -1 if self.lower_is_better else 1
 
+    def back(self, natural: float) -> float:
+        """What `natural` came from."""
+        return _exp(natural) if self.is_ratio else natural
+
     def in_units(self, improvement: float, level: float) -> float:
         """An improvement on the natural scale, in the score's own units, upon an arm at `level` (natural)."""
         if not self.is_ratio:
             return improvement * self.shown_times
-        return math.exp(level) * self.relative(improvement)
+        return _exp(level) * self.relative(improvement)
 
     def relative(self, improvement: float) -> float:
         """An improvement on the natural scale, as a share of what it improves upon: 0.04 = 4 % lower (or higher)."""
-        return self.sign * math.expm1(self.sign * improvement)
+        return self.sign * (math.expm1(self.sign * improvement) if self.sign * improvement < LARGEST else math.inf)
+
+
+def _exp(natural: float) -> float:
+    return math.exp(natural) if natural < LARGEST else math.inf
 
 
 def quantity(name: str) -> Quantity:

@@ -7,7 +7,6 @@ scores.csv    every score of every run, unrounded
 """
 
 import json
-import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,12 @@ from headway.look.svg import svg
 from headway.looking import look_at
 from headway.run import Run
 from headway.study import report_tables as tables
-from headway.study.inquiry import Verdict
+from headway.study.inquiry import Verdict, notes_once
 from headway.study.judgement import Judgement, Standing, overall
 from headway.study.report_charts import interval_mark
 from headway.study.report_figures import Figure, figures
 from headway.study.results import Results
-from headway.study.wording import amount, chance, large, listed, sentence
+from headway.study.wording import amount, chance, large, listed, percent, sentence
 
 STANDS: dict[Standing, str] = {
     "holds": "That holds:",
@@ -115,12 +114,7 @@ class Paper:
 
     @cached_property
     def asked(self) -> list[Asked]:
-        found, said = [], set()
-        for verdict in self.verdicts:
-            notes = [note for note in verdict.notes if note not in said]
-            said.update(notes)
-            found.append(Asked(verdict, _effect(verdict), notes))
-        return found
+        return [Asked(verdict, _effect(verdict), notes) for verdict, notes in notes_once(self.verdicts)]
 
     @cached_property
     def audits(self) -> list[Said]:
@@ -206,14 +200,21 @@ def rendered(template: str, **given: Any) -> str:
     """A template, filled with what it is given by name."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    is_html = template.endswith(".html")
     pages = Environment(
         loader=PackageLoader("headway.study", "templates"),
-        autoescape=lambda name: bool(name and name.endswith(".html")),
+        autoescape=is_html,
+        finalize=None if is_html else tables.plain_in_markdown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    pages.globals |= {"markdown": tables.markdown, "mark": interval_mark}
+    pages.globals |= {
+        "markdown": lambda t: tables.markdown(tables.literal(t)),
+        "marked": tables.Marked,
+        "mark": interval_mark,
+    }
     return pages.get_template(template).render(given)
 
 
@@ -222,8 +223,8 @@ def _effect(verdict: Verdict) -> str:
     if verdict.effect is None or verdict.interval is None:
         return ""
     found = [amount(verdict.effect, verdict.interval, verdict.unit)]
-    if verdict.relative is not None and math.isfinite(verdict.relative):
-        found.append(f"{100 * verdict.relative:+.1f} %")
+    if verdict.relative is not None:
+        found.append(f"{'+' * (verdict.relative >= 0)}{percent(verdict.relative)}")
     if verdict.p_corrected is not None:
         found.append(f"{chance(verdict.p_corrected)}, corrected for all questions")
     return " · ".join([*found, verdict.method])

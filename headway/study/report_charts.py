@@ -81,16 +81,18 @@ def line_chart(
         line = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in zip(curve.x, curve.middle, strict=True))
         parts.append(f'<polygon class="band" style="fill:var(--curve-{k})" points="{" ".join(forth + back[::-1])}"/>')
         parts.append(f'<polyline class="curve" style="stroke:var(--curve-{k})" points="{line}"/>')
-        if categories:
+        if categories or len(curve.x) == 1:  # a line of one point is not to be seen
             parts += [
                 f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.6" style="fill:var(--curve-{k})"/>'
                 for a, b in zip(curve.x, curve.middle, strict=True)
             ]
     ends = [y(curve.middle[-1]) for curve in curves]
     for k, (curve, end, place) in enumerate(zip(curves, ends, apart(ends, 16), strict=True), 1):
-        edge = WIDTH - RIGHT
+        edge, last = WIDTH - RIGHT, x(curve.x[-1])  # arms need not end at the same step
+        dots = 'stroke-dasharray="1 4" ' if last < edge - 1 else ""
         parts.append(
-            f'<line x1="{edge + 2}" y1="{end:.1f}" x2="{edge + 12}" y2="{place:.1f}" style="stroke:var(--curve-{k})"/>'
+            f'<line x1="{last + 2:.1f}" y1="{end:.1f}" x2="{edge + 12}" y2="{place:.1f}" {dots}'
+            f'style="stroke:var(--curve-{k})"/>'
         )
         parts.append(
             f'<text x="{edge + 16}" y="{place + 4:.1f}" style="fill:var(--curve-{k})">'
@@ -100,7 +102,9 @@ def line_chart(
 
 
 def interval_mark(effect: float, low: float, high: float) -> str:
-    """One effect on a line through zero: better to the right."""
+    """One effect on a line through zero: better to the right. Empty where the line would have no end."""
+    if not all(map(math.isfinite, (effect, low, high))):
+        return ""
     width, height = 190, 22
     most = max(abs(low), abs(high), abs(effect)) * 1.08 or 1.0
     x = Axis(-most, most, 6, width - 6)

@@ -1,5 +1,6 @@
 """The figures of a report: how the arms learnt, what they make of other lengths, and two factors as a heat map."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def two_factors(results: Results) -> Figure | None:
     values = {}
     for arm in results.study.arms:
         found = estimate(results, arm.name, scores[0])
-        if found is not None:
+        if found is not None and math.isfinite(found.mean):
             values[arm.levels[first], arm.levels[second]] = found.mean
     if not values:
         return None

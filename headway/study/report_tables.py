@@ -2,14 +2,13 @@
 
 import csv
 import io
-import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headway.study.evidence import column
-from headway.study.quantities import Quantity, quantity
+from headway.study.quantities import quantity
 from headway.study.results import Results
 from headway.study.statistics import contrast
 from headway.study.wording import amount, large, plain
@@ -60,13 +59,7 @@ def estimate(results: Results, arm: str, score: str) -> Estimate | None:
     mean = statistics.mean(values.values())
     found = contrast([values], [1.0])
     ends = None if found is None or not found.has_spread else found.interval()
-    return Estimate(_back(mean, scale), ends and (_back(ends[0], scale), _back(ends[1], scale)), len(values))
-
-
-def _back(natural: float, scale: Quantity) -> float:
-    if not scale.is_ratio:
-        return natural
-    return math.exp(natural) if natural < 700 else math.inf
+    return Estimate(scale.back(mean), ends and (scale.back(ends[0]), scale.back(ends[1])), len(values))
 
 
 def asked_scores(results: Results) -> list[str]:
@@ -154,10 +147,30 @@ def _cheap(results: Results, scores: Sequence[str], rest: Sequence[str]) -> list
 # --- as files --------------------------------------------------------------------------------------------------------
 
 
-def markdown(table: Table) -> str:
+MEANT_IN_MARKDOWN = re.compile(r"[\\`*<|$]|\b_|_\b|\](?=\()")
+"""Within words an underscore means nothing, and so do brackets without an address."""
+
+
+class Marked(str):
+    """Text in which signs of Markdown are meant as such."""
+
+
+def plain_in_markdown(text: object) -> str:
+    """What people have named, as it stands: a name may hold signs that mean something in Markdown or HTML."""
+    return text if isinstance(text, Marked) else MEANT_IN_MARKDOWN.sub(r"\\\g<0>", str(text))
+
+
+def literal(table: Table) -> Table:
+    """A table of what people have named, for Markdown."""
+    say = plain_in_markdown
+    rows = [replace(r, name=say(r.name), cells=list(map(say, r.cells)), remark=say(r.remark)) for r in table.rows]
+    return Table(say(table.caption), list(map(say, table.columns)), rows, list(map(say, table.notes)))
+
+
+def markdown(table: Table) -> Marked:
     head = [f"| {' | '.join(table.columns)} |", "|" + "---|" * len(table.columns)]
     rows = [f"| {' | '.join([_named(row), *row.cells])} |" for row in table.rows]
-    return "\n".join([*head, *rows, "", *(f"{note}  " for note in table.notes)]).rstrip() + "\n"
+    return Marked("\n".join([*head, *rows, "", *(f"{note}  " for note in table.notes)]).rstrip() + "\n")
 
 
 def _named(row: Row) -> str:
@@ -187,8 +200,15 @@ def latex(table: Table, label: str) -> str:
         if row.beside and before is not None and not before.beside:
             lines.append("\\midrule")
         lines.append(_latex_row([row.name + (f" ({row.remark})" if row.remark else ""), *row.cells]))
+    label = re.sub("[^A-Za-z0-9.-]+", "-", label)  # which takes no signs of LaTeX, not even escaped
     caption = _latex_text(" ".join([f"{table.caption}.", *table.notes]))
-    lines += ["\\bottomrule", "\\end{tabular}", f"\\caption{{{caption}}}", f"\\label{{tab:{label}}}", "\\end{table}"]
+    lines += [
+        "\\bottomrule",
+        "\\end{tabular}",
+        f"\\caption{{{caption}}}",
+        f"\\label{{tab:{label}}}",
+        "\\end{table}",
+    ]
     return "\n".join(lines) + "\n"
 
 

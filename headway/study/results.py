@@ -1,16 +1,16 @@
 """What a study has measured: read from the run folders, and from nothing else."""
 
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from headway.audit.audit import FILE as AUDIT
 from headway.audit.audit import Finding, Report, read_report
 from headway.errors import UserError, did_you_mean
-from headway.run import DAMAGED
+from headway.run import DAMAGED, read_json
 from headway.scoring.score import Score
 from headway.study.design import Study
 from headway.study.evidence import Circumstances
@@ -59,6 +59,10 @@ class Results:
     @property
     def arms(self) -> dict[str, Circumstances]:
         """What verdicts should know of each arm beside its scores."""
+        return self._arms
+
+    @cached_property
+    def _arms(self) -> dict[str, Circumstances]:
         return {arm.name: self._circumstances(arm) for arm in self.study.arms}
 
     def _circumstances(self, arm: Arm) -> Circumstances:
@@ -153,7 +157,7 @@ def ending(folder: Path) -> str | None:
     """How a run has ended, if it has and was scored and audited: there is nothing left to do for it."""
     if not all((folder / name).exists() for name in ("run.json", "scores.json", AUDIT)):
         return None
-    status = str(_json(folder / "run.json").get("status", ""))
+    status = str(read_json(folder / "run.json").get("status", ""))
     return status if _is_end(status) else None
 
 
@@ -169,7 +173,7 @@ def _read(folder: Path, arm: str, seed: int) -> Result | str:
     """A run, or why it does not count. (Its recipe is not read: that would take longer than everything else.)"""
     if not (folder / "run.json").exists():
         return "not begun"
-    facts = _json(folder / "run.json")
+    facts = read_json(folder / "run.json")
     status = str(facts.get("status", "?"))
     if not _is_end(status):
         return status.replace("started", "not finished")
@@ -177,7 +181,7 @@ def _read(folder: Path, arm: str, seed: int) -> Result | str:
         return status
     if not (folder / "scores.json").exists():
         return f"{status}, but not scored"
-    stored = _json(folder / "scores.json")
+    stored = read_json(folder / "scores.json")
     try:
         scores = {name: Score.from_json(name, one) for name, one in stored.items()} | measured_scores(folder)
     except (TypeError, KeyError, ValueError):
@@ -201,13 +205,3 @@ def _read(folder: Path, arm: str, seed: int) -> Result | str:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known else None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} cannot be read: {DAMAGED}")
-    return found

@@ -13,10 +13,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from headway.errors import UserError, did_you_mean
 from headway.recipe import Recipe
@@ -28,13 +29,22 @@ ENOUGH = 64  # combinations, to look for one that is valid
 WHOLE_GRID = 10  # as many whole numbers as this are all tried by a grid
 
 
+def _number(given: Any) -> Any:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise PydanticCustomError("number", "expected a number")
+    return given
+
+
+Number = Annotated[int | float, BeforeValidator(_number)]
+
+
 class Between(Spec):
     """A range; whole numbers if both ends are."""
 
     key: str
     """The recipe's key."""
-    low: int | float
-    high: int | float
+    low: Number
+    high: Number
     log: bool = False
     """Whether ratios count, and not differences: for learning rates, widths."""
     points: int = Field(default=5, ge=2)

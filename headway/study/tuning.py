@@ -15,69 +15,36 @@ that was killed goes on: finished trials are kept, begun ones continued. Everyth
 do not see the future; the best is scored on test once, at the end.
 """
 
-import fcntl
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from headway import noise, tasks
 from headway.errors import UserError
-from headway.experiment import MAY_VARY
-from headway.files import write_json, write_whole
+from headway.files import locked, write_json, write_whole
 from headway.packing import train_in_turns
 from headway.progress import Reporter
 from headway.recipe import Recipe
 from headway.recipe_text import annotated
 from headway.rescore import audited, score_splits_again
-from headway.resuming import flat
-from headway.run import Run, open_run
+from headway.resuming import check_reopened, flat, what_changed
+from headway.run import Run, open_run, read_json
 from headway.study.caveats import no_such_number, sees_the_future
 from headway.study.evidence import Circumstances
-from headway.study.pruning import PRUNERS, Pruning, Watching
+from headway.study.populations import shape
+from headway.study.pruning import PRUNERS, Watching
 from headway.study.quantities import better_is_lower, quantity
-from headway.study.search_space import Space, changes, check_space, grid
+from headway.study.search import Search
+from headway.study.search_space import changes, grid
 from headway.study.tuning_report import draw, importance, write_table
-
-
-@dataclass(frozen=True)
-class Search:
-    """What is searched for, and where."""
-
-    base: Recipe
-    space: Space
-    on: str
-    """The score that decides: of a dev split."""
-    pruning: Pruning = "median"
-    grid: bool = False
-    """Every combination, instead of what Optuna thinks promising."""
-
-    def check(self) -> None:
-        check_space(self.space, self.base)
-        split = quantity(self.on).split
-        if split in ("test", "train"):
-            raise UserError(f"a search chooses on dev, not on {split}: ask for valid.{self.on.partition('.')[2]}")
-        watched = self.base.training.evaluate_on
-        if "test" in watched:
-            raise UserError("the search would look at test all the time: set training.evaluate_on=[valid]")
-        if self.pruning != "none" and split not in watched:
-            raise UserError(f"pruning goes by evaluations on {split}: set training.evaluate_on=[{split}]")
-
-    def recipe(self, suggested: Mapping[str, Any]) -> Recipe:
-        """Of a trial; scored on the split that decides, and on no other."""
-        split = quantity(self.on).split
-        return self.base.with_changes([*changes(self.space, suggested), f"scoring.splits=[{split}]"])
-
-    def as_json(self) -> dict[str, Any]:
-        space = {name: dimension.model_dump(mode="json") for name, dimension in self.space.items()}
-        base = self.base.model_dump(mode="json")
-        return {"on": self.on, "pruning": self.pruning, "grid": self.grid, "space": space, "base": base}
 
 
 @dataclass(frozen=True)
@@ -111,7 +78,7 @@ def tune(search: Search, folder: Path, trials: int, together: int = 1, reporter:
     search.check()
     reporter = reporter or Reporter()
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with locked(folder), _said_in_words(folder):
         study = _opened(search, folder)
         if search.grid:
             for suggested in grid(search.space):
@@ -125,16 +92,24 @@ def tune(search: Search, folder: Path, trials: int, together: int = 1, reporter:
         return _result(search, study, folder)
 
 
+@contextmanager
+def _said_in_words(folder: Path) -> Iterator[None]:
+    """What can happen to Optuna's storage: something has damaged it, or the disk is full."""
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        reason = str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()[0]
+        raise UserError(
+            f"{folder / 'trials.db'} cannot be used: {reason}; use another --name, if it stays so"
+        ) from None
+
+
 def _opened(search: Search, folder: Path) -> optuna.Study:
     asked, path = search.as_json(), folder / "search.json"
-    if path.exists():
-        before = json.loads(path.read_text("utf-8"))
-        if changed := [key for key in asked if before.get(key) != asked[key]]:
-            raise UserError(
-                f"{folder} is a search of another kind: its {', '.join(changed)} differ; use another --name"
-            )
-    else:
+    if not path.exists():
         write_json(path, asked)
+    elif changed := what_changed(flat(read_json(path)), flat(asked)):
+        raise UserError(f"{folder} is another search: {changed}; use another --name")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna.create_study(
         study_name="search",
@@ -160,8 +135,7 @@ def populations(recipes: Sequence[Recipe]) -> list[list[int]]:
     """Which of these can be trained as one, by their places: those that agree in all but what replicas may vary."""
     groups: dict[str, list[int]] = {}
     for k, recipe in enumerate(recipes):
-        shared = {key: v for key, v in flat(recipe.model_dump(mode="json")).items() if key not in MAY_VARY}
-        groups.setdefault(json.dumps(shared, sort_keys=True), []).append(k)
+        groups.setdefault(shape(recipe), []).append(k)
     return list(groups.values())
 
 
@@ -173,6 +147,7 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
     for group in populations(recipes):
         for k in group:
             if standings[k] == "over":  # we were killed before we could tell
+                check_reopened([Run(runs / names[k], recipes[k])])
                 _tell(study, batch[k], open_run(names[k], runs), search.on)
         for standing in ("begun", "new"):
             some = [k for k in group if standings[k] == standing]
@@ -244,7 +219,7 @@ def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
     """Once; again only if more trials have found another best. A look is counted before it is taken: to be killed while
     looking does not undo it."""
     path = folder / "test.json"
-    known = json.loads(path.read_text("utf-8")) if path.exists() else {"run": None, "scores": {}, "looks": 0}
+    known = read_json(path) if path.exists() else {"run": None, "scores": {}, "looks": 0}
     if known["run"] == run.name and known["scores"]:
         return known["scores"], known["looks"]
     if "test" not in tasks.load(run.recipe).data.splits:
@@ -278,14 +253,3 @@ def _failures(run: Run) -> dict[str, str]:
 
 def _status(run: Run) -> str:
     return str(run.facts["status"])
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time. The system drops the lock when the process dies, however it dies."""
-    with (folder / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder} is being searched by another process") from None
-        yield

@@ -7,7 +7,7 @@ from headway.study.inquiry import Family, Inquiry, Outcome, Range, Verdict, meth
 from headway.study.questions import Better
 from headway.study.rows import Correct, RowsAndSeeds, rows_and_seeds
 from headway.study.statistics import LEVEL, contrast
-from headway.study.wording import amount, chance, digits, fixed, mirrored, seeds
+from headway.study.wording import amount, chance, digits, fixed, mirrored, percent, seeds
 
 
 class TwoArms(Inquiry):
@@ -105,7 +105,7 @@ class TwoArms(Inquiry):
         arm, than, unit, count = *self.arms, self.quantity.unit, seeds(len(self.contrast.seeds))
         shown = (effect, interval) if effect >= 0 else (-effect, mirrored(interval))
         if outcome != "not distinguishable":
-            share = "" if relative is None else f" ({abs(100 * self.quantity.relative(self.contrast.estimate)):.1f} %)"
+            share = "" if relative is None else f" ({percent(abs(self.quantity.relative(self.contrast.estimate)))})"
             return f"{arm} is {outcome} than {than} by {amount(*shown, unit)}{share}, {count}"
         place = "ahead of" if effect >= 0 else "behind"
         said = f"not distinguishable: {arm} is {place} {than} by {amount(*shown, unit)}, {count}"

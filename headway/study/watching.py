@@ -5,8 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.progress import Reporter
-
 ROWS = 24
 """Of the table: more would scroll."""
 
@@ -132,23 +130,6 @@ class Board(Watcher):
             bar = Text.assemble(("█" * round(12 * done / count), "green"), ("█" * round(12 * failed / count), "red"))
             found.add_row(Text(arm), f"{done}/{count}", bar, Text(busy.get(arm, "")))
         return found
-
-
-class OfPopulation(Reporter):
-    """What a population in this process reports, told to the watcher of the study."""
-
-    def __init__(self, watcher: Watcher, names: Sequence[str]):
-        self.watcher, self.names, self.total = watcher, names, 0
-
-    def warn(self, text: str) -> None:
-        self.watcher.say(f"warning: {text}")
-
-    def begin(self, title: Sequence[str], step: int, total: int) -> None:
-        self.total = total
-
-    def update(self, step: int, losses: Sequence[float], tokens_per_second: float) -> None:
-        many = f", {len(self.names)} runs as one, {tokens_per_second:,.0f} tokens/s" if len(self.names) > 1 else ""
-        self.watcher.progress(self.names[0], step_text(step, self.total, min(losses)) + many)
 
 
 def step_text(step: int, total: int, loss: float) -> str:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Container, Iterable, Sequence
 
+ENDLESS = 1e9
+
 
 def digits(interval: tuple[float, float]) -> int:
     """Decimals, so that half the interval has two digits that count."""
@@ -13,7 +15,9 @@ def digits(interval: tuple[float, float]) -> int:
 
 
 def fixed(value: float, decimals: int) -> str:
-    """Never '-0.0'."""
+    """Never '-0.0', nor more digits than anybody reads."""
+    if abs(value) >= ENDLESS:
+        return f"{value:.2g}".replace("inf", "∞")
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
@@ -22,6 +26,10 @@ def amount(effect: float, interval: tuple[float, float], unit: str = "") -> str:
     places = digits(interval)
     low, high = (fixed(end, places) for end in interval)
     return f"{fixed(effect, places)} [{low}, {high}]{' ' if unit else ''}{unit}"
+
+
+def percent(share: float) -> str:
+    return f"{fixed(100 * share, 1)} %"
 
 
 def mirrored(interval: tuple[float, float]) -> tuple[float, float]:

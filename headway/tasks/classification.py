@@ -20,6 +20,8 @@ from headway.training.update import Sampler
 
 @dataclass(frozen=True)
 class Classification(Task):
+    quantities = ("loss", "accuracy", "accuracy_seen", "accuracy_unseen", "precision", "recall", "f1")
+
     data: LabelledSet
 
     @classmethod

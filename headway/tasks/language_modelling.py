@@ -22,6 +22,8 @@ from headway.training.update import Sampler
 
 @dataclass(frozen=True)
 class LanguageModelling(Task):
+    quantities = ("loss", "perplexity", "perplexity_per_word", "bits_per_byte")
+
     data: Corpus
 
     @classmethod

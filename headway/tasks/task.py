@@ -7,7 +7,7 @@ is here.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from headway.data.text import Tokenizer
 from headway.errors import UserError
@@ -38,6 +38,9 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Task(ABC):
+    quantities: ClassVar[tuple[str, ...]]
+    """What a split is scored in: `valid.loss` … (some of them have a part for each class besides)."""
+
     recipe: Recipe
     data: Data
 

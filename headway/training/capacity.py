@@ -1,5 +1,6 @@
 """How many replicas fit into the memory of a device: measured on one step, not guessed."""
 
+import gc
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,6 +31,21 @@ def largest_population(device: torch.device, wanted: int, step_with: Callable[[i
     fits = max(1, min(wanted, int((free * SPARE - shared) // each)))
     reason = f"a step takes {_gib(each)} per replica and {_gib(shared)} for all; {_gib(free)} are free"
     return Capacity(fits, f"{fits} of {wanted} replicas at a time: {reason}" if fits < wanted else reason)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Not every library has a class of its own for it."""
+    said = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and ("out of memory" in said or "can't allocate memory" in said)
+    )
+
+
+def free_memory() -> None:
+    """Of what nobody holds any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _peak(device: torch.device, step_with: Callable[[int], None], replicas: int) -> int:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ File = Annotated[
 ]
 StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that holds studies.", metavar="DIR")]
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool; default: a core each.", min=1)]
+Begun = Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")]
 Name = Annotated[str | None, typer.Option(help="The study's name; default: the file's.")]
 
 
@@ -42,9 +44,11 @@ def plan(
     from headway.study.plan import plan as plan_study
     from headway.study.printing import show_plan
 
-    study = load_study(file, studies)
-    fixed = StudyFolder(studies / (name or _name_of(file))).budgets
-    found = plan_study(study, processes_for(study, workers), fixed)
+    study, home = load_study(file, studies), StudyFolder(_folder(file, name, studies))
+    another = home.why_not(study)
+    found = plan_study(study, processes_for(study, workers), None if another else home.budgets)
+    if another:
+        found = replace(found, warnings=[*found.warnings, another])
     if as_json:
         print_json(found.as_json())
     else:
@@ -70,18 +74,16 @@ def run(
     """Train every run of a study that has not ended yet, and write the report. The same command goes on."""
     from headway.study.design import load_study
 
-    carry_out(load_study(file, studies), studies / (name or _name_of(file)), on, workers, as_json)
+    carry_out(load_study(file, studies), _folder(file, name, studies), on, workers, as_json)
 
 
 def carry_out(study: "Study", folder: Path, on: str | None, workers: int | None, as_json: bool) -> None:
     """Train what is left, say what follows, and how it ended."""
     from headway.study.conclude import conclude
     from headway.study.execute import execute, place
-    from headway.study.judgement import check_audits
     from headway.study.printing import show_conclusion
     from headway.study.watching import for_this_terminal
 
-    check_audits(study.claims)
     watcher = for_this_terminal()
     for warning in study.warnings():
         watcher.say(f"warning: {warning}")
@@ -102,11 +104,7 @@ def carry_out(study: "Study", folder: Path, on: str | None, workers: int | None,
 
 
 @app.command(epilog="Example: headway study results fusions")
-def results(
-    study: Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")],
-    studies: StudiesFolder = Path("studies"),
-    as_json: AsJson = False,
-) -> None:
+def results(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJson = False) -> None:
     """Show what a study has measured so far, and what follows from it."""
     from headway.study.conclude import so_far
     from headway.study.printing import show_conclusion
@@ -120,11 +118,7 @@ def results(
 
 
 @app.command(epilog="Example: headway study report fusions")
-def report(
-    study: Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")],
-    studies: StudiesFolder = Path("studies"),
-    as_json: AsJson = False,
-) -> None:
+def report(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJson = False) -> None:
     """Write the report of what a study has measured so far: report.html, and its tables beside it."""
     from headway.study.conclude import conclude
     from headway.study.results import find_study
@@ -138,5 +132,10 @@ def report(
         print(conclusion.report)
 
 
-def _name_of(file: str) -> str:
-    return Path(file).name.removesuffix(".yaml").removesuffix(".yml")
+def _folder(file: str, name: str | None, studies: Path) -> Path:
+    """Of a study: by the name it is given, else its file's."""
+    from headway.experiment import check_names
+
+    name = name or Path(file).name.removesuffix(".yaml").removesuffix(".yml")
+    check_names([name], "a study")
+    return studies / name

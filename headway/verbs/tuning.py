@@ -38,11 +38,13 @@ def tune(
     import torch
 
     from headway import printing, progress
+    from headway.experiment import check_names
     from headway.recipe import load
     from headway.study.pruning import PRUNERS
+    from headway.study.search import Search
     from headway.study.search_space import over as searched_over
     from headway.study.search_space import read_space
-    from headway.study.tuning import Interrupted, Search
+    from headway.study.tuning import Interrupted
     from headway.study.tuning import tune as run_search
 
     if prune not in PRUNERS:
@@ -52,7 +54,9 @@ def tune(
     decides = on or {"classifier": "valid.accuracy"}.get(base.model.kind, "valid.perplexity")
     search = Search(base, where, decides, prune, grid)  # pyright: ignore[reportArgumentType]
     at_once = together or (8 if torch.cuda.is_available() else 1)
-    folder = searches / (name or Path(recipe).stem)
+    name = name or Path(recipe).stem
+    check_names([name], "a search")
+    folder = searches / name
     try:
         found = run_search(search, folder, trials, at_once, progress.for_this_terminal())
     except Interrupted:

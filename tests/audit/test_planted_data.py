@@ -281,6 +281,12 @@ def labelled(tmp_path, monkeypatch):
     return evidence_of(tasks.load(load_recipe("python-modules", changes)))
 
 
+def test_cheap_methods_are_those_that_are_promised(tmp_path, monkeypatch):
+    evidence = labelled(tmp_path, monkeypatch)
+    assert {baseline.method for baseline in evidence.baselines} == set(evidence.cheap_methods)
+    assert {baseline.score.name for baseline in evidence.baselines} == {f"valid.{evidence.quantity}"}
+
+
 def test_batches_with_the_labels_of_their_texts_pass(tmp_path, monkeypatch):
     assert found_by("labels", labelled(tmp_path, monkeypatch).reading()).verdict == "pass"
 

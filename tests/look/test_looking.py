@@ -1,7 +1,6 @@
 """`headway look`, as people meet it."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 from tiny import cache_in, snapshot, tiny_recipe
 
 import headway
-from headway.cli import main
 from headway.experiment import load_model, train
 from headway.look.maps import Maps
 from headway.nn.taps import without_head
@@ -33,19 +31,9 @@ def runs(workshop, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def look(runs, tmp_path, monkeypatch, capsys):
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["headway", "look", *words, "--runs", str(runs)])
-        capsys.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+def look(runs, command_line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: command_line("look", *words, "--runs", str(runs))
 
 
 def test_a_terminal_gets_the_maps_and_the_numbers(look):

@@ -1,51 +1,20 @@
 """`headway solve`, as people meet it."""
 
-import json
-import re
-import sys
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import pytest
 
-from headway.cli import main
 from headway.verbs.solving import app
 
 VERBS = sorted((c.name or c.callback.__name__).replace("_", "-") for c in app.registered_commands if c.callback)
 TRIANGLE = "1,0; 0,1; -1,-1"
 
 
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict:
-        assert self.code == 0, self.err
-        assert self.out.count("\n") == 1
-        return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-
-    @property
-    def words(self) -> str:
-        return " ".join(re.sub(r"[│╭╮╰╯─]", " ", self.out + self.err).split())
-
-
 @pytest.fixture
-def solve(monkeypatch, capsys, tmp_path):
+def solve(command_line, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["headway", "solve", *words])
-        capsys.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Answer(code, *capsys.readouterr())
-
-    return run
+    return partial(command_line, "solve")
 
 
 def test_the_verbs():

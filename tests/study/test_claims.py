@@ -10,7 +10,7 @@ from headway.audit.audit import Finding, Report
 from headway.errors import UserError
 from headway.scoring.score import Score
 from headway.study.design import Study
-from headway.study.judgement import Judgement, check_audits, judge, overall
+from headway.study.judgement import Judgement, judge, overall
 from headway.study.questions import Better, Ordered
 from headway.study.results import Result, Results
 from headway.study.verdicts import Measured, answer
@@ -134,9 +134,8 @@ def test_claims_that_say_nothing(workshop, claim, message):
 
 
 def test_audits_that_do_not_exist(workshop):
-    study = small_study(workshop.text, claims=[{"says": "x", "audit": "causalty"}])
-    with pytest.raises(UserError, match="'x': there is no audit 'causalty'; did you mean 'causality'"):
-        check_audits(study.claims)
+    with pytest.raises(UserError, match=r"claims\.0\.audit: there is no audit 'causalty'; did you mean 'causality'"):
+        small_study(workshop.text, claims=[{"says": "x", "audit": "causalty"}])
 
 
 # --- the two questions that cases brought ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from small import small_study
 from tiny import snapshot
 
+from headway import packing
 from headway.errors import UserError
 from headway.run import open_run
 from headway.study import cluster
@@ -77,6 +78,23 @@ def test_a_population_comes_back_as_whole_run_folders(workshop, tmp_path):
         packed = pack(tmp_path / run.name)
         unpack(packed, tmp_path / "again")
         assert snapshot(tmp_path / "again") == snapshot(tmp_path / run.name)
+
+
+def test_warnings_come_back_with_the_runs(workshop, monkeypatch):
+    """On the cluster nobody sees them."""
+    runs = small_study(workshop.text).runs()[:2]
+    train = packing.train
+
+    def filled(recipes, *rest):
+        if len(recipes) > 1:
+            raise MemoryError
+        return train(recipes, *rest)
+
+    monkeypatch.setattr(packing, "train", filled)
+    orders = [{"name": run.name, "recipe": run.recipe.model_dump(mode="json")} for run in runs]
+    first, second = train_there(orders)
+    assert first["warnings"] == ["the memory was full: going on with 1 at a time, from what was saved"]
+    assert "folder" in first and "folder" in second
 
 
 def test_what_fails_there_is_told_with_its_reason(workshop):

@@ -1,5 +1,6 @@
 """Studies are carried out: whole, after every kind of death, without doing anything twice."""
 
+import errno
 import json
 import os
 import shutil
@@ -60,6 +61,28 @@ def test_every_run_is_trained_once(workshop, tmp_path):
     assert execute(study, folder, Here()).done == 4
     assert stamps(folder / "runs") == before
     assert StudyFolder(folder).study == study
+
+
+def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(workshop, tmp_path, monkeypatch):
+    train = packing.train
+
+    def filled(recipes, *rest):
+        if len(recipes) > 2:
+            raise MemoryError
+        return train(recipes, *rest)
+
+    monkeypatch.setattr(packing, "train", filled)
+    outcome = execute(small_study(workshop.text, seeds=3), tmp_path / "split", Here())
+    assert (outcome.done, outcome.failed) == (6, {})
+    log = (tmp_path / "split" / "log.txt").read_text("utf-8")
+    assert log.count("none.seed-0 …: the memory was full: going on with 2 at a time") == 1
+
+
+def test_a_disk_that_is_full_is_said_without_names_of_classes(workshop, tmp_path, monkeypatch):
+    error = OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
+    monkeypatch.setattr(packing, "train", lambda *given: (_ for _ in ()).throw(error))
+    outcome = execute(small_study(workshop.text), tmp_path / "full", Here())
+    assert set(outcome.failed.values()) == {"No space left on device (metrics.jsonl)"}
 
 
 def test_what_is_done_is_not_done_again_and_the_rest_is(workshop, tmp_path):

@@ -118,7 +118,7 @@ def test_the_report_says_it_all_and_fetches_nothing(done, tmp_path):
     assert seen.words.index("does not hold") < seen.words.index("Measured")
     words = (tmp_path / "toy" / "report.md").read_text("utf-8")
     assert "**Does not hold.**" in words and "1. one step\n2. another step" in words
-    assert "| share <reached> | kind 1 | 50 |" in words and "|  | kind 2 | 50 |" in words
+    assert "| share \\<reached> | kind 1 | 50 |" in words and "|  | kind 2 | 50 |" in words
     assert "12 \\% [8, 17]" in (tmp_path / "toy" / "table.tex").read_text("utf-8")
 
 

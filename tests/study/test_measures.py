@@ -98,6 +98,27 @@ def test_what_cannot_be_measured_is_refused_before_training(workshop, monkeypatc
         check_scores(small_study(workshop.text, measures=[measure]), Sizes())
 
 
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"kind": "best", "on": "dev.perplexity"}, "the runs do not score 'dev'"),
+        ({"kind": "best", "on": "valid.accuracy"}, "'valid' is not scored in accuracy; there are: bits_per_byte, loss"),
+        ({"kind": "best", "on": "valid-8.bits_per_byte"}, "'valid-8' is not scored in bits_per_byte"),
+        (
+            {"kind": "better", "arm": "none", "than": "majority"},
+            "no score of a language-model is set beside",
+        ),
+        ({"kind": "better", "arm": "none", "than": "unigram", "on": "valid.loss"}, "there is valid.perplexity alone"),
+    ],
+)
+def test_what_no_run_will_have_is_refused_before_training(workshop, monkeypatch, question, message):
+    """Found after training, it would cost all of it: what is asked is part of a study."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    measures = [{"kind": "segments", "lengths": [8]}]
+    with pytest.raises(UserError, match=message):
+        check_scores(small_study(workshop.text, measures=measures, questions=[question]), Sizes())
+
+
 def test_lengths_that_are_none(workshop):
     with pytest.raises(UserError, match=r"measures.0.lengths: expected different lengths of at least 1, not \[4, 4\]"):
         small_study(workshop.text, measures=[{"kind": "segments", "lengths": [4, 4]}])

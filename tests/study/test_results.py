@@ -6,12 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
-from small import small_study
+from small import QUICK, small_study
 
 from headway.audit.audit import Finding, Report, write_report
 from headway.errors import UserError
 from headway.files import write_json
+from headway.study.execute import execute
 from headway.study.folder import StudyFolder, written
+from headway.study.here import Here
 from headway.study.results import ending, find_study, read_results
 from headway.study.verdicts import answer
 
@@ -110,3 +112,21 @@ def test_five_hundred_runs_are_read_in_a_moment(workshop, tmp_path):
     found = read_results(tmp_path, study)
     assert len(found.runs) == 500 and len(found.arms) == 2
     assert time.process_time() - began < 2
+
+
+# --- looks at test ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("watched", "looks"), [("[valid]", 1), ("[valid, test]", 1 + 2), ("[test]", 1 + 2)])
+def test_evaluations_while_training_are_looks_at_test_and_said(workshop, tmp_path, monkeypatch, watched, looks):
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text(workshop.text.read_text("utf-8"), "utf-8")
+    changes = [*QUICK, "training.evaluate_every=2 steps", f"training.evaluate_on={watched}", "scoring.splits=[test]"]
+    question = {"kind": "better", "arm": "learned", "than": "none", "on": "test.perplexity"}
+    study = small_study(tmp_path, changes=changes, questions=[question])
+    assert any("looked at while training" in warning for warning in study.warnings()) == (looks > 1)
+    execute(study, tmp_path / "s", Here())
+    (verdict,) = answer(study.asked, read_results(tmp_path / "s"))
+    said = "on test, which was scored once" if looks == 1 else f"test was looked at {looks} times, evaluations while"
+    assert any(note.startswith(said) for note in verdict.notes)

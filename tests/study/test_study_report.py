@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,8 @@ from headway.scoring.score import Score
 from headway.study.conclude import Conclusion, conclude
 from headway.study.execute import execute
 from headway.study.here import Here
-from headway.study.report_charts import apart, logarithmic_ticks, round_ticks
+from headway.study.report_charts import Curve, apart, interval_mark, line_chart, logarithmic_ticks, round_ticks
+from headway.study.report_tables import Row, Table, literal, markdown
 
 EMPTY = {"meta", "line", "circle", "rect", "polygon", "polyline", "image", "br", "link"}
 
@@ -115,6 +117,7 @@ def test_tables_for_others(done):
     latex = (folder / "table.tex").read_text()
     assert "a\\_b (sees the future)" in latex and "\\toprule" in latex and "_b" not in latex.replace("\\_b", "")
     words = (folder / "report.md").read_text()
+    assert words.startswith("# Do \\<b>learned\\</b> positions & others help?\n") and words.endswith("```\n")
     assert "a_b (**sees the future**)" in words and "## Asked and answered" in words
     table = [line for line in words.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in table[:5]}) == 1
@@ -174,3 +177,19 @@ def test_labels_do_not_lie_on_each_other(places):
     order = sorted(found)
     assert all(b - a > 14 for a, b in pairwise(order))
     assert sorted(range(len(places)), key=lambda k: found[k]) == sorted(range(len(places)), key=lambda k: places[k])
+
+
+def test_names_mean_nothing_in_markdown():
+    table = Table("x", ["arm", "score"], [Row("a|b *c* _d_ e_f [g](h) <i>", ["1.0 [0.9, 1.1]"], remark="$x$")])
+    line = markdown(literal(table)).splitlines()[2]
+    assert line == r"| a\|b \*c\* \_d\_ e_f [g\](h) \<i> (**\$x\$**) | 1.0 [0.9, 1.1] |"
+
+
+def test_an_effect_without_bounds_has_no_mark():
+    assert interval_mark(1.0, 0.5, 1.5) and not interval_mark(1.0, -math.inf, 1.5)
+
+
+def test_a_curve_of_one_point_is_seen_and_named_where_it_ends():
+    long, short = Curve("long", [1, 2, 3], *[[3.0, 2.0, 1.0]] * 3), Curve("short", [1], *[[2.5]] * 3)
+    drawn = line_chart([long, short], "step", "loss", "x")
+    assert drawn.count("<circle") == 1 and drawn.count("stroke-dasharray") == 1

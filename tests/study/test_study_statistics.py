@@ -9,11 +9,10 @@ from scipy import stats
 from headway.study.statistics import (
     bootstrap_interval,
     contrast,
-    critical_of_pairs,
     holm,
     interaction,
-    largest_of_pairs,
     noncentrality,
+    picked_among,
     shrunk_best,
 )
 
@@ -116,25 +115,23 @@ def test_a_stack_of_studies_is_resampled_like_each_alone():
     assert bootstrap_interval(values)[:, 2] == pytest.approx(bootstrap_interval(values[2]))
 
 
-def test_the_largest_of_two_arms_pairs_is_the_t_test():
-    assert largest_of_pairs(2.5, 8, 2) == pytest.approx(2 * stats.t.sf(2.5, 7))
-    assert critical_of_pairs(8, 2) == pytest.approx(stats.t.ppf(0.975, 7))
+@pytest.mark.parametrize("spreads", [[1, 1], [1] * 6, [0.2, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 6]], ids=str)
+@pytest.mark.parametrize("seeds", [3, 8, 32])
+def test_an_arm_that_is_as_good_as_any_is_seldom_dropped(spreads, seeds):
+    """And of equal arms hardly ever all but one."""
+    random, arms = np.random.default_rng(3), len(spreads)
+    values = random.standard_normal((4000, arms, seeds)) * np.array(spreads)[:, None]
+    best = values.mean(2).argmax(1)
+    lead = values[np.arange(4000), best][:, None] - values
+    error = lead.std(2, ddof=1) / seeds**0.5
+    t = np.divide(lead.mean(2), error, out=np.zeros_like(error), where=error > 0)
+    dropped = picked_among(arms) * 2 * stats.t.sf(t, seeds - 1) < 0.05
+    assert dropped.mean(0).max() <= 0.05 + 0.01
+    assert (dropped.sum(1) == arms - 1).mean() <= 0.05 + 0.01
 
 
-def test_the_largest_of_many_pairs_nears_tukeys_for_many_seeds():
-    assert critical_of_pairs(400, 5) == pytest.approx(stats.studentized_range.ppf(0.95, 5, 1e6) / 2**0.5, rel=0.02)
-
-
-def test_unequal_spreads_do_not_break_the_largest_of_pairs():
-    """The reference is of arms that vary alike; a study whose arms do not must not find more than it may."""
-    random, seeds = np.random.default_rng(3), 6
-    spreads, critical, wrong = np.array([0.1, 1.0, 3.0, 0.1]), critical_of_pairs(6, 4), 0
-    for _ in range(2000):
-        values = random.standard_normal((seeds, 4)) * spreads
-        i, j = np.triu_indices(4, 1)
-        d = values[:, i] - values[:, j]
-        wrong += (np.abs(d.mean(0)) / d.std(0, ddof=1) * seeds**0.5).max() > critical
-    assert wrong / 2000 <= 0.05 + 0.01
+def test_who_is_picked_of_two_pays_nothing_and_of_many_for_all_its_rivals():
+    assert [picked_among(arms) for arms in (2, 3, 6, 21)] == [1, 1, 2.5, 10]
 
 
 def test_a_two_by_two_interaction_is_the_t_test_of_its_contrast():

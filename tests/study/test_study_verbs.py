@@ -1,14 +1,12 @@
 """`headway study …` as people meet it."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from small import QUICK
 from tiny import RECIPE
 
-from headway.cli import main
 from headway.study import plan as planning
 
 STUDY = f"""title: Do positions help?
@@ -24,25 +22,14 @@ questions:
 
 
 @pytest.fixture
-def headway(workshop, tmp_path: Path, monkeypatch, capsys):
+def headway(workshop, tmp_path: Path, command_line, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(planning, "MEASURED_SECONDS", 0.01)
     Path("tiny.yaml").write_text(RECIPE.format(path=workshop.text), "utf-8")
     Path("positions.yaml").write_text(STUDY, "utf-8")
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headway", *words])
-        capsys.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return command_line
 
 
 def test_a_plan_says_what_a_study_takes_and_trains_nothing(headway):
@@ -102,3 +89,38 @@ def test_a_mistake_is_one_message(headway, words, message):
 def test_the_help_of_every_verb_shows_an_example_and_knows_json(headway, verb):
     code, out, _ = headway("study", verb, "--help")
     assert code == 0 and f"Example: headway study {verb}" in out and "--json" in out
+
+
+def test_a_plan_of_a_study_that_was_changed_since_says_so(headway):
+    assert headway("study", "run", "positions.yaml").code == 0
+    assert "another study" not in headway("study", "plan", "positions.yaml").out
+    Path("positions.yaml").write_text(STUDY.replace("seeds: 2", "seeds: 3"), "utf-8")
+    answer = headway("study", "plan", "positions.yaml")
+    assert answer.code == 0 and "seeds was [0, 1] and is [0, 1, 2]; give the new one a name of its own" in answer.words
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "a\tb"])
+def test_a_study_has_the_name_of_one_folder(headway, name):
+    answer = headway("study", "run", "positions.yaml", "--name", name)
+    assert answer.code == 2 and "cannot be the name of a study" in answer.err
+    assert not Path("studies").exists()
+
+
+def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
+    """Killed between the last run and the measures."""
+    more = "  - {kind: best, on: valid-8.perplexity}\nmeasures: [{kind: segments, lengths: [8]}]\n"
+    Path("positions.yaml").write_text(STUDY + more, "utf-8")
+    assert headway("study", "run", "positions.yaml").code == 0
+    for file in Path("studies/positions/runs").glob("*/measures.json"):
+        file.unlink()
+    answer = headway("study", "results", "positions")
+    assert answer.code == 0 and "valid-8.perplexity was not measured yet" in answer.words
+    assert "Is learned better than none on valid.perplexity?" in answer.words and ", 2 seeds" in answer.words
+    assert headway("study", "report", "positions").code == 0
+    assert "not measured yet" not in headway("study", "results", "positions").words
+
+
+def test_a_study_that_something_has_damaged_is_named(headway):
+    assert headway("study", "run", "positions.yaml").code == 0
+    Path("studies/positions/study.yaml").write_text("nothing: left")
+    assert "studies/positions/study.yaml: 3 things are wrong" in headway("study", "results", "positions").err

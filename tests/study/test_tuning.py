@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 from headway.cli import app
 from headway.errors import UserError
+from headway.files import locked
 from headway.study import tuning
+from headway.study.search import Search
 from headway.study.search_space import Among, Between, check_space, grid, over, read_space
-from headway.study.tuning import Search, populations, tune
+from headway.study.tuning import populations, tune
 
 RATES = "training.optimizer.learning_rate=1e-3..1e-1:log"
 PROJECT = Path(__file__).parent.parent.parent
@@ -72,8 +74,8 @@ def test_ranges_and_choices_are_read(tmp_path):
         ("a", "write KEY=LOW..HIGH"),
         ("a=3..1", "from 3 to 1 is empty"),
         ("a=0..1:log", "cannot begin at 0"),
-        ("a=x", "at least 2 items"),
-        ("a=x..y", "low: "),
+        ("a=x", "expected at least 2 of them"),
+        ("a=x..y", "low: expected a number, not 'x'"),
     ],
 )
 def test_what_is_no_range_is_said(text, message):
@@ -236,8 +238,45 @@ def test_a_look_at_test_counts_although_it_was_broken_off(base, tmp_path, monkey
 
 def test_one_process_at_a_time(base, tmp_path):
     (tmp_path / "s").mkdir()
-    with tuning._locked(tmp_path / "s"), pytest.raises(UserError, match="searched by another process"):
+    with locked(tmp_path / "s"), pytest.raises(UserError, match="is being written by process"):
         tune(search(base), tmp_path / "s", trials=1)
+
+
+@pytest.mark.parametrize("damaged", ["search.json", "trials.db"])
+def test_a_search_that_something_has_damaged_is_said_in_words(base, tmp_path, damaged):
+    tune(search(base), tmp_path / "s", trials=1)
+    (tmp_path / "s" / damaged).write_bytes(b"{ no such thing" * 500)
+    with pytest.raises(UserError, match=f"{damaged} cannot be"):
+        tune(search(base), tmp_path / "s", trials=2)
+
+
+def test_a_run_of_other_values_is_not_taken_for_the_trial(base, tmp_path):
+    """Its storage was removed, and the trials are drawn anew; the runs are still there."""
+    tune(search(base, pruning="none"), tmp_path / "s", trials=1)
+    (tmp_path / "s" / "trials.db").unlink()
+    (tmp_path / "s" / "search.json").unlink()
+    with pytest.raises(UserError, match="made by another recipe"):
+        tune(search(base, "training.optimizer.learning_rate=1e-3..1e-2", pruning="none"), tmp_path / "s", trials=1)
+
+
+@pytest.mark.parametrize(
+    ("over_what", "on", "message"),
+    [
+        ("seed=0..3", "valid.perplexity", "a search over seeds finds the luckiest"),
+        ("data.tokenizer=char,word", "valid.perplexity", "valid.bits_per_byte compares tokenizers"),
+        ("data.valid_fraction=0.1..0.2", "valid.bits_per_byte", "says what is read"),
+        ("scoring.stride=4..8", "valid.perplexity", "says how a model is scored"),
+        ("training.evaluate_tokens=64..128", "valid.perplexity", "says how a model is scored"),
+        ("model.width=16,32", "valid.accuracy", "'valid.accuracy' is no score of a language-model; there are"),
+    ],
+)
+def test_what_trials_could_not_be_compared_by_is_refused(base, over_what, on, message):
+    with pytest.raises(UserError, match=message):
+        Search(base, over([over_what]), on).check()
+
+
+def test_tokenizers_are_compared_by_what_does_not_hang_on_tokens(base):
+    Search(base, over(["data.tokenizer=char,word"]), "valid.bits_per_byte").check()
 
 
 def test_values_that_do_not_go_together_are_passed_over(base, tmp_path):
@@ -252,7 +291,7 @@ def test_values_that_do_not_go_together_are_passed_over(base, tmp_path):
 
 def test_another_search_needs_another_name(base, tmp_path):
     tune(search(base), tmp_path / "s", trials=1)
-    with pytest.raises(UserError, match="its space differ"):
+    with pytest.raises(UserError, match=r"another search: space.dropout.high was None and is 0.5"):
         tune(search(base, "model.dropout=0.0..0.5"), tmp_path / "s", trials=1)
 
 
@@ -270,6 +309,7 @@ import os, signal, sys
 from pathlib import Path
 from headway.recipe import load
 from headway.study import tuning
+from headway.study.search import Search
 from headway.study.search_space import over
 from headway.run import Run
 
@@ -282,7 +322,7 @@ def save(self, made):
     if count == when:
         os.kill(os.getpid(), signal.SIGKILL)
 Run.save_checkpoint = save
-search = tuning.Search(load(recipe), over(["training.optimizer.learning_rate=1e-3..1e-1:log"]), "valid.perplexity")
+search = Search(load(recipe), over(["training.optimizer.learning_rate=1e-3..1e-1:log"]), "valid.perplexity")
 tuning.tune(search, folder, trials=4, together=2)
 """
 

@@ -208,7 +208,7 @@ def test_what_arms_cost_unequally_is_said():
 def test_looks_at_test_are_counted():
     table = {"new": arm(), "old": arm()}
     question = Better(arm="new", than="old", on="test.perplexity")
-    assert any("scored 3 times" in note for note in ask(question, table, test_scored=3).notes)
+    assert any("looked at 3 times" in note for note in ask(question, table, test_scored=3).notes)
     assert any("scored once" in note for note in ask(question, table, test_scored=1).notes)
     assert any("pick on valid" in note for note in ask(Best(on="test.perplexity"), table, test_scored=1).notes)
 
@@ -222,7 +222,7 @@ def test_the_best_arm_and_those_that_cannot_be_told_from_it():
     del table["c"]
     alone = ask(Best(), table)
     assert alone.arms == ("a",) and alone.outcome == "best"
-    assert alone.sentence.startswith("a is best of 3: better than the next, b, by")
+    assert alone.sentence.startswith("a is best of 3: better than the closest, b, by")
 
 
 def test_the_intervals_of_picked_pairs_are_wider():
@@ -230,7 +230,36 @@ def test_the_intervals_of_picked_pairs_are_wider():
     picked, asked = ask(Best(), table), ask(Better(arm="a", than="b"), table)
     assert picked.effect == pytest.approx(asked.effect)
     assert picked.interval[0] < asked.interval[0] and picked.interval[1] > asked.interval[1]
-    assert picked.p > 1.5 * asked.p
+    assert picked.p == pytest.approx(1.5 * asked.p)
+
+
+def test_three_seeds_are_enough_for_what_is_plain():
+    """Six arms, and one twice as good as any other."""
+    table = {"a": arm(0.7, n=3), **{name: arm(n=3) for name in "bcdef"}}
+    verdict = ask(Best(), table)
+    assert verdict.arms == ("a",) and verdict.outcome == "best" and verdict.interval[0] > 0
+
+
+def test_who_comes_closest_is_who_can_least_be_told_from_the_best():
+    """Which need not be the next by its mean: b is behind by little, always; c by more, and varies."""
+    table = {"a": {0: 10.0, 1: 10.1, 2: 9.9}, "b": {0: 10.5, 1: 10.6, 2: 10.41}, "c": {0: 9.0, 1: 16.0, 2: 12.0}}
+    verdict = ask(Best(), table)
+    assert verdict.arms == ("a", "c") and "ahead of c by" in verdict.sentence and verdict.interval[0] < 0
+
+
+def test_seeds_that_are_lost_do_not_turn_the_order_of_a_pair_round():
+    """On the seeds that all share a is best; on those that a and b share, b is."""
+    table = {"a": {0: 1.0, 1: 1.01, 2: 9.0, 3: 9.1}, "b": {0: 1.5, 1: 1.52, 2: 2.0, 3: 2.1}, "c": {0: 3.0, 1: 3.1}}
+    verdict = ask(Best(), table, {"c": Circumstances(lost={2: "failed", 3: "failed"})})
+    assert "b" in verdict.arms and "behind b" in verdict.sentence
+
+
+def test_effects_beyond_all_doubt_are_no_division_by_zero():
+    table = {
+        name: {seed: gain + seed * 1e-9 * k for seed in range(32)}
+        for k, (name, gain) in enumerate({"a": 1.0, "b": 2.0, "c": 3.0}.items())
+    }
+    assert ask(Best(on="valid.loss"), table).outcome == "best"
 
 
 def test_who_diverged_sees_the_future_or_has_one_seed_is_out_of_the_running():
@@ -299,6 +328,19 @@ def test_a_grid_with_a_hole_cannot_say():
     del table["p1-s1"], about["p1-s1"]
     assert "no arm with positions=p1 and size=s1" in ask(DEPENDS, table, about).sentence
     assert "1 seed" in ask(DEPENDS, *grid([[0, 0], [0.1, 0.2]], n=1)).sentence
+
+
+HUGE = {"a": {0: 50.0, 1: 1e300, 2: 3.0}, "b": {0: 40.0, 1: 41.0, 2: 1e-300}}
+
+
+@pytest.mark.parametrize("question", [Better(arm="a", than="b"), Best()])
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_numbers_beyond_all_bounds_are_said_shortly_and_kept_as_json(question, seeds):
+    """An arm that exploded at one seed has an interval that no number holds."""
+    verdict = ask(question, {name: {s: v for s, v in arm.items() if s < seeds} for name, arm in HUGE.items()})
+    assert verdict.outcome == "not distinguishable" and max(map(len, verdict.sentence.split())) < 25
+    json.dumps(verdict.as_json(), allow_nan=False)
+    assert math.isinf(verdict.interval[0]) or math.isinf(verdict.interval[1]) or seeds == 2
 
 
 def test_names_that_are_not_there():

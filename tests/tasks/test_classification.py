@@ -25,6 +25,7 @@ from headway.rescore import (
     score_splits_again,
 )
 from headway.run import Run, open_run
+from headway.tasks.classification import Classification
 
 SUBJECTS = {"sea": ["ship", "wave", "salt", "sail"], "sky": ["cloud", "bird", "wing", "star"], "soil": ["root", "mud"]}
 STEPS = 14
@@ -120,6 +121,7 @@ def test_it_learns_and_says_how_well_on_what(trained: Run):
     assert scores["test.accuracy_unseen"].label.startswith("accuracy on texts that are not in train: ")
     assert scores["test.accuracy"].confusion.classes == ("sea", "sky", "soil")
     assert {"test.precision.sea", "test.recall.sky", "test.f1.soil"} <= set(scores)
+    assert {name.split(".")[1] for name in scores} <= set(Classification.quantities)
     evaluated = [line["scores"] for line in trained.metrics() if "scores" in line]
     assert all(set(scores) == {"valid.loss", "valid.accuracy"} for scores in evaluated)
     assert trained.facts["classes"] == ["sea", "sky", "soil"]

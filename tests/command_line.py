@@ -1,0 +1,25 @@
+"""What somebody gets who types `headway …`."""
+
+import json
+import re
+from typing import NamedTuple
+
+import pytest
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        """The one object on stdout, with nothing around it."""
+        assert self.code == 0, self.err
+        assert self.out.count("\n") == 1
+        return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+    @property
+    def words(self) -> str:
+        """Everything said, without frames and line breaks."""
+        return " ".join(re.sub(r"[│╭╮╰╯─]", " ", self.out + self.err).split())
