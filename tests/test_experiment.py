@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny import cut, flip
 
 from headway.data.spec import Text
 from headway.errors import UserError
@@ -300,16 +301,6 @@ def test_a_run_of_another_recipe_is_not_resumed(base: Recipe):
 
 
 # Broken checkpoints
-
-
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-7])
 
 
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink], ids=["flipped", "cut", "missing"])

@@ -78,3 +78,16 @@ def cache_in(folder: Path):
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file under a folder, to see that nothing was touched."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-7])

@@ -1,13 +1,11 @@
 """Exercises: claims are checked and not believed, reports say it all, and the verbs know them from studies."""
 
 import json
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from headway.cli import main
 from headway.errors import UserError
 from headway.study.case_table import case_table
 from headway.study.cases import load_case, packaged, takes, title_of
@@ -163,22 +161,11 @@ def test_a_folder_that_cannot_be_taken(tmp_path):
 
 
 @pytest.fixture
-def headway(tmp_path, monkeypatch, capsys):
+def headway(tmp_path, monkeypatch, command_line):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr("headway.study.exercise.QUICK", 20)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headway", *words])
-        capsys.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return command_line
 
 
 def test_an_exercise_from_the_command_line(headway):

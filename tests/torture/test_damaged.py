@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import snapshot
+from tiny import cut, flip, snapshot
 from torture.workbench import Bench, ending, same_end, visible
 
 from headway.run import open_run
@@ -34,16 +34,6 @@ def halfway(bench: Bench) -> Path:
         "step-00000009",
     ]
     return folder
-
-
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-7])
 
 
 def put(source: str, target: str) -> Callable[[Path], None]:
