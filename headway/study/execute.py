@@ -5,6 +5,7 @@ one run and one thread each (on a CPU, where populations gain nothing); or on a 
 with its reason, and the others go on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from headway.study.place import Log, Place
 from headway.study.plan import Sizes, budgets, check_scores
 from headway.study.pool import Pool, cores
 from headway.study.results import ending
+from headway.study.reuse import take_over
 from headway.study.watching import Watcher
 
 
@@ -30,18 +32,24 @@ class Outcome:
     interrupted: bool
 
 
-def execute(study: Study, folder: Path, on: Place | None = None, watcher: Watcher | None = None) -> Outcome:
-    """Train what is not trained yet, in this study's folder."""
+def execute(
+    study: Study, folder: Path, on: Place | None = None, watcher: Watcher | None = None, reuse: Sequence[Path] = ()
+) -> Outcome:
+    """Train what is not trained yet, in this study's folder; nor in those of the studies to `reuse`."""
     home, watcher = StudyFolder(folder), watcher or Watcher()
+    log = Log(home, watcher)
     with home.taken(study):
         runs = study.runs(_fixed_budgets(study, home))
         ended = [run.name for run in runs if ending(home.runs / run.name)]
         left = [run for run in runs if run.name not in set(ended)]
+        if reuse:
+            ended += take_over(left, reuse, log)
+            left = [run for run in left if run.name not in set(ended)]
         for run in left:
             home.forget_failure(run.name)
         watcher.begin({run.name: run.arm for run in runs}, ended)
         try:
-            interrupted = bool(left) and (on or suited(study)).train(left, Log(home, watcher))
+            interrupted = bool(left) and (on or suited(study)).train(left, log)
         finally:
             watcher.end()
         done = sum(ending(home.runs / run.name) is not None for run in runs)

@@ -60,7 +60,8 @@ class StudyFolder:
             return ""
         changes = what_changed(*(_comparable(s) for s in (self.study, study)))
         name = f"give the new one a name of its own with --name {self.path.name}-2"
-        return changes and f"{self.path} holds runs of another study: {changes}; {name}"
+        same = f"--reuse {self.path.name} takes over the runs that are the same"
+        return changes and f"{self.path} holds runs of another study: {changes}; {name}; {same}"
 
     # --- budgets -----------------------------------------------------------------------------------------------------
 

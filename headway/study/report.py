@@ -8,6 +8,7 @@ scores.csv    every score of every run, unrounded
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -187,7 +188,9 @@ class Paper:
         if flops:
             found.append(f"{large(flops)} floating-point operations of training, counted")
         together = " (of populations trained together, each run counts the whole)" if _together(runs) else ""
-        return [*found, f"{_time(seconds)} of training, summed over the runs{together}"]
+        found.append(f"{_time(seconds)} of training, summed over the runs{together}")
+        taken = Counter(run.taken_from for run in runs if run.taken_from)
+        return [*found, *(f"{count} of these runs were made by {study}" for study, count in taken.items())]
 
 
 def weakest_of(judgements: Sequence[Judgement], say: Callable[[str], str]) -> str:

@@ -40,6 +40,8 @@ class Result:
     """Of its training; of the whole population, where it was trained in one."""
     test_scored: int
     """How often."""
+    taken_from: str | None = None
+    """The study that made it, if not this one."""
 
     @property
     def failures(self) -> list[Finding]:
@@ -199,6 +201,7 @@ def _read(folder: Path, arm: str, seed: int) -> Result | str:
         None if per_step is None else steps * int(per_step),
         float(facts.get("seconds", 0.0)),
         int(facts.get("test_scored", 0)),
+        facts.get("taken_from"),
     )
 
 

@@ -7,7 +7,7 @@ import typer
 
 from headway.errors import UserError
 from headway.verbs.options import AsJson, print_json
-from headway.verbs.studying import StudiesFolder, Workers, carry_out
+from headway.verbs.studying import Reuse, StudiesFolder, Workers, carry_out
 
 if TYPE_CHECKING:
     from headway.study.exercise import Exercise
@@ -50,6 +50,7 @@ def case(
     ] = False,
     on: Annotated[str | None, typer.Option(help="Where to train, as of `headway study run`.", metavar="PLACE")] = None,
     workers: Workers = None,
+    reuse: Reuse = None,
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
@@ -59,10 +60,10 @@ def case(
 
     found, folder = load_case(name, quick), studies / folder_of(name, quick)
     if isinstance(found, Study):
-        carry_out(found, folder, on, workers, as_json)
+        carry_out(found, folder, on, workers, reuse or [], as_json)
         return
-    if on is not None or workers is not None:
-        option = "--on" if on is not None else "--workers"
+    given = {"--on": on is not None, "--workers": workers is not None, "--reuse": bool(reuse)}
+    if option := next((option for option, is_given in given.items() if is_given), None):
         raise UserError(f"{name} is solved, not trained: it takes seconds, here; leave {option} away")
     _work_out(found, folder, quick, as_json)
 

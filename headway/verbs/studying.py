@@ -27,6 +27,12 @@ StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that 
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool; default: a core each.", min=1)]
 Begun = Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")]
 Name = Annotated[str | None, typer.Option(help="The study's name; default: the file's.")]
+Reuse = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reuse", help="A study some of whose runs are the same: they are not trained again.", metavar="STUDY"
+    ),
+]
 
 
 @app.command(epilog="Example: headway study plan fusions.yaml")
@@ -68,26 +74,31 @@ def run(
         ),
     ] = None,
     workers: Workers = None,
+    reuse: Reuse = None,
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
     """Train every run of a study that has not ended yet, and write the report. The same command goes on."""
     from headway.study.design import load_study
 
-    carry_out(load_study(file, studies), _folder(file, name, studies), on, workers, as_json)
+    carry_out(load_study(file, studies), _folder(file, name, studies), on, workers, reuse or [], as_json)
 
 
-def carry_out(study: "Study", folder: Path, on: str | None, workers: int | None, as_json: bool) -> None:
+def carry_out(
+    study: "Study", folder: Path, on: str | None, workers: int | None, reuse: list[str], as_json: bool
+) -> None:
     """Train what is left, say what follows, and how it ended."""
     from headway.study.conclude import conclude
     from headway.study.execute import execute, place
     from headway.study.printing import show_conclusion
+    from headway.study.results import find_study
     from headway.study.watching import for_this_terminal
 
     watcher = for_this_terminal()
     for warning in study.warnings():
         watcher.say(f"warning: {warning}")
-    outcome = execute(study, folder, place(on, workers, study), watcher)
+    others = [find_study(name, folder.parent) for name in reuse]
+    outcome = execute(study, folder, place(on, workers, study), watcher, others)
     conclusion = conclude(folder)
     if as_json:
         print_json({**conclusion.as_json(), "interrupted": outcome.interrupted})

@@ -99,6 +99,17 @@ def test_a_plan_of_a_study_that_was_changed_since_says_so(headway):
     assert answer.code == 0 and "seeds was [0, 1] and is [0, 1, 2]; give the new one a name of its own" in answer.words
 
 
+def test_more_seeds_by_a_name_of_their_own(headway):
+    assert headway("study", "run", "positions.yaml").code == 0
+    Path("positions.yaml").write_text(STUDY.replace("seeds: 2", "seeds: 3"), "utf-8")
+    refused = headway("study", "run", "positions.yaml")
+    assert refused.code == 2 and "--reuse positions takes over the runs that are the same" in refused.words
+    misspelt = headway("study", "run", "positions.yaml", "--name", "more", "--reuse", "position")
+    assert misspelt.code == 2 and "did you mean 'positions'?" in misspelt.words
+    answer = headway("study", "run", "positions.yaml", "--name", "more", "--reuse", "positions")
+    assert answer.code == 0 and "4 of 6 runs taken over from studies/positions" in answer.words
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "a\tb"])
 def test_a_study_has_the_name_of_one_folder(headway, name):
     answer = headway("study", "run", "positions.yaml", "--name", name)
