@@ -3,8 +3,8 @@
     python -m benchmarks.coverage [studies]
 
 One JSON line per figure: how often the 95 % interval covers the truth (t, and the bootstrap beside it), by seeds and by
-the shape of the differences; how often a study without any effect finds one, after Holm's correction; how often the
-arms named as best include the one that is.
+the shape of the differences; how often a study without any effect finds one, after Holm's correction; how often equal
+scores are said to be in an order, or not to be; how often the arms named as best include the one that is.
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from headway import noise
-from headway.study.questions import Best, Better, Depends, Question
+from headway.study.questions import Best, Better, Depends, Ordered, Question
 from headway.study.statistics import LEVEL, bootstrap_interval
 from headway.study.verdicts import Circumstances, Measured, answer
 
@@ -90,6 +90,21 @@ def false_alarms(shape: str, seeds: int, studies: int) -> float:
     return alarmed / studies
 
 
+def false_orders(scores: int, seeds: int, studies: int) -> dict[str, float]:
+    """How often scores that do not differ are said to be in order, and not to be."""
+    random = np.random.default_rng(noise.key("equal scores", scores, seeds))
+    names = [f"split{k}.perplexity" for k in range(scores)]
+    found = {"in order": 0, "not in order": 0}
+    for _ in range(studies):
+        of_seed = 4.6 + 0.05 * random.standard_normal(seeds)
+        values = {name: np.exp(of_seed + 0.02 * random.standard_normal(seeds)) for name in names}
+        measured = Measured({name: {"a": dict(enumerate(of_name.tolist()))} for name, of_name in values.items()})
+        (verdict,) = answer([Ordered(arm="a", scores=names)], measured)
+        if verdict.outcome in found:
+            found[verdict.outcome] += 1
+    return {outcome: count / studies for outcome, count in found.items()}
+
+
 def best_is_named(seeds: int, studies: int) -> tuple[float, float]:
     """How often the best of four close arms is among those named, and how many are named on average."""
     random = np.random.default_rng(noise.key("best of four", seeds))
@@ -112,6 +127,10 @@ def main(studies: int) -> None:
             value = round(100 * false_alarms(shape, seeds, studies), 1)
             line = {"benchmark": "null study of 5 questions finds something, %", "noise": shape, "seeds": seeds}
             print(json.dumps({**line, "value": value}), flush=True)
+    for scores, seeds in ((2, 3), (2, 8), (4, 3), (4, 8)):
+        figures = {outcome: round(100 * share, 1) for outcome, share in false_orders(scores, seeds, studies).items()}
+        line = {"benchmark": "equal scores are said to be, %", "scores": scores, "seeds": seeds}
+        print(json.dumps({**line, **figures}), flush=True)
     for seeds in (3, 8, 32):
         share, named = best_is_named(seeds, studies)
         line = {"benchmark": "best of 4 close arms is among those named, %", "seeds": seeds}

@@ -6,9 +6,10 @@ import numpy as np
 
 from headway.study.evidence import Evidence, column
 from headway.study.inquiry import Family, Inquiry, Outcome, Verdict, method, why_not
+from headway.study.quantities import quantity
 from headway.study.questions import Ordered
 from headway.study.statistics import LEVEL, contrast
-from headway.study.wording import amount, plain, seeds
+from headway.study.wording import amount, mirrored, plain, seeds
 
 
 class InOrder(Inquiry):
@@ -53,10 +54,10 @@ class InOrder(Inquiry):
         return self.concluded(
             [self.question.arm],
             outcome,
-            self._sentence(outcome, narrowest, amount(effect, interval, scale.unit), seeds(len(found.seeds))),
+            self._sentence(outcome, narrowest, effect, interval, seeds(len(found.seeds))),
             effect=effect,
             interval=interval,
-            unit=scale.unit,
+            unit=self._unit,
             seeds=len(found.seeds),
             p=self.p,
             p_corrected=family.p,
@@ -64,11 +65,27 @@ class InOrder(Inquiry):
             method=method(found, scale.is_ratio) + self._of_several(", of the narrowest of {} steps"),
         )
 
-    def _sentence(self, outcome: Outcome, narrowest: tuple[str, str], shown: str, count: str) -> str:
-        values = ", ".join(f"{score.partition('.')[0]} {self._mean(score)}" for score in self.question.scores)
-        first, second = (score.partition(".")[0] for score in narrowest)
-        step = self._of_several("the narrowest of {} steps, ") + f"{first} before {second}"
-        return f"{outcome}: {values}; {step}: {shown}, {count}"
+    def _sentence(
+        self, outcome: Outcome, narrowest: tuple[str, str], effect: float, interval: tuple[float, float], count: str
+    ) -> str:
+        names = self._names
+        values = ", ".join(f"{names[score]} {self._mean(score)}" for score in self.question.scores)
+        first, second = (names[score] for score in narrowest)
+        place, shown = ("ahead of", (effect, interval)) if effect >= 0 else ("behind", (-effect, mirrored(interval)))
+        step = f"{first} is {place} {second} by {amount(*shown, self._unit)}"
+        return f"{outcome}: {values}; {self._of_several('the narrowest of {} steps: ')}{step}, {count}"
+
+    @property
+    def _names(self) -> dict[str, str]:
+        """By split where that tells them apart."""
+        splits = {score: score.partition(".")[0] for score in self.question.scores}
+        return splits if len(set(splits.values())) == len(splits) else {score: score for score in splits}
+
+    @property
+    def _unit(self) -> str:
+        """Of scores of different quantities, what they have in common."""
+        units = {quantity(score).unit for score in self.question.scores}
+        return min(units, key=len).partition(" on ")[0] if len(units) > 1 else self.quantity.unit
 
     def _of_several(self, words: str) -> str:
         return words.format(len(self.found)) if len(self.found) > 1 else ""

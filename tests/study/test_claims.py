@@ -164,6 +164,15 @@ def test_higher_is_better_where_it_is():
     scores = {"train.accuracy": {"a": {0: 0.9, 1: 0.91}}, "test.accuracy": {"a": {0: 0.6, 1: 0.62}}}
     (found,) = answer([Ordered(arm="a", scores=list(scores))], Measured(scores))
     assert found.outcome == "in order"
+    assert "train is ahead of test by 29.5 [" in found.sentence
+
+
+def test_who_is_behind_is_said_so_and_scores_of_one_split_have_their_whole_names():
+    scores = {"test.accuracy_unseen": {"a": {0: 0.5, 1: 0.51}}, "test.accuracy_seen": {"a": {0: 0.9, 1: 0.912}}}
+    (found,) = answer([Ordered(arm="a", scores=list(scores))], Measured(scores))
+    assert found.sentence.startswith("not in order: test.accuracy_unseen 0.5050, test.accuracy_seen 0.9060; ")
+    assert "test.accuracy_unseen is behind test.accuracy_seen by 40.1 [" in found.sentence
+    assert "] points of accuracy, 2 seeds" in found.sentence
 
 
 def test_better_than_a_cheap_method():
