@@ -150,7 +150,8 @@ def _accuracy(
     interval = wilson(hits, n)
     assert interval is not None
     between = f"95 % interval {interval[0]:.3f} – {interval[1]:.3f} (Wilson)"
-    return Score(name, hits / n, f"{what}: {hits:,} of {n:,} · {between} · {how}", interval, confusion)
+    rows = None if confusion is None else "".join("1" if right else "0" for right in correct)  # of the whole split
+    return Score(name, hits / n, f"{what}: {hits:,} of {n:,} · {between} · {how}", interval, confusion, rows)
 
 
 def _texts(n: int) -> str:

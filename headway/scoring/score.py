@@ -25,6 +25,9 @@ class Score:
     """Where the value would fall for other rows from the same source, 95 times in 100."""
     confusion: Confusion | None = None
     """Of an accuracy over several classes."""
+    rows: str | None = None
+    """Of an accuracy: 1 for every row that is right and 0 for the others, in the order of the split. Two models can be
+    compared row by row without asking them again."""
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity and no NaN: both are null."""
@@ -33,6 +36,8 @@ class Score:
             found["interval"] = list(self.interval)
         if self.confusion is not None:
             found["confusion"] = {"classes": list(self.confusion.classes), "counts": list(self.confusion.counts)}
+        if self.rows is not None:
+            found["rows"] = self.rows
         return found
 
     @classmethod
@@ -44,4 +49,5 @@ class Score:
         if interval is not None:
             low, high = interval
             interval = (low, high)
-        return cls(name, math.nan if value is None else value, stored["label"], interval, confusion)
+        value = math.nan if value is None else value
+        return cls(name, value, stored["label"], interval, confusion, stored.get("rows"))

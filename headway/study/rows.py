@@ -16,6 +16,7 @@ from scipy import special
 
 from headway import noise
 from headway.errors import UserError
+from headway.run import read_json
 from headway.study.statistics import LEVEL
 
 Correct = Callable[[str, str], Mapping[int, np.ndarray]]
@@ -23,15 +24,13 @@ Correct = Callable[[str, str], Mapping[int, np.ndarray]]
 
 
 def correct_in(runs: Path) -> Correct:
-    """From run folders named ARM.seed-N, whose models read the split once more."""
-    from headway.rescore import predictions
-    from headway.run import open_run
+    """From run folders named ARM.seed-N, of which each keeps which rows its model got right."""
 
     def correct(arm: str, split: str) -> dict[int, np.ndarray]:
         found = {}
-        for folder in sorted(runs.glob(f"{glob.escape(arm)}.seed-*")):
-            if (folder / "scores.json").exists():
-                found[int(folder.name.rpartition("-")[2])] = predictions(open_run(folder.name, runs), split).correct
+        for path in sorted(runs.glob(f"{glob.escape(arm)}.seed-*/scores.json")):
+            if (rows := read_json(path).get(f"{split}.accuracy", {}).get("rows")) is not None:
+                found[int(path.parent.name.rpartition("-")[2])] = np.array([row == "1" for row in rows])
         return found
 
     return correct

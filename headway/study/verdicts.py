@@ -25,8 +25,8 @@ __all__ = ["Circumstances", "Evidence", "Measured", "Verdict", "answer"]
 def answer(questions: Sequence[Question], evidence: Evidence, correct: Correct | None = None) -> list[Verdict]:
     """A verdict for every question, the p values corrected for there being all of them.
 
-    Where `correct` knows which rows classifiers get right (`rows.correct_in(runs)` asks their models), accuracies are
-    also compared row by row."""
+    Where `correct` knows which rows classifiers get right (`rows.correct_in(runs)` reads it from their folders),
+    accuracies are also compared row by row."""
     inquiries = [_inquiry(question, evidence, correct) for question in questions]
     p_values = [inquiry.p for inquiry in inquiries if inquiry.p is not None]
     corrected = iter(holm(p_values))
