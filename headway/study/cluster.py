@@ -77,7 +77,8 @@ class Ray:
         try:
             ray.init(address=self.address or "local", log_to_driver=False, logging_level="error", **local)
         except (OSError, RuntimeError, ValueError, AssertionError) as error:
-            raise UserError(f"{self.address or 'ray'} cannot be used: {reason_of(error)}") from None
+            said = str(error).strip().splitlines() or [type(error).__name__]  # often a traceback, its reason at the end
+            raise UserError(f"{self.address or 'ray'} cannot be used: {said[-1]}") from None
         try:
             self._check_version(ray)
             yield ray

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -159,8 +160,23 @@ def test_a_cluster_is_reached_from_outside_by_its_address(workshop, tmp_path: Pa
     arguments = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}
     nodes = Cluster(initialize_head=True, head_node_args=arguments)
     try:
-        outcome = execute(small_study(workshop.text), tmp_path / "x", Ray(f"ray://127.0.0.1:{port}"))
+        _wait_for(port)  # it listens to those outside a little later than it is there
+        for _ in range(3):
+            try:
+                outcome = execute(small_study(workshop.text), tmp_path / "x", Ray(f"ray://127.0.0.1:{port}"))
+                break
+            except UserError as error:  # Ray's own server for clients has a fixed port, and finds it taken now and then
+                assert "Starting Ray client server failed" in str(error)
         assert (outcome.done, outcome.failed) == (4, {})
     finally:
         nodes.shutdown()
         os.environ.pop("RAY_ADDRESS", None)
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(300):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            break
+        except OSError:
+            time.sleep(0.1)
