@@ -8,41 +8,40 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
-
-ON_THE_HULL = 1e-9
-"""A direction that sets points apart at a flatter angle than this counts as none: float64 could not use the gap."""
+from jaxtyping import Bool, Float64
 
 Rows = Float64[np.ndarray, "m d"]
 Direction = Float64[np.ndarray, "d"]
 Mixture = Float64[np.ndarray, "m"]
 
 
-class Apart(NamedTuple):
-    direction: Direction
-    """u, with D·u ≥ 1 in every row."""
+class Margin(NamedTuple):
+    direction: Direction | None
+    """u, with D·u ≥ 1 in every row; None if there is no such u."""
     widest: bool
     """Whether it is the shortest such u. If not, it is the one that makes the least angle with all rows."""
+    touching: Bool[np.ndarray, "m"]
+    """The rows that hold u in place; where there is none, rows of which a mixture is zero."""
 
 
-def widest_margin(D: Rows, sizes: Mixture) -> Apart | None:
-    """The shortest u with D·u ≥ 1, whose length is one over the margin; None if there is no such u.
+def widest_margin(D: Rows, sizes: Mixture, flat: float = 1e-9) -> Margin:
+    """The shortest u with D·u ≥ 1, whose length is one over the margin.
 
     Each row is looked at in units of its size (its length, before anything was taken off it): whether some u is at an
     acute angle with all of them does not depend on their lengths, which may be 1e-12 and 1e12. Where they differ so
-    much that the shortest u stands across the long rows, to all digits, the u of least angle is taken.
+    much that the shortest u stands across the long rows, to all digits, the u of least angle is taken. A u that is
+    level with some row, to within the angle `flat`, is none.
     """
-    if D.shape[1] == 0 or not sizes.all():
-        return None
     rows, least = D / sizes[:, None], sizes.min() / sizes
+    touching = np.zeros(len(D), dtype=bool)
     for bounds in (least, np.ones(len(rows))):
-        u = _shortest(rows, bounds)
-        if u is not None and (rows @ u).min() >= ON_THE_HULL * np.linalg.norm(u):
-            return Apart(u / sizes.min(), bounds is least)
-    return None
+        u, touching = _shortest(rows, bounds)
+        if u is not None and (rows @ u).min() >= flat * np.linalg.norm(u):
+            return Margin(u / sizes.min(), bounds is least, touching)
+    return Margin(None, False, touching)
 
 
-def _shortest(rows: Rows, bounds: Mixture) -> Direction | None:
+def _shortest(rows: Rows, bounds: Mixture) -> tuple[Direction | None, Bool[np.ndarray, "m"]]:
     """The shortest u with rows·u ≥ bounds > 0, none of them above 1.
 
     Lawson and Hanson's least-distance programme: with y ≥ 0 nearest to rowsᵀy = 0, bounds·y = 1, the residual is zero
@@ -54,12 +53,10 @@ def _shortest(rows: Rows, bounds: Mixture) -> Direction | None:
     system /= np.linalg.norm(system, axis=0)
     mixture, _ = nnls(system, np.append(np.zeros(rows.shape[1]), 1.0), maxiter=50 * len(rows))
     touching = mixture > 0
-    if not touching.any():
-        return None
     # The rows that hold u in place are met with equality: solved once more, to the last digits.
     u = np.linalg.lstsq(rows[touching], bounds[touching], rcond=1e-13)[0]
     reached = float((rows @ u / bounds).min())
-    return u / reached if reached > 0 else None
+    return (u / reached if reached > 0 else None), touching
 
 
 class Even(NamedTuple):

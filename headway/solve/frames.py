@@ -1,0 +1,103 @@
+"""Coordinates for keys in which some of them, a face, lie in the first few dimensions and the rest stick out.
+
+Softmax does not care which coordinates keys are written in, but arithmetic does. There are two frames:
+
+`orthogonal_frame`   turned axes: lengths stay what they are, and what differs by rounding only is taken as equal.
+`key_frame`          keys in terms of some of the keys, worked out without rounding. Lengths are lost, but keys at
+                     distances 1e-12 and 1e12 have coordinates that float64 can work with.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from headway.solve.exact import Basis, ExactKeys, Rationals, fixed_point, shortest_solution
+from headway.solve.given import Keys, Vector, Weights
+
+Face = Bool[np.ndarray, "n"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    points: Float64[np.ndarray, "n c"]
+    """The keys around one of them, which is 0."""
+    rank: int
+    """Keys of the face have zeros from this coordinate on."""
+    sizes: Weights
+    """What counts as the length of each key that sticks out, when directions are compared with it."""
+    flat: float
+    """A direction at a flatter angle than this with some key counts as level with it."""
+    lift: Callable[[Vector], Vector | Rationals]
+    """The query whose scores, for the keys as they were given, are points · z."""
+    balance: Callable[[Weights, Weights], Weights]
+    """A change of the weights (the second) that should leave the mean key where it is, mended so that it does."""
+
+    @property
+    def inside(self) -> Float64[np.ndarray, "n r"]:
+        return self.points[:, : self.rank]
+
+    @property
+    def beyond(self) -> Float64[np.ndarray, "n b"]:
+        return self.points[:, self.rank :]
+
+
+Frames = Callable[[Face], Frame]
+"""A frame for every face."""
+
+
+def orthogonal_frames(exact: ExactKeys, X: Keys, unit: float) -> Frames:
+    """X: the keys around one of them; a query of length one for X is of length 1/unit for the keys."""
+    lengths = np.linalg.norm(X, axis=1)
+
+    def frame(face: Face) -> Frame:
+        some = face & (lengths > 0)
+        rows = X[some] / lengths[some, None]
+        _, s, Vt = np.linalg.svd(rows, full_matrices=True)
+        rank = int((s > 1e-11).sum())
+        points = X @ Vt.T
+        level = np.linalg.norm(points[:, rank:], axis=1) <= 1e-11 * lengths
+        points[level, rank:] = 0
+
+        def balance(change: Weights, wanted: Weights) -> Weights:
+            change, root = change.copy(), np.sqrt(wanted + change)
+            i = exact.counterweight(change)
+            system = root[face, None] * (X[face] - X[i])
+            system /= (size := np.abs(system).max(0, initial=1e-300))
+            for _ in range(3):  # iterative refinement: what is left is known exactly, what to do about it roughly
+                left = np.array([float(part) for part in exact.mean(change)]) / unit * exact.scale
+                change[face] -= root[face] * np.linalg.lstsq(system.T, left / size, rcond=1e-14)[0]
+                change[i] -= change.sum()
+            return change
+
+        return Frame(points, rank, lengths, 1e-9, lambda z: Vt.T @ z / unit, balance)
+
+    return frame
+
+
+def key_frames(exact: ExactKeys) -> Frames:
+    def frame(face: Face) -> Frame:
+        basis = Basis(exact.around)
+        basis.extend(np.flatnonzero(face))
+        rank = len(basis.rows)
+        basis.extend(np.flatnonzero(~face))
+        points = (basis.table / basis.divisor).astype(np.float64)
+
+        def lift(z: Vector) -> Rationals:
+            unit = exact.unit * Fraction(exact.scale)
+            return [part / unit for part in shortest_solution(exact.around[basis.rows], z)]
+
+        def balance(change: Weights, wanted: Weights) -> Weights:
+            change = change.copy()
+            change[basis.rows] = 0.0
+            whole, exponent = fixed_point(change)
+            for row, value in zip(basis.rows[:rank], whole @ basis.table[:, :rank], strict=True):
+                change[row] = -float(Fraction(int(value), int(basis.divisor)) * Fraction(2) ** exponent)
+            change[exact.origin] -= change.sum()
+            return change
+
+        return Frame(points, rank, np.linalg.norm(points[:, rank:], axis=1), 1e-13, lift, balance)
+
+    return frame

@@ -1,0 +1,127 @@
+"""The way to a query, in one frame of coordinates. Nothing found here is believed: `queries.py` judges it exactly.
+
+    1. proportions   a q₀ with q₀·k_i = log w_i + c on the keys that are wanted: linear equations
+    2. face          the keys that no direction sets apart from the wanted ones, and a direction that leaves all others
+    3. scale         q = q₀ + s·u with the smallest s whose error is at most ε, if the face is the wanted keys alone
+    4. otherwise     the q of least KL(w ‖ p) on the face: within ε after all, or its p is the certificate
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from headway.solve.exact import Rationals
+from headway.solve.frames import Face, Frame, Frames
+from headway.solve.geometry import length, most_even, softmax, total_variation, widest_margin
+from headway.solve.given import Vector, Weights
+
+Method = Literal["proportions", "margin", "angle", "nearest"]
+
+
+@dataclass(frozen=True)
+class Found:
+    query: Vector | Rationals
+    method: Method
+    direction: Vector | Rationals | None
+    """Scores the wanted keys alike and every other key lower by one at least, if there is such a query."""
+    change: Weights | None
+    """μ − w, of the most even μ with the wanted mean key; None where that is w."""
+
+
+class Apart(NamedTuple):
+    face: Face
+    frame: Frame
+    outwards: Vector
+    """0 on the face, −1 or less on all other keys."""
+    widest: bool
+
+
+def search(frames: Frames, w: Weights, ε: float) -> Found:
+    on = w > 0
+    frame = frames(on)
+    z = _proportions(frame, w, ε)
+    apart = _set_apart(frames, frame, on)
+    alone = bool((apart.face == on).all())
+    direction = frame.lift(apart.outwards) if alone and not on.all() else None
+    if z is not None:
+        if alone:
+            method = "proportions" if on.all() else "margin" if apart.widest else "angle"
+            return Found(frame.lift(_away(apart, z, ε)), method, direction, None)
+        if total_variation(softmax(frame.points @ z), w) <= ε:  # no limit does it, but the others get next to nothing
+            return Found(frame.lift(z), "proportions", None, None)
+    frame, face = apart.frame, apart.face
+    even = most_even(frame.inside[face], w[face])
+    z, room = _shortest_as_good(frame.inside[face], w[face], even.path, ε)
+    change = np.zeros(len(w))
+    change[face] = even.mixture - w[face]
+    z = _away(apart, np.append(z, np.zeros(frame.points.shape[1] - frame.rank)), room)
+    return Found(frame.lift(z), "nearest", direction, frame.balance(change, w))
+
+
+def _proportions(frame: Frame, w: Weights, ε: float) -> Vector | None:
+    """The shortest z that gives the wanted keys their scores log w_i + c, if there is one.
+
+    Each equation is divided by the length of its row, so that short rows count beside long ones.
+    """
+    rows, ratios = frame.inside[w > 0], np.log(w[w > 0] / w.max())
+    sizes = np.linalg.norm(rows, axis=1)
+    sizes[sizes == 0] = 1.0
+    z = np.linalg.lstsq(rows / sizes[:, None], ratios / sizes, rcond=1e-11)[0]
+    misfit = float(np.abs(rows @ z - ratios).max())
+    return np.append(z, np.zeros(frame.points.shape[1] - frame.rank)) if misfit <= min(1e-9, ε / 4) else None
+
+
+def _set_apart(frames: Frames, frame: Frame, on: Face) -> Apart:
+    """The smallest face that holds the wanted keys, and a direction that leaves all others behind.
+
+    While no direction sets the others apart, a mixture of some of them lies in the span of the face: they belong to it.
+    """
+    face = on
+    while True:
+        level = ~frame.beyond.any(1)
+        if (level & ~face).any():
+            face = face | level
+        rest = ~face
+        z = np.zeros(frame.points.shape[1])
+        if not rest.any():
+            return Apart(face, frame, z, True)
+        found = widest_margin(-frame.beyond[rest], frame.sizes[rest], frame.flat)
+        if found.direction is not None:
+            z[frame.rank :] = found.direction
+            return Apart(face, frame, z, found.widest)
+        face = face.copy()
+        face[np.flatnonzero(rest)[found.touching]] = True
+        frame = frames(face)
+
+
+def _away(apart: Apart, z: Vector, ε: float) -> Vector:
+    """z + s · outwards with the least s ≥ 0 for which all that is not on the face gets ε of the weight at most."""
+    rest = apart.frame.points[~apart.face]
+    if not len(rest):
+        return z
+    allowed = np.log(ε) - np.log1p(-ε) - 1e-9 + np.logaddexp.reduce(apart.frame.points[apart.face] @ z)
+    rounding = 2.0**-50 * np.abs(rest)
+    start, slope = rest @ z + rounding @ np.abs(z), rest @ apart.outwards + rounding @ np.abs(apart.outwards)
+
+    def over(s: float) -> bool:
+        return float(np.logaddexp.reduce(start + s * slope)) > allowed
+
+    if not over(0.0):
+        return z
+    low, high = 0.0, 1.0
+    while over(high) and high < 1e300:
+        low, high = high, 2 * high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if over(middle) else (low, middle)
+    return z + high * apart.outwards
+
+
+def _shortest_as_good(points: np.ndarray, w: Weights, path: list[Vector], ε: float) -> tuple[Vector, float]:
+    """The first query on the way to the nearest one that is within ε, or else as good as the last one to within ε/2;
+    and how much of the attention may still be lost elsewhere."""
+    errors = [total_variation(softmax(points @ z), w) for z in path]
+    aim = max(ε / 2, errors[-1] + ε / 4)
+    first = next(k for k, error in enumerate(errors) if error <= aim)
+    return path[first], (ε - errors[first]) / 2 if errors[first] < ε else ε / 4
