@@ -10,6 +10,7 @@ Softmax does not care which coordinates keys are written in, but arithmetic does
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -63,14 +64,15 @@ def orthogonal_frames(exact: ExactKeys, X: Keys, unit: float) -> Frames:
 
         def balance(change: Weights, wanted: Weights) -> Weights:
             change, root = change.copy(), np.sqrt(wanted + change)
-            i = exact.counterweight(change)
-            system = root[face, None] * (X[face] - X[i])
-            system /= (size := np.abs(system).max(0, initial=1e-300))
             for _ in range(3):  # iterative refinement: what is left is known exactly, what to do about it roughly
+                change[np.abs(change) < 1e-15 * np.abs(change).max()] = 0.0  # of which nothing but rounding is known
+                i = exact.counterweight(change)
+                system = (root * (change != 0))[:, None] * (X - X[i])
+                system /= (size := np.maximum(np.abs(system).max(0), 1e-300))
                 left = np.array([float(part) for part in exact.mean(change)]) / unit * exact.scale
-                change[face] -= root[face] * np.linalg.lstsq(system.T, left / size, rcond=1e-14)[0]
+                change -= root * np.linalg.lstsq(system.T, left / size, rcond=1e-14)[0]
                 change[i] -= change.sum()
-            return change
+            return np.maximum(change, -wanted)
 
         return Frame(points, rank, lengths, 1e-9, lambda z: Vt.T @ z / unit, balance)
 
@@ -89,15 +91,29 @@ def key_frames(exact: ExactKeys) -> Frames:
             unit = exact.unit * Fraction(exact.scale)
             return [part / unit for part in shortest_solution(exact.around[basis.rows], z)]
 
-        def balance(change: Weights, wanted: Weights) -> Weights:
-            change = change.copy()
-            change[basis.rows] = 0.0
-            whole, exponent = fixed_point(change)
-            for row, value in zip(basis.rows[:rank], whole @ basis.table[:, :rank], strict=True):
-                change[row] = -float(Fraction(int(value), int(basis.divisor)) * Fraction(2) ** exponent)
-            change[exact.origin] -= change.sum()
-            return change
-
-        return Frame(points, rank, np.linalg.norm(points[:, rank:], axis=1), 1e-13, lift, balance)
+        return Frame(points, rank, np.linalg.norm(points[:, rank:], axis=1), 1e-13, lift, partial(_balanced, exact))
 
     return frame
+
+
+def _balanced(exact: ExactKeys, change: Weights, wanted: Weights) -> Weights:
+    """The change, but for some keys, as many as the rest can be written in; for those it is what the rest asks for.
+
+    They are those that count most in the mixture, so that a small correction does not take more than they have.
+    """
+    mixture = wanted + change
+    some = np.flatnonzero((mixture > 1e-60) & (change != 0) & (np.arange(len(change)) != exact.origin))
+    powers = np.frexp(mixture[some])[1].astype(object)
+    basis = Basis(exact.around[some] << (powers - powers.min(initial=0))[:, None])
+    basis.extend(np.arange(len(some)))
+    free = change[some]
+    free[basis.rows] = 0.0
+    whole, exponent = fixed_point(free / 2.0**powers.astype(np.float64))
+    unit = Fraction(2) ** exponent
+    answered = whole @ basis.table
+    parts = [-unit * 2 ** Fraction(int(powers[b])) * Fraction(int(v), int(basis.divisor)) for b, v in zip(basis.rows, answered, strict=True)]
+    balanced = np.zeros(len(change))
+    balanced[some] = free
+    balanced[some[basis.rows]] = [float(part) for part in parts]
+    balanced[exact.origin] = -float(sum(parts) + sum(map(Fraction, free.tolist())))
+    return balanced

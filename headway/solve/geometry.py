@@ -67,41 +67,46 @@ class Even(NamedTuple):
 
 
 def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
-    """Newton's method on q ↦ log Σ exp(q·(k_j − k̄)), where k̄ is the wanted mean.
+    """Newton's method on q ↦ log Σ exp(q·k_j) − q·k̄, where k̄ is the wanted mean.
 
     The function is convex, and its gradient is the mean of the softmax minus k̄: at the minimum the softmax has the
-    wanted mean. Where k̄ lies on the border of the hull the minimum is at infinity; each step then takes a factor e
-    off the weights that have to vanish, so that a few dozen steps reach the last digit.
+    wanted mean. Newton's steps do not depend on the coordinates, and each is taken in units in which all coordinates
+    curve alike: some may matter a thousand million times less than others. Where k̄ is on the border of the hull the
+    minimum is at infinity, and each step takes a factor e off the weights that have to vanish.
     """
-    centred = points - wanted @ points
-    size = float(np.abs(centred).max(initial=0.0))
-    if size == 0:
-        return Even(np.full(len(points), 1 / len(points)), [np.zeros(points.shape[1])])
-    U, s, Vt = np.linalg.svd(centred / size, full_matrices=False)
-    rank = int((s > 1e-13 * s[0]).sum())
-    Z = U[:, :rank] * np.sqrt(len(points))  # the same points in coordinates where they are round
-    back = Vt[:rank].T / s[:rank] * np.sqrt(len(points)) / size
-    z = np.zeros(rank)
-    value, p = _log_sum_exp(Z @ z)
-    path, nearest = [np.zeros(points.shape[1])], np.inf
+    units = np.abs(points).max(0, initial=0.0)
+    units[units == 0] = 1.0
+    Z = points / units
+    z = np.zeros(Z.shape[1])
+    value, p = _objective(Z, wanted, z)
+    path, least = [z], np.inf
     for _ in range(steps):
-        gradient = p @ Z
-        distance = float(np.abs((gradient * s[:rank]) @ Vt[:rank]).max(initial=0.0))
-        if distance < 1e-15 or (nearest < 1e-12 and distance > nearest / 2):  # there, or nothing left but rounding
+        gradient = (p - wanted) @ Z
+        around = Z - p @ Z
+        curvature = (around * p[:, None]).T @ around
+        unit = np.sqrt(np.maximum(np.diag(curvature), 1e-150))
+        bends, axes = np.linalg.eigh(curvature / unit / unit[:, None])
+        along = (gradient / unit) @ axes
+        step = -(axes @ (along / np.maximum(bends, 1e-14))) / unit
+        left = -float(gradient @ step)  # twice what the function is still above its minimum
+        if left <= 1e-28 or (least < 1e-14 and left > least / 4):  # there, or nothing left but rounding
             break
-        nearest = min(nearest, distance)
-        around = Z - gradient
-        curvature, axes = np.linalg.eigh((around * p[:, None]).T @ around)
-        step = -axes @ ((gradient @ axes) / np.maximum(curvature, 1e-15 * curvature[-1]))
-        step *= min(1.0, 1e7 / max(float(np.abs(Z @ step).max()), 1e-300))  # where all is flat, not to infinity
-        length, slope = 1.0, float(gradient @ step)
-        new_value, new_p = _log_sum_exp(Z @ (z + step))
-        while new_value > value + 1e-4 * length * slope + 1e-15 and length > 1e-6:
-            length /= 2
-            new_value, new_p = _log_sum_exp(Z @ (z + length * step))
-        z, value, p = z + length * step, new_value, new_p
-        path.append(back @ z)
+        least = min(least, left)
+        share, found = 1.0, _objective(Z, wanted, z + step)
+        while found[0] > value - 1e-4 * share * left + 1e-15 and share > 1e-30:
+            share /= 2
+            found = _objective(Z, wanted, z + share * step)
+        if share <= 1e-30:
+            break
+        z, (value, p) = z + share * step, found
+        path.append(z / units)
     return Even(p, path)
+
+
+def _objective(points: Rows, wanted: Mixture, z: Direction) -> tuple[float, Mixture]:
+    scores = points @ z
+    value, p = _log_sum_exp(scores)
+    return value - float(wanted @ scores), p
 
 
 def length(v: Direction) -> float:

@@ -80,10 +80,10 @@ def _set_apart(frames: Frames, frame: Frame, on: Face) -> Apart:
     face = on
     while True:
         level = ~frame.beyond.any(1)
-        if (level & ~face).any():
+        if (level & ~face).any():  # in the span of the face: no direction sets them apart
             face = face | level
-        rest = ~face
-        z = np.zeros(frame.points.shape[1])
+            frame = frames(face)
+        rest, z = ~face, np.zeros(frame.points.shape[1])
         if not rest.any():
             return Apart(face, frame, z, True)
         found = widest_margin(-frame.beyond[rest], frame.sizes[rest], frame.flat)
