@@ -102,7 +102,7 @@ def _balanced(exact: ExactKeys, change: Weights, wanted: Weights) -> Weights:
     They are those that count most in the mixture, so that a small correction does not take more than they have.
     """
     mixture = wanted + change
-    some = np.flatnonzero((mixture > 1e-60) & (change != 0) & (np.arange(len(change)) != exact.origin))
+    some = np.flatnonzero((mixture > 1e-60) & (np.arange(len(change)) != exact.origin))
     powers = np.frexp(mixture[some])[1].astype(object)
     basis = Basis(exact.around[some] << (powers - powers.min(initial=0))[:, None])
     basis.extend(np.arange(len(some)))

@@ -98,6 +98,7 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
     answer = _judged(exact, w, ε, search(orthogonal_frames(exact, X, unit), w, ε))
     if answer.verdict == "undecided" and answer.certificate is None:
         try:
+            exact = ExactKeys(K, _closest(X, w), scale)
             second = _judged(exact, w, ε, search(key_frames(exact), w, ε))
         except OverflowError:  # distances so different that float64 cannot hold their ratio
             return answer
@@ -124,6 +125,13 @@ def _of_size_one(K: Keys, origin: int, scale: float) -> tuple[Keys, float]:
         if not 0 < size * scale < np.inf:
             raise UserError(_out_of_range(size))
         return X / size, size * scale
+
+
+def _closest(X: Keys, w: Weights) -> int:
+    """The wanted key that is nearest to some other one: around it the finest differences are kept."""
+    apart = np.linalg.norm(X[w > 0, None] - X, axis=2)
+    apart[apart == 0] = np.inf
+    return int(np.flatnonzero(w > 0)[apart.min(1).argmin()])
 
 
 def _judged(exact: ExactKeys, w: Weights, ε: float, found: Found) -> QueryAnswer:
