@@ -1,5 +1,6 @@
 """The reason why no query comes near the wanted weights: others with the same mean key that are more even."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +29,10 @@ class Certificate:
     distance: float
     """|Σ change_j k_j|, zero but for rounding."""
     rounding: float
-    """The proof is exact for keys whose numbers differ from the given ones by this share of themselves at most; 0 if it
-    is exact as it stands. Never more than four units in the last place."""
+    """The proof is exact for keys that differ from the given ones by this share of their largest number at most; 0 if
+    it is exact as it stands. Never more than four units in the last place."""
+    strict: bool
+    """Whether four units in the last place of each number are enough, and not only of a key's largest one."""
     up_to_norm: float
     """Rounding leaves `distance`, so that the sum above is ‖q‖·distance and not 0: that ε is out of reach (or half the
     floor, if ε is above it) is proved for queries up to this norm. Infinite where the distance is exactly zero."""
@@ -37,12 +40,16 @@ class Certificate:
 
 def certify(exact: ExactKeys, w: Weights, change: Weights, ε: float) -> Certificate | None:
     """What this change of the weights proves; None if nothing."""
-    mixture = w + change
-    if mixture.min() < 0 or not change.any() or _slack(w, change, 0.0) <= 0:
+    if not change.any():
         return None
-    mean = np.array([float(part) for part in exact.mean(change)])
-    moved = mean != 0
-    rounding = float((np.abs(mean[moved]) / (np.abs(change) @ np.abs(exact.keys[:, moved]))).max(initial=0.0))
+    i, change = exact.counterweight(change), change.copy()
+    change[i] = 0.0
+    change[i] = -math.fsum(change)  # as it is taken to be where the mean is worked out
+    mixture = w + change
+    if mixture.min() < 0 or _slack(w, change, 0.0) <= 0:
+        return None
+    mean, sizes = np.array([float(part) for part in exact.mean(change)]), np.abs(exact.keys)
+    rounding = float(np.abs(mean).max() / (np.abs(change) @ sizes.max(1))) if mean.any() else 0.0
     if rounding > LAST_DIGITS:
         return None
     floor, high = 0.0, 1.0
@@ -58,6 +65,7 @@ def certify(exact: ExactKeys, w: Weights, change: Weights, ε: float) -> Certifi
         floor=floor,
         distance=distance,
         rounding=rounding,
+        strict=bool((np.abs(mean) <= LAST_DIGITS * (np.abs(change) @ sizes)).all()),
         up_to_norm=float(spare / distance / exact.scale) if distance else np.inf,
     )
 
@@ -70,7 +78,7 @@ def _slack(w: Weights, change: Weights, τ: float) -> float:
     by next to nothing may be left out: log p_j is never positive.) What rounding may have added is taken off.
     """
     more, less = change < 0, change > 1e-30
-    if τ >= w[more].min(initial=1.0) or not less.any():
+    if τ >= w[more].min(initial=1.0) or not less.any() or not more.any():
         return -np.inf
     ν = np.abs(change)
     kept = ν[more] @ np.log(w[more]) + (ν[more] * np.log1p(-τ / w[more])).min()

@@ -97,23 +97,25 @@ def key_frames(exact: ExactKeys) -> Frames:
 
 
 def _balanced(exact: ExactKeys, change: Weights, wanted: Weights) -> Weights:
-    """The change, but for some keys, as many as the rest can be written in; for those it is what the rest asks for.
+    """The change, but for some keys, as many as the others can be written in; for those, what the others ask for.
 
-    They are those that count most in the mixture, so that a small correction does not take more than they have.
+    They are those that count most in the mixture, so that a small correction does not take more than they have. A key
+    that would have to give more than it has gives what it has, and all is balanced once more.
     """
-    mixture = wanted + change
-    some = np.flatnonzero((mixture > 1e-60) & (np.arange(len(change)) != exact.origin))
-    powers = np.frexp(mixture[some])[1].astype(object)
-    basis = Basis(exact.around[some] << (powers - powers.min(initial=0))[:, None])
-    basis.extend(np.arange(len(some)))
-    free = change[some]
-    free[basis.rows] = 0.0
-    whole, exponent = fixed_point(free / 2.0**powers.astype(np.float64))
-    unit = Fraction(2) ** exponent
-    answered = whole @ basis.table
-    parts = [-unit * 2 ** Fraction(int(powers[b])) * Fraction(int(v), int(basis.divisor)) for b, v in zip(basis.rows, answered, strict=True)]
-    balanced = np.zeros(len(change))
-    balanced[some] = free
-    balanced[some[basis.rows]] = [float(part) for part in parts]
-    balanced[exact.origin] = -float(sum(parts) + sum(map(Fraction, free.tolist())))
-    return balanced
+    for _ in range(8):
+        mixture = wanted + change
+        some = mixture > 1e-60
+        change = np.where(some, change, -wanted)
+        some[exact.origin] = False
+        powers = np.frexp(np.where(some, mixture, 1.0))[1]
+        basis = Basis(exact.around << (powers - powers.min()).astype(object)[:, None])
+        basis.extend(np.flatnonzero(some))
+        change[[*basis.rows, exact.origin]] = 0.0
+        whole, exponent = fixed_point(change * 2.0**-powers)
+        unit = Fraction(2) ** exponent / int(basis.divisor)
+        parts = [-unit * int(v) * Fraction(2) ** int(p) for v, p in zip(whole @ basis.table, powers[basis.rows], strict=True)]
+        change[exact.origin] = -float(sum(parts) + sum(map(Fraction, change.tolist())))
+        change[basis.rows] = [float(part) for part in parts]
+        if (wanted + change >= 0).all():
+            break
+    return change

@@ -8,7 +8,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 
 Rows = Float64[np.ndarray, "m d"]
 Direction = Float64[np.ndarray, "d"]
@@ -20,8 +20,8 @@ class Margin(NamedTuple):
     """u, with D·u ≥ 1 in every row; None if there is no such u."""
     widest: bool
     """Whether it is the shortest such u. If not, it is the one that makes the least angle with all rows."""
-    touching: Bool[np.ndarray, "m"]
-    """The rows that hold u in place; where there is none, rows of which a mixture is zero."""
+    mixture: Mixture
+    """Of the rows that hold u in place; where there is none, a mixture of rows that is zero."""
 
 
 def widest_margin(D: Rows, sizes: Mixture, flat: float = 1e-9) -> Margin:
@@ -33,15 +33,15 @@ def widest_margin(D: Rows, sizes: Mixture, flat: float = 1e-9) -> Margin:
     level with some row, to within the angle `flat`, is none.
     """
     rows, least = D / sizes[:, None], sizes.min() / sizes
-    touching = np.zeros(len(D), dtype=bool)
+    mixture = np.zeros(len(D))
     for bounds in (least, np.ones(len(rows))):
-        u, touching = _shortest(rows, bounds)
+        u, mixture = _shortest(rows, bounds)
         if u is not None and (rows @ u).min() >= flat * np.linalg.norm(u):
-            return Margin(u / sizes.min(), bounds is least, touching)
-    return Margin(None, False, touching)
+            return Margin(u / sizes.min(), bounds is least, mixture / sizes)
+    return Margin(None, False, mixture / sizes)
 
 
-def _shortest(rows: Rows, bounds: Mixture) -> tuple[Direction | None, Bool[np.ndarray, "m"]]:
+def _shortest(rows: Rows, bounds: Mixture) -> tuple[Direction | None, Mixture]:
     """The shortest u with rows·u ≥ bounds > 0, none of them above 1.
 
     Lawson and Hanson's least-distance programme: with y ≥ 0 nearest to rowsᵀy = 0, bounds·y = 1, the residual is zero
@@ -50,13 +50,13 @@ def _shortest(rows: Rows, bounds: Mixture) -> tuple[Direction | None, Bool[np.nd
     from scipy.optimize import nnls
 
     system = np.vstack([rows.T, bounds])
-    system /= np.linalg.norm(system, axis=0)
+    system /= (norms := np.linalg.norm(system, axis=0))
     mixture, _ = nnls(system, np.append(np.zeros(rows.shape[1]), 1.0), maxiter=50 * len(rows))
     touching = mixture > 0
     # The rows that hold u in place are met with equality: solved once more, to the last digits.
     u = np.linalg.lstsq(rows[touching], bounds[touching], rcond=1e-13)[0]
     reached = float((rows @ u / bounds).min())
-    return (u / reached if reached > 0 else None), touching
+    return (u / reached if reached > 0 else None), mixture / norms
 
 
 class Even(NamedTuple):

@@ -95,16 +95,18 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
     ε, scale = checked_within(within), checked_positive("scale", scale)
     exact = ExactKeys(K, int(w.argmax()), scale)
     X, unit = _of_size_one(K, exact.origin, scale)
-    answer = _judged(exact, w, ε, search(orthogonal_frames(exact, X, unit), w, ε))
-    if answer.verdict == "undecided" and answer.certificate is None:
-        try:
-            exact = ExactKeys(K, _closest(X, w), scale)
-            second = _judged(exact, w, ε, search(key_frames(exact), w, ε))
-        except OverflowError:  # distances so different that float64 cannot hold their ratio
-            return answer
-        if second.verdict != "undecided" or second.certificate or second.error < answer.error:
-            return second
-    return answer
+    first = _judged(exact, w, ε, search(orthogonal_frames(exact, X, unit), w, ε))
+    if first.verdict == "reached" or (first.certificate and first.certificate.strict):
+        return first
+    try:
+        exact = ExactKeys(K, _closest(X, w), scale)
+        second = _judged(exact, w, ε, search(key_frames(exact), w, ε))
+    except OverflowError:  # distances so different that float64 cannot hold their ratios
+        return first
+    if second.certificate or (second.verdict == "reached" and second.error + second.rounding <= ε):
+        return second
+    # What is impossible for keys known to four units in the last place is not made possible by the digits beyond.
+    return first if first.certificate or (second.verdict == "undecided" and first.error < second.error) else second
 
 
 def find_queries(
@@ -142,7 +144,7 @@ def _judged(exact: ExactKeys, w: Weights, ε: float, found: Found) -> QueryAnswe
     error = total_variation(weights, w)
     certificate = digits = None
     if error > ε:
-        certificate = None if found.change is None else certify(exact, w, found.change, ε)
+        certificate = _certificate(exact, w, ε, found)
         digits = _digits(exact, w, ε, found.query) if isinstance(found.query, list) else None
     verdict: Verdict = "undecided"
     if error <= ε:
@@ -166,6 +168,18 @@ def _judged(exact: ExactKeys, w: Weights, ε: float, found: Found) -> QueryAnswe
         certificate=certificate,
         digits=digits,
     )
+
+
+def _certificate(exact: ExactKeys, w: Weights, ε: float, found: Found) -> Certificate | None:
+    """The first that refutes the question, or else one that proves as much as there is."""
+    best = None
+    for change in found.changes:
+        certificate = certify(exact, w, change, ε)
+        if certificate and (best is None or certificate.floor > best.floor):
+            best = certificate
+        if best is not None and best.floor > ε:
+            break
+    return best
 
 
 def _margin(exact: ExactKeys, w: Weights, found: Found) -> float | None:

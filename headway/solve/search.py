@@ -6,6 +6,7 @@
     4. otherwise     the q of least KL(w ‖ p) on the face: within ε after all, or its p is the certificate
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -25,8 +26,9 @@ class Found:
     method: Method
     direction: Vector | Rationals | None
     """Scores the wanted keys alike and every other key lower by one at least, if there is such a query."""
-    change: Weights | None
-    """μ − w, of the most even μ with the wanted mean key; None where that is w."""
+    changes: Iterator[Weights]
+    """Of the wanted weights, such that the mean key stays: towards the most even ones that have it, and the first that
+    was come upon. Each may be a certificate. They are worked out when asked for; none where there is a query."""
 
 
 class Apart(NamedTuple):
@@ -35,6 +37,8 @@ class Apart(NamedTuple):
     outwards: Vector
     """0 on the face, −1 or less on all other keys."""
     widest: bool
+    hidden: Weights
+    """A mixture of keys that lies in the span of the wanted ones, if any does."""
 
 
 def search(frames: Frames, w: Weights, ε: float) -> Found:
@@ -47,16 +51,24 @@ def search(frames: Frames, w: Weights, ε: float) -> Found:
     if z is not None:
         if alone:
             method = "proportions" if on.all() else "margin" if apart.widest else "angle"
-            return Found(frame.lift(_away(apart, z, ε)), method, direction, None)
+            return Found(frame.lift(_away(apart, z, ε)), method, direction, iter(()))
         if total_variation(softmax(frame.points @ z), w) <= ε:  # no limit does it, but the others get next to nothing
-            return Found(frame.lift(z), "proportions", None, None)
+            return Found(frame.lift(z), "proportions", None, iter(()))
     frame, face = apart.frame, apart.face
     even = most_even(frame.inside[face], w[face])
     z, room = _shortest_as_good(frame.inside[face], w[face], even.path, ε)
     change = np.zeros(len(w))
     change[face] = even.mixture - w[face]
     z = _away(apart, np.append(z, np.zeros(frame.points.shape[1] - frame.rank)), room)
-    return Found(frame.lift(z), "nearest", direction, frame.balance(change, w))
+    return Found(frame.lift(z), "nearest", direction, _changes(frame, w, change, apart.hidden))
+
+
+def _changes(frame: Frame, w: Weights, even: Weights, hidden: Weights) -> Iterator[Weights]:
+    yield frame.balance(even, w)
+    if hidden.any():
+        simple = frame.balance(w[w > 0].min() * 2.0**-20 * hidden, w)
+        lost = float(np.max(-simple[w > 0] / w[w > 0], initial=0.0))
+        yield simple * 2.0 ** np.floor(-np.log2(lost) - 1) if lost > 0 else simple  # up to half of a wanted weight
 
 
 def _proportions(frame: Frame, w: Weights, ε: float) -> Vector | None:
@@ -77,21 +89,25 @@ def _set_apart(frames: Frames, frame: Frame, on: Face) -> Apart:
 
     While no direction sets the others apart, a mixture of some of them lies in the span of the face: they belong to it.
     """
-    face = on
+    face, hidden = on, np.zeros(len(on))
     while True:
         level = ~frame.beyond.any(1)
         if (level & ~face).any():  # in the span of the face: no direction sets them apart
+            if not hidden.any():
+                hidden[np.flatnonzero(level & ~face)[0]] = 1.0
             face = face | level
             frame = frames(face)
         rest, z = ~face, np.zeros(frame.points.shape[1])
         if not rest.any():
-            return Apart(face, frame, z, True)
+            return Apart(face, frame, z, True, hidden)
         found = widest_margin(-frame.beyond[rest], frame.sizes[rest], frame.flat)
         if found.direction is not None:
             z[frame.rank :] = found.direction
-            return Apart(face, frame, z, found.widest)
+            return Apart(face, frame, z, found.widest, hidden)
         face = face.copy()
-        face[np.flatnonzero(rest)[found.touching]] = True
+        face[np.flatnonzero(rest)[found.mixture > 0]] = True
+        if not hidden.any():
+            hidden[rest] = found.mixture / found.mixture.max()
         frame = frames(face)
 
 
