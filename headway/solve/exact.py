@@ -55,17 +55,21 @@ class ExactKeys:
 
     def weights(self, query: Vector | Rationals) -> Weights:
         """softmax(scale · q Kᵀ) of this very query: only the exponentials are rounded."""
+        e = np.exp(self.below(query))
+        return e / e.sum()
+
+    def below(self, query: Vector | Rationals) -> Weights:
+        """The scores, less the largest of them; −∞ where that is so low that the weight is 0."""
         if isinstance(query, list):
-            below = lcm(*(part.denominator for part in query))
-            whole, unit = np.array([int(part * below) for part in query], dtype=object), Fraction(1, below)
+            divisor = lcm(*(part.denominator for part in query))
+            whole, unit = np.array([int(part * divisor) for part in query], dtype=object), Fraction(1, divisor)
         else:
             whole, exponent = fixed_point(query)
             unit = Fraction(2) ** exponent
         scores = self.around @ whole
-        above, below = (Fraction(self.scale) * self.unit * unit).as_integer_ratio()
+        above, under = (Fraction(self.scale) * self.unit * unit).as_integer_ratio()
         scores = (scores - scores.max()) * above
-        e = np.exp([s / below if s > NOTHING * below else -np.inf for s in scores])
-        return e / e.sum()
+        return np.array([s / under if s > NOTHING * under else -np.inf for s in scores])
 
     def mean(self, change: Weights) -> Rationals:
         """Σ ν_j k_j, number by number, of a change ν of the weights that sums to 0: the counterweight sees to that."""
@@ -79,6 +83,11 @@ class ExactKeys:
         moved = np.abs(change) @ np.abs(self.keys)
         shows = np.where(moved > 0, np.abs(self.keys) / np.where(moved > 0, moved, 1), 0).max(1)
         return int(np.where(change != 0, shows, np.inf).argmin())
+
+
+def product(one: Vector, two: Vector) -> Fraction:
+    (a, e), (b, f) = fixed_point(one), fixed_point(two)
+    return Fraction(int(a @ b)) * Fraction(2) ** (e + f)
 
 
 class Basis:

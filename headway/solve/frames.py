@@ -68,9 +68,8 @@ def orthogonal_frames(exact: ExactKeys, X: Keys, unit: float) -> Frames:
                 change[np.abs(change) < 1e-15 * np.abs(change).max()] = 0.0  # of which nothing but rounding is known
                 i = exact.counterweight(change)
                 system = (root * (change != 0))[:, None] * (X - X[i])
-                system /= (size := np.maximum(np.abs(system).max(0), 1e-300))
                 left = np.array([float(part) for part in exact.mean(change)]) / unit * exact.scale
-                change -= root * np.linalg.lstsq(system.T, left / size, rcond=1e-14)[0]
+                change -= root * np.linalg.lstsq(system.T, left, rcond=1e-11)[0]
                 change[i] -= change.sum()
             return np.maximum(change, -wanted)
 
