@@ -73,7 +73,11 @@ def orthogonal_frames(exact: ExactKeys, X: Keys, unit: float) -> Frames:
                 change[i] -= change.sum()
             return np.maximum(change, -wanted)
 
-        return Frame(points, rank, lengths, 1e-9, lambda z: Vt.T @ z / unit, balance)
+        def lift(z: Vector) -> Vector:
+            with np.errstate(over="ignore"):
+                return Vt.T @ z / unit
+
+        return Frame(points, rank, lengths, 1e-9, lift, balance)
 
     return frame
 

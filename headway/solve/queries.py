@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from headway.errors import UserError
 from headway.solve.certificate import LAST_DIGITS, Certificate, certify
 from headway.solve.exact import ExactKeys, Rationals
-from headway.solve.frames import key_frames, orthogonal_frames
+from headway.solve.frames import Frames, key_frames, orthogonal_frames
 from headway.solve.geometry import length, total_variation
 from headway.solve.given import (
     Keys,
@@ -95,12 +95,12 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
     ε, scale = checked_within(within), checked_positive("scale", scale)
     exact = ExactKeys(K, int(w.argmax()), scale)
     X, unit = _of_size_one(K, exact.origin, scale)
-    first = _judged(exact, w, ε, search(orthogonal_frames(exact, X, unit), w, ε))
+    first = _answer(exact, orthogonal_frames(exact, X, unit), w, ε)
     if first.verdict == "reached" or (first.certificate and first.certificate.strict):
         return first
     try:
         exact = ExactKeys(K, _closest(X, w), scale)
-        second = _judged(exact, w, ε, search(key_frames(exact), w, ε))
+        second = _answer(exact, key_frames(exact), w, ε)
     except OverflowError:  # distances so different that float64 cannot hold their ratios
         return first
     if second.certificate or (second.verdict == "reached" and second.error + second.rounding <= ε):
@@ -134,6 +134,14 @@ def _closest(X: Keys, w: Weights) -> int:
     apart = np.linalg.norm(X[w > 0, None] - X, axis=2)
     apart[apart == 0] = np.inf
     return int(np.flatnonzero(w > 0)[apart.min(1).argmin()])
+
+
+def _answer(exact: ExactKeys, frames: Frames, w: Weights, ε: float) -> QueryAnswer:
+    answer = _judged(exact, w, ε, search(frames, w, ε))
+    if not ε < answer.error < 2 * ε:
+        return answer
+    half = _judged(exact, w, ε, search(frames, w, ε / 2))  # it was rounding that took it over the line: leave it room
+    return half if half.verdict == "reached" else answer
 
 
 def _judged(exact: ExactKeys, w: Weights, ε: float, found: Found) -> QueryAnswer:
