@@ -25,7 +25,7 @@ class Certificate:
     """H(μ) − H(w) in nats: KL(w ‖ p) is at least this for every query."""
     floor: float
     """No query comes nearer to w than this, in total variation: with less in the wrong place, Σ (w_j − μ_j) log p_j
-    could not be 0. For a single wanted key it is the best there is."""
+    could not be 0. For a single wanted key, and the most even μ, it is the best there is."""
     distance: float
     """|Σ change_j k_j|, zero but for rounding."""
     rounding: float

@@ -116,7 +116,8 @@ def _balanced(exact: ExactKeys, change: Weights, wanted: Weights) -> Weights:
         change[[*basis.rows, exact.origin]] = 0.0
         whole, exponent = fixed_point(change * 2.0**-powers)
         unit = Fraction(2) ** exponent / int(basis.divisor)
-        parts = [-unit * int(v) * Fraction(2) ** int(p) for v, p in zip(whole @ basis.table, powers[basis.rows], strict=True)]
+        asked = [unit * int(v) for v in whole @ basis.table]
+        parts = [-a * Fraction(2) ** int(p) for a, p in zip(asked, powers[basis.rows], strict=True)]
         change[exact.origin] = -float(sum(parts) + sum(map(Fraction, change.tolist())))
         change[basis.rows] = [float(part) for part in parts]
         if (wanted + change >= 0).all():

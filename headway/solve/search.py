@@ -1,9 +1,9 @@
 """The way to a query, in one frame of coordinates. Nothing found here is believed: `queries.py` judges it exactly.
 
-    1. proportions   a q₀ with q₀·k_i = log w_i + c on the keys that are wanted: linear equations
-    2. face          the keys that no direction sets apart from the wanted ones, and a direction that leaves all others
-    3. scale         q = q₀ + s·u with the smallest s whose error is at most ε, if the face is the wanted keys alone
-    4. otherwise     the q of least KL(w ‖ p) on the face: within ε after all, or its p is the certificate
+1. proportions   a q₀ with q₀·k_i = log w_i + c on the keys that are wanted: linear equations
+2. face          the keys that no direction sets apart from the wanted ones, and a direction that leaves all others
+3. scale         q = q₀ + s·u with the smallest s whose error is at most ε, if the face is the wanted keys alone
+4. otherwise     the q of least KL(w ‖ p) on the face: within ε after all, or its p is the certificate
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import numpy as np
 
 from headway.solve.exact import Rationals
 from headway.solve.frames import Face, Frame, Frames
-from headway.solve.geometry import length, most_even, softmax, total_variation, widest_margin
+from headway.solve.geometry import most_even, softmax, total_variation, widest_margin
 from headway.solve.given import Vector, Weights
 
 Method = Literal["proportions", "margin", "angle", "nearest"]

@@ -52,7 +52,9 @@ def query_derivation(a: "QueryAnswer") -> list[str]:
                 "near to each other. Take their mean off all of them first; the weights do not change."
             )
         return lines
-    return lines + {"impossible": _impossible, "unrepresentable": _unrepresentable, "undecided": _undecided}[a.verdict](a)
+    return lines + {"impossible": _impossible, "unrepresentable": _unrepresentable, "undecided": _undecided}[a.verdict](
+        a
+    )
 
 
 def _proportions(a: "QueryAnswer") -> list[str]:
@@ -122,8 +124,9 @@ def _impossible(a: "QueryAnswer") -> list[str]:
             f"So for every query the score of key {wanted[0]} is that mixture of the others' scores, and never "
             "above the best."
         )
+        most = "is" if a.error <= c.floor + 2 * a.within else "is at most"
         lines.append(
-            f"The largest weight it can be given, or come near to, is exp(−H(μ)) = {number(math.exp(-c.gap))}."
+            f"The largest weight it can be given, or come near to, {most} exp(−H(μ)) = {number(math.exp(-c.gap))}."
         )
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
