@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 import numpy as np
@@ -59,7 +59,7 @@ def plainly(q: np.ndarray, K: np.ndarray) -> np.ndarray:
     return e / e.sum()
 
 
-def exactly(q: Sequence, K: np.ndarray) -> np.ndarray:
+def exactly(q: Iterable, K: np.ndarray) -> np.ndarray:
     """The same, of numbers as they are: only the exponentials are rounded."""
     scores = [sum((Fraction(a) * Fraction(b) for a, b in zip(q, key, strict=True)), Fraction(0)) for key in K]
     e = np.exp([float(max(score - max(scores), -1000)) for score in scores])

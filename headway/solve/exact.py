@@ -113,7 +113,7 @@ class Basis:
             row, column = np.unravel_index(sizes.argmax(), sizes.shape)
             if sizes[row, column] == 0:
                 break
-            self._pivot(candidates[row], int(column))
+            self._pivot(int(candidates[row]), int(column))
             self.rows.append(int(candidates[row]))
             self._columns.append(int(column))
         while len(self.rows) > begin:
@@ -121,8 +121,8 @@ class Basis:
             row, place = np.unravel_index(sizes.argmax(), sizes.shape)
             if sizes[row, place] <= 2 * abs(self.divisor):
                 break
-            self._pivot(candidates[row], self._columns[begin + place])
-            self.rows[begin + place] = int(candidates[row])
+            self._pivot(int(candidates[row]), self._columns[begin + int(place)])
+            self.rows[begin + int(place)] = int(candidates[row])
 
     def _pivot(self, row: int, column: int) -> None:
         """Column operations after which this row is zero but in this column, where it is what it was.

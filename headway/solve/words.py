@@ -52,9 +52,8 @@ def query_derivation(a: "QueryAnswer") -> list[str]:
                 "near to each other. Take their mean off all of them first; the weights do not change."
             )
         return lines
-    return lines + {"impossible": _impossible, "unrepresentable": _unrepresentable, "undecided": _undecided}[a.verdict](
-        a
-    )
+    why = {"impossible": _impossible, "unrepresentable": _unrepresentable, "undecided": _undecided}
+    return lines + why[a.verdict](a)
 
 
 def _proportions(a: "QueryAnswer") -> list[str]:
