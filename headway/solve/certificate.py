@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headway.solve.exact import ExactKeys
-from headway.solve.geometry import entropy
+from headway.solve.geometry import entropy, length
 from headway.solve.given import Weights
 
 LAST_DIGITS = 4 * 2.0**-52
@@ -53,10 +53,10 @@ def certify(exact: ExactKeys, w: Weights, change: Weights, ε: float) -> Certifi
     if rounding > LAST_DIGITS:
         return None
     floor, high = 0.0, 1.0
-    while high - floor > 1e-12 * high:
+    while high - floor > 1e-12 * high and high > 1e-300:
         middle = (floor + high) / 2
         floor, high = (middle, high) if _slack(w, change, middle) > 0 else (floor, middle)
-    distance = float(np.linalg.norm(mean))
+    distance = length(mean)
     spare = _slack(w, change, min(ε, floor / 2))
     return Certificate(
         mixture=mixture,
@@ -82,8 +82,7 @@ def _slack(w: Weights, change: Weights, τ: float) -> float:
         return -np.inf
     ν = np.abs(change)
     kept = ν[more] @ np.log(w[more]) + (ν[more] * np.log1p(-τ / w[more])).min()
-    with np.errstate(divide="ignore"):  # nothing poured on nothing: infinitely far
-        raised = ν[less] @ np.log(_poured(w[less], ν[less], τ))
+    raised = ν[less] @ np.log(_poured(w[less], ν[less], τ))  # nothing poured on nothing: infinitely far
     return float(kept - raised - 1e-14 * (abs(kept) + abs(raised))) if np.isfinite(raised) else np.inf
 
 

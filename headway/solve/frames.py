@@ -29,6 +29,8 @@ class Frame:
     """Keys of the face have zeros from this coordinate on."""
     sizes: Weights
     """What counts as the length of each key that sticks out, when directions are compared with it."""
+    true_lengths: bool
+    """Whether lengths are those of the keys as they were given, so that the widest margin here is the widest there."""
     flat: float
     """A direction at a flatter angle than this with some key counts as level with it."""
     lift: Callable[[Vector], Vector | Rationals]
@@ -73,11 +75,7 @@ def orthogonal_frames(exact: ExactKeys, X: Keys, unit: float) -> Frames:
                 change[i] -= change.sum()
             return np.maximum(change, -wanted)
 
-        def lift(z: Vector) -> Vector:
-            with np.errstate(over="ignore"):
-                return Vt.T @ z / unit
-
-        return Frame(points, rank, lengths, 1e-9, lift, balance)
+        return Frame(points, rank, lengths, True, 1e-9, lambda z: Vt.T @ z / unit, balance)
 
     return frame
 
@@ -94,7 +92,8 @@ def key_frames(exact: ExactKeys) -> Frames:
             unit = exact.unit * Fraction(exact.scale)
             return [part / unit for part in shortest_solution(exact.around[basis.rows], z)]
 
-        return Frame(points, rank, np.linalg.norm(points[:, rank:], axis=1), 1e-13, lift, partial(_balanced, exact))
+        sizes = np.linalg.norm(points[:, rank:], axis=1)
+        return Frame(points, rank, sizes, False, 1e-13, lift, partial(_balanced, exact))
 
     return frame
 

@@ -97,34 +97,35 @@ def find_key(
     r = None if norm is None else checked_positive("norm", norm)
 
     with np.errstate(over="ignore", invalid="ignore"):
-        scores = scale * K @ q
+        sizes = scale * np.abs(K) @ np.abs(q)
         pull = scale * length(q)  # the score of a key of length one that points along q
-    if not np.isfinite([*scores, pull]).all():
+        furthest = 0.0 if not pull else np.inf if r is None else r * pull
+    if not np.isfinite([*sizes, pull, 0.0 if r is None else furthest]).all():
         raise UserError("the scores q·k are too large for float64; take a shorter query, or shorter keys")
     others = np.delete(K, j, 0)
     below = ExactKeys(others, 0, scale).below(q) if len(others) else np.zeros(0)
     best = others[below.argmax()] if len(others) else np.zeros_like(q)  # all scores are measured from this one's
     top = scale * float(best @ q)
     line = _Line(below, np.delete(w, j), float(w[j]))
-    furthest = 0.0 if not pull else np.inf if r is None else r * pull
-    doubt = (len(q) + 4) * 2.0**-53 * scale * float(np.abs(best) @ np.abs(q))  # in every score, for it is rounded
+    last_place = (len(q) + 4) * 2.0**-53
+    doubt = last_place * scale * float(np.abs(best) @ np.abs(q))  # in scores, as they are rounded
     score = line.score(-furthest - top, furthest - top, -top, ε, doubt)
     if len(q) == 1 and r is not None:  # on a line there are two keys of each norm, and nothing between
         score = min((-furthest - top, furthest - top), key=line.error)
-    ends = {-furthest - top: -furthest, furthest - top: furthest}
-    own = ends.get(score, score + top)  # as such, and not measured from another key's
+    own = {-furthest - top: -furthest, furthest - top: furthest}.get(score, score + top)
     K = K.copy()
-    K[j] = _nearest_with_score(K[j], q, own / scale, r)
-    if pull and r is None:
-        K[j] = _corrected(K[j], q, product(best, q) + Fraction(score / scale))
+    with np.errstate(all="ignore"):
+        K[j] = _nearest_with_score(K[j], q, own / scale, r)
+        if pull and r is None:
+            K[j] = _corrected(K[j], q, product(best, q) + Fraction(score / scale))
+    if not np.isfinite(K[j]).all():
+        raise UserError("float64 cannot hold the key: the query is too short; take a longer one")
     weights = ExactKeys(K, j, scale).weights(q)
     error = total_variation(weights, w)
-    least = at_least = at_most = line.least_error
+    least, bounds = line.least_error, (line.least_error, line.least_error)
     if np.isfinite(furthest):
-        doubt += (len(q) + 4) * 2.0**-53 * furthest
-        least, *nearby = (line.error(score + shift) for shift in (0.0, -doubt, doubt))
-        at_least = line.least_error if abs(line.best_score - score) <= doubt else min(nearby)
-        at_most = max(nearby)
+        least = line.error(score)
+        bounds = line.errors_near(score, doubt + last_place * furthest)
     return KeyAnswer(
         query=q,
         keys=K,
@@ -133,7 +134,7 @@ def find_key(
         within=ε,
         scale=scale,
         norm=r,
-        verdict=_verdict(error, at_least, at_most, ε),
+        verdict=_verdict(error, *bounds, ε),
         key=K[j],
         score=own,
         weights=weights,
@@ -154,7 +155,8 @@ def _verdict(error: float, at_least: float, at_most: float, ε: float) -> Verdic
 
 
 class _Line:
-    """The weights that one key's score can bring about, and how far they are from the wanted ones."""
+    """The weights that one key's score can bring about, and how far they are from the wanted ones. Scores are measured
+    from the best of the others'."""
 
     def __init__(self, others: Weights, wanted_of_others: Weights, wanted: float):
         self.wanted, self.wanted_of_others = wanted, wanted_of_others
@@ -190,6 +192,11 @@ class _Line:
             return best
         low, high = self.scores_within(max(ε, self.least_error + ε / 2) * (1 - 1e-9))  # rounding comes on top
         return min(max(zero, low + doubt), high - doubt)
+
+    def errors_near(self, score: float, doubt: float) -> tuple[float, float]:
+        """The least and the largest error that a score as near to this one as rounding allows can have."""
+        ends = self.error(score - doubt), self.error(score + doubt)
+        return self.least_error if abs(self.best_score - score) <= doubt else min(ends), max(ends)
 
     @property
     def best_score(self) -> float:
@@ -235,13 +242,13 @@ def _nearest_with_score(old: Vector, q: Vector, score: float, norm: float | None
     across = old - (old @ along) * along
     if norm is None:
         return across + (score / pull * along if pull else 0)
-    part = min(max(score / pull, -norm), norm) if pull else 0.0
-    rest = np.sqrt(max(norm**2 - part**2, 0.0))
-    if rest > 0 and np.linalg.norm(across) <= 1e-12 * np.linalg.norm(old):  # no direction to prefer: any across q
+    share = min(max(score / pull / norm, -1.0), 1.0) if pull else 0.0
+    part, rest = norm * share, norm * np.sqrt((1 - share) * (1 + share))
+    if rest > 0 and length(across) <= 1e-12 * length(old):  # no direction to prefer: any across q
         across = np.eye(len(q))[np.abs(along).argmin()]
         across = across - (across @ along) * along
-    size = float(np.linalg.norm(across))
-    return part * along + (rest / size * across if rest > 0 and size > 0 else 0)
+    size = length(across)
+    return part * along + (rest * (across / size) if rest > 0 and size > 0 else 0)
 
 
 def _corrected(key: Vector, q: Vector, score: Fraction) -> Vector:

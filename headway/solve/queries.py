@@ -94,15 +94,17 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
     w = checked_distribution(wanted, len(K))
     ε, scale = checked_within(within), checked_positive("scale", scale)
     exact = ExactKeys(K, int(w.argmax()), scale)
-    X, unit = _of_size_one(K, exact.origin, scale)
-    first = _answer(exact, orthogonal_frames(exact, X, unit), w, ε)
-    if first.verdict == "reached" or (first.certificate and first.certificate.strict):
-        return first
-    try:
+    with np.errstate(all="ignore"):  # whatever overflows on the way: what is found is judged, and must stand
+        X, unit = _of_size_one(K, exact.origin, scale)
+        first = _answer(exact, orthogonal_frames(exact, X, unit), w, ε)
+        if first and (first.verdict == "reached" or (first.certificate and first.certificate.strict)):
+            return first
         exact = ExactKeys(K, _closest(X, w), scale)
         second = _answer(exact, key_frames(exact), w, ε)
-    except OverflowError:  # distances so different that float64 cannot hold their ratios
-        return first
+    if first is None or second is None:
+        if answer := first or second:
+            return answer
+        raise UserError(_out_of_range(unit / scale))
     if second.certificate or (second.verdict == "reached" and second.error + second.rounding <= ε):
         return second
     # What is impossible for keys known to four units in the last place is not made possible by the digits beyond.
@@ -120,13 +122,12 @@ def find_queries(
 
 def _of_size_one(K: Keys, origin: int, scale: float) -> tuple[Keys, float]:
     """The keys around one of them, of size one, and what a query of length one for them is to be divided by."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        X = K - K[origin]
-        X[np.abs(X).max(1) <= LAST_DIGITS * np.maximum(np.abs(K).max(1), np.abs(K[origin]).max())] = 0
-        size = float(np.abs(X).max()) or 1.0
-        if not 0 < size * scale < np.inf:
-            raise UserError(_out_of_range(size))
-        return X / size, size * scale
+    X = K - K[origin]
+    X[np.abs(X).max(1) <= LAST_DIGITS * np.maximum(np.abs(K).max(1), np.abs(K[origin]).max())] = 0
+    size = float(np.abs(X).max()) or 1.0
+    if not 0 < size * scale < np.inf:
+        raise UserError(_out_of_range(size))
+    return X / size, size * scale
 
 
 def _closest(X: Keys, w: Weights) -> int:
@@ -136,18 +137,22 @@ def _closest(X: Keys, w: Weights) -> int:
     return int(np.flatnonzero(w > 0)[apart.min(1).argmin()])
 
 
-def _answer(exact: ExactKeys, frames: Frames, w: Weights, ε: float) -> QueryAnswer:
-    answer = _judged(exact, w, ε, search(frames, w, ε))
-    if not ε < answer.error < 2 * ε:
+def _answer(exact: ExactKeys, frames: Frames, w: Weights, ε: float) -> QueryAnswer | None:
+    """None if the distances are so different that float64 cannot hold their ratios, or the query."""
+    try:
+        answer = _judged(exact, w, ε, search(frames, w, ε))
+        if ε < answer.error < 2 * ε:  # rounding took it over the line: leave it room
+            half = _judged(exact, w, ε, search(frames, w, ε / 2))
+            return half if half.verdict == "reached" else answer
         return answer
-    half = _judged(exact, w, ε, search(frames, w, ε / 2))  # it was rounding that took it over the line: leave it room
-    return half if half.verdict == "reached" else answer
+    except (ArithmeticError, np.linalg.LinAlgError, ValueError, RuntimeError):
+        return None
 
 
 def _judged(exact: ExactKeys, w: Weights, ε: float, found: Found) -> QueryAnswer:
     query = np.array([float(part) for part in found.query])
     if not np.isfinite(query).all():
-        raise UserError(_out_of_range(float(np.abs(exact.keys - exact.keys[exact.origin]).max())))
+        raise OverflowError
     weights = exact.weights(query)
     error = total_variation(weights, w)
     certificate = digits = None

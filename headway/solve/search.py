@@ -50,7 +50,7 @@ def search(frames: Frames, w: Weights, ε: float) -> Found:
     direction = frame.lift(apart.outwards) if alone and not on.all() else None
     if z is not None:
         if alone:
-            method = "proportions" if on.all() else "margin" if apart.widest else "angle"
+            method = "proportions" if on.all() else "margin" if apart.widest and frame.true_lengths else "angle"
             return Found(frame.lift(_away(apart, z, ε)), method, direction, iter(()))
         if total_variation(softmax(frame.points @ z), w) <= ε:  # no limit does it, but the others get next to nothing
             return Found(frame.lift(z), "proportions", None, iter(()))
@@ -106,7 +106,9 @@ def _set_apart(frames: Frames, frame: Frame, on: Face) -> Apart:
             return Apart(face, frame, z, found.widest, hidden)
         face = face.copy()
         face[np.flatnonzero(rest)[found.mixture > 0]] = True
-        if not hidden.any():
+        if (face != rest).all():  # nothing found either way: rounding. All that is left may be on the face
+            face[:] = True
+        elif not hidden.any():
             hidden[rest] = found.mixture / found.mixture.max()
         frame = frames(face)
 

@@ -47,10 +47,14 @@ def query_derivation(a: "QueryAnswer") -> list[str]:
         lines.append(f"q = {vector(a.query)}, of norm {number(a.norm)}, gives {vector(a.weights)}.")
         lines.append(f"Of all attention, {number(a.error)} is in the wrong place (total variation).")
         if a.rounding > a.within:
-            lines.append(
-                f"In float64 the plain formula may differ by {number(a.rounding)}: the keys are far from 0 and "
-                "near to each other. Take their mean off all of them first; the weights do not change."
+            near = np.abs(a.keys - a.keys.mean(0)).max() < 1e-3 * np.abs(a.keys).max()
+            why = (
+                "the keys are far from 0 and near to each other. Take their mean off all of them first; the weights do "
+                "not change."
+                if near
+                else "large parts of the scores cancel. This is for scores without rounding."
             )
+            lines.append(f"In float64 the plain formula may differ by {number(a.rounding)}: {why}")
         return lines
     why = {"impossible": _impossible, "unrepresentable": _unrepresentable, "undecided": _undecided}
     return lines + why[a.verdict](a)
@@ -176,7 +180,7 @@ def _undecided(a: "QueryAnswer") -> list[str]:
 
 def _nearest_key(a: "QueryAnswer") -> float:
     """By how much the likeliest wanted key and the one next to it differ in score, for a query of length one."""
-    away = np.linalg.norm(a.keys - a.keys[a.wanted.argmax()], axis=1)
+    away = np.abs(a.keys - a.keys[a.wanted.argmax()]).max(1)
     return a.scale * float(away[away > 0].min(initial=np.inf))
 
 
