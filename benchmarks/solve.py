@@ -99,6 +99,7 @@ def queries(goals: list[str], families: dict, count: int) -> dict:
         K = families[family](rng, rng.normal(size=(rng.integers(1, 65), rng.integers(1, 17))))
         w = WANTED[goal](rng, K)
         answer = find_query(K, w)
+        w = answer.wanted  # whose sum is 1
         error = misplaced(exactly(answer.query, K), w)
         right = error > answer.within
         if answer.verdict == "reached":

@@ -82,7 +82,8 @@ def _slack(w: Weights, change: Weights, τ: float) -> float:
         return -np.inf
     ν = np.abs(change)
     kept = ν[more] @ np.log(w[more]) + (ν[more] * np.log1p(-τ / w[more])).min()
-    raised = ν[less] @ np.log(_poured(w[less], ν[less], τ))  # nothing poured on nothing: infinitely far
+    with np.errstate(divide="ignore"):  # nothing poured on nothing: infinitely far
+        raised = ν[less] @ np.log(_poured(w[less], ν[less], τ))
     return float(kept - raised - 1e-14 * (abs(kept) + abs(raised))) if np.isfinite(raised) else np.inf
 
 
