@@ -105,10 +105,10 @@ def find_key(
     others = np.delete(K, j, 0)
     below = ExactKeys(others, 0, scale).below(q) if len(others) else np.zeros(0)
     best = others[below.argmax()] if len(others) else np.zeros_like(q)  # all scores are measured from this one's
-    top = scale * float(best @ q)
+    top = float((scale * best) @ q)
     line = _Line(below, np.delete(w, j), float(w[j]))
     last_place = (len(q) + 4) * 2.0**-53
-    doubt = last_place * scale * float(np.abs(best) @ np.abs(q))  # in scores, as they are rounded
+    doubt = last_place * float((scale * np.abs(best)) @ np.abs(q))  # in scores, as they are rounded
     score = line.score(-furthest - top, furthest - top, -top, ε, doubt)
     if len(q) == 1 and r is not None:  # on a line there are two keys of each norm, and nothing between
         score = min((-furthest - top, furthest - top), key=line.error)
