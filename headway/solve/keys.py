@@ -114,12 +114,14 @@ def find_key(
         score = min((-furthest - top, furthest - top), key=line.error)
     own = {-furthest - top: -furthest, furthest - top: furthest}.get(score, score + top)
     K = K.copy()
-    with np.errstate(all="ignore"):
-        K[j] = _nearest_with_score(K[j], q, own / scale, r)
-        if pull and r is None:
-            K[j] = _corrected(K[j], q, product(best, q) + Fraction(score / scale))
-    if not np.isfinite(K[j]).all():
-        raise UserError("float64 cannot hold the key: the query is too short; take a longer one")
+    try:
+        with np.errstate(all="ignore"):
+            K[j] = _nearest_with_score(K[j], q, own / scale, r)
+            if pull and r is None:
+                K[j] = _corrected(K[j], q, product(best, q) + Fraction(score / scale))
+        checked_keys(K)
+    except (OverflowError, UserError):
+        raise UserError("float64 cannot hold the key: the query, or the scale, is too small for it") from None
     weights = ExactKeys(K, j, scale).weights(q)
     error = total_variation(weights, w)
     least, bounds = line.least_error, (line.least_error, line.least_error)

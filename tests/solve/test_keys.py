@@ -160,6 +160,7 @@ def test_as_json(norm, wanted):
         ({"keys": [[math.nan, 0]]}, "key 0 has nan at place 0"),
         ({"within": 0}, "within = 0"),
         ({"query": [1e200, 0], "keys": [[1e200, 0]] * 3}, "the scores q·k are too large for float64"),
+        ({"query": [1e-308, 0], "scale": 1e-3}, "float64 cannot hold the key"),
         ({"wanted": [1, 1, 1]}, "the wanted weights sum to 3, not to 1"),
     ],
 )
