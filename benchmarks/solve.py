@@ -3,8 +3,9 @@
     python -m benchmarks.solve [instances per kind]
 
 One JSON line per kind of question: how many were reached, refuted, left undecided, and wrong. The judges share no code
-with the solvers. A query counts as reached if softmax(qKᵀ), evaluated plainly in float64, is within ε = 1e-6 of the
-wanted weights (plus the rounding bound the answer states); as refuted if its certificate proves that no query can be.
+with the solvers, and compare fractions: keys and queries are the float64 numbers they are. A query counts as reached if
+softmax(qKᵀ) is within ε = 1e-6 of the wanted weights; as refuted if its certificate proves that none can be, for keys
+known to four units in the last place; as unrepresentable if written in more digits it is within ε.
 """
 
 import json
@@ -12,7 +13,8 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -32,6 +34,14 @@ KEYS: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = {
     "far away": lambda rng, K: K + 1e6 * rng.normal(size=K.shape[1]),
     "on a face": lambda rng, K: np.vstack([K[1:3].mean(0) if len(K) > 2 else K[0], K[1:]]),
 }
+MIXED: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = {
+    "norms 1e-12 to 1e12": lambda rng, K: K * _powers(rng, len(K), 1),
+    "distances 1e-12 to 1e12": lambda rng, K: K * _powers(rng, len(K), 1) * (np.arange(len(K)) > 0)[:, None] + K[0],
+    "columns 1e-12 to 1e12": lambda rng, K: K * _powers(rng, 1, K.shape[1]),
+    "distances 1 and 6e-8": lambda rng, K: K * np.where(rng.random((len(K), 1)) < 0.5, 1, 6e-8),
+    "integers of many sizes": lambda rng, K: np.round(1.5 * K) * 2.0 ** rng.integers(-40, 41, size=(len(K), 1)),
+    "clusters of 1e-10": lambda rng, K: K[rng.integers(0, max(1, len(K) // 4), len(K))] + 1e-10 * K,
+}
 WANTED: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = {
     "select one key": lambda rng, K: select(int(rng.integers(len(K))) if rng.random() < 0.7 else 0, len(K)),
     "average a subset": lambda rng, K: average(rng.permutation(len(K))[: rng.integers(1, len(K) + 1)].tolist(), len(K)),
@@ -49,16 +59,31 @@ def plainly(q: np.ndarray, K: np.ndarray) -> np.ndarray:
     return e / e.sum()
 
 
-def refuted(K: np.ndarray, w: np.ndarray, mixture: np.ndarray, within: float) -> bool:
-    """The same mean key, so Σ (w − μ) log p = 0 for every query: could it be, with only ε in the wrong place?"""
-    X = (K - K[0]) / max(np.abs(K - K[0]).max(), 1e-300)
-    if mixture.min() < 0 or abs(mixture.sum() - 1) > 1e-12 or np.abs((mixture - w) @ X).max() > 1e-9:
+def exactly(q: Iterable, K: np.ndarray) -> np.ndarray:
+    """The same, of numbers as they are: only the exponentials are rounded."""
+    scores = [sum((Fraction(a) * Fraction(b) for a, b in zip(q, key, strict=True)), Fraction(0)) for key in K]
+    e = np.exp([float(max(score - max(scores), -1000)) for score in scores])
+    return e / e.sum()
+
+
+def misplaced(p: np.ndarray, w: np.ndarray) -> float:
+    return float(np.maximum(p - w, 0).sum())
+
+
+def refuted(K: np.ndarray, w: np.ndarray, change: np.ndarray, within: float) -> bool:
+    """The mean key stays, so Σ change · log p = 0 for every query: could it be, with only ε in the wrong place?"""
+    ν = [Fraction(x) for x in change]
+    over = sum(ν)  # rounding; some key takes it
+    mean = [sum(x * Fraction(k) for x, k in zip(ν, column, strict=True)) for column in K.T]
+    room = Fraction(4, 2**52) * sum(abs(x) * Fraction(k) for x, k in zip(ν, np.abs(K).max(1), strict=True))
+    stays = any(all(abs(m - over * Fraction(k)) <= room for m, k in zip(mean, key, strict=True)) for key in K)
+    if not stays or abs(over) > 1e-15 or (w + change).min() < 0:
         return False
-    more, less = np.maximum(w - mixture, 0), np.maximum(mixture - w, 0)
+    more, less = np.maximum(-change, 0), np.maximum(change, 0)
     on, up = more > 0, less > 1e-30
     if within >= w[on].min():
         return False
-    low, high = 0.0, 1e12
+    low, high = 0.0, 1e40
     while high - low > 1e-13 * high:
         height = (low + high) / 2
         low, high = (height, high) if np.maximum(height * less - w, 0).sum() < within else (low, height)
@@ -66,32 +91,39 @@ def refuted(K: np.ndarray, w: np.ndarray, mixture: np.ndarray, within: float) ->
     return more[on] @ np.log(w[on]) + (more[on] * np.log1p(-within / w[on])).min() > raised
 
 
-def queries(goal: str, count: int) -> dict:
-    rng = np.random.default_rng(len(goal))
-    found, worst = Counter(), 0.0
+def queries(goals: list[str], families: dict, count: int) -> dict:
+    rng = np.random.default_rng(len(goals[0]))
+    found, worst, nearly = Counter(), 0.0, 1 + 1e-9
     for instance in range(count):
-        family = list(KEYS)[instance % len(KEYS)]
-        K = KEYS[family](rng, rng.normal(size=(rng.integers(1, 65), rng.integers(1, 17))))
+        family, goal = list(families)[instance % len(families)], goals[instance % len(goals)]
+        K = families[family](rng, rng.normal(size=(rng.integers(1, 65), rng.integers(1, 17))))
         w = WANTED[goal](rng, K)
         answer = find_query(K, w)
-        error = np.abs(plainly(answer.query, K) - w).sum() / 2
+        w = answer.wanted  # whose sum is 1
+        error = misplaced(exactly(answer.query, K), w)
+        right = error > answer.within
         if answer.verdict == "reached":
-            right = error <= answer.within + answer.rounding
-            worst = max(worst, error - answer.rounding)
-            found["reached, but for rounding"] += bool(error > answer.within)
-        else:
-            right = answer.verdict == "undecided" or refuted(K, w, answer.certificate.mixture, answer.within)
+            right = error <= answer.within * nearly
+            plain = misplaced(plainly(answer.query, K), w)
+            right &= plain <= error + answer.rounding + 1e-12
+            worst = max(worst, error)
+            found["reached, but for rounding of plain float64"] += plain > answer.within * nearly
+        elif answer.certificate is not None and answer.verdict == "impossible":
+            right = refuted(K, w, answer.certificate.change, answer.within)
+        elif answer.digits is not None:
+            right = misplaced(exactly(answer.digits, K), w) <= answer.within * nearly
         found[answer.verdict] += 1
         found["wrong"] += not right
-    return {**_counts(found), "largest error beyond stated rounding": float(f"{worst:.3g}")}
+    return {**_counts(found), "largest error": float(f"{worst:.3g}")}
 
 
 def keys(count: int) -> dict:
-    """The best key is compared with 50 random ones, and its claim with a plain softmax."""
+    """The best key is compared with 50 random ones. Half of the questions have keys of norms from 1e-12 to 1e12."""
     rng = np.random.default_rng(1)
     found = Counter()
-    for _ in range(count):
+    for instance in range(count):
         K = rng.normal(size=(rng.integers(1, 65), rng.integers(2, 17)))
+        K *= _powers(rng, len(K), 1) if instance % 2 else 1
         q, j = rng.normal(size=K.shape[1]) * rng.choice([0.3, 3, 30]), int(rng.integers(len(K)))
         goal = rng.choice(["select one key", "average a subset", "any distribution"])
         w = select(j, len(K)) if goal == "select one key" else WANTED[goal](rng, K)
@@ -101,15 +133,15 @@ def keys(count: int) -> dict:
         def error(key: np.ndarray, K=K, q=q, j=j, w=w) -> float:
             K = K.copy()
             K[j] = key
-            return np.abs(plainly(q, K) - w).sum() / 2
+            return misplaced(plainly(q, K), w)
 
         others = rng.normal(size=(50, K.shape[1])) * rng.choice([0.1, 1, 10], size=(50, 1))
         others = others if norm is None else norm * others / np.linalg.norm(others, axis=1, keepdims=True)
-        right = abs(error(answer.key) - answer.error) < 1e-12 and (answer.error <= 1e-6) == (
-            answer.verdict == "reached"
-        )
+        claimed = misplaced(exactly(q, answer.keys), w)
+        right = abs(claimed - answer.error) < 1e-12 and (claimed <= 1e-6) == (answer.verdict == "reached")
         right &= norm is None or abs(np.linalg.norm(answer.key) - norm) < 1e-9 * norm
-        right &= all(error(key) >= answer.least_error - 1e-12 for key in others)
+        rounding = 1e-12 + 1e-14 * float(np.abs(K @ q).max())
+        right &= all(error(key) >= answer.least_error - rounding for key in others)
         found[answer.verdict] += 1
         found["wrong"] += not right
     return _counts(found)
@@ -164,12 +196,12 @@ def layers(count: int) -> dict:
     return _counts(found)
 
 
-def seconds(goal: str, count: int = 200) -> dict:
+def seconds(goal: str, shaped: Callable = KEYS["plain"], count: int = 200) -> dict:
     """Per question, n = 64 and d = 16."""
     rng = np.random.default_rng(4)
-    times = {"reached": [], "impossible": [], "undecided": []}
+    times = {"reached": [], "impossible": [], "undecided": [], "unrepresentable": []}
     for _ in range(count):
-        K = rng.normal(size=(64, 16))
+        K = shaped(rng, rng.normal(size=(64, 16)))
         w = WANTED[goal](rng, K)
         began = time.perf_counter()
         answer = find_query(K, w)
@@ -179,19 +211,29 @@ def seconds(goal: str, count: int = 200) -> dict:
     return {"median ms": round(statistics.median(every), 2), "largest ms": round(max(every), 2), **split}
 
 
+def _powers(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    return 10.0 ** rng.integers(-12, 13, size=(rows, columns))
+
+
 def _counts(found: Counter) -> dict:
-    verdicts = ("reached", "impossible", "undecided", "replaceable", "irreplaceable", "right")
+    verdicts = ("reached", "impossible", "undecided", "unrepresentable", "replaceable", "irreplaceable", "right")
     return {"instances": sum(found[v] for v in verdicts), **found}
 
 
 def main(count: int) -> None:
     for goal in WANTED:
-        print(json.dumps({"benchmark": f"query: {goal}", **queries(goal, count)}), flush=True)
+        print(json.dumps({"benchmark": f"query: {goal}", **queries([goal], KEYS, count)}), flush=True)
+    for family in MIXED:
+        hard = [goal for goal in WANTED if goal not in ("average all", "what some query gives")]
+        found = queries(hard, {family: MIXED[family]}, count)
+        print(json.dumps({"benchmark": f"query: {family}", **found}), flush=True)
     print(json.dumps({"benchmark": "key", **keys(count)}), flush=True)
     print(json.dumps({"benchmark": "convolution, pooling, shift", **constructions(count)}), flush=True)
     print(json.dumps({"benchmark": "fixed layer", **layers(count)}), flush=True)
     for goal in WANTED:
         print(json.dumps({"benchmark": f"time, n = 64, d = 16: {goal}", **seconds(goal)}), flush=True)
+    mixed, goal = "norms 1e-12 to 1e12", "average a subset"
+    print(json.dumps({"benchmark": f"time: {goal}, {mixed}", **seconds(goal, MIXED[mixed])}), flush=True)
 
 
 if __name__ == "__main__":

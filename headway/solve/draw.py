@@ -125,9 +125,10 @@ def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, 
     panel.fill(*keys[hull].T, fill=False, ec=DARK, lw=0.8, alpha=0.6, zorder=2)
     panel.plot(*keys[~marked].T, "o", color=DARK, ms=6, zorder=5)
     panel.plot(*keys[marked].T, "o", color=RED, ms=8, zorder=5)
-    for j, key in enumerate(keys[:30]):
+    for name, key in _names(keys[:30], 0.02 * reach):
         away = (key - middle) / max(float(np.linalg.norm(key - middle)), 1e-300)
-        panel.annotate(str(j), key, xytext=9 * away, textcoords="offset points", ha="center", va="center", zorder=6)
+        place = (9 + 2 * len(name)) * away
+        panel.annotate(name, key, xytext=place, textcoords="offset points", ha="center", va="center", zorder=6)
     norm = length(query)
     if norm:
         tip = middle + query / norm * 0.85 * reach
@@ -138,6 +139,15 @@ def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, 
         panel.text(0.03, 0.03, "× q = 0", color=BLUE, transform=panel.transAxes, zorder=6)
     panel.set_title("colour: the key with the largest score, by direction of q", loc="left", fontsize=10)
     panel.set(xlim=extent[:2], ylim=extent[2:])
+
+
+def _names(keys: np.ndarray, near: float) -> list[tuple[str, np.ndarray]]:
+    """What to write beside which key: keys too near to each other to be told apart have one label."""
+    groups: list[list[int]] = []
+    for j, key in enumerate(keys):
+        group = next((g for g in groups if np.abs(keys[g[0]] - key).max() <= near), None)
+        groups.append([j]) if group is None else group.append(j)
+    return [(", ".join(map(str, g[:4])) + (" …" if len(g) > 4 else ""), keys[g[0]]) for g in groups]
 
 
 def _unit(keys: np.ndarray) -> float:

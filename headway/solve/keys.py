@@ -11,6 +11,7 @@ A key of norm r has a score between −r‖q‖ and r‖q‖ and, in two dimensi
 """
 
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headway.errors import UserError
-from headway.solve.geometry import softmax, total_variation
+from headway.solve.exact import ExactKeys, product
+from headway.solve.geometry import length, total_variation
 from headway.solve.given import (
     Keys,
     Vector,
@@ -95,20 +97,37 @@ def find_key(
     r = None if norm is None else checked_positive("norm", norm)
 
     with np.errstate(over="ignore", invalid="ignore"):
-        scores = scale * K @ q
-        pull = scale * float(np.linalg.norm(q))  # the score of a key of length one that points along q
-    if not np.isfinite([*scores, pull]).all():
+        sizes = scale * np.abs(K) @ np.abs(q)
+        pull = scale * length(q)  # the score of a key of length one that points along q
+        furthest = 0.0 if not pull else np.inf if r is None else r * pull
+    if not np.isfinite([*sizes, pull, 0.0 if r is None else furthest]).all():
         raise UserError("the scores q·k are too large for float64; take a shorter query, or shorter keys")
-    line = _Line(np.delete(scores, j), np.delete(w, j), float(w[j]))
-    furthest = 0.0 if not pull else np.inf if r is None else r * pull
-    score = line.score(-furthest, furthest, ε)
+    others = np.delete(K, j, 0)
+    below = ExactKeys(others, 0, scale).below(q) if len(others) else np.zeros(0)
+    best = others[below.argmax()] if len(others) else np.zeros_like(q)  # all scores are measured from this one's
+    top = float((scale * best) @ q)
+    line = _Line(below, np.delete(w, j), float(w[j]))
+    last_place = (len(q) + 4) * 2.0**-53
+    doubt = last_place * float((scale * np.abs(best)) @ np.abs(q))  # in scores, as they are rounded
+    score = line.score(-furthest - top, furthest - top, -top, ε, doubt)
     if len(q) == 1 and r is not None:  # on a line there are two keys of each norm, and nothing between
-        score = min((-furthest, furthest), key=line.error)
+        score = min((-furthest - top, furthest - top), key=line.error)
+    own = {-furthest - top: -furthest, furthest - top: furthest}.get(score, score + top)
     K = K.copy()
-    K[j] = _nearest_with_score(K[j], q, score / scale, r)
-    weights = softmax(scale * K @ q)
+    try:
+        with np.errstate(all="ignore"):
+            K[j] = _nearest_with_score(K[j], q, own / scale, r)
+            if pull and r is None:
+                K[j] = _corrected(K[j], q, product(best, q) + Fraction(score / scale))
+        checked_keys(K)
+    except (OverflowError, UserError):
+        raise UserError("float64 cannot hold the key: the query, or the scale, is too small for it") from None
+    weights = ExactKeys(K, j, scale).weights(q)
     error = total_variation(weights, w)
-    least = line.least_error if np.isinf(furthest) else line.error(score)
+    least, bounds = line.least_error, (line.least_error, line.least_error)
+    if np.isfinite(furthest):
+        least = line.error(score)
+        bounds = line.errors_near(score, doubt + last_place * furthest)
     return KeyAnswer(
         query=q,
         keys=K,
@@ -117,21 +136,29 @@ def find_key(
         within=ε,
         scale=scale,
         norm=r,
-        verdict="reached" if error <= ε else "impossible" if least > ε else "undecided",
+        verdict=_verdict(error, *bounds, ε),
         key=K[j],
-        score=score,
+        score=own,
         weights=weights,
         error=error,
         least_error=least,
         proportions=line.proportions,
-        log_rest=line.log_rest,
-        weight_range=(line.weight(-furthest), line.weight(furthest)),
-        norms=_norms(line, pull, ε, len(q)),
+        log_rest=line.log_rest + top,
+        weight_range=(line.weight(-furthest - top), line.weight(furthest - top)),
+        norms=_norms(line, top, pull, ε, len(q)),
     )
 
 
+def _verdict(error: float, at_least: float, at_most: float, ε: float) -> Verdict:
+    """Of the key found, and of the best there is without rounding."""
+    if error <= ε:
+        return "reached"
+    return "impossible" if at_least > ε else "unrepresentable" if at_most <= ε else "undecided"
+
+
 class _Line:
-    """The weights that one key's score can bring about, and how far they are from the wanted ones."""
+    """The weights that one key's score can bring about, and how far they are from the wanted ones. Scores are measured
+    from the best of the others'."""
 
     def __init__(self, others: Weights, wanted_of_others: Weights, wanted: float):
         self.wanted, self.wanted_of_others = wanted, wanted_of_others
@@ -160,13 +187,18 @@ class _Line:
         own = abs(weight - self.wanted) if self.wanted < 0.5 else abs(left - (1 - self.wanted))
         return float(own + np.abs(left * self.proportions - self.wanted_of_others).sum()) / 2
 
-    def score(self, lowest: float, highest: float, ε: float) -> float:
-        """Of least error; where that is only approached, at infinity, as near to 0 as ε allows."""
+    def score(self, lowest: float, highest: float, zero: float, ε: float, doubt: float) -> float:
+        """Of least error; where that is only approached, at infinity, as near to zero as ε and rounding allow."""
         best = min(max(self.best_score, lowest), highest)
         if np.isfinite(best):
             return best
         low, high = self.scores_within(max(ε, self.least_error + ε / 2) * (1 - 1e-9))  # rounding comes on top
-        return min(max(0.0, low), high)
+        return min(max(zero, low + doubt), high - doubt)
+
+    def errors_near(self, score: float, doubt: float) -> tuple[float, float]:
+        """The least and the largest error that a score as near to this one as rounding allows can have."""
+        ends = self.error(score - doubt), self.error(score + doubt)
+        return self.least_error if abs(self.best_score - score) <= doubt else min(ends), max(ends)
 
     @property
     def best_score(self) -> float:
@@ -191,13 +223,13 @@ class _Line:
         return inside
 
 
-def _norms(line: _Line, pull: float, ε: float, d: int) -> tuple[float, float] | None:
+def _norms(line: _Line, top: float, pull: float, ε: float, d: int) -> tuple[float, float] | None:
     """The norms from which, and up to which, some key of that norm is within ε."""
     if not pull:
-        return (0.0, np.inf) if line.error(0.0) <= ε else None
+        return (0.0, np.inf) if line.error(-top) <= ε else None
     if line.least_error > ε:
         return None
-    low, high = line.scores_within(ε)
+    low, high = (end + top for end in line.scores_within(ε))
     return max(0.0, low, -high) / pull, max(abs(low), abs(high)) / pull if d == 1 else np.inf
 
 
@@ -207,15 +239,31 @@ def _exp(x: float) -> float:
 
 def _nearest_with_score(old: Vector, q: Vector, score: float, norm: float | None) -> Vector:
     """The vector nearest to the old one whose product with q is the score, of this norm if one is given."""
-    length = float(np.linalg.norm(q))
-    along = q / length if length else np.zeros_like(q)
+    pull = length(q)
+    along = q / pull if pull else np.zeros_like(q)
     across = old - (old @ along) * along
     if norm is None:
-        return across + (score / length * along if length else 0)
-    part = min(max(score / length, -norm), norm) if length else 0.0
-    rest = np.sqrt(max(norm**2 - part**2, 0.0))
-    if rest > 0 and np.linalg.norm(across) <= 1e-12 * np.linalg.norm(old):  # no direction to prefer: any across q
+        return across + (score / pull * along if pull else 0)
+    share = min(max(score / pull / norm, -1.0), 1.0) if pull else 0.0
+    part, rest = norm * share, norm * np.sqrt((1 - share) * (1 + share))
+    if rest > 0 and length(across) <= 1e-12 * length(old):  # no direction to prefer: any across q
         across = np.eye(len(q))[np.abs(along).argmin()]
         across = across - (across @ along) * along
-    size = float(np.linalg.norm(across))
-    return part * along + (rest / size * across if rest > 0 and size > 0 else 0)
+    size = length(across)
+    return part * along + (rest * (across / size) if rest > 0 and size > 0 else 0)
+
+
+def _corrected(key: Vector, q: Vector, score: Fraction) -> Vector:
+    """The key, with what rounding has left of the difference to the score added along q, and then where it rounds
+    least: to the number of the key whose last digit counts least."""
+    key = key + float(score - product(key, q)) / length(q) * (q / length(q))
+    for _ in range(3):
+        left = float(score - product(key, q))
+        with np.errstate(all="ignore"):
+            small = np.abs(left / q) <= 1e-9 * length(key)
+        if left == 0 or not small.any():
+            break
+        key = key.copy()
+        finest = int(np.where(small, np.spacing(np.abs(key)) * np.abs(q), np.inf).argmin())
+        key[finest] += left / q[finest]
+    return key

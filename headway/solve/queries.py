@@ -9,23 +9,26 @@ A μ with the same mean key and a larger entropy is therefore a certificate that
 one exists exactly when w is out of reach: attention gives the most even distributions with their mean key, and limits
 of those. The limits are the distributions that leave some keys out: they need a direction that sets the others apart.
 
-    1. proportions   a q₀ with q₀·k_i = log w_i + c on the keys that are wanted: linear equations
-    2. margin        a u that is constant on the wanted keys and larger there than on all others; the widest margin
-    3. scale         q = q₀ + s·u with the smallest s whose error is at most ε
-    4. otherwise     the q of least KL(w ‖ p): within ε after all, or its p is the certificate
+`search.py` says how they are found. An answer is judged with exact arithmetic on the keys as they were given, float64
+number by float64 number; if it does not stand, it is looked for once more in coordinates made for keys at very
+different distances (`frames.py`), and what neither finds is left undecided.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from decimal import Context, Decimal
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import ArrayLike
 
 from headway.errors import UserError
-from headway.solve.geometry import entropy, length, most_even, softmax, total_variation, widest_margin
+from headway.solve.certificate import LAST_DIGITS, Certificate, certify
+from headway.solve.exact import ExactKeys, Rationals
+from headway.solve.frames import Frames, key_frames, orthogonal_frames
+from headway.solve.geometry import length, total_variation
 from headway.solve.given import (
     Keys,
     Vector,
@@ -36,30 +39,10 @@ from headway.solve.given import (
     checked_within,
     select,
 )
+from headway.solve.search import Found, Method, search
 
-Verdict = Literal["reached", "impossible", "undecided"]
-Method = Literal["proportions", "margin", "angle", "nearest"]
-
-CONVINCING = 700.0
-"""A certificate counts if it holds for all queries that hold the nearest keys this far apart; exp(-745) is zero."""
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """A distribution over the keys that has the same mean key as the wanted one, but is more even."""
-
-    mixture: Weights
-    """μ: Σ μ_j k_j = Σ w_j k_j, and H(μ) > H(w)."""
-    gap: float
-    """H(μ) − H(w) in nats: KL(w ‖ p) is at least this for every query."""
-    floor: float
-    """No query comes nearer to w than this, in total variation: with less in the wrong place, Σ (w_j − μ_j) log p_j
-    could not be 0. For a single wanted key it is the best there is."""
-    distance: float
-    """|Σ μ_j k_j − Σ w_j k_j|, zero but for rounding."""
-    up_to_norm: float
-    """Rounding leaves `distance`, so that the sum above is ‖q‖·distance and not 0: that ε is out of reach (or half the
-    floor, if ε is above it) is proved for queries up to this norm. Infinite where the distance is exactly zero."""
+Verdict = Literal["reached", "impossible", "undecided", "unrepresentable"]
+"""unrepresentable: a query that does it exists, but float64 has too few digits to write it down."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +63,12 @@ class QueryAnswer:
     """How far apart the wanted keys and the others can be held by a direction of length one that is constant on the
     wanted ones (by the method "angle": at least); None if all keys are wanted, 0 if there is no such direction."""
     rounding: float
-    """How far a plain float64 evaluation of softmax(scale · q Kᵀ) may be from `weights`."""
+    """How far a plain float64 evaluation of softmax(scale · q Kᵀ) may be from `weights`, which is of the query as it
+    stands, without rounding."""
     certificate: Certificate | None
-    """Why it is impossible, or how near one can come at best; None if it was reached."""
+    """Why it is impossible, or how near one can come at best; None if there is a query."""
+    digits: list[str] | None
+    """The query that float64 cannot hold, in as many digits as it takes; None if the verdict is another one."""
 
     @property
     def norm(self) -> float:
@@ -107,41 +93,22 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
     K = checked_keys(keys)
     w = checked_distribution(wanted, len(K))
     ε, scale = checked_within(within), checked_positive("scale", scale)
-    # Softmax sees differences of scores only, so keys may be moved: from here on a wanted one is 0, their size is 1.
-    with np.errstate(over="ignore", invalid="ignore"):
-        X = _moved(K, K[w.argmax()])
-        size = float(np.abs(X).max()) or 1.0
-        X, unit = X / size, size * scale  # a query of length one for X is of length 1/unit for K
-    if not 0 < unit < np.inf:
-        raise UserError(_out_of_range(size))
-
-    q, method, margin = _by_proportions_and_margin(X, w, ε)
-    certificate = None
-    if q is None or _error(X, w, q) > ε:
-        method = "nearest"
-        even = most_even(X, w)
-        q = _shortest_as_good(X, w, even.path, ε)
-        if _error(X, w, q) > ε:
-            certificate = _certificate(X, w, even.mixture, ε, unit, size)
-    error = _error(X, w, q)
-    with np.errstate(over="ignore"):
-        query = q / unit
-    if not np.isfinite(query).all():
-        raise UserError(_out_of_range(size))
-    return QueryAnswer(
-        keys=K,
-        wanted=w,
-        within=ε,
-        scale=scale,
-        verdict="reached" if error <= ε else "impossible" if certificate and certificate.floor > ε else "undecided",
-        query=query,
-        weights=softmax(X @ q),
-        error=error,
-        method=method,
-        margin=None if margin is None else margin * size,
-        rounding=_rounding(K, query, scale),
-        certificate=certificate,
-    )
+    exact = ExactKeys(K, int(w.argmax()), scale)
+    with np.errstate(all="ignore"):  # whatever overflows on the way: what is found is judged, and must stand
+        X, unit = _of_size_one(K, exact.origin, scale)
+        first = _answer(exact, orthogonal_frames(exact, X, unit), w, ε)
+        if first and (first.verdict == "reached" or (first.certificate and first.certificate.strict)):
+            return first
+        exact = ExactKeys(K, _closest(X, w), scale)
+        second = _answer(exact, key_frames(exact), w, ε)
+    if first is None or second is None:
+        if answer := first or second:
+            return answer
+        raise UserError(_out_of_range(unit / scale))
+    if second.certificate or (second.verdict == "reached" and second.error + second.rounding <= ε):
+        return second
+    # What is impossible for keys known to four units in the last place is not made possible by the digits beyond.
+    return first if first.certificate or (second.verdict == "undecided" and first.error < second.error) else second
 
 
 def find_queries(
@@ -153,124 +120,110 @@ def find_queries(
     return [find_query(K, row, within, scale) for row in rows]
 
 
-def _moved(K: Keys, origin: Vector) -> Keys:
-    """The keys around one of them. What differs from it by rounding only does not differ."""
-    X = K - origin
-    X[np.abs(X).max(1) <= 4 * 2.0**-52 * np.maximum(np.abs(K).max(1), np.abs(origin).max())] = 0
-    return X
+def _of_size_one(K: Keys, origin: int, scale: float) -> tuple[Keys, float]:
+    """The keys around one of them, of size one, and what a query of length one for them is to be divided by."""
+    X = K - K[origin]
+    X[np.abs(X).max(1) <= LAST_DIGITS * np.maximum(np.abs(K).max(1), np.abs(K[origin]).max())] = 0
+    size = float(np.abs(X).max()) or 1.0
+    if not 0 < size * scale < np.inf:
+        raise UserError(_out_of_range(size))
+    return X / size, size * scale
 
 
-def _by_proportions_and_margin(X: Keys, w: Weights, ε: float) -> tuple[Vector | None, Method, float | None]:
-    """Steps 1 to 3, in keys of size one around a wanted key; no query if one of them has no solution."""
-    on = w > 0
-    q0, along, misfit = _proportions(X[on], np.log(w[on] / w.max()))
-    solved = misfit <= min(1e-9, ε / 4)
-    if on.all():
-        return (q0 if solved else None), "proportions", None
-    free = _complement(along)
-    apart = widest_margin(-X[~on] @ free, np.linalg.norm(X[~on], axis=1))
-    if apart is None:  # no limit of queries does it, but with luck the others get less than ε of themselves
-        return (q0 if solved else None), "proportions", 0.0
-    method, margin = "margin" if apart.widest else "angle", float(1 / np.linalg.norm(apart.direction))
-    if not solved:
-        return None, method, margin
-    u = free @ apart.direction
-    return q0 + _smallest_scale(X[~on] @ q0 + np.log(w.max()), X[~on] @ u, ε) * u, method, margin
+def _closest(X: Keys, w: Weights) -> int:
+    """The wanted key that is nearest to some other one: around it the finest differences are kept."""
+    apart = np.linalg.norm(X[w > 0, None] - X, axis=2)
+    apart[apart == 0] = np.inf
+    return int(np.flatnonzero(w > 0)[apart.min(1).argmin()])
 
 
-def _proportions(X: Keys, ratios: Weights) -> tuple[Vector, Float64[np.ndarray, "r d"], float]:
-    """The shortest q with X q = ratios, the directions the rows of X span, and the largest misfit.
-
-    Each equation is divided by the length of its row, so that short rows count beside long ones.
-    """
-    sizes = np.linalg.norm(X, axis=1)
-    sizes[sizes == 0] = 1.0
-    U, s, Vt = np.linalg.svd(X / sizes[:, None], full_matrices=False)
-    rank = int((s > 1e-11).sum())
-    q = Vt[:rank].T @ ((U[:, :rank].T @ (ratios / sizes)) / s[:rank])
-    return q, Vt[:rank], float(np.abs(X @ q - ratios).max())
-
-
-def _complement(along: Float64[np.ndarray, "r d"]) -> Float64[np.ndarray, "d f"]:
-    """An orthonormal basis of the directions in which the wanted keys do not differ."""
-    r, d = along.shape
-    return np.linalg.qr(along.T, mode="complete")[0][:, r:] if r else np.eye(d)
-
-
-def _smallest_scale(start: Weights, slope: Weights, ε: float) -> float:
-    """The least s ≥ 0 for which the others get at most ε of the weight: Σ exp(start + s·slope) ≤ ε/(1 − ε)."""
-    allowed = np.log(ε) - np.log1p(-ε) - 1e-9
-
-    def over(s: float) -> bool:
-        return float(np.logaddexp.reduce(start + s * slope)) > allowed
-
-    if not over(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while over(high):
-        low, high = high, 2 * high
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if over(middle) else (low, middle)
-    return high
-
-
-def _shortest_as_good(X: Keys, w: Weights, path: list[Vector], ε: float) -> Vector:
-    """The first query on the way to the nearest one that is within ε, or else as good as the last one to within ε."""
-    target = max(ε, _error(X, w, path[-1]) + ε / 2)
-    return next(q for q in path if _error(X, w, q) <= target)
-
-
-def _certificate(X: Keys, w: Weights, mixture: Weights, ε: float, unit: float, size: float) -> Certificate | None:
-    """What the most even mixture proves; None if it proves nothing, or only for queries too short to matter."""
-    distance = float(np.linalg.norm((mixture - w) @ X))
-    if distance > 1e-9 or _slack(w, mixture, 0.0) <= 0:
+def _answer(exact: ExactKeys, frames: Frames, w: Weights, ε: float) -> QueryAnswer | None:
+    """None if the distances are so different that float64 cannot hold their ratios, or the query."""
+    try:
+        answer = _judged(exact, w, ε, search(frames, w, ε))
+        if ε < answer.error < 2 * ε:  # rounding took it over the line: leave it room
+            half = _judged(exact, w, ε, search(frames, w, ε / 2))
+            return half if half.verdict == "reached" else answer
+        return answer
+    except (ArithmeticError, np.linalg.LinAlgError, ValueError, RuntimeError):
         return None
-    floor, high = 0.0, 1.0
-    while high - floor > 1e-12 * high:
-        middle = (floor + high) / 2
-        floor, high = (middle, high) if _slack(w, mixture, middle) > 0 else (floor, middle)
-    spare = _slack(w, mixture, min(ε, floor / 2))
-    norm = spare / distance if distance > 0 else np.inf
-    lengths = np.linalg.norm(X, axis=1)
-    if norm * lengths[lengths > 0].min(initial=1.0) < CONVINCING:
+
+
+def _judged(exact: ExactKeys, w: Weights, ε: float, found: Found) -> QueryAnswer:
+    query = np.array([float(part) for part in found.query])
+    if not np.isfinite(query).all():
+        raise OverflowError
+    weights = exact.weights(query)
+    error = total_variation(weights, w)
+    certificate = digits = None
+    if error > ε:
+        certificate = _certificate(exact, w, ε, found)
+        digits = _digits(exact, w, ε, found.query) if isinstance(found.query, list) else None
+    verdict: Verdict = "undecided"
+    if error <= ε:
+        verdict = "reached"
+    elif digits is not None:
+        verdict, certificate = "unrepresentable", None
+    elif certificate is not None and certificate.floor > ε:
+        verdict = "impossible"
+    return QueryAnswer(
+        keys=exact.keys,
+        wanted=w,
+        within=ε,
+        scale=exact.scale,
+        verdict=verdict,
+        query=query,
+        weights=weights,
+        error=error,
+        method=found.method,
+        margin=_margin(exact, w, found),
+        rounding=_rounding(exact.keys, query, exact.scale, weights),
+        certificate=certificate,
+        digits=digits,
+    )
+
+
+def _certificate(exact: ExactKeys, w: Weights, ε: float, found: Found) -> Certificate | None:
+    """The first that refutes the question, or else one that proves as much as there is."""
+    best = None
+    for change in found.changes:
+        certificate = certify(exact, w, change, ε)
+        if certificate and (best is None or certificate.floor > best.floor):
+            best = certificate
+        if best is not None and best.floor > ε:
+            break
+    return best
+
+
+def _margin(exact: ExactKeys, w: Weights, found: Found) -> float | None:
+    if w.all():
         return None
-    return Certificate(mixture, entropy(mixture) - entropy(w), floor, distance * size, float(norm / unit))
+    return 0.0 if found.direction is None else 1 / (exact.scale * length(np.array(found.direction, dtype=np.float64)))
 
 
-def _slack(w: Weights, mixture: Weights, τ: float) -> float:
-    """How far Σ (w_j − μ_j) log p_j, which every query makes zero, is from zero at least if p is within τ of w.
-
-    Where w_j > μ_j the sum falls with p_j: at worst τ is taken from the one key where it counts most. Where w_j < μ_j
-    it falls as p_j rises: at worst τ is spread so that the raised p_j are in proportion to μ_j − w_j.
-    """
-    more = w > mixture
-    less = mixture - w > 1e-30  # what is smaller would only add to the distance, and its logarithm might overflow
-    if τ >= w[more].min(initial=1.0) or not less.any():
-        return -np.inf
-    ν = np.abs(w - mixture)
-    kept = float(ν[more] @ np.log(w[more]) + (ν[more] * np.log1p(-τ / w[more])).min())
-    with np.errstate(divide="ignore"):  # nothing poured on nothing: infinitely far
-        return kept - float(ν[less] @ np.log(_poured(w[less], ν[less], τ)))
+def _digits(exact: ExactKeys, w: Weights, ε: float, query: Rationals) -> list[str] | None:
+    """The query in as few digits as it takes; None if it is not within ε, or takes a hundred."""
+    if total_variation(exact.weights(query), w) > ε:
+        return None
+    for count in range(20, 101, 10):
+        written = [f"{_decimal(part, count)}" for part in query]
+        if total_variation(exact.weights([Fraction(word) for word in written]), w) <= ε:
+            return written
+    return None
 
 
-def _poured(levels: Weights, widths: Weights, amount: float) -> Weights:
-    """The levels after pouring so much on them: in proportion to the widths, but for those that stood higher before."""
-    order = np.argsort(levels / widths)
-    heights = (amount + np.cumsum(levels[order])) / np.cumsum(widths[order])
-    # The first k fill up to one height; k is right when the next one already stands higher.
-    below = np.append((levels / widths)[order][1:], np.inf)
-    return np.maximum(levels, heights[np.argmax(heights <= below)] * widths)
+def _decimal(value: Fraction, digits: int) -> Decimal:
+    return Context(prec=digits).divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
-def _error(X: Keys, w: Weights, q: Vector) -> float:
-    return total_variation(softmax(X @ q), w)
-
-
-def _rounding(K: Keys, q: Vector, scale: float) -> float:
-    """Scores of d products, each wrong by half a unit in the last place of its size: total variation moves as much."""
-    largest = scale * float((np.abs(K) @ np.abs(q)).max())
-    return float(min(1.0, (len(q) + 2) * 2.0**-53 * largest + len(K) * 2.0**-53))
+def _rounding(K: Keys, q: Vector, scale: float, weights: Weights) -> float:
+    """Scores of d products, each wrong by half a unit in the last place of its size. A key's weight is largest if its
+    score is too large and all others are too small; a key far below the others may be wrong by a lot and stay there."""
+    wrong = (len(q) + 2) * 2.0**-53 * scale * (np.abs(K) @ np.abs(q))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        up, down = weights * np.exp(np.minimum(wrong, 700)), weights * np.exp(-wrong)
+        most = up / (up + down.sum() - down)
+    return float(min(1.0, np.maximum(most - weights, 0).sum() + len(K) * 2.0**-53))
 
 
 def _out_of_range(size: float) -> str:

@@ -9,11 +9,14 @@ every fixed layer at once:
 because it would be 0 for the fixed layer, and the difference of the two is spread over the three with weights 1, ½, ½.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from headway import noise
 from headway.errors import UserError
@@ -22,6 +25,7 @@ from headway.nn.backends import Needs
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
 from headway.nn.scene import Scene
+from headway.solve.construction import attention_layer
 from headway.solve.kronecker import (
     AttentionMatrix,
     Tokens,
@@ -32,6 +36,8 @@ from headway.solve.kronecker import (
     values_to_output,
 )
 from headway.solve.words import number
+
+PARTS = ("queries", "keys", "values", "output")
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +153,22 @@ def random_layer(width: int, heads: int, seed: int = 0, blind: bool = False) -> 
         if blind and name.startswith("project.together"):
             p[0, :width] = 0  # the queries' rows
     return layer
+
+
+def layer_of(matrices: Mapping[str, ArrayLike], heads: int) -> Attention:
+    """A layer with these matrices, without biases: queries, keys, values and output, each as in W·x; those not named
+    are the identity."""
+    given = {name: np.asarray(matrix, dtype=np.float64) for name, matrix in matrices.items()}
+    width = len(next(iter(given.values())))
+    for name, matrix in given.items():
+        if matrix.shape != (width, width) or not np.isfinite(matrix).all():
+            shape = " × ".join(map(str, matrix.shape))
+            raise UserError(f"{name}: a matrix of {shape}; each must be of {width} × {width} finite numbers")
+    if heads < 1 or width % heads:
+        raise UserError(f"a width of {width} cannot be divided among {heads} heads")
+    identity = torch.eye(width, dtype=torch.float64)
+    W = {name: torch.from_numpy(given[name]) if name in given else identity for name in PARTS}
+    return attention_layer(width, heads, values=W["values"], output=W["output"], queries=W["queries"], keys=W["keys"])
 
 
 @torch.no_grad()

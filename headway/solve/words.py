@@ -24,9 +24,11 @@ def vector(values: np.ndarray, at_most: int = 8) -> str:
     return f"({', '.join(shown)}{f', … {len(values)} in all' if len(values) > at_most else ''})"
 
 
-def mixture(weights: np.ndarray, at_most: int = 5) -> str:
-    """`0.5·k0 + 0.5·k3`, the largest parts first."""
-    order = [int(j) for j in np.argsort(-weights, kind="stable") if weights[j] > 1e-12]
+def mixture(weights: np.ndarray, keys: np.ndarray, at_most: int = 5) -> str:
+    """`0.5·k0 + 0.5·k3`, the largest parts first; small parts only of keys so large that they count."""
+    counts = weights * np.abs(keys).max(1)
+    seen = (weights > 1e-12) | (counts > 1e-12 * counts.max())
+    order = [int(j) for j in np.argsort(-weights, kind="stable") if seen[j]]
     parts = [f"k{j}" if weights[j] > 1 - 1e-9 else f"{number(float(weights[j]))}·k{j}" for j in order[:at_most]]
     return " + ".join(parts) + (f" + {len(order) - at_most} more" if len(order) > at_most else "")
 
@@ -45,12 +47,17 @@ def query_derivation(a: "QueryAnswer") -> list[str]:
         lines.append(f"q = {vector(a.query)}, of norm {number(a.norm)}, gives {vector(a.weights)}.")
         lines.append(f"Of all attention, {number(a.error)} is in the wrong place (total variation).")
         if a.rounding > a.within:
-            lines.append(
-                f"In float64 the plain formula may differ by {number(a.rounding)}: the keys are far from 0 and "
-                "near to each other. Take their mean off all of them first; the weights do not change."
+            near = np.abs(a.keys - a.keys.mean(0)).max() < 1e-3 * np.abs(a.keys).max()
+            why = (
+                "the keys are far from 0 and near to each other. Take their mean off all of them first; the weights do "
+                "not change."
+                if near
+                else "large parts of the scores cancel. This is for scores without rounding."
             )
+            lines.append(f"In float64 the plain formula may differ by {number(a.rounding)}: {why}")
         return lines
-    return lines + (_impossible(a) if a.verdict == "impossible" else _undecided(a))
+    why = {"impossible": _impossible, "unrepresentable": _unrepresentable, "undecided": _undecided}
+    return lines + why[a.verdict](a)
 
 
 def _proportions(a: "QueryAnswer") -> list[str]:
@@ -112,17 +119,17 @@ def _impossible(a: "QueryAnswer") -> list[str]:
     c = a.certificate
     assert c is not None
     wanted = np.flatnonzero(a.wanted)
-    more = np.maximum(c.mixture - a.wanted, 0)
-    less = np.maximum(a.wanted - c.mixture, 0)
-    one_side, other = mixture(less / less.sum()), mixture(more / more.sum())
+    more, less = np.maximum(c.change, 0), np.maximum(-c.change, 0)
+    one_side, other = mixture(less / less.sum(), a.keys), mixture(more / more.sum(), a.keys)
     lines = [f"Impossible: {one_side} = {other}."]
     if len(wanted) == 1:
         lines.append(
             f"So for every query the score of key {wanted[0]} is that mixture of the others' scores, and never "
             "above the best."
         )
+        most = "is" if a.error <= c.floor + 2 * a.within else "is at most"
         lines.append(
-            f"The largest weight it can be given, or come near to, is exp(−H(μ)) = {number(math.exp(-c.gap))}."
+            f"The largest weight it can be given, or come near to, {most} exp(−H(μ)) = {number(math.exp(-c.gap))}."
         )
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -142,11 +149,23 @@ def _impossible(a: "QueryAnswer") -> list[str]:
     )
     if math.isfinite(c.up_to_norm) and c.up_to_norm * _nearest_key(a) < 1e12:
         lines.append(
-            f"(The two means differ by {number(c.distance)}: this is proved for norms up to {number(c.up_to_norm)}.)"
+            f"(The two means differ by {number(c.distance)}, which is rounding: no more than {number(c.rounding)} of "
+            f"the keys' largest numbers. For the keys to the last digit this is proved for norms up to "
+            f"{number(c.up_to_norm)}.)"
         )
     best = "The best query" if len(wanted) == 1 else "The query of least KL(w ‖ p)"
     lines.append(f"{best} found, {vector(a.query)}, gives {vector(a.weights)}: {number(a.error)} in the wrong place.")
     return lines
+
+
+def _unrepresentable(a: "QueryAnswer") -> list[str]:
+    assert a.digits is not None
+    shown = ", ".join(a.digits[:3]) + (f", … {len(a.digits)} in all" if len(a.digits) > 3 else "")
+    return [
+        f"A query does it, but float64 has too few digits to write it down: ({shown}).",
+        f"The keys are at such different distances that large parts of the scores have to cancel. Rounded to float64, "
+        f"{vector(a.query)}, it has {number(a.error)} in the wrong place.",
+    ]
 
 
 def _undecided(a: "QueryAnswer") -> list[str]:
@@ -155,13 +174,13 @@ def _undecided(a: "QueryAnswer") -> list[str]:
         "wrong place"
     )
     if a.certificate is None:
-        return [f"{found}; the keys' distances differ so much that float64 holds neither a better query nor a proof."]
+        return [f"{found}; the keys' distances differ so much that neither a better query nor a proof was found."]
     return [f"{found}; that less than {number(a.certificate.floor)} is impossible is proved."]
 
 
 def _nearest_key(a: "QueryAnswer") -> float:
     """By how much the likeliest wanted key and the one next to it differ in score, for a query of length one."""
-    away = np.linalg.norm(a.keys - a.keys[a.wanted.argmax()], axis=1)
+    away = np.abs(a.keys - a.keys[a.wanted.argmax()]).max(1)
     return a.scale * float(away[away > 0].min(initial=np.inf))
 
 
@@ -183,8 +202,16 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
     if a.verdict == "reached":
         lines.append(f"k = {vector(a.key)} has the score {number(a.score)} and gives {vector(a.weights)}.")
         lines.append(f"Of all attention, {number(a.error)} is in the wrong place.")
+    elif a.verdict == "unrepresentable":
+        lines.append(
+            f"A key does it, but float64 has too few digits to write it down: rounded, k = {vector(a.key)} has "
+            f"{number(a.error)} in the wrong place."
+        )
     elif a.verdict == "undecided":
-        lines.append(f"k = {vector(a.key)} should do, but in float64 {number(a.error)} is in the wrong place.")
+        lines.append(
+            f"Undecided: k = {vector(a.key)} has {number(a.error)} in the wrong place, and the scores are so large "
+            "that rounding decides."
+        )
     else:
         of_norm = "" if a.norm is None else f" of norm {number(a.norm)}"
         lines.append(
@@ -211,6 +238,6 @@ def query_matrix_derivation(answers: "list[QueryAnswer]") -> list[str]:
         if a.verdict == "reached":
             lines.append(f"  row {i}: q = {vector(a.query)}, error {number(a.error)}")
         else:
-            best = f"the most it can get is {number(float(a.weights[i]))}"
-            lines.append(f"  row {i}: {a.derivation[1].removesuffix('.')}; {best}")
+            best = f"; the most it can get is {number(float(a.weights[i]))}" if a.verdict == "impossible" else ""
+            lines.append(f"  row {i}: {a.derivation[1].removesuffix('.')}{best}")
     return lines

@@ -204,21 +204,38 @@ def matrix(
     _show(found | {"derivation": derivation}, derivation, drawn, as_json)
 
 
-@app.command(epilog="Example: headway solve fixed-layer --tokens 4 --width 4 --heads 2")
+@app.command(
+    epilog="Example: headway solve fixed-layer --queries '1,0; 0,0' --keys '0,0; 0,1' --tokens 4",
+    context_settings=NEGATIVE_NUMBERS,
+    cls=NumbersCommand,
+)
 def fixed_layer(
     tokens: Annotated[int, typer.Option(help="Length of the sequence.")] = 4,
-    width: Annotated[int, typer.Option(help="Channels.")] = 4,
+    width: Annotated[int, typer.Option(help="Channels of a layer with random weights.")] = 4,
     heads: Annotated[int, typer.Option(help="Heads.")] = 2,
+    queries: Annotated[str | None, typer.Option(help="W_Q: '1,0; 0,1' or a file.", metavar="MATRIX")] = None,
+    keys: Annotated[str | None, typer.Option(help="W_K.", metavar="MATRIX")] = None,
+    values: Annotated[str | None, typer.Option(help="W_V.", metavar="MATRIX")] = None,
+    output: Annotated[str | None, typer.Option(help="W_O.", metavar="MATRIX")] = None,
     seed: Annotated[int, typer.Option(help="Of the layer's random weights, and of the inputs.", min=0)] = 0,
     blind: Annotated[bool, typer.Option("--blind", help="With W_Q = 0: the layer does not look at its input.")] = False,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Could a fully connected layer take an attention layer's place? With the matrix, or inputs that refute it."""
-    from headway.solve import draw
-    from headway.solve.replacement import fixed_layer, random_layer
+    """Could a fully connected layer take an attention layer's place? With the matrix, or inputs that refute it.
 
-    answer = fixed_layer(random_layer(width, heads, seed, blind), tokens, seed=seed)
+    The layer has random weights, or the matrices you give; then those not given are the identity.
+    """
+    from headway.solve import draw
+    from headway.solve.reading import read_table
+    from headway.solve.replacement import fixed_layer, layer_of, random_layer
+
+    texts = {"queries": queries, "keys": keys, "values": values, "output": output}
+    given = {name: read_table(name, text) for name, text in texts.items() if text is not None}
+    if given and blind:
+        raise UserError("--blind is for a layer with random weights; with matrices of your own, give --queries zeros")
+    layer = layer_of(given, heads) if given else random_layer(width, heads, seed, blind)
+    answer = fixed_layer(layer, tokens, seed=seed)
     drawn = draw.draw_fixed_layer(answer, plot) if plot else None
     _show(answer.as_json(), answer.derivation, drawn, as_json)
 

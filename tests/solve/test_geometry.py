@@ -13,11 +13,13 @@ def test_the_widest_margin_is_that_of_a_general_solver(seed):
     D = rng.normal(size=(rng.integers(1, 12), rng.integers(1, 5))) + rng.normal(size=1)
     n, d = D.shape
     possible = linprog(np.zeros(d), A_ub=-D, b_ub=-np.ones(n), bounds=(None, None)).status == 0
-    apart = widest_margin(D, np.linalg.norm(D, axis=1))
-    assert (apart is not None) == possible
-    if apart is not None:
-        u = apart.direction
-        assert apart.widest
+    found = widest_margin(D, np.linalg.norm(D, axis=1))
+    u = found.direction
+    assert (u is not None) == possible
+    if u is None:
+        np.testing.assert_allclose(found.mixture @ D, 0, atol=1e-12 * found.mixture.max())
+    else:
+        assert found.widest
         assert (D @ u).min() == pytest.approx(1)
         constraint = {"type": "ineq", "fun": lambda v: D @ v - 1}
         general = minimize(lambda v: v @ v, 2 * u, jac=lambda v: 2 * v, constraints=constraint, method="SLSQP")
@@ -25,20 +27,18 @@ def test_the_widest_margin_is_that_of_a_general_solver(seed):
 
 
 def test_no_margin():
-    for D in (
-        np.zeros((3, 2)),
-        np.zeros((3, 0)),
-        np.array([[1.0, 0], [-1, 0]]),
-        np.array([[1.0, 0], [0, 0]]),
-        np.array([[1.0, 1e-12], [-1, 1e-12]]),  # a gap that float64 could not use
-    ):
-        assert widest_margin(D, np.linalg.norm(D, axis=1)) is None
+    level = np.array([[1.0, 1e-12], [-1, 1e-12]])
+    for D, flat in ((np.array([[1.0, 0], [-1, 0]]), 1e-13), (level, 1e-9)):
+        found = widest_margin(D, np.linalg.norm(D, axis=1), flat)
+        assert found.direction is None
+        np.testing.assert_allclose(found.mixture / found.mixture.max(), [1, 1])
+    assert widest_margin(level, np.ones(2), 1e-13).direction is not None
 
 
 def test_rows_of_very_different_lengths_are_set_apart():
     D = np.array([[1e-12, 0], [0, 1e-12], [1e12, -1e11]])
-    apart = widest_margin(D, np.linalg.norm(D, axis=1))
-    assert apart is not None and (D @ apart.direction >= 1 - 1e-9).all()
+    u = widest_margin(D, np.linalg.norm(D, axis=1)).direction
+    assert u is not None and (D @ u >= 1 - 1e-9).all()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -55,6 +55,22 @@ def test_no_key_is_better(attention, seed, n, d, size, norm, goal, within):
             assert answer.norms[0] - 1e-9 <= np.linalg.norm(key) <= answer.norms[1] + 1e-9
 
 
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6), norm=st.none() | st.floats(1e-12, 1e12), goal=st.sampled_from(["select", "any"]))
+def test_keys_of_very_different_sizes(exactly, seed, norm, goal):
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(1, 7)), int(rng.integers(1, 5))
+    keys = rng.normal(size=(n, d)) * 10.0 ** rng.integers(-12, 13, size=(n, 1))
+    wanted = select(0, n) if goal == "select" else rng.dirichlet(np.ones(n))
+    answer = find_key(rng.normal(size=d), keys, 0, wanted, norm)
+    error = np.maximum(exactly(answer.query, answer.keys) - wanted, 0).sum()
+    assert error == pytest.approx(answer.error, abs=1e-12)
+    assert (error <= 1e-6) == (answer.verdict == "reached")
+    assert answer.verdict != "unrepresentable" or answer.least_error <= 1e-6
+    assert norm is None or np.linalg.norm(answer.key) == pytest.approx(norm)
+    assert answer.derivation
+
+
 def test_a_copy_of_a_key_shares_with_it():
     """Case B2's first part: with the key of another value copied, both get the same."""
     keys = np.array([[1.0, 0], [1, 0], [0, 1], [-3, 0]])
@@ -144,7 +160,7 @@ def test_as_json(norm, wanted):
         ({"keys": [[math.nan, 0]]}, "key 0 has nan at place 0"),
         ({"within": 0}, "within = 0"),
         ({"query": [1e200, 0], "keys": [[1e200, 0]] * 3}, "the scores q·k are too large for float64"),
-        ({"query": [1e200, 0]}, "the scores q·k are too large for float64"),
+        ({"query": [1e-308, 0], "scale": 1e-3}, "float64 cannot hold the key"),
         ({"wanted": [1, 1, 1]}, "the wanted weights sum to 3, not to 1"),
     ],
 )

@@ -13,7 +13,7 @@ from headway.nn.masks import Causal, Everything, Window
 from headway.nn.positions import Positions, Rotary
 from headway.solve import as_matrix, convolution, fixed_layer, max_pool
 from headway.solve.kronecker import run_layer, scene_of, stacked
-from headway.solve.replacement import random_layer
+from headway.solve.replacement import layer_of, random_layer
 
 ROTARY = Rotary().build(1, 4, 2, 16)
 PLAIN = Positions()
@@ -163,3 +163,17 @@ def test_bad_input_is_named(make, message):
     with pytest.raises(UserError) as error:
         make()
     assert message in str(error.value)
+
+
+def test_a_layer_of_ones_own_matrices():
+    """One head scores x_i0·x_j0, so the weights follow the input; with W_Q in other channels than W_K they do not."""
+    zero, first, second = [[0, 0], [0, 0]], [[1, 0], [0, 0]], [[0, 0], [0, 1]]
+    assert fixed_layer(layer_of({"queries": first, "keys": first}, heads=1), 3).verdict == "irreplaceable"
+    assert fixed_layer(layer_of({"queries": first, "keys": second}, heads=1), 3).verdict == "replaceable"
+    assert fixed_layer(layer_of({"values": zero}, heads=2), 3).verdict == "replaceable"
+    layer, x = layer_of({"values": [[1, 2], [3, 4]]}, heads=1), tokens(3, 2)
+    scores = x @ x.T / 2**0.5
+    torch.testing.assert_close(
+        run_layer(layer, x, scene_of(x, 1, PLAIN, Everything())),
+        torch.softmax(scores, -1) @ x @ torch.tensor([[1.0, 2], [3, 4]], dtype=torch.float64).T,
+    )

@@ -53,6 +53,8 @@ QUESTIONS = {
     "matrix": ["matrix", ".5,.5; 0,1", "--width", "3"],
     "fixed-layer": ["fixed-layer", "--tokens", "3", "--width", "4", "--heads", "2"],
     "blind": ["fixed-layer", "--blind"],
+    "own layer": ["fixed-layer", "--queries", "1,0; 0,0", "--keys", "-1,0; 0,1"],
+    "digits": ["query", "0,0; 0.6e12,0.8e12; 0.8e-12,0.3e-12", "--weights", ".5,.3,.2"],
 }
 
 
@@ -116,6 +118,9 @@ def test_keys_from_a_file(solve, tmp_path, name, text):
         (["convolution", "1,2"], "a kernel of 2 taps has no middle one: say with centre"),
         (["max-pool", "4"], "a window of 4 slots has no middle one"),
         (["matrix", ".5,.5"], "attention weights are square"),
+        (["fixed-layer", "--queries", "1,0; 0,1", "--keys", "1"], "keys: a matrix of 1 × 1; each must be of 2 × 2"),
+        (["fixed-layer", "--queries", "1,0; 0,1", "--blind"], "--blind is for a layer with random weights"),
+        (["fixed-layer", "--values", "1", "--heads", "2"], "a width of 1 cannot be divided among 2 heads"),
         (["fixed-layer", "--width", "5"], "a width of 5 cannot be divided among 2 heads"),
     ],
 )

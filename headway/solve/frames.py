@@ -1,0 +1,124 @@
+"""Coordinates for keys in which some of them, a face, lie in the first few dimensions and the rest stick out.
+
+Softmax does not care which coordinates keys are written in, but arithmetic does. There are two frames:
+
+`orthogonal_frame`   turned axes: lengths stay what they are, and what differs by rounding only is taken as equal.
+`key_frame`          keys in terms of some of the keys, worked out without rounding. Lengths are lost, but keys at
+                     distances 1e-12 and 1e12 have coordinates that float64 can work with.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from headway.solve.exact import Basis, ExactKeys, Rationals, fixed_point, shortest_solution
+from headway.solve.given import Keys, Vector, Weights
+
+Face = Bool[np.ndarray, "n"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    points: Float64[np.ndarray, "n c"]
+    """The keys around one of them, which is 0."""
+    rank: int
+    """Keys of the face have zeros from this coordinate on."""
+    sizes: Weights
+    """What counts as the length of each key that sticks out, when directions are compared with it."""
+    true_lengths: bool
+    """Whether lengths are those of the keys as they were given, so that the widest margin here is the widest there."""
+    flat: float
+    """A direction at a flatter angle than this with some key counts as level with it."""
+    lift: Callable[[Vector], Vector | Rationals]
+    """The query whose scores, for the keys as they were given, are points · z."""
+    balance: Callable[[Weights, Weights], Weights]
+    """A change of the weights (the second) that should leave the mean key where it is, mended so that it does."""
+
+    @property
+    def inside(self) -> Float64[np.ndarray, "n r"]:
+        return self.points[:, : self.rank]
+
+    @property
+    def beyond(self) -> Float64[np.ndarray, "n b"]:
+        return self.points[:, self.rank :]
+
+
+Frames = Callable[[Face], Frame]
+"""A frame for every face."""
+
+
+def orthogonal_frames(exact: ExactKeys, X: Keys, unit: float) -> Frames:
+    """X: the keys around one of them; a query of length one for X is of length 1/unit for the keys."""
+    lengths = np.linalg.norm(X, axis=1)
+
+    def frame(face: Face) -> Frame:
+        some = face & (lengths > 0)
+        rows = X[some] / lengths[some, None]
+        _, s, Vt = np.linalg.svd(rows, full_matrices=True)
+        rank = int((s > 1e-11).sum())
+        points = X @ Vt.T
+        level = np.linalg.norm(points[:, rank:], axis=1) <= 1e-11 * lengths
+        points[level, rank:] = 0
+
+        def balance(change: Weights, wanted: Weights) -> Weights:
+            change, root = change.copy(), np.sqrt(wanted + change)
+            for _ in range(3):  # iterative refinement: what is left is known exactly, what to do about it roughly
+                change[np.abs(change) < 1e-15 * np.abs(change).max()] = 0.0  # of which nothing but rounding is known
+                i = exact.counterweight(change)
+                system = (root * (change != 0))[:, None] * (X - X[i])
+                left = np.array([float(part) for part in exact.mean(change)]) / unit * exact.scale
+                change -= root * np.linalg.lstsq(system.T, left, rcond=1e-11)[0]
+                change[i] -= change.sum()
+            return np.maximum(change, -wanted)
+
+        return Frame(points, rank, lengths, True, 1e-9, lambda z: Vt.T @ z / unit, balance)
+
+    return frame
+
+
+def key_frames(exact: ExactKeys) -> Frames:
+    def frame(face: Face) -> Frame:
+        basis = Basis(exact.around)
+        basis.extend(np.flatnonzero(face))
+        rank = len(basis.rows)
+        basis.extend(np.flatnonzero(~face))
+        points = (basis.table / basis.divisor).astype(np.float64)
+
+        def lift(z: Vector) -> Rationals:
+            unit = exact.unit * Fraction(exact.scale)
+            return [part / unit for part in shortest_solution(exact.around[basis.rows], z)]
+
+        sizes = np.linalg.norm(points[:, rank:], axis=1)
+        return Frame(points, rank, sizes, False, 1e-13, lift, partial(_balanced, exact))
+
+    return frame
+
+
+def _balanced(exact: ExactKeys, change: Weights, wanted: Weights) -> Weights:
+    """The change, but for some keys, as many as the others can be written in; for those, what the others ask for.
+
+    They are those that count most in the mixture, so that a small correction does not take more than they have. A key
+    that would have to give more than it has gives what it has, and all is balanced once more.
+    """
+    for _ in range(8):
+        mixture = wanted + change
+        some = mixture > 1e-60
+        change = np.where(some, change, -wanted)
+        some[exact.origin] = False
+        powers = np.frexp(np.where(some, mixture, 1.0))[1]
+        basis = Basis(exact.around << (powers - powers.min()).astype(object)[:, None])
+        basis.extend(np.flatnonzero(some))
+        change[[*basis.rows, exact.origin]] = 0.0
+        whole, exponent = fixed_point(change * 2.0**-powers)
+        unit = Fraction(2) ** exponent / int(basis.divisor)
+        asked = [unit * int(v) for v in whole @ basis.table]
+        parts = [-a * Fraction(2) ** int(p) for a, p in zip(asked, powers[basis.rows], strict=True)]
+        change[exact.origin] = -float(sum(parts) + sum(map(Fraction, change.tolist())))
+        change[basis.rows] = [float(part) for part in parts]
+        if (wanted + change >= 0).all():
+            break
+    return change
