@@ -46,7 +46,7 @@ def write_folder_whole(path: Path, fill: Callable[[Path], None], new: bool = Fal
         with naming(path):
             partial.mkdir(parents=True)
             fill(partial)
-            for inner in partial.iterdir():
+            for inner in partial.rglob("*"):
                 settle(inner)
             settle(partial)
             if path.exists() and not new:

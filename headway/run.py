@@ -233,7 +233,7 @@ class Run:
     # --- scores --------------------------------------------------------------------------------------------------
 
     def save_scores(self, scores: list[Score]) -> None:
-        write_json(self.folder / "scores.json", {s.name: s.as_json() for s in scores})  # not a number: null
+        write_json(self.folder / "scores.json", {s.name: s.to_keep() for s in scores})  # not a number: null
 
     def count_looks_at_test(self, *looks: Iterable[str]) -> None:
         """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores. Each

@@ -27,7 +27,7 @@ class Score:
     """Of an accuracy over several classes."""
     rows: str | None = None
     """Of an accuracy: 1 for every row that is right and 0 for the others, in the order of the split. Two models can be
-    compared row by row without asking them again."""
+    compared row by row without asking them again. Kept in the run's folder, but not told: it is as long as the split."""
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity and no NaN: both are null."""
@@ -36,13 +36,14 @@ class Score:
             found["interval"] = list(self.interval)
         if self.confusion is not None:
             found["confusion"] = {"classes": list(self.confusion.classes), "counts": list(self.confusion.counts)}
-        if self.rows is not None:
-            found["rows"] = self.rows
         return found
+
+    def to_keep(self) -> dict[str, Any]:
+        return self.as_json() | ({} if self.rows is None else {"rows": self.rows})
 
     @classmethod
     def from_json(cls, name: str, stored: dict[str, Any]) -> "Score":
-        """What `as_json` gave; KeyError or TypeError for anything else."""
+        """What `as_json` or `to_keep` gave; KeyError or TypeError for anything else."""
         value, interval, confusion = stored["value"], stored.get("interval"), stored.get("confusion")
         if confusion is not None:
             confusion = Confusion(tuple(confusion["classes"]), tuple(tuple(row) for row in confusion["counts"]))

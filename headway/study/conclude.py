@@ -55,7 +55,8 @@ def _answered(results: Results) -> list[Verdict]:
     """Every question; those about what was not measured yet, because somebody stopped before, with that."""
     known, asked = set(results.score_names), results.study.asked
     ready = [question for question in asked if known.issuperset(question.scores)]
-    found = dict(zip(map(str, ready), answer(ready, results, correct_in(results.folder / "runs")), strict=True))
+    rows = None if results.study.reads_other_rows else correct_in(results.folder / "runs")
+    found = dict(zip(map(str, ready), answer(ready, results, rows), strict=True))
     return [found.get(str(question)) or _not_measured(question, known) for question in asked]
 
 

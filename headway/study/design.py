@@ -143,6 +143,11 @@ class Study(Spec):
         rows = {key: [tree.get(key) for tree in trees] for key in keys}
         return {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
 
+    @property
+    def reads_other_rows(self) -> bool:
+        """Whether some arms read other data than others; the same in other tokens are no other rows."""
+        return any(is_data(key) and not f"{key}.".startswith("data.tokenizer.") for key in self.differences())
+
     def warnings(self) -> list[str]:
         """What is allowed but has misled people."""
         found = list(dict.fromkeys(w for recipe in self.recipes.values() for w in recipe.warnings()))

@@ -39,14 +39,14 @@ def execute(
     home, watcher = StudyFolder(folder), watcher or Watcher()
     log = Log(home, watcher)
     with home.taken(study):
-        runs = study.runs(_fixed_budgets(study, home))
+        runs = study.runs(_fixed_budgets(study, home, reuse))
         ended = [run.name for run in runs if ending(home.runs / run.name)]
         left = [run for run in runs if run.name not in set(ended)]
+        for run in left:
+            home.forget_failure(run.name)
         if reuse:
             ended += take_over(left, reuse, log)
             left = [run for run in left if run.name not in set(ended)]
-        for run in left:
-            home.forget_failure(run.name)
         watcher.begin({run.name: run.arm for run in runs}, ended)
         try:
             interrupted = bool(left) and (on or suited(study)).train(left, log)
@@ -56,14 +56,23 @@ def execute(
         return Outcome(folder, done, home.failures(), interrupted)
 
 
-def _fixed_budgets(study: Study, home: StudyFolder) -> dict[str, int]:
+def _fixed_budgets(study: Study, home: StudyFolder, reuse: Sequence[Path]) -> dict[str, int]:
     """Measured or counted when the study begins; kept, so that a study that goes on is the same study."""
     steps = home.budgets
     if steps is None:
         sizes = Sizes()
         check_scores(study, sizes)
-        home.budgets = steps = budgets(study, sizes)
+        home.budgets = steps = _measured_by(reuse, study) or budgets(study, sizes)
     return steps
+
+
+def _measured_by(others: Sequence[Path], study: Study) -> dict[str, int] | None:
+    """Seconds are never measured twice the same. A study of the same arms keeps the steps of the one that it reuses,
+    whose runs would else be other runs."""
+    for other in map(StudyFolder, others) if study.equal == "seconds" else ():
+        if other.study.equal == "seconds" and [*other.study.recipes.items()] == [*study.recipes.items()]:
+            return other.budgets
+    return None
 
 
 def place(on: str | None, workers: int | None, study: Study) -> Place:

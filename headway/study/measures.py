@@ -157,13 +157,17 @@ def kept(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def measured_scores(folder: Path) -> dict[str, Score]:
-    return {name: Score.from_json(name, one) for name, one in kept(folder).get("scores", {}).items()}
+def measured_scores(folder: Path, measures: Sequence[Measure]) -> dict[str, Score]:
+    """What these measures gave. What others gave, of this study before it was changed or of one whose run this was,
+    nobody asks for."""
+    found = kept(folder)
+    scores = found.get("scores", {}) if found.get("measures") == _asked(measures) else {}
+    return {name: Score.from_json(name, one) for name, one in scores.items()}
 
 
 def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure]) -> None:
     """Measure one finished run, unless that was done before."""
-    asked = [one.model_dump(mode="json") for one in measures]
+    asked = _asked(measures)
     if kept(folder).get("measures") == asked:
         return
     assert isinstance(task.data, Corpus)  # as was checked before anything was trained
@@ -172,3 +176,7 @@ def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure
     run.count_looks_at_test(*([one.split] for one in measures))
     scores = [score for one in measures for score in one.scores(model, task.data)]
     write_json(folder / FILE, {"measures": asked, "scores": {score.name: score.as_json() for score in scores}})
+
+
+def _asked(measures: Sequence[Measure]) -> list[dict[str, Any]]:
+    return [one.model_dump(mode="json") for one in measures]

@@ -16,7 +16,7 @@ from headway.study.design import Study
 from headway.study.evidence import Circumstances
 from headway.study.factors import Arm
 from headway.study.folder import StudyFolder
-from headway.study.measures import measured_scores
+from headway.study.measures import Measure, measured_scores
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def read_results(folder: Path, study: Study | None = None) -> Results:
     failures, runs, missing = home.failures(), [], {}
     for arm, seed in _cells(study):
         name = f"{arm}.seed-{seed}"
-        found = _read(home.runs / name, arm, seed)
+        found = _read(home.runs / name, arm, seed, study.measures)
         if isinstance(found, Result):
             runs.append(found)
         else:
@@ -171,7 +171,7 @@ def _cells(study: Study) -> Iterator[tuple[str, int]]:
     return ((arm.name, seed) for arm in study.arms for seed in study.seeds)
 
 
-def _read(folder: Path, arm: str, seed: int) -> Result | str:
+def _read(folder: Path, arm: str, seed: int, measures: Sequence[Measure]) -> Result | str:
     """A run, or why it does not count. (Its recipe is not read: that would take longer than everything else.)"""
     if not (folder / "run.json").exists():
         return "not begun"
@@ -185,7 +185,7 @@ def _read(folder: Path, arm: str, seed: int) -> Result | str:
         return f"{status}, but not scored"
     stored = read_json(folder / "scores.json")
     try:
-        scores = {name: Score.from_json(name, one) for name, one in stored.items()} | measured_scores(folder)
+        scores = {name: Score.from_json(name, one) for name, one in stored.items()} | measured_scores(folder, measures)
     except (TypeError, KeyError, ValueError):
         raise UserError(f"{folder / 'scores.json'} cannot be read: {DAMAGED}") from None
     steps, per_step = int(facts.get("step", 0)), facts.get("flops_per_step")

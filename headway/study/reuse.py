@@ -6,7 +6,6 @@ reuses the first. (Seeds that are added because a verdict was not to one's likin
 """
 
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,10 @@ from typing import Any
 from headway import __version__, tasks
 from headway.errors import UserError
 from headway.files import write_folder_whole, write_json
-from headway.recipe import Recipe
 from headway.run import read_json
 from headway.study.design import PlannedRun
 from headway.study.place import Log
 from headway.study.results import ending
-
-KEPT_AWAY = shutil.ignore_patterns("lock", ".*")
 
 
 def take_over(runs: Sequence[PlannedRun], studies: Sequence[Path], log: Log) -> list[str]:
@@ -28,30 +24,31 @@ def take_over(runs: Sequence[PlannedRun], studies: Sequence[Path], log: Log) -> 
     for study in studies:
         if study.resolve() == log.folder.path.resolve():
             raise UserError(f"{study} cannot reuse itself; --reuse names another study")
-    made, data = _made_by(studies), _Data()
-    taken: dict[str, Path] = {}
-    for run in runs:
-        folder = log.folder.runs / run.name
-        source = made.get(run.recipe.hash)
-        if source is not None and not folder.exists() and data.identity(run.recipe) == _facts(source).get("corpus"):
-            _copy(source, folder)
-            taken[run.name] = source.parent.parent
-    for study in studies:
-        count = Counter(taken.values())[study]
-        log.say(
-            f"{count} of {len(runs)} runs taken over from {study}"
-            + ("" if count else ": recipe, seed, data and version of Headway would have to be the same")
-        )
-    return list(taken)
+    taken: list[str] = []
+    data = _Data()
+    for study in dict.fromkeys(studies):
+        left = [run for run in runs if not (log.folder.runs / run.name).exists()]  # what was begun here goes on here
+        if not left:
+            break
+        made = _made_by(study, log)
+        same = [run for run in left if run.recipe.hash in made and data.is_what_was_read(made[run.recipe.hash], run)]
+        for run in same:
+            _copy(made[run.recipe.hash], log.folder.runs / run.name, study)
+        why = "" if same else ": recipe, seed, data and version of Headway would have to be the same"
+        log.say(f"{len(same)} of {len(left)} runs taken over from {study}{why}")
+        taken += [run.name for run in same]
+    return taken
 
 
-def _made_by(studies: Sequence[Path]) -> dict[str, Path]:
+def _made_by(study: Path, log: Log) -> dict[str, Path]:
     """Runs that have ended, by what they were made from; what another version made may not be what this one makes."""
     found: dict[str, Path] = {}
-    for study in studies:
-        for folder in sorted((study / "runs").iterdir()):
+    for folder in sorted(study.glob("runs/[!.]*")):  # with a dot: what that study is taking over itself just now
+        try:
             if ending(folder) and _facts(folder).get("headway") == __version__:
                 found.setdefault(str(_facts(folder).get("recipe_hash")), folder)
+        except UserError as error:
+            log.say(f"passing over {folder.name}: {error}")
     return found
 
 
@@ -61,22 +58,38 @@ class _Data:
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
 
-    def identity(self, recipe: Recipe) -> str:
-        key = recipe.data.model_dump_json()
+    def is_what_was_read(self, source: Path, run: PlannedRun) -> bool:
+        key = run.recipe.data.model_dump_json()
         if key not in self.known:
-            self.known[key] = tasks.load(recipe).data.identity
-        return self.known[key]
+            self.known[key] = tasks.load(run.recipe).data.identity
+        return _facts(source).get("corpus") == self.known[key]
 
 
 def _facts(folder: Path) -> dict[str, Any]:
     return read_json(folder / "run.json")
 
 
-def _copy(source: Path, folder: Path) -> None:
+def _copy(source: Path, folder: Path, study: Path) -> None:
     def fill(partial: Path) -> None:
-        shutil.copytree(source, partial, ignore=KEPT_AWAY, dirs_exist_ok=True)
+        _copy_content(source, partial)
         facts = _facts(source)
-        origin = facts.get("taken_from", str(source.parent.parent))
-        write_json(partial / "run.json", {**facts, "name": folder.name, "taken_from": origin})
+        write_json(partial / "run.json", {"taken_from": str(study), **facts, "name": folder.name})
 
-    write_folder_whole(folder, fill, new=True)
+    try:
+        write_folder_whole(folder, fill, new=True)
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename} went away while {source} was copied") from None
+
+
+def _copy_content(source: Path, target: Path) -> None:
+    """Not who may write it: what is reused may be an archive that nobody may change. An error of writing names no file
+    here, and so comes to be said of the new folder."""
+    target.mkdir(exist_ok=True)
+    for path in source.iterdir():
+        if path.name == "lock" or path.name.startswith("."):
+            continue
+        if path.is_dir():
+            _copy_content(path, target / path.name)
+        else:
+            with path.open("rb") as old, (target / path.name).open("wb") as new:
+                shutil.copyfileobj(old, new, 1 << 20)

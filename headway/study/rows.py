@@ -28,9 +28,11 @@ def correct_in(runs: Path) -> Correct:
 
     def correct(arm: str, split: str) -> dict[int, np.ndarray]:
         found = {}
-        for path in sorted(runs.glob(f"{glob.escape(arm)}.seed-*/scores.json")):
-            if (rows := read_json(path).get(f"{split}.accuracy", {}).get("rows")) is not None:
-                found[int(path.parent.name.rpartition("-")[2])] = np.array([row == "1" for row in rows])
+        for path in runs.glob(f"{glob.escape(arm)}.seed-*/scores.json"):
+            seed = path.parent.name.removeprefix(f"{arm}.seed-")
+            rows = read_json(path).get(f"{split}.accuracy", {}).get("rows") if seed.isdecimal() else None
+            if rows is not None:
+                found[int(seed)] = np.array([row == "1" for row in rows])
         return found
 
     return correct

@@ -88,9 +88,10 @@ class TwoArms(Inquiry):
         first, second = (self.correct(arm, self.quantity.split) for arm in self.arms)
         shared = [seed for seed in self.columns[0].values if seed in self.columns[1].values]
         shared = [seed for seed in shared if seed in first and seed in second]
-        if len(shared) < 2:
+        answers = [[of_arm[seed] for seed in shared] for of_arm in (first, second)]
+        if len(shared) < 2 or len({len(rows) for of_arm in answers for rows in of_arm}) > 1:
             return None
-        return rows_and_seeds(np.stack([first[s] for s in shared]), np.stack([second[s] for s in shared]))
+        return rows_and_seeds(np.stack(answers[0]), np.stack(answers[1]))
 
     def _sentence(
         self,

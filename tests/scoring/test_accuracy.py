@@ -78,7 +78,7 @@ def test_where_all_rows_are_of_one_kind_seen_and_unseen_are_not_told_apart():
 
 def test_scores_survive_json():
     for score in made([0, 0, 1], [0, 1, 1], [True, False, True]).scores("test"):
-        again = Score.from_json(score.name, score.as_json())
+        again = Score.from_json(score.name, score.to_keep())
         assert again == score or (math.isnan(again.value) and math.isnan(score.value) and again.label == score.label)
 
 

@@ -65,7 +65,8 @@ def test_measures_of_a_study_are_taken_once_and_can_be_asked_about(workshop, tmp
     measure_all(tmp_path / "m")
     files = sorted((tmp_path / "m" / "runs").glob(f"*/{FILE}"))
     before = [file.stat().st_mtime_ns for file in files]
-    assert len(files) == 4 and len(measured_scores(files[0].parent)) == 10
+    assert len(files) == 4 and len(measured_scores(files[0].parent, study.measures)) == 10
+    assert measured_scores(files[0].parent, study.measures[:1]) == {}, "other measures than these"
     measure_all(tmp_path / "m")
     assert [file.stat().st_mtime_ns for file in files] == before
     results = read_results(tmp_path / "m")

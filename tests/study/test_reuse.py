@@ -1,6 +1,10 @@
 """Runs that another study has made are not made again, and only those."""
 
+import errno
 import json
+import os
+import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,10 @@ from headway import packing
 from headway.errors import UserError
 from headway.experiment import load_model
 from headway.run import open_run
+from headway.study import reuse
 from headway.study.conclude import conclude
 from headway.study.execute import execute
+from headway.study.folder import StudyFolder
 from headway.study.here import Here
 from headway.study.results import read_results
 
@@ -83,6 +89,114 @@ def test_what_was_begun_here_goes_on_here(workshop, tmp_path, first, trained):
     (path / "scores.json").unlink()
     execute(study, tmp_path / "second", Here(), reuse=[first])
     assert trained == ["none.seed-0"] and (path / "scores.json").exists()
+
+
+def test_only_what_is_whole_is_taken_over(workshop, tmp_path, first, trained):
+    """What another process is copying into that study just now bears a name with a dot, and comes first in the list."""
+    half = first / "runs" / ".none.seed-0.1.partial"
+    shutil.copytree(first / "runs" / "none.seed-0", half)
+    shutil.rmtree(half / "checkpoints")
+    (first / "runs" / "learned.seed-0" / "run.json").write_text("{", "utf-8")
+    execute(small_study(workshop.text, seeds=2), tmp_path / "second", Here(), reuse=[first])
+    assert trained == ["learned.seed-0"]
+    load_model(open_run("none.seed-0", tmp_path / "second" / "runs"))
+    assert "passing over learned.seed-0: " in (tmp_path / "second" / "log.txt").read_text("utf-8")
+
+
+def test_who_was_killed_while_copying_copies_again(workshop, tmp_path, first, trained):
+    """Half of a run does not have its name yet, and is gone when the study goes on."""
+    half = tmp_path / "second" / "runs" / f".none.seed-0.{os.getpid()}.partial"
+    half.mkdir(parents=True)
+    shutil.copy(first / "runs" / "none.seed-0" / "run.json", half)
+    outcome = execute(small_study(workshop.text, seeds=2), tmp_path / "second", Here(), reuse=[first])
+    assert outcome.done == 4 and not trained and not half.exists()
+
+
+def test_an_archive_that_nobody_may_change_can_be_reused(workshop, tmp_path, first, trained):
+    """Its permissions are not copied; nor are links, whose far end may go away."""
+    run = first / "runs" / "none.seed-0"
+    (run / "checkpoints").rename(tmp_path / "elsewhere")
+    (run / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    for path in [run, *run.rglob("*"), *(tmp_path / "elsewhere").rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    execute(small_study(workshop.text, seeds=2), tmp_path / "second", Here(), reuse=[first])
+    copy = tmp_path / "second" / "runs" / "none.seed-0"
+    assert not trained and not (copy / "checkpoints").is_symlink()
+    assert all(path.stat().st_mode & stat.S_IWUSR for path in [copy, *copy.rglob("*")])
+
+
+def test_a_disk_that_fills_is_said_of_the_new_folder(workshop, tmp_path, first, monkeypatch):
+    def full(old, new, length):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(reuse.shutil, "copyfileobj", full)
+    with pytest.raises(OSError) as caught:
+        execute(small_study(workshop.text, seeds=2), tmp_path / "second", Here(), reuse=[first])
+    assert caught.value.filename == str(tmp_path / "second" / "runs" / "none.seed-0")
+    assert not [*(tmp_path / "second" / "runs").iterdir()]
+
+
+def test_what_failed_here_and_is_taken_over_has_not_failed(workshop, tmp_path, first):
+    study, home = small_study(workshop.text, seeds=2), StudyFolder(tmp_path / "second")
+    with home.taken(study):
+        home.note_failure("none.seed-0", "its process died")
+    assert execute(study, home.path, Here(), reuse=[first]).failed == {}
+
+
+def test_several_studies_are_asked_in_turn_and_only_for_what_is_left(workshop, tmp_path, first, trained):
+    study, folder = small_study(workshop.text, seeds=2), tmp_path / "second"
+    execute(small_study(workshop.text, seeds=3), tmp_path / "three", Here(), reuse=[first])
+    trained.clear()
+    execute(small_study(workshop.text, seeds=3), folder, Here(), reuse=[first, tmp_path / "three", first])
+    execute(small_study(workshop.text, seeds=3), folder, Here(), reuse=[first])
+    said = [line.partition(" ")[2] for line in (folder / "log.txt").read_text("utf-8").splitlines()]
+    assert not trained
+    assert said == [f"4 of 6 runs taken over from {first}", f"2 of 2 runs taken over from {tmp_path / 'three'}"]
+    fourth = tmp_path / "fourth"
+    execute(study, fourth, Here(), reuse=[folder])
+    assert open_run("none.seed-1", fourth / "runs").facts["taken_from"] == str(first), "the study that made it"
+
+
+def test_measured_steps_are_taken_over_too(workshop, tmp_path, trained, monkeypatch):
+    """Seconds are never measured twice the same."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    measured = iter([3, 5, 5])
+    monkeypatch.setattr("headway.study.execute.budgets", lambda *_: {"none": 4, "learned": next(measured)})
+    execute(small_study(workshop.text, equal="seconds"), tmp_path / "first", Here())
+    trained.clear()
+    more = small_study(workshop.text, equal="seconds", seeds=3)
+    execute(more, tmp_path / "second", Here(), reuse=[tmp_path / "first"])
+    assert sorted(trained) == ["learned.seed-2", "none.seed-2"]
+    assert {run.steps for run in read_results(tmp_path / "second").of("learned")} == {3}
+    trained.clear()  # in another order: the budget is that of another arm
+    arms = {"learned": [], "none": ["model.positions=none"]}
+    turned = small_study(workshop.text, equal="seconds", arms=arms)
+    execute(turned, tmp_path / "other", Here(), reuse=[tmp_path / "first"])
+    assert sorted(trained) == ["learned.seed-0", "learned.seed-1"]
+
+
+def test_what_the_other_study_measured_besides_is_not_asked_here(workshop, tmp_path, first):
+    measures = [{"kind": "segments", "lengths": [4]}]
+    measuring = tmp_path / "measuring"
+    execute(small_study(workshop.text, measures=measures), measuring, Here(), reuse=[first])
+    conclude(measuring)
+    assert "valid-4.loss" in read_results(measuring).score_names
+    execute(small_study(workshop.text, seeds=3), tmp_path / "plain", Here(), reuse=[measuring])
+    assert "valid-4.loss" not in read_results(tmp_path / "plain").score_names
+
+
+def test_the_report_names_the_command_that_made_this_study(workshop, tmp_path, first):
+    """And the devices, where another study's runs come from another."""
+    for folder in (first / "runs").iterdir():
+        path = folder / "environment.json"
+        made = {**json.loads(path.read_text("utf-8")), "command": ["headway", "first"], "device": "cuda:0 (a GPU)"}
+        path.write_text(json.dumps(made), "utf-8")
+    execute(small_study(workshop.text, seeds=3), tmp_path / "second", Here(), reuse=[first])
+    page = (conclude(tmp_path / "second").report or Path()).read_text("utf-8")
+    assert "headway first" not in page and f"4 of these runs were made by {first}, on cuda:0 (a GPU)" in page
+    execute(small_study(workshop.text, seeds=1), tmp_path / "third", Here(), reuse=[first])
+    page = (conclude(tmp_path / "third").report or Path()).read_text("utf-8")
+    assert f"<pre>headway study run {tmp_path / 'third'}/study.yaml</pre>" in page
 
 
 def test_a_study_cannot_reuse_itself(workshop, first):

@@ -1,5 +1,7 @@
 """McNemar's test and the paired bootstrap, against scipy and by simulation."""
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headway.errors import UserError
+from headway.study.conclude import so_far
+from headway.study.design import Study
+from headway.study.execute import execute
+from headway.study.here import Here
 from headway.study.rows import McNemar, correct_in, mcnemar, paired_bootstrap, rows_and_seeds
 
 
@@ -82,6 +88,34 @@ def test_rows_come_from_the_run_folders(tmp_path, monkeypatch):
     stored = [next(score.value for score in run.scores() if score.name == "valid.accuracy") for run in made]
     assert [float(correct[seed].mean()) for seed in (0, 1)] == pytest.approx(stored)
     assert correct_in(tmp_path / "runs")("b", "valid") == {}
+    (made[1].folder).rename(tmp_path / "runs" / "a.seed-1.seed-0")  # of an arm called a.seed-1
+    shutil.copytree(made[0].folder, tmp_path / "runs" / "a.seed-0-copy")
+    assert [*correct_in(tmp_path / "runs")("a", "valid")] == [0]
+
+
+def test_rows_of_other_data_are_not_compared(tmp_path, monkeypatch):
+    """A study may compare data; row by row there is nothing to compare then, and no reason to fail."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    for name, count in (("small", 40), ("large", 60)):
+        rows = [f"{'wave' if k % 2 else 'cloud'} no {k}\t{'sea' if k % 3 else 'sky'}" for k in range(count)]
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    tree = {
+        "title": "Do more texts help?",
+        "base": {
+            "data": {"kind": "labelled", "source": "files", "path": str(tmp_path / "small.tsv"), "valid_fraction": 0.3},
+            "model": {"kind": "classifier", "layers": 1, "width": 8, "context": 6, "mixer": {"heads": 2}},
+            "training": {"duration": "3 steps", "batch": 4, "schedule": "constant", "device": "cpu"},
+        },
+        "arms": {"small": [], "large": [f"data.path={tmp_path / 'large.tsv'}"]},
+        "seeds": 3,
+        "questions": [{"kind": "better", "arm": "large", "than": "small", "on": "valid.accuracy"}],
+    }
+    study = Study.model_validate(tree)
+    execute(study, tmp_path / "study", Here())
+    (verdict,) = so_far(tmp_path / "study").verdicts
+    assert study.reads_other_rows and not any("row by row" in note for note in verdict.notes)
+    tokens = Study.model_validate({**tree, "arms": {"words": [], "signs": ["data.tokenizer=char"]}, "questions": []})
+    assert not tokens.reads_other_rows
 
 
 def perplexity(sums):
