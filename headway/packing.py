@@ -11,6 +11,7 @@ from headway.errors import UserError
 from headway.experiment import assemble, check_names, check_population, train
 from headway.progress import Reporter
 from headway.recipe import Recipe
+from headway.resuming import standing_alike
 from headway.run import Run, check_new
 from headway.trackers import Observer
 from headway.training import setting as settings
@@ -31,7 +32,8 @@ def train_in_turns(
     """Train these recipes as populations of `together` replicas; without it, as many at once as the device holds.
 
     What fits is measured on a step of training. Where memory runs out all the same, in an evaluation or because others
-    use the device, the rest goes on in halves.
+    use the device, the rest goes on in halves. Gives the runs in the order of their names; after Ctrl-C, those that
+    were trained by then.
     """
     with started() as processes:
         return _in_turns(recipes, names, runs, resume, reporter or Reporter(), together, observers, processes)
@@ -62,29 +64,33 @@ def _in_turns(
             )
         size = fits
         reporter.say(reason)
-    made: list[Run] = []
-    while len(made) < len(recipes):
-        size = min(size, len(recipes) - len(made))
-        turn = slice(len(made), len(made) + size)
+    made: dict[int, Run] = {}
+    groups = [list(range(len(names)))]
+    if resume and processes.world == 1:  # where turns or halves were stopped, not all stand where the others do
+        groups = standing_alike([runs / name for name in names])
+    while groups:
+        turn = groups[0][:size]
+        these, called = [recipes[k] for k in turn], [names[k] for k in turn]
         # Turns that were never begun have nothing to resume; what was begun was so before, or did not fit just now.
-        here = processes.is_writer and any((runs / name).exists() for name in names[turn])
+        here = processes.is_writer and any((runs / name).exists() for name in called)
         (begun,) = processes.agree(here)
         try:
-            trained = train(recipes[turn], names[turn], runs, begun or (resume and not made), reporter, observers)
+            trained = train(these, called, runs, begun or (resume and not made), reporter, observers)
         except Exception as error:
-            if not is_out_of_memory(error) or size == 1 or processes.world > 1:
+            if not is_out_of_memory(error) or len(turn) == 1 or processes.world > 1:
                 raise
             trained = None
         if trained is None:  # and the error is forgotten, which held on to what filled the memory
             free_memory()
-            size = -(-size // 2)
+            size = -(-len(turn) // 2)
             reporter.warn(f"the memory was full: going on with {size} at a time, from what was saved")
             continue
-        made += trained
-        (stop,) = processes.agree(processes.is_writer and any(_interrupted(run) for run in made))
+        made |= zip(turn, trained, strict=True)
+        groups = [rest for rest in (groups[0][size:], *groups[1:]) if rest]
+        (stop,) = processes.agree(processes.is_writer and any(_interrupted(run) for run in trained))
         if stop:
             break
-    return made
+    return [made[k] for k in sorted(made)]
 
 
 def _interrupted(run: Run) -> bool:

@@ -1,6 +1,8 @@
 """To go on with runs that were stopped: are they of this recipe, where can they be taken up, and everyone put back."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from headway.errors import UserError
@@ -12,6 +14,19 @@ from headway.training.population import Population
 from headway.training.processes import Processes
 
 MOST_CHANGES_SAID = 5
+
+
+def standing_alike(folders: Sequence[Path]) -> list[list[int]]:
+    """Which of these runs can go on together, by their places: those that have saved a step in common, most of them
+    first. What was begun but saved nothing starts with what was not begun at all, and before it in the list."""
+    saved = [set(checkpoint.saved_steps(folder / "checkpoints")) for folder in folders]
+    left, found = list(range(len(folders))), []
+    while count := Counter(step for k in left for step in saved[k]):
+        step = max(count, key=lambda step: (count[step], step))
+        found.append([k for k in left if step in saved[k]])
+        left = [k for k in left if step not in saved[k]]
+    left.sort(key=lambda k: not folders[k].exists())
+    return [*found, left] if left else found
 
 
 def check_reopened(members: list[Run]) -> None:

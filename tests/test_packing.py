@@ -86,6 +86,33 @@ def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeyp
         assert [s.value for s in one.scores()] == pytest.approx([s.value for s in other.scores()], rel=1e-4)
 
 
+def test_a_half_that_was_finished_is_not_begun_again(five, tmp_path: Path, monkeypatch):
+    """Five did not fit, three were finished, and two were stopped at an earlier step: only they go on."""
+    names, recipes = five
+    take_step, steps = Loop.take_step, []
+
+    def filling(self):
+        steps.append((len(self.standings), self.step))
+        if len(self.standings) > 3 and self.step >= 5:
+            raise MemoryError
+        if len(self.standings) == 2:
+            raise RuntimeError("stopped")
+        take_step(self)
+
+    def watched(self):
+        steps.append((len(self.standings), self.step))
+        take_step(self)
+
+    monkeypatch.setattr(Loop, "take_step", filling)
+    with pytest.raises(RuntimeError, match="stopped"):
+        train_in_turns(recipes, names, tmp_path)
+    monkeypatch.setattr(Loop, "take_step", watched)
+    steps.clear()
+    made = train_in_turns(recipes, names, tmp_path, resume=True)
+    assert steps == [(2, step) for step in range(4, 12)]
+    assert [run.name for run in made] == names and {run.facts["status"] for run in made} == {"finished"}
+
+
 @pytest.mark.parametrize(("error", "tried"), [(MemoryError(), [3, 2, 1]), (RuntimeError("sizes differ"), [3])])
 def test_what_does_not_fit_alone_is_an_error(five, tmp_path: Path, monkeypatch, error, tried):
     names, recipes = five

@@ -1,15 +1,13 @@
 """Which runs of a study can be trained as one, and where those stand that were begun before."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from headway.experiment import MAY_VARY
 from headway.recipe import Recipe
-from headway.resuming import flat
+from headway.resuming import flat, standing_alike
 from headway.study.design import PlannedRun
-from headway.training.checkpoint import saved_steps
 
 
 def shape(recipe: Recipe) -> str:
@@ -30,13 +28,5 @@ def by_shape(runs: Iterable[PlannedRun]) -> list[list[PlannedRun]]:
 
 
 def by_standing(runs: list[PlannedRun], folder: Path) -> list[list[PlannedRun]]:
-    """Runs of one shape that can go on together: from a step that all of them have saved, most of them first. What was
-    begun but saved nothing starts with what was not begun at all, and before it in the list."""
-    saved = {run.name: set(saved_steps(folder / run.name / "checkpoints")) for run in runs}
-    left, found = list(runs), []
-    while count := Counter(step for run in left for step in saved[run.name]):
-        step = max(count, key=lambda step: (count[step], step))
-        found.append([run for run in left if step in saved[run.name]])
-        left = [run for run in left if step not in saved[run.name]]
-    left.sort(key=lambda run: not (folder / run.name).exists())
-    return [*found, left] if left else found
+    """Runs of one shape that can go on together."""
+    return [[runs[k] for k in group] for group in standing_alike([folder / run.name for run in runs])]

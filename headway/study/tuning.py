@@ -153,13 +153,14 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
             some = [k for k in group if standings[k] == standing]
             if not some:
                 continue
-            watching = Watching({names[k]: batch[k] for k in some}, search.on)
+            trials = {names[k]: batch[k] for k in some}
+            watching = Watching(trials, search.on)
             these, named = [recipes[k] for k in some], [names[k] for k in some]
             made = train_in_turns(these, named, runs, standing == "begun", reporter, observers=[watching])
             stopped = [run for run in made if _status(run).startswith("interrupted")]
-            for k, run in zip(some, made, strict=False):
+            for run in made:
                 if run not in stopped:
-                    _tell(study, batch[k], run, search.on)
+                    _tell(study, trials[run.name], run, search.on)
             if stopped:
                 raise Interrupted
 
