@@ -1,5 +1,5 @@
-# quick:  1 CPU core 4 seconds
-# full:   1 CPU core 40 seconds
+# quick:  1 CPU core 9 seconds
+# full:   1 CPU core 55 seconds
 """Queries by hand: least squares on the wanted scores, times 100."""
 
 import math

@@ -1,4 +1,4 @@
-# quick:  1 CPU core 3 seconds
+# quick:  1 CPU core 5 seconds
 # full:   1 CPU core 15 seconds
 """A convolution as attention with relative biases: weights that were set by hand, put into a real layer."""
 

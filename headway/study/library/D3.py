@@ -1,5 +1,5 @@
-# quick:  1 CPU core 4 seconds
-# full:   1 CPU core 22 seconds
+# quick:  1 CPU core 6 seconds
+# full:   1 CPU core 23 seconds
 """Max pooling as attention with relative biases: does the query have to look at its own token?"""
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-# quick:  1 CPU core 8 seconds
-# full:   1 CPU core 18 seconds
+# quick:  1 CPU core 9 seconds
+# full:   1 CPU core 25 seconds
 """Attention as a matrix: vec(Y) = M·vec(X), and whether a fully connected layer could take its place."""
 
 from collections.abc import Callable
