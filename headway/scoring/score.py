@@ -27,7 +27,7 @@ class Score:
     """Of an accuracy over several classes."""
     rows: str | None = None
     """Of an accuracy: 1 for every row that is right and 0 for the others, in the order of the split. Two models can be
-    compared row by row without asking them again. Kept in the run's folder, but not told: it is as long as the split."""
+    compared row by row without asking them again. Kept in the run's folder, but not told: it is as long as a split."""
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity and no NaN: both are null."""

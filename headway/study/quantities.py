@@ -28,6 +28,8 @@ HIGHER_IS_BETTER = {
     "bleu": "BLEU",
     "chrf": "chrF",
 }
+POINTS = 100
+"""In one. Accuracies and their like are shares, kept between 0 and 1, and said in points of a hundred."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Quantity:
     is_of_rows: bool
     """Whether it is a plain mean over rows, each right or wrong: accuracy."""
     shown_times: float
-    """Accuracies are kept between 0 and 1, and their differences said in points of a hundred."""
+    """A difference: POINTS for shares, else 1."""
 
     def natural(self, value: float) -> float:
         """On the scale where effects add up."""
@@ -59,6 +61,10 @@ class Quantity:
     def back(self, natural: float) -> float:
         """What `natural` came from."""
         return _exp(natural) if self.is_ratio else natural
+
+    def possible(self, value: float) -> float:
+        """The nearest value that there can be: no accuracy is above 1, though the end of an interval may be."""
+        return min(max(value, 0.0), 1.0) if self.shown_times == POINTS else value
 
     def in_units(self, improvement: float, level: float) -> float:
         """An improvement on the natural scale, in the score's own units, upon an arm at `level` (natural)."""
@@ -92,7 +98,7 @@ def quantity(name: str) -> Quantity:
         known[what],
         what.startswith("perplexity"),
         what == "accuracy",
-        100 if points else 1,
+        POINTS if points else 1,
     )
 
 

@@ -59,7 +59,8 @@ def estimate(results: Results, arm: str, score: str) -> Estimate | None:
     mean = statistics.mean(values.values())
     found = contrast([values], [1.0])
     ends = None if found is None or not found.has_spread else found.interval()
-    return Estimate(scale.back(mean), ends and (scale.back(ends[0]), scale.back(ends[1])), len(values))
+    low, high = (scale.possible(scale.back(end)) for end in ends or (mean, mean))
+    return Estimate(scale.back(mean), ends and (low, high), len(values))
 
 
 def asked_scores(results: Results) -> list[str]:

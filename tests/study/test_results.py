@@ -14,7 +14,8 @@ from headway.files import write_json
 from headway.study.execute import execute
 from headway.study.folder import StudyFolder, written
 from headway.study.here import Here
-from headway.study.results import ending, find_study, read_results
+from headway.study.report_tables import estimate
+from headway.study.results import Results, ending, find_study, read_results
 from headway.study.verdicts import answer
 
 
@@ -130,3 +131,12 @@ def test_evaluations_while_training_are_looks_at_test_and_said(workshop, tmp_pat
     (verdict,) = answer(study.asked, read_results(tmp_path / "s"))
     said = "on test, which was scored once" if looks == 1 else f"test was looked at {looks} times, evaluations while"
     assert any(note.startswith(said) for note in verdict.notes)
+
+
+@pytest.mark.parametrize(("values", "end"), [((0.999, 1.0), 1), ((0.0, 0.01), 0)])
+def test_no_interval_of_an_accuracy_leaves_0_to_1(workshop, tmp_path, monkeypatch, values, end):
+    results = Results(small_study(workshop.text), tmp_path, [], {})
+    monkeypatch.setattr(Results, "table", lambda *_: {"none": dict(enumerate(values))})
+    found = estimate(results, "none", "valid.accuracy")
+    assert found is not None and found.interval is not None
+    assert found.interval[end] == end and found.interval[0] < found.mean < found.interval[1]
