@@ -19,7 +19,7 @@ class AsTables(AdamW):
         return made
 
 
-SHAPES = {"table": (7, 4), "matrix": (5, 4), "bias": (5,), "norm": (4,), "elsewhere": (0,)}  # the last: another process has it
+SHAPES = {"table": (7, 4), "matrix": (5, 4), "bias": (5,), "norm": (4,)}
 STEPS = 20
 SPECS = {
     "adamw": AdamW(weight_decay=0.2),
@@ -220,3 +220,12 @@ def test_a_gradient_that_is_not_finite_ends_its_replica_and_no_other(replicas: i
     for key, p in own.items():
         assert torch.equal(p[-1], before[key][-1])
         assert all(p[r].isfinite().all() and not torch.equal(p[r], before[key][r]) for r in range(replicas - 1))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_parameter_of_which_another_process_has_everything_changes_nothing(name: str):
+    whole, sharded = ({n: parameters(1)[n] for n in SHAPES} for _ in range(2))
+    sharded["elsewhere"] = nn.Parameter(torch.zeros(1, 0))
+    for own in (whole, sharded):
+        walk(built(SPECS[name], own, [0.1], [0.2]), [True])
+    assert all(torch.equal(whole[n], sharded[n]) for n in SHAPES)
