@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.solve.exact import ExactKeys
+from headway.solve.exact import ExactKeys, as_floats
 from headway.solve.geometry import entropy, length
 from headway.solve.given import Weights
 
@@ -48,7 +48,7 @@ def certify(exact: ExactKeys, w: Weights, change: Weights, ε: float) -> Certifi
     mixture = w + change
     if mixture.min() < 0 or _slack(w, change, 0.0) <= 0:
         return None
-    mean, sizes = np.array([float(part) for part in exact.mean(change)]), np.abs(exact.keys)
+    mean, sizes = as_floats(exact.mean(change)), np.abs(exact.keys)
     rounding = float(np.abs(mean).max() / (np.abs(change) @ sizes.max(1))) if mean.any() else 0.0
     if rounding > LAST_DIGITS:
         return None

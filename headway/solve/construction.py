@@ -19,7 +19,8 @@ from headway.nn.backends import Needs
 from headway.nn.masks import Everything
 from headway.nn.positions import Positions
 from headway.nn.scene import Scene
-from headway.solve.words import number
+from headway.nn.taps import watch
+from headway.solve.words import at_most, number
 
 MOST_ZEROS = 4096
 """Attention looks at all pairs: with many more slots than this they would not fit into memory."""
@@ -78,12 +79,10 @@ class Construction:
 
     def attention(self, x: Stretch) -> Float[Tensor, "H T K"]:
         """Who looks where in this sequence. The keys begin with the zero vectors before it and end with those after."""
-        seen: list[Tensor] = []
-        handle = self.layer.weights.register_forward_hook(lambda module, given, out: seen.append(out[0, 0].detach()))
-        self(x)
-        handle.remove()
+        with watch(self.layer, "weights") as seen:
+            self(x)
         before = self.zeros[0]
-        return seen[0][:, before : before + len(x)]
+        return seen["weights"][0, 0, :, before : before + len(x)]
 
     def worst_error(self, trials: int = 20, seed: int = 0) -> float:
         """The largest difference from the direct computation, on random inputs of 1 to 24 tokens and of many sizes."""
@@ -99,12 +98,11 @@ class Construction:
     @property
     def derivation(self) -> list[str]:
         settings = ", ".join(f"{name} = {value}" for name, value in self.weights.items())
-        worst = self.worst_error()
-        limit = f"the bound is {number(self.bound)}" if self.bound else "rounding"
+        found = f"it differs from the direct computation by {at_most(self.worst_error())}"
         return [
             f"{self.what}, {self.channels} channel{'s' if self.channels > 1 else ''}: {settings}.",
             *self.reasons,
-            f"Checked on 20 random inputs: at most {number(worst)} from the direct computation ({limit}).",
+            f"Checked on 20 random inputs: {found}{f' (the bound is {number(self.bound)})' if self.bound else ''}.",
         ]
 
     def as_json(self) -> dict[str, Any]:

@@ -126,7 +126,8 @@ def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, 
     panel.plot(*keys[~marked].T, "o", color=DARK, ms=6, zorder=5)
     panel.plot(*keys[marked].T, "o", color=RED, ms=8, zorder=5)
     for name, key in _names(keys[:30], 0.02 * reach):
-        away = (key - middle) / max(float(np.linalg.norm(key - middle)), 1e-300)
+        distance = float(np.linalg.norm(key - middle))
+        away = (key - middle) / distance if distance > 1e-9 * reach else np.array([0.0, 1.0])
         place = (9 + 2 * len(name)) * away
         panel.annotate(name, key, xytext=place, textcoords="offset points", ha="center", va="center", zorder=6)
     norm = length(query)

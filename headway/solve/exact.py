@@ -21,6 +21,26 @@ NOTHING = -2000
 """A score so far below the best that exp of it is 0."""
 
 
+class BeyondFloat64Error(ArithmeticError):
+    """A search cannot go on: sizes are so far apart that float64 cannot hold their ratios, or an iteration does not
+    end. It is not a mistake in the program, and means only that this search has no answer."""
+
+
+def as_floats(values: Integers | Rationals, divisor: int = 1) -> np.ndarray:
+    """Integers or fractions, over a divisor, as float64 numbers."""
+    try:
+        return (np.array(values, dtype=object) / divisor).astype(np.float64)
+    except OverflowError as error:
+        raise BeyondFloat64Error from error
+
+
+def finite(values: np.ndarray) -> np.ndarray:
+    """The same, if none of them has overflowed."""
+    if not np.isfinite(values).all():
+        raise BeyondFloat64Error
+    return values
+
+
 def fixed_point(values: np.ndarray) -> tuple[Integers, int]:
     """The same numbers as integers times 2**exponent."""
     mantissas, exponents = np.frexp(values)

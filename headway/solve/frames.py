@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from headway.solve.exact import Basis, ExactKeys, Rationals, fixed_point, shortest_solution
+from headway.solve.exact import Basis, ExactKeys, Rationals, as_floats, finite, fixed_point, shortest_solution
 from headway.solve.given import Keys, Vector, Weights
 
 Face = Bool[np.ndarray, "n"]
@@ -70,7 +70,7 @@ def orthogonal_frames(exact: ExactKeys, X: Keys, unit: float) -> Frames:
                 change[np.abs(change) < 1e-15 * np.abs(change).max()] = 0.0  # of which nothing but rounding is known
                 i = exact.counterweight(change)
                 system = (root * (change != 0))[:, None] * (X - X[i])
-                left = np.array([float(part) for part in exact.mean(change)]) / unit * exact.scale
+                left = finite(as_floats(exact.mean(change)) / unit * exact.scale)
                 change -= root * np.linalg.lstsq(system.T, left, rcond=1e-11)[0]
                 change[i] -= change.sum()
             return np.maximum(change, -wanted)
@@ -86,7 +86,7 @@ def key_frames(exact: ExactKeys) -> Frames:
         basis.extend(np.flatnonzero(face))
         rank = len(basis.rows)
         basis.extend(np.flatnonzero(~face))
-        points = (basis.table / basis.divisor).astype(np.float64)
+        points = as_floats(basis.table, basis.divisor)
 
         def lift(z: Vector) -> Rationals:
             unit = exact.unit * Fraction(exact.scale)
@@ -117,8 +117,7 @@ def _balanced(exact: ExactKeys, change: Weights, wanted: Weights) -> Weights:
         unit = Fraction(2) ** exponent / int(basis.divisor)
         asked = [unit * int(v) for v in whole @ basis.table]
         parts = [-a * Fraction(2) ** int(p) for a, p in zip(asked, powers[basis.rows], strict=True)]
-        change[exact.origin] = -float(sum(parts) + sum(map(Fraction, change.tolist())))
-        change[basis.rows] = [float(part) for part in parts]
+        change[[exact.origin, *basis.rows]] = as_floats([-(sum(parts) + sum(map(Fraction, change.tolist()))), *parts])
         if (wanted + change >= 0).all():
             break
     return change

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
+from headway.solve.exact import BeyondFloat64Error, finite
+
 Rows = Float64[np.ndarray, "m d"]
 Direction = Float64[np.ndarray, "d"]
 Mixture = Float64[np.ndarray, "m"]
@@ -51,7 +53,11 @@ def _shortest(rows: Rows, bounds: Mixture) -> tuple[Direction | None, Mixture]:
 
     system = np.vstack([rows.T, bounds])
     system /= (norms := np.linalg.norm(system, axis=0))
-    mixture, _ = nnls(system, np.append(np.zeros(rows.shape[1]), 1.0), maxiter=50 * len(rows))
+    target = np.append(np.zeros(rows.shape[1]), 1.0)
+    try:
+        mixture, _ = nnls(finite(system), target, maxiter=50 * len(rows))
+    except RuntimeError as error:  # it goes round in circles
+        raise BeyondFloat64Error from error
     touching = mixture > 0
     # The rows that hold u in place are met with equality: solved once more, to the last digits.
     u = np.linalg.lstsq(rows[touching], bounds[touching], rcond=1e-13)[0]
@@ -85,7 +91,7 @@ def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
         around = Z - p @ Z
         curvature = (around * p[:, None]).T @ around
         unit = np.sqrt(np.maximum(np.diag(curvature), 1e-150))
-        bends, axes = np.linalg.eigh(curvature / unit / unit[:, None])
+        bends, axes = np.linalg.eigh(finite(curvature / unit / unit[:, None]))
         along = (gradient / unit) @ axes
         step = -(axes @ (along / np.maximum(bends, 1e-14))) / unit
         left = -float(gradient @ step)  # twice what the function is still above its minimum
@@ -124,6 +130,14 @@ def entropy(weights: Mixture) -> float:
 def total_variation(weights: Mixture, wanted: Mixture) -> float:
     """How much weight is where it is not wanted. (Half the sum of all differences is the same, but rounds worse.)"""
     return float(np.maximum(weights - wanted, 0).sum())
+
+
+def total_variation_at_most(weights: Mixture, wanted: Mixture) -> float:
+    """The same, if each weight may have been rounded down: by a few units in the last place, and by as many more as the
+    score is below the best one, of which the exponential was taken."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rounding = np.where(weights > 0, 2.0**-52 * weights * (8 - np.log(weights)), 0.0)
+    return total_variation(np.minimum(weights + rounding, 1), wanted)
 
 
 def softmax(scores: Mixture) -> Mixture:

@@ -73,10 +73,19 @@ def checked_index(index: int, n: int) -> int:
     return int(index)
 
 
-def checked_within(within: float) -> float:
-    """ε, the largest total-variation distance from the wanted weights that will do."""
+def checked_within(within: float, wanted: Weights) -> float:
+    """ε, the largest total-variation distance from the wanted weights that will do.
+
+    Weights beside 1 can be as small as float64 has them; weights such as 1/3 are rounded themselves.
+    """
     if not 0 < within < 1:
         raise UserError(f"within = {within:g}: the allowed distance from the wanted weights is above 0 and below 1")
+    least = 1e-300 if wanted.max() == 1 else 1e-14
+    if within < least:
+        of = "" if wanted.max() == 1 else " of more than one key"
+        raise UserError(
+            f"within = {within:g}: float64 cannot tell weights{of} so near to each other; {least:g} at least"
+        )
     return float(within)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from headway.errors import UserError
 from headway.solve.exact import ExactKeys, product
-from headway.solve.geometry import length, total_variation
+from headway.solve.geometry import length, total_variation, total_variation_at_most
 from headway.solve.given import (
     Keys,
     Vector,
@@ -93,7 +93,7 @@ def find_key(
     K = checked_keys(keys)
     q = checked_query(query, K.shape[1])
     j, w = checked_index(replace, len(K)), checked_distribution(wanted, len(K))
-    ε, scale = checked_within(within), checked_positive("scale", scale)
+    ε, scale = checked_within(within, w), checked_positive("scale", scale)
     r = None if norm is None else checked_positive("norm", norm)
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -136,7 +136,7 @@ def find_key(
         within=ε,
         scale=scale,
         norm=r,
-        verdict=_verdict(error, *bounds, ε),
+        verdict=_verdict(total_variation_at_most(weights, w), *bounds, ε),
         key=K[j],
         score=own,
         weights=weights,
@@ -250,7 +250,8 @@ def _nearest_with_score(old: Vector, q: Vector, score: float, norm: float | None
         across = np.eye(len(q))[np.abs(along).argmin()]
         across = across - (across @ along) * along
     size = length(across)
-    return part * along + (rest * (across / size) if rest > 0 and size > 0 else 0)
+    key = part * along + (rest * (across / size) if rest > 0 and size > 0 else 0)
+    return np.where(np.abs(key) > 2.0**-51 * norm, key, 0.0)  # below that it is nothing but rounding
 
 
 def _corrected(key: Vector, q: Vector, score: Fraction) -> Vector:

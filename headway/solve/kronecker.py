@@ -26,8 +26,12 @@ from headway.nn.heads import Fusion
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
 from headway.nn.scene import Scene
+from headway.nn.taps import watch
 from headway.solve.given import checked_distribution
-from headway.solve.words import number
+from headway.solve.words import at_most
+
+LARGEST = 4096
+"""Numbers in the stacked input, of which M has the square: 128 MiB in float64."""
 
 Stacking = Literal["rows", "columns"]
 Tokens = Float[Tensor, "T D"]
@@ -40,6 +44,7 @@ def stacked(weights: ArrayLike, width: int, stacking: Stacking) -> Float[Tensor,
         raise UserError(f"attention weights are square, one row per query; these are {' × '.join(map(str, A.shape))}")
     if width < 1:
         raise UserError(f"width = {width}; it must be 1 or more")
+    check_size(len(A), width)
     A = torch.from_numpy(
         np.stack([checked_distribution(row, len(A), f"the weights of query {i}") for i, row in enumerate(A)])
     )
@@ -57,7 +62,7 @@ def stacked_derivation(weights: ArrayLike, width: int) -> list[str]:
         f"Tokens one after the other: M = A ⊗ I_{width}. Channels one after the other: M = I_{width} ⊗ A.",
         f"Of M's {size**2:,} entries {T**2 * width:,} may differ from 0, and they hold {T**2:,} numbers, "
         f"{width} times each; a fully connected layer has {size**2:,} free ones, and they do not change with X.",
-        f"Checked on a random X: at most {number(float(max(misfits)))} from AX.",
+        f"Checked on a random X: both differ from AX by {at_most(float(max(misfits)))}.",
     ]
 
 
@@ -98,11 +103,10 @@ def as_matrix(
     project, output = self_projection(layer), layer.output
     D, H = x.shape[1], project.heads
     scene = scene_of(x, H, positions or Positions(), mask or Everything())
-    seen: list[Tensor] = []
-    handle = layer.weights.register_forward_hook(lambda module, given, out: seen.append(out[0, 0].detach()))
-    y = run_layer(layer, x, scene).detach()
-    handle.remove()
-    A = seen[0].double()
+    check_size(len(x), D)
+    with watch(layer, "weights") as seen:
+        y = run_layer(layer, x, scene).detach()
+    A = seen["weights"][0, 0].detach().double()
     P, from_bias = values_to_output(layer)
     constant = torch.einsum("hqk,hd->qd", A, from_bias)
     if output.bias is not None:
@@ -125,6 +129,14 @@ def values_to_output(layer: Attention) -> tuple[Float[Tensor, "H D D"], Float[Te
         return P, torch.zeros(project.heads, len(O), dtype=P.dtype)
     b = project.together.bias[0].detach().double().chunk(3)[2].unflatten(0, (project.heads, -1))  # [H, d]
     return P, torch.einsum("he,ohe->ho", b, O)
+
+
+def check_size(tokens: int, width: int) -> None:
+    if tokens * width > LARGEST:
+        raise UserError(
+            f"{tokens:,} tokens of width {width:,} are {tokens * width:,} numbers, and M has as many rows and columns; "
+            f"{LARGEST:,} at most"
+        )
 
 
 def self_projection(layer: Attention) -> SelfProjection:

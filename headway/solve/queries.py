@@ -26,9 +26,9 @@ from numpy.typing import ArrayLike
 
 from headway.errors import UserError
 from headway.solve.certificate import LAST_DIGITS, Certificate, certify
-from headway.solve.exact import ExactKeys, Rationals
+from headway.solve.exact import BeyondFloat64Error, ExactKeys, Rationals, as_floats, finite
 from headway.solve.frames import Frames, key_frames, orthogonal_frames
-from headway.solve.geometry import length, total_variation
+from headway.solve.geometry import length, total_variation, total_variation_at_most
 from headway.solve.given import (
     Keys,
     Vector,
@@ -92,7 +92,7 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
     """
     K = checked_keys(keys)
     w = checked_distribution(wanted, len(K))
-    ε, scale = checked_within(within), checked_positive("scale", scale)
+    ε, scale = checked_within(within, w), checked_positive("scale", scale)
     exact = ExactKeys(K, int(w.argmax()), scale)
     with np.errstate(all="ignore"):  # whatever overflows on the way: what is found is judged, and must stand
         X, unit = _of_size_one(K, exact.origin, scale)
@@ -141,26 +141,24 @@ def _answer(exact: ExactKeys, frames: Frames, w: Weights, ε: float) -> QueryAns
     """None if the distances are so different that float64 cannot hold their ratios, or the query."""
     try:
         answer = _judged(exact, w, ε, search(frames, w, ε))
-        if ε < answer.error < 2 * ε:  # rounding took it over the line: leave it room
+        if answer.verdict != "reached" and answer.error < 2 * ε:  # rounding took it over the line: leave it room
             half = _judged(exact, w, ε, search(frames, w, ε / 2))
             return half if half.verdict == "reached" else answer
         return answer
-    except (ArithmeticError, np.linalg.LinAlgError, ValueError, RuntimeError):
+    except BeyondFloat64Error:
         return None
 
 
 def _judged(exact: ExactKeys, w: Weights, ε: float, found: Found) -> QueryAnswer:
-    query = np.array([float(part) for part in found.query])
-    if not np.isfinite(query).all():
-        raise OverflowError
+    query = as_floats(found.query) if isinstance(found.query, list) else finite(found.query)
     weights = exact.weights(query)
-    error = total_variation(weights, w)
+    error, reached = total_variation(weights, w), total_variation_at_most(weights, w) <= ε
     certificate = digits = None
-    if error > ε:
-        certificate = _certificate(exact, w, ε, found)
+    if not reached:
+        certificate = _certificate(exact, w, ε, found, error)
         digits = _digits(exact, w, ε, found.query) if isinstance(found.query, list) else None
     verdict: Verdict = "undecided"
-    if error <= ε:
+    if reached:
         verdict = "reached"
     elif digits is not None:
         verdict, certificate = "unrepresentable", None
@@ -183,12 +181,18 @@ def _judged(exact: ExactKeys, w: Weights, ε: float, found: Found) -> QueryAnswe
     )
 
 
-def _certificate(exact: ExactKeys, w: Weights, ε: float, found: Found) -> Certificate | None:
-    """The first that refutes the question, or else one that proves as much as there is."""
+def _certificate(exact: ExactKeys, w: Weights, ε: float, found: Found, error: float) -> Certificate | None:
+    """The first that refutes the question, or else one that proves as much as there is.
+
+    One that is exact only for keys that differ in their last digits may be refuted itself: by the query that was found,
+    if that is so long that it makes use of them.
+    """
     best = None
     for change in found.changes:
         certificate = certify(exact, w, change, ε)
-        if certificate and (best is None or certificate.floor > best.floor):
+        if certificate is None or certificate.floor > error * (1 + 1e-9):
+            continue
+        if best is None or certificate.floor > best.floor:
             best = certificate
         if best is not None and best.floor > ε:
             break
@@ -203,11 +207,11 @@ def _margin(exact: ExactKeys, w: Weights, found: Found) -> float | None:
 
 def _digits(exact: ExactKeys, w: Weights, ε: float, query: Rationals) -> list[str] | None:
     """The query in as few digits as it takes; None if it is not within ε, or takes a hundred."""
-    if total_variation(exact.weights(query), w) > ε:
+    if total_variation_at_most(exact.weights(query), w) > ε:
         return None
     for count in range(20, 101, 10):
         written = [f"{_decimal(part, count)}" for part in query]
-        if total_variation(exact.weights([Fraction(word) for word in written]), w) <= ε:
+        if total_variation_at_most(exact.weights([Fraction(word) for word in written]), w) <= ε:
             return written
     return None
 

@@ -13,8 +13,10 @@ SUFFIXES = (".csv", ".txt", ".json", ".npy")
 def read_table(what: str, text: str) -> np.ndarray:
     """`1,0; 0,1`, one row after the other, or the name of a file: .csv, .txt, .json or .npy."""
     path = Path(text)
-    if path.suffix in SUFFIXES:
+    if path.suffix.lower() in SUFFIXES:
         return _read_file(what, path)
+    if text.strip(" ;") and not any(c.isdigit() for c in text):
+        raise UserError(f"{what}: '{text}' is neither numbers, as in '1,0; 0,1', nor a file ({', '.join(SUFFIXES)})")
     return _rows(what, [row for row in text.split(";") if row.strip()])
 
 
@@ -34,18 +36,18 @@ def read_indices(what: str, text: str) -> list[int]:
 
 def _read_file(what: str, path: Path) -> np.ndarray:
     try:
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
-        if path.suffix == ".json":
-            return np.asarray(json.loads(path.read_text()), dtype=np.float64)
-        lines = path.read_text().splitlines()
+        if path.suffix.lower() == ".npy":
+            return _real(np.load(path, allow_pickle=False))
+        text = path.read_text("utf-8-sig")  # with or without the mark that spreadsheets put first
+        if path.suffix.lower() == ".json":
+            return np.asarray(json.loads(text), dtype=np.float64)
     except FileNotFoundError:
         raise UserError(f"{what}: there is no file {path}; numbers can also be typed, as '1,0; 0,1'") from None
     except OSError as error:
         raise UserError(f"{what}: {path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, EOFError) as error:
         raise UserError(f"{what}: {path} does not hold a table of numbers: {error}") from error
-    return _rows(f"{what} in {path}", [line for line in lines if line.strip()])
+    return _rows(f"{what} in {path}", [line for line in text.splitlines() if line.strip()])
 
 
 def _rows(what: str, rows: list[str]) -> np.ndarray:
@@ -58,8 +60,14 @@ def _rows(what: str, rows: list[str]) -> np.ndarray:
     return np.array(table)
 
 
+def _real(array: np.ndarray) -> np.ndarray:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        raise TypeError("it must be one array of real numbers")
+    return array.astype(np.float64)
+
+
 def _number(what: str, word: str) -> float:
     try:
         return float(word)
     except ValueError:
-        raise UserError(f"{what}: '{word}' is not a number, nor the name of a table ({', '.join(SUFFIXES)})") from None
+        raise UserError(f"{what}: '{word}' is not a number") from None

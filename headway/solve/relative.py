@@ -20,6 +20,10 @@ LARGEST_SCALE = 1e30
 """Of queries, for max pooling: its square, and that times an input, are still finite."""
 
 
+MOST_CHANNELS = 1024
+"""The layer's matrices have as many rows and columns, or twice as many."""
+
+
 def convolution(taps: Sequence[float], centre: int | None = None, channels: int = 1) -> Construction:
     """y_i = Σ_k taps[k] · x_{i + k − centre} with zeros beyond the ends, as torch's conv1d: the kernel is not flipped.
 
@@ -47,11 +51,10 @@ def shift(by: int, channels: int = 1) -> Construction:
 
 def mean_pool(window: int, centre: int | None = None, channels: int = 1) -> Construction:
     """The mean of the window around each position; at the ends, of the part that is there."""
-    first = _window(window, centre)
-
+    first, channels = _window(window, centre), _channels(channels)
     return Construction(
         what=f"Mean over windows of {window}",
-        channels=_count("channels", channels),
+        channels=channels,
         layer=attention_layer(channels, 1, values=torch.eye(channels)),
         positions=RelativeBias(torch.zeros(1, window, dtype=torch.float64), first),
         zeros=(0, 0),
@@ -79,7 +82,7 @@ def max_pool(window: int, centre: int | None = None, channels: int = 1, within: 
             f"within = {within:g} needs queries of {scale:.3g}: scores in float64 are as good as infinite from "
             f"{LARGEST_SCALE:g} on"
         )
-    identity = torch.eye(_count("channels", channels))
+    identity = torch.eye(_channels(channels))
     return Construction(
         what=f"Maximum over windows of {window}",
         channels=channels,
@@ -96,7 +99,9 @@ def max_pool(window: int, centre: int | None = None, channels: int = 1, within: 
         },
         bound=within if window > 1 else 0.0,
         direct=_over_windows(first, window, lambda part: part.amax(0)),
-        reasons=[
+        reasons=["One slot has all of the attention."]
+        if window == 1
+        else [
             f"The query is the constant C = {number(scale)}, so slot j has the score C·x_j for every query, "
             "and the largest wins.",
             f"max − Σ p_j x_j is largest when all others are (1 + W)/C below the maximum, W = W₀((n − 1)/e) = "
@@ -104,7 +109,7 @@ def max_pool(window: int, centre: int | None = None, channels: int = 1, within: 
             f"{number(max_pool_bound(window, scale))} here; no input does worse.",
             "The bound by C: "
             + ", ".join(f"{number(c)} → {number(max_pool_bound(window, c))}" for c in (1.0, 10.0, 100.0, 1e3)),
-            *_why_not_as_reported(window, first, scale),
+            _why_not_as_reported(window, first, max(scale, 10.0)),
         ],
     )
 
@@ -138,18 +143,16 @@ def max_pool_as_reported(window: int, centre: int | None = None, scale: float = 
     )
 
 
-def _why_not_as_reported(window: int, first: int, scale: float) -> list[str]:
-    if window == 1:
-        return []
+def _why_not_as_reported(window: int, first: int, scale: float) -> str:
     x = torch.tensor([[2.0], [-1.0]]).repeat(window, 1)[: window + 1].double()
     reported = max_pool_as_reported(window, -first, scale)
     got, right = reported(x)[:, 0], reported.direct(x)[:, 0]
     i = int((got - right).abs().argmax())
-    return [
-        "W_Q = W_K = C instead would give the scores C²·x_i·x_j, and the minimum wherever x_i < 0: for x = "
-        f"({', '.join(number(float(v)) for v in x[:, 0])}) it gives {number(float(got[i]))} at place {i}, where "
-        f"the maximum is {number(float(right[i]))}."
-    ]
+    return (
+        "W_Q = W_K = C instead would give the scores C²·x_i·x_j, and the minimum wherever x_i < 0: with "
+        f"C = {number(scale)}, for x = ({', '.join(number(float(v)) for v in x[:, 0])}), it gives "
+        f"{number(float(got[i]))} at place {i}, where the maximum is {number(float(right[i]))}."
+    )
 
 
 def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> Construction:
@@ -158,7 +161,7 @@ def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> 
     heads = torch.tensor([[max(sign * tap, 0.0) for tap in kernel] for sign in signs], dtype=torch.float64)
     sums = heads.sum(1)
     signed = [sign * total for sign, total in zip(signs, sums.tolist(), strict=True)]
-    width = _count("channels", channels) * len(signs)  # each head carries all channels
+    width = _channels(channels) * len(signs)  # each head carries all channels
     values, output = torch.zeros(2, width, width, dtype=torch.float64)
     for h, total in enumerate(signed):
         part = slice(h * channels, (h + 1) * channels)
@@ -185,6 +188,7 @@ def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> 
             "Weights are not negative, so the negative taps have a head of their own, whose values are turned "
             "round; each head carries all channels, so the layer is twice as wide."
         )
+    places = "distances" if len(kernel) > 1 else "distance"
     before, after = max(0, -first), max(0, last)
     if before or after:
         alone = "a position at the end would have nothing to look at"
@@ -203,7 +207,7 @@ def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> 
             "W_Q": "0",
             "W_K": "0",
             "W_V": " and ".join(totals),
-            "biases": f"{biases} at distances {_reach(first, len(kernel))}, −∞ elsewhere",
+            "biases": f"{biases} at {places} {_reach(first, len(kernel))}, −∞ elsewhere",
         },
         bound=0.0,
         direct=direct,
@@ -234,10 +238,10 @@ def _centre(what: str, parts: str, width: int, centre: int | None) -> int:
     return centre
 
 
-def _count(what: str, value: int) -> int:
-    if value < 1:
-        raise UserError(f"{what} = {value}; it must be 1 or more")
-    return value
+def _channels(count: int) -> int:
+    if not 1 <= count <= MOST_CHANNELS:
+        raise UserError(f"channels = {count}; it must be 1 or more, and {MOST_CHANNELS:,} at most")
+    return count
 
 
 def _reach(first: int, width: int) -> str:

@@ -30,12 +30,13 @@ from headway.solve.kronecker import (
     AttentionMatrix,
     Tokens,
     as_matrix,
+    check_size,
     run_layer,
     scene_of,
     self_projection,
     values_to_output,
 )
-from headway.solve.words import number
+from headway.solve.words import at_most, number
 
 PARTS = ("queries", "keys", "values", "output")
 
@@ -63,8 +64,9 @@ class FixedLayerAnswer:
         T, D, size = self.tokens, self.width, self.tokens * self.width
         counts = self.parameters
         lines = [
-            f"{T} tokens of width {D}, {self.heads} head{'s' if self.heads > 1 else ''}: vec(Y) = M·vec(X) + c, "
-            f"M of {size} × {size}, M = Σ_h A_h ⊗ P_hᵀ (tokens stacked); off by {number(self.here.misfit)} at X₁.",
+            f"{T} token{'s' if T > 1 else ''} of width {D}, {self.heads} head{'s' if self.heads > 1 else ''}: "
+            f"vec(Y) = M·vec(X) + c, M of {size} × {size}, M = Σ_h A_h ⊗ P_hᵀ (tokens stacked). At X₁ that "
+            f"differs from what the layer gives by {at_most(self.here.misfit)}.",
             f"Free parameters: {counts['attention']:,} in the layer, whatever the length; "
             f"{counts['fully_connected']:,} in a fully connected layer of that size, "
             f"{counts['fully_connected'] / max(counts['attention'], 1):.1f} times as many.",
@@ -110,6 +112,7 @@ def fixed_layer(
     dtype = project.together.weight.dtype
     if tokens < 1:
         raise UserError(f"tokens = {tokens}; it must be 1 or more")
+    check_size(tokens, D)
     pairs = [
         tuple(size * torch.randn(2, tokens, D, generator=noise.generator(seed, "solve", trial), dtype=dtype))
         for trial, size in enumerate((1.0, 1.0, 1.0, 1.0, 10.0, 10.0, 0.1))
@@ -147,6 +150,7 @@ def random_layer(width: int, heads: int, seed: int = 0, blind: bool = False) -> 
     """A layer with random weights, in float64; `blind`: with W_Q = 0, so that it does not look at its input."""
     if width < 1 or heads < 1 or width % heads:
         raise UserError(f"a width of {width} cannot be divided among {heads} heads")
+    check_size(1, width)
     layer = AttentionSpec(heads=heads, backend="plain").build(1, width, 1.0, Needs()).double()
     for name, p in layer.named_parameters():
         p.normal_(0, 1 / width**0.5, generator=noise.generator(seed, "solve", name))
@@ -195,8 +199,10 @@ def _why_fixed(layer: Attention, positions: Positions, scene: Scene) -> str | No
             return "the queries or the keys are 0 in every head whose values are used"
         return None
     G, g = torch.einsum("hed,hef->hdf", Q, K), torch.einsum("hed,he->hd", K, b_q)
-    rounding = 1e-12 * float(K.abs().max()) * max(float(Q.abs().max()), float(b_q.abs().max()))
-    blind = (G.abs().amax((1, 2)) <= rounding) & (g.abs().amax(1) <= rounding)
+    # Zero but for the rounding of its own products: next to those of another entry it may look like nothing.
+    terms = torch.einsum("hed,hef->hdf", Q.abs(), K.abs()), torch.einsum("hed,he->hd", K.abs(), b_q.abs())
+    rounding = Q.shape[1] * 2.0**-52
+    blind = (G.abs() <= rounding * terms[0]).all(-1).all(-1) & (g.abs() <= rounding * terms[1]).all(-1)
     if bool((blind | silent).all()):
         return "the scores do not depend on the input (W_QᵀW_K = 0 and W_Kᵀb_Q = 0 in every head whose values are used)"
     return None

@@ -12,11 +12,20 @@ if TYPE_CHECKING:
     from headway.solve.queries import QueryAnswer
 
 
+ROUNDING = 1e-13
+"""Weights and differences of size one: what is below this is rounding, where 0 is meant."""
+
+
 def number(value: float) -> str:
     """Four significant digits, without the zeros that say nothing."""
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     return f"{value + 0.0:.4g}".replace("-", "−").replace("e−0", "e−").replace("e+0", "e").replace("e+", "e")
+
+
+def at_most(difference: float) -> str:
+    """`at most 0.001`; of rounding nobody needs the digits."""
+    return "nothing but rounding" if difference <= ROUNDING else f"at most {number(difference)}"
 
 
 def vector(values: np.ndarray, at_most: int = 8) -> str:
@@ -39,13 +48,20 @@ def names(indices: np.ndarray) -> str:
     return f"key {shown[0]}" if len(listed) == 1 else f"keys {', '.join(shown)}"
 
 
+def misplaced(a: "QueryAnswer | KeyAnswer") -> str:
+    """A difference of 1e-16 is rounding beside a weight of 0.3; beside 1 it can be meant."""
+    if a.error <= ROUNDING and a.wanted.max() < 1:
+        return "Of all attention, nothing is in the wrong place, but for rounding"
+    return f"Of all attention, {number(a.error)} is in the wrong place"
+
+
 def query_derivation(a: "QueryAnswer") -> list[str]:
     scores = "q·k_j" if a.scale == 1 else f"{number(a.scale)}·q·k_j"
     lines = [f"Wanted: weights {vector(a.wanted)} from softmax({scores}), to within {number(a.within)}."]
     if a.verdict == "reached":
         lines += {"proportions": _proportions, "margin": _margin, "angle": _angle, "nearest": _nearest}[a.method](a)
         lines.append(f"q = {vector(a.query)}, of norm {number(a.norm)}, gives {vector(a.weights)}.")
-        lines.append(f"Of all attention, {number(a.error)} is in the wrong place (total variation).")
+        lines.append(f"{misplaced(a)} (total variation).")
         if a.rounding > a.within:
             near = np.abs(a.keys - a.keys.mean(0)).max() < 1e-3 * np.abs(a.keys).max()
             why = (
@@ -196,12 +212,14 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
     if a.norm is not None:
         low, high = a.weight_range
         lines.append(
-            f"A key of norm {number(a.norm)} has a score between ∓{number(a.norm)}·‖q‖ = ∓{number(a.norm * length)}"
-            f"{', one of these two' if len(a.query) == 1 else ''}: weights from {number(low)} to {number(high)}."
+            f"The score of a key of norm {number(a.norm)} is {'' if a.norm == 1 else number(a.norm) + '·'}‖q‖ = "
+            f"{number(a.norm * length)} {'or' if len(a.query) == 1 else 'at most, and at least'} "
+            f"{number(-a.norm * length)}: weights {'of' if len(a.query) == 1 else 'from'} {number(low)} "
+            f"{'or' if len(a.query) == 1 else 'to'} {number(high)}."
         )
     if a.verdict == "reached":
         lines.append(f"k = {vector(a.key)} has the score {number(a.score)} and gives {vector(a.weights)}.")
-        lines.append(f"Of all attention, {number(a.error)} is in the wrong place.")
+        lines.append(f"{misplaced(a)}.")
     elif a.verdict == "unrepresentable":
         lines.append(
             f"A key does it, but float64 has too few digits to write it down: rounded, k = {vector(a.key)} has "
@@ -220,7 +238,10 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
             f"{number(float(a.weights[j]))} and gives {vector(a.weights)}."
         )
     if a.norms is None:
-        lines.append("No norm would do: the others' proportions are not the wanted ones, or the query is 0.")
+        why = (
+            "the others' proportions are not the wanted ones" if a.query.any() else "with the query 0 all scores are 0"
+        )
+        lines.append(f"No norm would do: {why}.")
     elif math.isinf(a.norms[1]):
         lines.append(
             f"Possible with any norm from {number(a.norms[0])} on." if a.norms[0] else "Possible with any norm."

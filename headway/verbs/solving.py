@@ -1,5 +1,6 @@
 """The verbs of `headway solve`: attention by construction."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,19 +20,23 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Attention by construction: get the query, key or weights that do what you want, or the reason why none can.",
 )
-NEGATIVE_NUMBERS = {"ignore_unknown_options": True}  # '-1,0,1' is a kernel, not an option
 
 
 class NumbersCommand(TyperCommand):
     """A verb whose arguments may begin with a minus. What begins with two is an option still, and must be known."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = [name for parameter in self.get_params(ctx) for name in parameter.opts]
+        known = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
         for word in args:
             name = word.split("=")[0]
             if name.startswith("--") and name != "--" and name not in known:
                 raise UserError(f"there is no option {name}{did_you_mean(name, known)}")
         return super().parse_args(ctx, args)
+
+
+def verb(example: str) -> Callable[[Callable], Callable]:
+    settings = {"ignore_unknown_options": True}  # '-1,0,1' is a kernel, not an option
+    return app.command(epilog=f"Example: headway solve {example}", context_settings=settings, cls=NumbersCommand)
 
 
 Plot = Annotated[Path | None, typer.Option(help="Draw it: a file that ends in .png, .svg or .pdf.", metavar="FILE")]
@@ -47,11 +52,7 @@ Centre = Annotated[
 Channels = Annotated[int, typer.Option(help="Channels of the sequence.")]
 
 
-@app.command(
-    epilog="Example: headway solve query '1,0; 0,1; -1,-1' --select 0 --plot query.png",
-    context_settings=NEGATIVE_NUMBERS,
-    cls=NumbersCommand,
-)
+@verb("query '1,0; 0,1; -1,-1' --select 0 --plot query.png")
 def query(
     keys: KeysText,
     select: Select = None,
@@ -88,11 +89,7 @@ def query(
     _show(answer.as_json(), answer.derivation, drawn, as_json)
 
 
-@app.command(
-    epilog="Example: headway solve key '2,1' '1,0; 0,1; -1,-1' --replace 2 --select 2 --norm 1",
-    context_settings=NEGATIVE_NUMBERS,
-    cls=NumbersCommand,
-)
+@verb("key '2,1' '1,0; 0,1; -1,-1' --replace 2 --select 2 --norm 1")
 def key(
     query: Annotated[str, typer.Argument(help="'2,1'", metavar="QUERY")],
     keys: KeysText,
@@ -119,11 +116,7 @@ def key(
     _show(answer.as_json(), answer.derivation, drawn, as_json)
 
 
-@app.command(
-    epilog="Example: headway solve convolution 2,0,1 --centre 1",
-    context_settings=NEGATIVE_NUMBERS,
-    cls=NumbersCommand,
-)
+@verb("convolution 2,0,1 --centre 1")
 def convolution(
     taps: Annotated[str, typer.Argument(help="The kernel: 2,0,1", metavar="TAPS")],
     centre: Centre = None,
@@ -138,7 +131,7 @@ def convolution(
     _show_construction(convolution(read_list("taps", taps), centre, channels), plot, as_json)
 
 
-@app.command(epilog="Example: headway solve shift 1", context_settings=NEGATIVE_NUMBERS, cls=NumbersCommand)
+@verb("shift 1")
 def shift(
     by: Annotated[
         int, typer.Argument(help="Places towards the end; negative: towards the beginning.", metavar="PLACES")
@@ -153,7 +146,7 @@ def shift(
     _show_construction(shift(by, channels), plot, as_json)
 
 
-@app.command(epilog="Example: headway solve mean-pool 3")
+@verb("mean-pool 3")
 def mean_pool(
     window: Annotated[int, typer.Argument(help="Slots in the window.")],
     centre: Centre = None,
@@ -167,7 +160,7 @@ def mean_pool(
     _show_construction(mean_pool(window, centre, channels), plot, as_json)
 
 
-@app.command(epilog="Example: headway solve max-pool 3 --within 1e-3")
+@verb("max-pool 3 --within 1e-3")
 def max_pool(
     window: Annotated[int, typer.Argument(help="Slots in the window.")],
     centre: Centre = None,
@@ -182,7 +175,7 @@ def max_pool(
     _show_construction(max_pool(window, centre, channels, within), plot, as_json)
 
 
-@app.command(epilog="Example: headway solve matrix '0.5,0.5; 0.2,0.8' --width 3 --plot matrix.png")
+@verb("matrix '0.5,0.5; 0.2,0.8' --width 3 --plot matrix.png")
 def matrix(
     weights: Annotated[str, typer.Argument(help="Attention weights A, one row per query.", metavar="WEIGHTS")],
     width: Annotated[int, typer.Option(help="Channels of X.")] = 2,
@@ -204,11 +197,7 @@ def matrix(
     _show(found | {"derivation": derivation}, derivation, drawn, as_json)
 
 
-@app.command(
-    epilog="Example: headway solve fixed-layer --queries '1,0; 0,0' --keys '0,0; 0,1' --tokens 4",
-    context_settings=NEGATIVE_NUMBERS,
-    cls=NumbersCommand,
-)
+@verb("fixed-layer --queries '1,0; 0,0' --keys '0,0; 0,1' --tokens 4")
 def fixed_layer(
     tokens: Annotated[int, typer.Option(help="Length of the sequence.")] = 4,
     width: Annotated[int, typer.Option(help="Channels of a layer with random weights.")] = 4,
@@ -249,7 +238,7 @@ def _wanted(select: int | None, average: str | None, weights: str | None, n: int
     if select is not None:
         return given.select(select, n)
     if average is not None:
-        return given.average(None if average == "all" else read_indices("average", average), n)
+        return given.average(None if average == "all" else read_indices("average (keys, or all)", average), n)
     return given.checked_distribution(read_list("weights", weights or ""), n)
 
 

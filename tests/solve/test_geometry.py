@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
 
-from headway.solve.geometry import entropy, most_even, softmax, total_variation, widest_margin
+from headway.solve.geometry import (
+    entropy,
+    most_even,
+    softmax,
+    total_variation,
+    total_variation_at_most,
+    widest_margin,
+)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -66,3 +73,19 @@ def test_a_mean_on_the_border_of_the_hull():
 def test_total_variation_keeps_what_is_small():
     assert total_variation(np.array([1.0, 1e-30]), np.array([1.0, 0])) == 1e-30
     assert total_variation(np.array([0.2, 0.8]), np.array([0.5, 0.5])) == pytest.approx(0.3)
+
+
+def test_the_rounding_of_weights_is_allowed_for():
+    """Against fifty digits: the weights of these scores are not further from the wanted ones than is said."""
+    mpmath = pytest.importorskip("mpmath")
+    rng, closer = np.random.default_rng(0), 0
+    with mpmath.workdps(50):
+        for _ in range(50):
+            scores = rng.normal(size=rng.integers(2, 9)) * rng.choice([1, 30])
+            wanted = softmax(scores)
+            e = [mpmath.exp(mpmath.mpf(s)) for s in scores]
+            true = sum(max(x / sum(e) - mpmath.mpf(w), 0) for x, w in zip(e, wanted, strict=True))
+            closer += total_variation(wanted, wanted) < true
+            assert true <= total_variation_at_most(wanted, wanted) <= 1e-14
+    assert closer  # plainly worked out it would be 0
+    assert total_variation_at_most(np.array([1.0, 1e-100]), np.array([1.0, 0])) == pytest.approx(1e-100, rel=1e-12)

@@ -177,3 +177,13 @@ def test_a_layer_of_ones_own_matrices():
         run_layer(layer, x, scene_of(x, 1, PLAIN, Everything())),
         torch.softmax(scores, -1) @ x @ torch.tensor([[1.0, 2], [3, 4]], dtype=torch.float64).T,
     )
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [[[1e6, 0], [0, 1e-7]], [[0, 0], [0, 1e-200]]],
+)
+def test_a_small_score_is_not_taken_for_rounding_of_another_heads(queries):
+    """Head 0 has large scores, but no values; head 1 looks at its input, if only a little."""
+    layer = layer_of({"queries": queries, "keys": [[1e6, 0], [0, 1]], "values": [[0, 0], [0, 1]]}, heads=2)
+    assert fixed_layer(layer, 3).verdict != "replaceable"

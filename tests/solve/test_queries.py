@@ -166,6 +166,44 @@ def test_degenerate_keys(judge, keys, goal):
     judge(find_query(keys, wanted))
 
 
+def test_a_bug_in_the_search_is_not_taken_for_keys_without_an_answer(monkeypatch):
+    """Only what float64 cannot hold is."""
+
+    def broken(*given):
+        raise ValueError("operands could not be broadcast together")
+
+    monkeypatch.setattr("headway.solve.queries.search", broken)
+    with pytest.raises(ValueError, match="broadcast"):
+        find_query(TRIANGLE, select(0, 3))
+
+
+@pytest.mark.parametrize(
+    ("keys", "verdict"),
+    [
+        # Four units in the last place would make the first two equal; a query this long tells them apart.
+        (
+            [
+                [2.754944370951631, 0.9940681164474702, 0.38888129026869317, 0.7172654967414511],
+                [2.75494437095163, 0.9940681164474693, 0.3888812902686932, 0.7172654967414507],
+                [2.7549443709516286, 0.9940681164474675, 0.38888129026869167, 0.7172654967414503],
+            ],
+            "reached",
+        ),
+        # The first and the third are equal to the last digit, the fifth is not: a half is possible, not a third.
+        (
+            [[0.9732394213415702], [0.9732394213415678], [0.9732394213415702], [-1.37], [0.9732394213415695]],
+            "impossible",
+        ),
+    ],
+)
+def test_no_certificate_is_refuted_by_the_query_beside_it(judge, keys, verdict):
+    answer = find_query(keys, select(0, len(keys)))
+    judge(answer)
+    assert answer.verdict == verdict
+    if answer.certificate:
+        assert answer.certificate.floor == pytest.approx(0.5) and answer.certificate.rounding == 0
+
+
 # --- what the answers are --------------------------------------------------------------------------------------------
 
 
@@ -343,6 +381,8 @@ def test_keys_that_differ_by_rounding_only_are_equal():
         (TRIANGLE, [1, 0, 0], {"within": 0}, "within = 0: the allowed distance from the wanted weights is above 0"),
         (TRIANGLE, [1, 0, 0], {"within": -1e-6}, "within = -1e-06"),
         (TRIANGLE, [1, 0, 0], {"within": math.nan}, "within = nan"),
+        (TRIANGLE, [1, 0, 0], {"within": 1e-310}, "within = 1e-310: float64 cannot tell weights so near"),
+        (TRIANGLE, [0.5, 0.5, 0], {"within": 1e-16}, "weights of more than one key so near to each other; 1e-14 at"),
         (TRIANGLE, [1, 0, 0], {"scale": 0}, "scale = 0; it must be above 0"),
         (1e-320 * TRIANGLE, [1, 0, 0], {}, "float64 cannot hold the query, or the scores; rescale the keys"),
         ([[5e-324], [0]], [1, 0], {"scale": 0.1}, "float64 cannot hold the query"),

@@ -82,7 +82,28 @@ def test_a_certificate(solve):
     assert "The largest weight it can be given, or come near to, is exp(−H(μ)) = 0.3333." in answer.out
 
 
-@pytest.mark.parametrize(("name", "text"), [("k.csv", "1,0\n0,1\n-1,-1\n"), ("k.json", "[[1,0],[0,1],[-1,-1]]")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", TRIANGLE, "--weights", ".5,.3,.2"],
+        ["key", "5,5", TRIANGLE, "--replace", "2", "--average", "0,1,2", "--norm", "1"],
+        ["convolution", ".1,.2,.7"],
+        ["mean-pool", "3"],
+        ["matrix", ".3,.7; .2,.8", "--width", "3"],
+        ["fixed-layer"],
+        ["fixed-layer", "--tokens", "1"],
+    ],
+)
+def test_no_rounding_dust_where_nothing_is_meant(solve, words):
+    said = solve(*words).out
+    assert "but" in said and "rounding" in said
+    assert not any(f"e−{power}" in said for power in range(13, 20))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("k.csv", "\ufeff1,0\n0,1\n-1,-1\n"), ("k.CSV", "1,0\n0,1\n-1,-1\n"), ("k.json", "[[1,0],[0,1],[-1,-1]]")],
+)
 def test_keys_from_a_file(solve, tmp_path, name, text):
     (tmp_path / name).write_text(text)
     np.save(tmp_path / "k.npy", np.array([[1.0, 0], [0, 1], [-1, -1]]))
@@ -113,6 +134,21 @@ def test_keys_from_a_file(solve, tmp_path, name, text):
         (["query", "none.csv", "--select", "0"], "keys: there is no file none.csv"),
         (["query", "broken.json", "--select", "0"], "keys: broken.json does not hold a table of numbers"),
         (["query", "broken.npy", "--select", "0"], "keys: broken.npy does not hold a table of numbers"),
+        (["query", "empty.npy", "--select", "0"], "keys: empty.npy does not hold a table of numbers"),
+        (
+            ["query", "complex.npy", "--select", "0"],
+            "complex.npy does not hold a table of numbers: it must be one array of",
+        ),
+        (["query", "keys", "--select", "0"], "keys: 'keys' is neither numbers, as in '1,0; 0,1', nor a file"),
+        (["query", TRIANGLE, "--average", "al"], "average (keys, or all): 'al' is not a number"),
+        (["max-pool", "3", "--windw", "3"], "there is no option --windw; did you mean '--within'?"),
+        (["matrix", "-1,2; 0,1"], "the weights of query 0 have -1 for key 0"),
+        (["matrix", "1,0; 0,1", "--width", "100000"], "and M has as many rows and columns; 4,096 at most"),
+        (["fixed-layer", "--tokens", "100000"], "and M has as many rows and columns; 4,096 at most"),
+        (
+            ["convolution", "1,2,1", "--channels", "100000"],
+            "channels = 100000; it must be 1 or more, and 1,024 at most",
+        ),
         (["key", "2,1", TRIANGLE, "--replace", "3", "--select", "0"], "there is no key 3"),
         (["key", "2,1", TRIANGLE, "--replace", "2", "--select", "2", "--norm", "0"], "norm = 0; it must be above 0"),
         (["convolution", "1,2"], "a kernel of 2 taps has no middle one: say with centre"),
@@ -128,6 +164,8 @@ def test_a_mistake_is_one_message(solve, tmp_path, words, message):
     (tmp_path / "broken.json").write_text('[[1, "a"]]')
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "broken.npy").write_bytes(b"nothing")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    np.save(tmp_path / "complex.npy", np.eye(2) * 1j)
     answer = solve(*words)
     assert answer.code == 2
     assert answer.out == "" and answer.err.startswith("headway: ") and message in answer.err
