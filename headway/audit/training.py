@@ -78,7 +78,10 @@ def did_it_train(course: Course) -> Outcome:
     sentence = f"the loss ended at {reached:.3g}; {course.chance_is} alone give {course.chance:.3g}"
     if below > LITTLE:
         return passed(below, sentence)
-    sentence = f"it failed to train: {sentence}"
+    where = f"less than {LITTLE:.0%} below" if below > 0 else "no lower than"
+    sentence = (
+        f"it failed to train: the loss ended at {reached:.3g}, {where} the {course.chance:.3g} of {course.chance_is}"
+    )
     if course.post_norm and not course.warms_up:
         sentence += "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
     elif course.parts[-1] < 0.8 * course.chance:
