@@ -11,7 +11,7 @@ from headway.errors import UserError
 from headway.experiment import assemble, check_names, check_population, train
 from headway.progress import Reporter
 from headway.recipe import Recipe
-from headway.resuming import standing_alike
+from headway.resuming import ended_apart
 from headway.run import Run, check_new
 from headway.trackers import Observer
 from headway.training import setting as settings
@@ -66,8 +66,8 @@ def _in_turns(
         reporter.say(reason)
     made: dict[int, Run] = {}
     groups = [list(range(len(names)))]
-    if resume and processes.world == 1:  # where turns or halves were stopped, not all stand where the others do
-        groups = standing_alike([runs / name for name in names])
+    if resume and processes.world == 1:
+        groups = ended_apart([runs / name for name in names])
     while groups:
         turn = groups[0][:size]
         these, called = [recipes[k] for k in turn], [names[k] for k in turn]

@@ -7,7 +7,7 @@ from typing import Any
 
 from headway.errors import UserError
 from headway.progress import Reporter
-from headway.run import Run, open_run
+from headway.run import Run, is_end, open_run, read_json
 from headway.training import checkpoint
 from headway.training.checkpoint import Checkpoint
 from headway.training.population import Population
@@ -27,6 +27,18 @@ def standing_alike(folders: Sequence[Path]) -> list[list[int]]:
         left = [k for k in left if step not in saved[k]]
     left.sort(key=lambda k: not folders[k].exists())
     return [*found, left] if left else found
+
+
+def ended_apart(folders: Sequence[Path]) -> list[list[int]]:
+    """The runs of a population go on together, by their places, from the last step that all have saved: only so do they
+    end as if nothing had been. But those that have ended, and share no step with the others, were trained apart from
+    them (the memory had run out, and halves went in turns), and need not be trained again."""
+    everyone = list(range(len(folders)))
+    saved = [set(checkpoint.saved_steps(folder / "checkpoints")) for folder in folders]
+    ended = [k for k in everyone if saved[k] and is_end(str(read_json(folders[k] / "run.json").get("status")))]
+    if not ended or set.intersection(*saved) or not all(folder.exists() for folder in folders):
+        return [everyone]
+    return [group for group in (ended, [k for k in everyone if k not in ended]) if group]
 
 
 def check_reopened(members: list[Run]) -> None:

@@ -260,6 +260,11 @@ class Run:
             yield
 
 
+def is_end(status: str) -> bool:
+    """Finished, stopped by its patience, or diverged: there is nothing left to train."""
+    return not status.startswith(("started", "interrupted"))
+
+
 def check_new(folder: Path) -> None:
     """A new run needs a folder of its own."""
     other = f"give this run another name with --name {folder.name}-2"

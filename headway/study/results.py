@@ -10,7 +10,7 @@ from typing import Any
 from headway.audit.audit import FILE as AUDIT
 from headway.audit.audit import Finding, Report, read_report
 from headway.errors import UserError, did_you_mean
-from headway.run import DAMAGED, read_json
+from headway.run import DAMAGED, is_end, read_json
 from headway.scoring.score import Score
 from headway.study.design import Study
 from headway.study.evidence import Circumstances
@@ -160,11 +160,7 @@ def ending(folder: Path) -> str | None:
     if not all((folder / name).exists() for name in ("run.json", "scores.json", AUDIT)):
         return None
     status = str(read_json(folder / "run.json").get("status", ""))
-    return status if _is_end(status) else None
-
-
-def _is_end(status: str) -> bool:
-    return not status.startswith(("started", "interrupted"))
+    return status if is_end(status) else None
 
 
 def _cells(study: Study) -> Iterator[tuple[str, int]]:
@@ -177,7 +173,7 @@ def _read(folder: Path, arm: str, seed: int, measures: Sequence[Measure]) -> Res
         return "not begun"
     facts = read_json(folder / "run.json")
     status = str(facts.get("status", "?"))
-    if not _is_end(status):
+    if not is_end(status):
         return status.replace("started", "not finished")
     if status.startswith("diverged"):
         return status
