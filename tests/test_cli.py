@@ -494,7 +494,9 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 
 def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothing_had_been(headway, home):
-    words = ["train", "tiny.yaml", "training.duration=600 steps", "model.dropout=0.1", "--runs", "my runs", "--name"]
+    seldom = ["training.evaluate_every=50 steps", "training.checkpoint_every=50 steps"]
+    changes = ["training.duration=600 steps", "model.dropout=0.1", *seldom]
+    words = ["train", "tiny.yaml", *changes, "--runs", "my runs", "--name"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         [*COMMAND, *words, "cut"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=env

@@ -11,7 +11,7 @@ from headway.errors import UserError
 from headway.packing import train_in_turns
 from headway.progress import Reporter
 from headway.training import capacity
-from headway.training.capacity import Capacity, largest_population
+from headway.training.capacity import Capacity, is_out_of_memory, largest_population
 from headway.training.loop import Loop
 from headway.variation import varied
 
@@ -63,7 +63,12 @@ FULL = [
 
 
 @pytest.mark.parametrize("error", FULL, ids=str)
-def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeypatch, error):
+def test_a_full_memory_is_known_by_many_names(error):
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(RuntimeError("sizes differ")) and not is_out_of_memory(ValueError("out of memory"))
+
+
+def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeypatch):
     """Five do not fit, three do not, two do: noticed after step 5, that is, after the first checkpoint."""
     names, recipes = five
     whole = train_in_turns(recipes, names, tmp_path / "whole")
@@ -72,7 +77,7 @@ def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeyp
     def filling(self):
         sizes.append(len(self.standings))
         if sizes[-1] > 2 and self.step >= 5:
-            raise error
+            raise FULL[0]
         take_step(self)
 
     monkeypatch.setattr(Loop, "take_step", filling)

@@ -327,7 +327,7 @@ tuning.tune(search, folder, trials=4, together=2)
 """
 
 
-@pytest.mark.parametrize("when", [3, 9])
+@pytest.mark.parametrize("when", [3, pytest.param(9, marks=pytest.mark.slow)])
 def test_killed_and_continued_ends_as_if_it_had_not_been(splits, tmp_path, when):
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(RECIPE.format(path=splits), "utf-8")
