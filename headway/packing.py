@@ -12,7 +12,7 @@ from headway.experiment import assemble, check_names, check_population, train
 from headway.progress import Reporter
 from headway.recipe import Recipe
 from headway.resuming import ended_apart
-from headway.run import Run, check_new
+from headway.run import Run, check_new, is_interrupted
 from headway.trackers import Observer
 from headway.training import setting as settings
 from headway.training.capacity import Capacity, free_memory, is_out_of_memory, largest_population
@@ -87,14 +87,10 @@ def _in_turns(
             continue
         made |= zip(turn, trained, strict=True)
         groups = [rest for rest in (groups[0][size:], *groups[1:]) if rest]
-        (stop,) = processes.agree(processes.is_writer and any(_interrupted(run) for run in trained))
+        (stop,) = processes.agree(processes.is_writer and any(is_interrupted(run.facts["status"]) for run in trained))
         if stop:
             break
     return [made[k] for k in sorted(made)]
-
-
-def _interrupted(run: Run) -> bool:
-    return str(run.facts["status"]).startswith("interrupted")
 
 
 def capacity(recipes: Sequence[Recipe], wanted: int) -> Capacity:

@@ -265,6 +265,11 @@ def is_end(status: str) -> bool:
     return not status.startswith(("started", "interrupted"))
 
 
+def is_interrupted(status: str) -> bool:
+    """Somebody pressed Ctrl-C: it was saved, and can be resumed."""
+    return status.startswith("interrupted")
+
+
 def check_new(folder: Path) -> None:
     """A new run needs a folder of its own."""
     other = f"give this run another name with --name {folder.name}-2"

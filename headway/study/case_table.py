@@ -4,7 +4,6 @@ Made from the studies that `headway case ID` and `headway case ID --quick` have 
 case that was not run is said to be not run.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,9 +69,10 @@ def _study(folder: Path) -> Done | None:
         return None
     claimed = [claim.ask for claim in found.results.study.claims]
     besides = [verdict for verdict in found.verdicts if verdict.question not in claimed]
+    device = found.results.runs[0].environment.get("device", "a device nobody noted")
     return Done(
         overall(found.judgements) if found.judgements else "nothing claimed",
-        f"{_device(found.results)}, {len(found.results.study.seeds)} seeds",
+        f"{device}, {len(found.results.study.seeds)} seeds",
         _measured(found.results),
         [f"- {j.claim.says}: **{j.standing}**. {j.why}" for j in found.judgements]
         + [f"- *{verdict.question}* {verdict.sentence}" for verdict in besides],
@@ -90,14 +90,6 @@ def _exercise(folder: Path) -> Done | None:
         [f"- {one['says']}: **{one['standing']}**. {sentence(one['why'])}" for one in found["claims"]]
         + [f"- *{one['asks']}* {sentence(one['answer'])}" for one in found["answers"]],
     )
-
-
-def _device(results: Results) -> str:
-    try:
-        made = json.loads((results.runs[0].folder / "environment.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return "a device nobody noted"
-    return str(made.get("device", "?"))
 
 
 def _standing(done: Done | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headway.errors import UserError
 from headway.packing import train_in_turns
-from headway.run import Run
+from headway.run import Run, is_interrupted
 from headway.study.design import PlannedRun
 from headway.study.place import Log, OfPopulation, reason_of
 from headway.study.populations import by_shape, by_standing
@@ -32,7 +32,7 @@ class Here:
                 except Exception as error:
                     self._note(members, folder, log, error)
                     continue
-                if any(str(run.facts["status"]).startswith("interrupted") for run in made):
+                if any(is_interrupted(run.facts["status"]) for run in made):
                     return True
                 for run in made:
                     log.ended(run.name, str(run.facts["status"]))

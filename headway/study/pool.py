@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from headway.run import is_interrupted
 from headway.study.design import PlannedRun
 from headway.study.place import Log
 from headway.study.watching import step_text
@@ -145,7 +146,7 @@ class _Shift:
                 continue
             if "failed" in answer:
                 self.log.failed(worker.run.name, answer["failed"], answer["details"])
-            elif not answer["status"].startswith("interrupted"):
+            elif not is_interrupted(answer["status"]):
                 self.log.ended(worker.run.name, answer["status"])
             elif not self.stopping:
                 self.log.failed(worker.run.name, f"{answer['status']} by somebody else")

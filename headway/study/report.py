@@ -6,7 +6,6 @@ table.tex     the first table, for LaTeX (booktabs)
 scores.csv    every score of every run, unrounded
 """
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from headway.study.inquiry import Verdict, notes_once
 from headway.study.judgement import Judgement, Standing, overall
 from headway.study.report_charts import interval_mark
 from headway.study.report_figures import Figure, figures
-from headway.study.results import Result, Results
+from headway.study.results import Results
 from headway.study.wording import amount, chance, large, listed, percent, sentence
 
 STANDS: dict[Standing, str] = {
@@ -170,7 +169,7 @@ class Paper:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Of the first run that was made here, if any was."""
-        return _environment(min(self.results.runs, key=lambda run: run.taken_from is not None))
+        return min(self.results.runs, key=lambda run: run.taken_from is not None).environment
 
     @property
     def command(self) -> str:
@@ -188,19 +187,12 @@ class Paper:
             found.append(f"{large(flops)} floating-point operations of training, counted")
         together = " (of populations trained together, each run counts the whole)" if _together(runs) else ""
         found.append(f"{_time(seconds)} of training, summed over the runs{together}")
-        taken = Counter((run.taken_from, _environment(run).get("device")) for run in runs if run.taken_from)
+        taken = Counter((run.taken_from, run.environment.get("device")) for run in runs if run.taken_from)
         return [*found, *(self._made_elsewhere(*origin, count) for origin, count in taken.items())]
 
     def _made_elsewhere(self, study: str, device: str | None, count: int) -> str:
         on = "" if device == self.environment.get("device") else f", on {device or 'a device nobody noted'}"
         return f"{count} of these runs {'were' if count > 1 else 'was'} made by {study}{on}"
-
-
-def _environment(run: Result) -> dict[str, Any]:
-    try:
-        return json.loads((run.folder / "environment.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
 
 
 def weakest_of(judgements: Sequence[Judgement], say: Callable[[str], str]) -> str:

@@ -1,5 +1,6 @@
 """What a study has measured: read from the run folders, and from nothing else."""
 
+import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,14 @@ class Result:
     """How often."""
     taken_from: str | None = None
     """The study that made it, if not this one."""
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Where it was made; empty where nobody can tell."""
+        try:
+            return json.loads((self.folder / "environment.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
 
     @property
     def failures(self) -> list[Finding]:

@@ -36,7 +36,7 @@ from headway.recipe import Recipe
 from headway.recipe_text import annotated
 from headway.rescore import audited, score_splits_again
 from headway.resuming import check_reopened, flat, what_changed
-from headway.run import Run, open_run, read_json
+from headway.run import Run, is_interrupted, open_run, read_json
 from headway.study.caveats import no_such_number, sees_the_future
 from headway.study.evidence import Circumstances
 from headway.study.populations import shape
@@ -157,7 +157,7 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
             watching = Watching(trials, search.on)
             these, named = [recipes[k] for k in some], [names[k] for k in some]
             made = train_in_turns(these, named, runs, standing == "begun", reporter, observers=[watching])
-            stopped = [run for run in made if _status(run).startswith("interrupted")]
+            stopped = [run for run in made if is_interrupted(_status(run))]
             for run in made:
                 if run not in stopped:
                     _tell(study, trials[run.name], run, search.on)

@@ -109,7 +109,8 @@ class Optimizer:
         alive. One whose gradient is not finite is so no longer. Gives the norms of the gradients."""
         self.steps += 1
         gradients = [_gradient(p).flatten(1) for p in self.parameters]
-        norms = self.norms(gradients)
+        lengths = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
+        norms = self.whole_norms(torch.linalg.vector_norm(lengths, dim=0))
         alive &= norms.isfinite()
         # A dead replica's gradients may be NaN, and NaN × 0 is NaN: where this is 0 they are not looked at.
         scale = (alive if limit is None else alive * (limit / (norms + 1e-6)).clamp(max=1.0)).float()[:, None]
@@ -118,11 +119,6 @@ class Optimizer:
             memory = [kept[k].flatten(1) for kept in self.memory.values()]
             self.move(p.detach().flatten(1), gradient, scale, rates, self.decays if _decays(p) else none, *memory)
         return norms
-
-    def norms(self, gradients: list[Tensor]) -> Float[Tensor, "R"]:
-        """Of the gradient of each replica, over all parameters."""
-        lengths = torch._foreach_norm([mine for gradient in gradients for mine in _apart(gradient)])
-        return self.whole_norms(torch.linalg.vector_norm(torch.stack(lengths).view(len(gradients), -1), dim=0))
 
     def compile(self) -> None:
         """Make one kernel of the arithmetic, which else goes through the weights a dozen times."""
@@ -176,14 +172,15 @@ class AdamWOptimizer(Optimizer):
         """A step by torch's fused kernel, which reads and writes every number once and takes many tensors at a time. A
         replica is a slice of every parameter: it has its own call, with its own rate, decay and clipping."""
         self.steps += 1
-        gradients = [_gradient(p) for p in self.parameters]
-        norms = self.norms(gradients)
+        given = [_gradient(p) for p in self.parameters]
+        weights, gradients, means, squares = (
+            [_apart(x) for x in of_all] for of_all in (self.parameters, given, *self.memory.values())
+        )
+        lengths = torch.stack(torch._foreach_norm([mine for of_all in gradients for mine in of_all]))
+        norms = self.whole_norms(torch.linalg.vector_norm(lengths.view(len(given), -1), dim=0))
         alive &= norms.isfinite()
         rates, dead = (self.rates * factor).flatten(), (~alive).float()
         shrunk = None if limit is None else ((norms + 1e-6) / limit).clamp(min=1.0)
-        weights, gradients, means, squares = (
-            [_apart(x) for x in of_all] for of_all in (self.parameters, gradients, *self.memory.values())
-        )
         for decayed in (True, False):
             mine = [k for k, p in enumerate(self.parameters) if _decays(p) == decayed]
             for r, decay in enumerate(self.own_decays) if mine else ():

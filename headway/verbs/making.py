@@ -39,6 +39,7 @@ def train(
     from headway import printing, progress
     from headway.packing import train_in_turns
     from headway.recipe import load
+    from headway.run import is_interrupted
     from headway.trackers import Tracking
     from headway.training.processes import started
     from headway.variation import varied
@@ -55,7 +56,7 @@ def train(
         print_json(printing.runs_as_json(made))
     else:
         printing.show_scores(made)
-    interrupted = [run for run in made if str(run.facts["status"]).startswith("interrupted")]
+    interrupted = [run for run in made if is_interrupted(run.facts["status"])]
     if interrupted:
         words = [*processes.command, *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"]
         again = shlex.join(words)
