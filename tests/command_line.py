@@ -1,7 +1,10 @@
 """What somebody gets who types `headway …`."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -23,3 +26,12 @@ class Answer(NamedTuple):
     def words(self) -> str:
         """Everything said, without frames and line breaks."""
         return " ".join(re.sub(r"[│╭╮╰╯─]", " ", self.out + self.err).split())
+
+
+COMMAND = [sys.executable, "-m", "headway.cli"]
+
+
+def headway_process(*words: str, **settings) -> Answer:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env, **settings)
+    return Answer(done.returncode, done.stdout, done.stderr)
