@@ -16,10 +16,11 @@ from pathlib import Path
 
 import torch
 
-from headway import experiment, tasks
+from headway import tasks
 from headway.audit.audit import Report
-from headway.audit.report import audit_runs
-from headway.recipe import load
+from headway.audit.runner import audit_runs
+from headway.experiment import train
+from headway.recipe.recipe import load
 
 SIZES = {
     "demo": ["demo"],
@@ -37,8 +38,8 @@ def main(names: list[str]) -> None:
         with tempfile.TemporaryDirectory() as home:
             os.environ["HEADWAY_CACHE"] = f"{home}/cache"
             task, seconds = tasks.load(few), []
-            experiment.audit_runs = lambda runs, task: [Report()] * len(runs)  # timed below, not here
-            (run,) = experiment.train([few], ["run"], Path(home))
+            train.audit_runs = lambda runs, task: [Report()] * len(runs)  # timed below, not here
+            (run,) = train.train([few], ["run"], Path(home))
             audits = 0
             for _ in range(2):
                 began = time.perf_counter()

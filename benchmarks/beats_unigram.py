@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from headway import tasks
-from headway.experiment import train
-from headway.recipe import load
-from headway.variation import varied
+from headway.experiment.train import train
+from headway.recipe.recipe import load
+from headway.recipe.sweep import varied
 
 POSITIONS = ("none", "learned", "sinusoidal", "alibi", "alibi-symmetric", "rotary", "t5")
 FUSIONS = ("concat", "shuffle", "{kind: shuffle, drawn: every-step}", "shift", "reweight", "reweight-causal")

@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 from benchmarks.interleave import take_turns
-from headway.data.batches import Crops
-from headway.journal import writer_for
+from headway.data.running.batches import Crops
+from headway.experiment.recorder import writer_for
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
-from headway.recipe import Recipe
-from headway.run import Run
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
 from headway.training.checkpoint import WEIGHTS
 from headway.training.population import Population
 from headway.training.processes import ALONE

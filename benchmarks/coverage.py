@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special
 
-from headway import noise
-from headway.study.questions import Best, Better, Depends, Ordered, Question
-from headway.study.statistics import LEVEL, bootstrap_interval
-from headway.study.verdicts import Circumstances, Measured, answer
+from headway.core import random as noise
+from headway.stats.tests import LEVEL, bootstrap_interval
+from headway.study.design.questions import Best, Better, Depends, Ordered, Question
+from headway.study.verdicts.answer import Circumstances, Measured, answer
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 SHAPES: dict[str, Draw] = {

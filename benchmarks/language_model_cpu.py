@@ -13,8 +13,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.interleave import ratio, take_turns
-from headway.bench import Size
-from headway.data.batches import Crops
+from headway.data.running.batches import Crops
+from headway.experiment.bench import Size
 from headway.training.loop import Loop, Standing
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec

@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from headway.bench import Size, measure
+from headway.experiment.bench import Size, measure
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 

@@ -12,14 +12,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from headway.experiment import train
-from headway.study.design import PlannedRun, Study
-from headway.study.execute import execute
-from headway.study.place import Log
-from headway.study.plan import plan
-from headway.study.report import write_report
-from headway.study.results import read_results
-from headway.study.verdicts import answer
+from headway.experiment.train import train
+from headway.study.design.study import PlannedRun, Study
+from headway.study.execution.execute import execute
+from headway.study.execution.executor import Log
+from headway.study.execution.plan import plan
+from headway.study.report.report import write_report
+from headway.study.results.results import read_results
+from headway.study.verdicts.answer import answer
 
 WIDTHS, LAYERS, POSITIONS = (8, 16, 24, 32, 40), (1, 2), ("none", "learned", "alibi", "sinusoidal", "t5")
 CHANGES = ["training.duration=20 steps", "training.schedule.warmup=2 steps", "training.batch=4", "model.context=16"]

@@ -15,12 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from headway.recipe import load
-from headway.study.cases import load_case
-from headway.study.design import Study
-from headway.study.execute import execute
-from headway.study.here import Here
-from headway.study.results import read_results
+from headway.cases.catalogue import load_case
+from headway.recipe.recipe import load
+from headway.study.design.study import Study
+from headway.study.execution.execute import execute
+from headway.study.execution.here import Here
+from headway.study.results.results import read_results
 
 
 def main(folder: Path) -> None:

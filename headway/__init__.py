@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Recipe": "headway.recipe",
-    "load_recipe": "headway.recipe:load",
-    "train": "headway.experiment",
-    "load_model": "headway.experiment",
-    "Run": "headway.run",
-    "open_run": "headway.run",
+    "Recipe": "headway.recipe.recipe",
+    "load_recipe": "headway.recipe.recipe:load",
+    "train": "headway.experiment.train",
+    "load_model": "headway.experiment.train",
+    "Run": "headway.run.folder",
+    "open_run": "headway.run.folder",
     "watch": "headway.nn.taps",
     "intervene": "headway.nn.taps",
-    "look_at": "headway.looking",
-    "Study": "headway.study.design",
-    "run_study": "headway.study.execute:execute",
-    "UserError": "headway.errors",
+    "look_at": "headway.experiment.inspect",
+    "Study": "headway.study.design.study",
+    "run_study": "headway.study.execution.execute:execute",
+    "UserError": "headway.core.errors",
 }
 __all__ = [
     "Recipe",
@@ -38,15 +38,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from headway.errors import UserError
-    from headway.experiment import load_model, train
-    from headway.looking import look_at
+    from headway.core.errors import UserError
+    from headway.experiment.inspect import look_at
+    from headway.experiment.train import load_model, train
     from headway.nn.taps import intervene, watch
-    from headway.recipe import Recipe
-    from headway.recipe import load as load_recipe
-    from headway.run import Run, open_run
-    from headway.study.design import Study
-    from headway.study.execute import execute as run_study
+    from headway.recipe.recipe import Recipe
+    from headway.recipe.recipe import load as load_recipe
+    from headway.run.folder import Run, open_run
+    from headway.study.design.study import Study
+    from headway.study.execution.execute import execute as run_study
 
 
 def __getattr__(name: str) -> Any:

@@ -8,10 +8,12 @@ import jaxtyping
 import pytest
 import torch
 
-LOOKING = [f"headway.look.{module}" for module in ("statistics", "reading", "maps", "gradients")]  # those with tensors
+LOOKING = [
+    f"headway.look.{module}" for module in ("head_statistics", "reading", "maps", "gradients")
+]
 jaxtyping.install_import_hook(
     [
-        *("headway.nn", "headway.models", "headway.scoring", "headway.noise", "headway.training.optimizers"),
+        *("headway.nn", "headway.models", "headway.scoring", "headway.core.random", "headway.training.optimizers"),
         *("headway.solve.geometry", "headway.solve.construction", "headway.solve.kronecker", *LOOKING),
     ],
     "beartype.beartype",
@@ -37,7 +39,7 @@ def no_audits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     from headway.audit.audit import Report
 
     if "audited" not in request.keywords:
-        monkeypatch.setattr("headway.experiment.audit_runs", lambda runs, task: [Report()] * len(runs))
+        monkeypatch.setattr("headway.experiment.train.audit_runs", lambda runs, task: [Report()] * len(runs))
 
 
 @pytest.fixture

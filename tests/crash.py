@@ -95,8 +95,8 @@ class Child:
 
 def serve() -> None:
     import headway.cli
-    import headway.experiment  # and with it torch, before the first fork
-    import headway.packing
+    import headway.experiment.population
+    import headway.experiment.train  # and with it torch, before the first fork
     from headway.audit.audit import Report
 
     # Audits take longer than these trainings, and say how long: they have tests of their own.

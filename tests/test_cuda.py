@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from headway.data.batches import Batch, Crops
-from headway.data.rows import Shuffled
+from headway.data.labelled.batches import Shuffled
+from headway.data.running.batches import Batch, Crops
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.training.optimizers import AdamW

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.experiment import train
-from headway.recipe import Recipe, from_tree
-from headway.run import Run
+from headway.experiment.train import train
+from headway.recipe.recipe import Recipe, from_tree
+from headway.run.folder import Run
 
 TEXT = "".join(f"The quick brown fox no {i} jumps over the lazy dog, said Zoë.\n" for i in range(60))
 
@@ -55,7 +55,7 @@ class Workshop:
 
 
 def tiny_recipe(text: Path, *changes: str) -> Recipe:
-    from headway.yaml_tree import read_tree
+    from headway.core.yaml import read_tree
 
     tree, lines = read_tree(RECIPE.format(path=text), "tiny.yaml")
     return from_tree(tree, "tiny.yaml", lines, changes)

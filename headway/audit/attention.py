@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
-from headway.audit.exam import TINY, Exam, difference, larger
+from headway.audit.probe import TINY, Exam, difference, larger
 from headway.nn.attention import Attention
 from headway.nn.taps import intervene, named_taps, watch
 

@@ -27,8 +27,8 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headway.errors import UserError, did_you_mean
-from headway.files import write_json
+from headway.core.errors import UserError, did_you_mean
+from headway.core.files import write_json
 from headway.scoring.score import Score
 
 Verdict = Literal["pass", "warn", "fail"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from headway.audit import ngram
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.scoring.perplexity import windows
+from headway.scoring.likelihood import windows
 from headway.scoring.score import Score
 
 ORDER = 5

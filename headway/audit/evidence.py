@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 
 from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import BASELINE_AUDITS, Comparison, bag_of_words, language_baselines, majority
-from headway.audit.course import Course
-from headway.audit.data import ROW_AUDITS, RowSet
+from headway.audit.curve import Course
 from headway.audit.labels import LABEL_AUDITS, LabelledBatches
+from headway.audit.rows import ROW_AUDITS, RowSet
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
 from headway.audit.training import TRAINING_AUDITS
 from headway.data import cache
-from headway.recipe import Recipe
-from headway.run import Run
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
 from headway.tasks.classification import Classification
 from headway.tasks.language_modelling import LanguageModelling
 from headway.tasks.task import Task

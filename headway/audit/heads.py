@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.look.statistics import statistics
+from headway.look.head_statistics import statistics
 from headway.nn.taps import tap_names, watch
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.audit.audit import Audit, Outcome, audit, failed, passed
-from headway.data.labelled import Texts
+from headway.data.labelled.dataset import Texts
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.exam import TINY, Exam, difference
+from headway.audit.probe import TINY, Exam, difference
 from headway.training.optimizers import AdamW, OptimizerSpec
 
 STEPS = 40

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.data import shortened
+from headway.audit.rows import shortened
 
 WINDOW = 8
 PIECES = 5

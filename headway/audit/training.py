@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.course import Course
+from headway.audit.curve import Course
 
 LITTLE = 0.02
 FEWEST_STEPS = 30

@@ -11,7 +11,7 @@ import logging
 import os
 from pathlib import Path
 
-from headway import files
+from headway.core import files
 
 _LOG = logging.getLogger("headway")
 _DIGEST = hashlib.sha256().digest_size

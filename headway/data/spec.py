@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from headway.data.batches import BatchSpec, Crops
-from headway.data.labelled_sources import LABELLED_SETS, Columns
-from headway.data.rows import RowBatchSpec, Shuffled
-from headway.data.sources import CORPORA
-from headway.data.tables import Column
-from headway.data.text import Char, TokenizerSpec, Word
-from headway.errors import did_you_mean
-from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
+from headway.core.errors import did_you_mean
+from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
+from headway.data.labelled.batches import RowBatchSpec, Shuffled
+from headway.data.labelled.sources import LABELLED_SETS, Columns
+from headway.data.labelled.tables import Column
+from headway.data.running.batches import BatchSpec, Crops
+from headway.data.running.sources import CORPORA
+from headway.data.tokenizers import Char, TokenizerSpec, Word
 
 
 class Text(Spec):

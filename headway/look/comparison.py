@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.look.colours import DIFFERENCES
-from headway.look.picture import Grid, Panel, Picture, finite, percent
-from headway.look.statistics import distance_between
+from headway.draw.colours import DIFFERENCES
+from headway.draw.picture import Grid, Panel, Picture, finite, percent
+from headway.look.head_statistics import distance_between
 
 
 @dataclass(frozen=True, eq=False)

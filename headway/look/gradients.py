@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.data.text import Tokenizer
-from headway.errors import UserError
-from headway.look.colours import SHARES
-from headway.look.picture import Grid, Panel, Picture, Table, finite
+from headway.core.errors import UserError
+from headway.data.tokenizers import Tokenizer
+from headway.draw.colours import SHARES
+from headway.draw.picture import Grid, Panel, Picture, Table, finite
 from headway.look.reading import Sentence, passes, read
 from headway.nn.replicated import Embedding
 

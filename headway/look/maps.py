@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.data.text import Tokenizer
-from headway.errors import UserError
-from headway.look import statistics as of_maps
-from headway.look.colours import SHARES, WEIGHTS
-from headway.look.picture import Grid, Panel, Picture, Table, finite, percent
+from headway.core.errors import UserError
+from headway.data.tokenizers import Tokenizer
+from headway.draw.colours import SHARES, WEIGHTS
+from headway.draw.picture import Grid, Panel, Picture, Table, finite, percent
+from headway.look import head_statistics as of_maps
 from headway.look.reading import Sentence, passes, read
 from headway.nn.taps import tap_names, watch
 

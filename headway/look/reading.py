@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from headway.data.text import Tokenizer
-from headway.errors import UserError
+from headway.core.errors import UserError
+from headway.data.tokenizers import Tokenizer
 from headway.nn.positions import Positions
 
 PADDING = 4  # slots put behind every sentence, for models that take padding, to see that nobody looks there

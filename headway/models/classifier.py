@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
+from headway.core.spec import OR_BY_NAME, Problem, Spec
+from headway.models.backbone import Trunk, TrunkSpec
 from headway.models.pooling import Mean, PoolingSpec
-from headway.models.trunk import Trunk, TrunkSpec
 from headway.nn.masks import Everything
 from headway.nn.replicated import Linear, seed
 from headway.nn.taps import Tap
-from headway.spec import OR_BY_NAME, Problem, Spec
 
 
 class HeadSpec(Spec):

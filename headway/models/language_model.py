@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway.models.trunk import State, Trunk, TrunkSpec
+from headway.models.backbone import State, Trunk, TrunkSpec
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.heads import Fusion
 from headway.nn.masks import Causal

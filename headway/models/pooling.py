@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
 
 Rows = Float[Tensor, "R B T D"]
 Real = Bool[Tensor, "R B T"]

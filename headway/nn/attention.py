@@ -18,12 +18,12 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from headway.core.spec import Problem, Spec
 from headway.nn.backends import Backend, BackendName, Needs, choose_backend, scores, weights
+from headway.nn.context import Scene
 from headway.nn.heads import Concat, FusionSpec
 from headway.nn.replicated import Dropout, Linear
-from headway.nn.scene import Scene
 from headway.nn.taps import Display, Tap
-from headway.spec import Problem, Spec
 
 
 @dataclass(frozen=True)

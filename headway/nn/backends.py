@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from headway.errors import UserError
+from headway.core.errors import UserError
+from headway.nn.context import Scene
 from headway.nn.masks import Everything
 from headway.nn.replicated import Dropout
-from headway.nn.scene import Scene
 
 Heads = Float[Tensor, "R B H T d"]
 BackendName = Literal["auto", "plain", "sdpa", "flex"]

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from headway.core.spec import OR_BY_NAME, Spec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
+from headway.nn.context import Scene
 from headway.nn.replicated import Dropout, LayerNorm, Linear, RMSNorm
-from headway.nn.scene import Scene
 from headway.nn.taps import Tap
-from headway.spec import OR_BY_NAME, Spec
 
 Stream = Float[Tensor, "R B T D"]
 

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headway import noise
+from headway.core import random
+from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
 from headway.nn.replicated import Noisy
-from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
 
 Heads = Float[Tensor, "R B H T d"]
 Fused = Float[Tensor, "R B T Hd"]
@@ -139,5 +139,5 @@ def _weights(norms: Float[Tensor, "R B H T1 1"], share: bool) -> Float[Tensor, "
 
 def _reorder(heads: Heads, keys: Tensor, step: Tensor) -> Heads:
     """Each replica's heads in the order of H random numbers of its own."""
-    order = noise.integers(keys, step, 2**31, heads.shape[2]).argsort(dim=-1)  # [R, H]
+    order = random.integers(keys, step, 2**31, heads.shape[2]).argsort(dim=-1)  # [R, H]
     return heads.gather(2, order[:, None, :, None, None].expand_as(heads))

@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
+from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
 from headway.nn.replicated import Embedding, parameter
-from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
 
 
 class Positions(nn.Module):

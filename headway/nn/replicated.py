@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headway import noise
+from headway.core import random
 
 
 class Linear(nn.Module):
@@ -117,7 +117,7 @@ class Trainable(nn.Module):
 class Dropout(Noisy):
     """Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, with one rate per replica.
 
-    The mask is a hash of (seed, place, step, index): see `headway.noise`. Rates are exact to 1/65536.
+    The mask is a hash of (seed, place, step, index): see `headway.core.random`. Rates are exact to 1/65536.
     """
 
     rates: Tensor
@@ -137,7 +137,7 @@ class Dropout(Noisy):
             return x
         R, B = x.shape[:2]
         per_row = math.prod(x.shape[2:])
-        drawn = noise.bits(self.keys, self.clock.step, B * per_row, first=self.clock.first_row * per_row)
+        drawn = random.bits(self.keys, self.clock.step, B * per_row, first=self.clock.first_row * per_row)
         threshold = (self.rates * 65536 - 32768).to(torch.int32)  # int16 runs from -32768
         kept = (drawn >= threshold[:, None]).view(x.shape)
         scale = (1 / (1 - self.rates)).to(x.dtype).view(R, *[1] * (x.ndim - 1))
@@ -166,14 +166,14 @@ def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "c
         value, std = p.start  # pyright: ignore[reportAttributeAccessIssue]
         for r, replica_seed in enumerate(seeds):
             if std > 0:
-                p[r].normal_(value, std, generator=noise.generator(replica_seed, "start", name))
+                p[r].normal_(value, std, generator=random.generator(replica_seed, "start", name))
             else:
                 p[r].fill_(value)
     model.to(device)
     clock = Clock(torch.device(device))
     for name, module in model.named_modules():
         if isinstance(module, Noisy):
-            module.keys.copy_(noise.stream_keys(seeds, name))
+            module.keys.copy_(random.stream_keys(seeds, name))
             module.clock = clock
     model.clock = clock
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
-from headway.errors import UserError, did_you_mean
+from headway.core.errors import UserError, did_you_mean
 
 
 class Tap(nn.Module):

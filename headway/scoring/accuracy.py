@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway import noise
-from headway.data.labelled import Texts
-from headway.errors import UserError
+from headway.core import random
+from headway.core.errors import UserError
+from headway.data.labelled.dataset import Texts
 from headway.models.classifier import Classifier
 from headway.scoring.score import Confusion, Score
 
@@ -138,7 +138,7 @@ def spread_out(texts: Texts, at_most: int | None) -> Texts:
     a table may be sorted by class."""
     if at_most is None or len(texts.ids) <= at_most:
         return texts
-    order = torch.randperm(len(texts), generator=noise.generator("spread out")).numpy()
+    order = torch.randperm(len(texts), generator=random.generator("spread out")).numpy()
     count = max(1, int(np.searchsorted(np.cumsum(texts.lengths[order]), at_most, side="right")))
     return texts.only(np.sort(order[:count]))
 

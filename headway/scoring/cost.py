@@ -5,9 +5,9 @@ addition are two operations; only matrix products count, as is usual; causal att
 what kernels are compared by. A training step costs three times a forward pass.
 """
 
+from headway.models.backbone import TrunkSpec
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
-from headway.models.trunk import TrunkSpec
 
 
 def forward_flops_per_token(spec: LanguageModelSpec, vocabulary: int, segment: int) -> int:

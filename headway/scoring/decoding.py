@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.models.language_model import LanguageModel
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from headway.data.text import Tokenizer
-from headway.errors import UserError
+from headway.core.errors import UserError
+from headway.data.tokenizers import Tokenizer
 from headway.models.language_model import LanguageModel
-from headway.scoring.perplexity import Surprise, token_losses
+from headway.scoring.likelihood import Surprise, token_losses
 
 
 @dataclass(frozen=True)

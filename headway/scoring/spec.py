@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from headway.spec import Spec
+from headway.core.spec import Spec
 
 
 class ScoringSpec(Spec):

@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway import noise
-from headway.errors import UserError
+from headway.core import random
+from headway.core.errors import UserError
 from headway.nn.attention import Attention, AttentionSpec
 from headway.nn.backends import Needs
+from headway.nn.context import Scene
 from headway.nn.masks import Everything
 from headway.nn.positions import Positions
-from headway.nn.scene import Scene
 from headway.nn.taps import watch
 from headway.solve.words import at_most, number
 
@@ -88,7 +88,7 @@ class Construction:
         """The largest difference from the direct computation, on random inputs of 1 to 24 tokens and of many sizes."""
         errors = []
         for trial in range(trials):
-            drawn = noise.generator(seed, "solve", self.what, trial)
+            drawn = random.generator(seed, "solve", self.what, trial)
             length = int(torch.randint(1, 25, (), generator=drawn))
             x = torch.randn(length, self.channels, generator=drawn, dtype=torch.float64) * 10.0 ** (trial % 4 - 2)
             size = max(1.0, float(x.abs().max())) if not self.bound else 1.0

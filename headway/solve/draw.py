@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.solve.geometry import length
 from headway.solve.words import number
 
@@ -65,9 +65,9 @@ def draw_construction(made: "Construction", path: Path, tokens: int = 12) -> Pat
     """Who looks where, and one random sequence through the layer and through the direct computation."""
     import torch
 
-    from headway import noise
+    from headway.core import random
 
-    x = torch.randn(tokens, made.channels, generator=noise.generator(0, "solve", "picture"), dtype=torch.float64)
+    x = torch.randn(tokens, made.channels, generator=random.generator(0, "solve", "picture"), dtype=torch.float64)
     A = made.attention(x)
     figure, panels = _figure(path, len(A[:2]) + 1, square=True)
     before, after = made.zeros

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import ArrayLike
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 
 Keys = Float64[np.ndarray, "n d"]
 Weights = Float64[np.ndarray, "n"]

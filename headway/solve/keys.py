@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.solve.exact import ExactKeys, product
 from headway.solve.geometry import length, total_variation, total_variation_at_most
 from headway.solve.given import (

@@ -19,13 +19,13 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from headway import noise
-from headway.errors import UserError
+from headway.core import random
+from headway.core.errors import UserError
 from headway.nn.attention import Attention, SelfProjection
+from headway.nn.context import Scene
 from headway.nn.heads import Fusion
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
-from headway.nn.scene import Scene
 from headway.nn.taps import watch
 from headway.solve.given import checked_distribution
 from headway.solve.words import at_most
@@ -55,7 +55,7 @@ def stacked_derivation(weights: ArrayLike, width: int) -> list[str]:
     """What `stacked` gives, in words, and checked on a random X."""
     A = torch.as_tensor(weights, dtype=torch.float64)
     T, size = len(A), len(A) * width
-    x = torch.randn(T, width, generator=noise.generator(0, "solve"), dtype=torch.float64)
+    x = torch.randn(T, width, generator=random.generator(0, "solve"), dtype=torch.float64)
     misfits = [(stacked(A, width, way) @ _vec(x, way) - _vec(A @ x, way)).abs().max() for way in ("rows", "columns")]
     return [
         f"Y = AX with {T} tokens of width {width}: X has {size} numbers, so M is {size} × {size}; A is {T} × {T}.",

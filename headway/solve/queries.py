@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.solve.certificate import LAST_DIGITS, Certificate, certify
 from headway.solve.exact import BeyondFloat64Error, ExactKeys, Rationals, as_floats, finite
 from headway.solve.frames import Frames, key_frames, orthogonal_frames

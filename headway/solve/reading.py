@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 
 SUFFIXES = (".csv", ".txt", ".json", ".npy")
 

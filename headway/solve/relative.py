@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.solve.construction import Construction, RelativeBias, Stretch, attention_layer
 from headway.solve.given import checked_positive
 from headway.solve.words import number

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from headway import noise
-from headway.errors import UserError
+from headway.core import random
+from headway.core.errors import UserError
 from headway.nn.attention import Attention, AttentionSpec
 from headway.nn.backends import Needs
+from headway.nn.context import Scene
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
-from headway.nn.scene import Scene
 from headway.solve.construction import attention_layer
 from headway.solve.kronecker import (
     AttentionMatrix,
@@ -114,7 +114,7 @@ def fixed_layer(
         raise UserError(f"tokens = {tokens}; it must be 1 or more")
     check_size(tokens, D)
     pairs = [
-        tuple(size * torch.randn(2, tokens, D, generator=noise.generator(seed, "solve", trial), dtype=dtype))
+        tuple(size * torch.randn(2, tokens, D, generator=random.generator(seed, "solve", trial), dtype=dtype))
         for trial, size in enumerate((1.0, 1.0, 1.0, 1.0, 10.0, 10.0, 0.1))
     ]
     scene = scene_of(pairs[0][0], project.heads, positions, mask)
@@ -153,7 +153,7 @@ def random_layer(width: int, heads: int, seed: int = 0, blind: bool = False) -> 
     check_size(1, width)
     layer = AttentionSpec(heads=heads, backend="plain").build(1, width, 1.0, Needs()).double()
     for name, p in layer.named_parameters():
-        p.normal_(0, 1 / width**0.5, generator=noise.generator(seed, "solve", name))
+        p.normal_(0, 1 / width**0.5, generator=random.generator(seed, "solve", name))
         if blind and name.startswith("project.together"):
             p[0, :width] = 0  # the queries' rows
     return layer

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headway.files import write_json
+from headway.core.files import write_json
+from headway.study.design.measures import measure
+from headway.study.design.questions import Question
+from headway.study.execution.plan import Sizes
 from headway.study.folder import StudyFolder
-from headway.study.inquiry import Verdict
-from headway.study.judgement import Judgement, judge
-from headway.study.measures import measure
-from headway.study.plan import Sizes
-from headway.study.questions import Question
-from headway.study.results import Results, ending, read_results
-from headway.study.rows import correct_in
-from headway.study.verdicts import answer
-from headway.study.wording import listed
+from headway.study.results.results import Results, ending, read_results
+from headway.study.results.rows import correct_in
+from headway.study.verdicts.analysis import Verdict
+from headway.study.verdicts.answer import answer
+from headway.study.verdicts.judgement import Judgement, judge
+from headway.study.verdicts.wording import listed
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Conclusion:
 
 def conclude(folder: Path) -> Conclusion:
     """Everything that can be said of the runs that have ended; written down in the study's folder."""
-    from headway.study.report import write_report
+    from headway.study.report.report import write_report
 
     measure_all(folder)
     found = so_far(folder)

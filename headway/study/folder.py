@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headway.errors import UserError
-from headway.experiment import check_names
-from headway.files import clean_up, locked, naming, write_json, write_whole
-from headway.resuming import flat, what_changed
-from headway.study.design import Study, load_study
-from headway.yaml_tree import write_tree
+from headway.core.errors import UserError
+from headway.core.files import clean_up, locked, naming, write_json, write_whole
+from headway.core.yaml import write_tree
+from headway.experiment.resume import flat, what_changed
+from headway.experiment.train import check_names
+from headway.study.design.study import Study, load_study
 
 
 class StudyFolder:

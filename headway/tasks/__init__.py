@@ -1,8 +1,8 @@
 """What models are trained for. `of(recipe)` is the kind of task, `load(recipe)` the task with its data."""
 
-from headway.data.text import Given
-from headway.recipe import Recipe
-from headway.run import Run
+from headway.data.tokenizers import Given
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
 from headway.tasks.classification import Classification
 from headway.tasks.language_modelling import LanguageModelling
 from headway.tasks.task import Task

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from headway.data import labelled
-from headway.data.labelled import LabelledSet
+from headway.core.errors import UserError
+from headway.data.labelled import dataset
+from headway.data.labelled.dataset import LabelledSet
 from headway.data.spec import Labelled
-from headway.errors import UserError
 from headway.models.classifier import Classifier, ClassifierSpec
-from headway.recipe import Recipe
-from headway.run import Run
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
 from headway.scoring.accuracy import predict, spread_out
 from headway.scoring.cost import forward_flops_per_row
 from headway.scoring.score import Score
@@ -27,7 +27,7 @@ class Classification(Task):
     @classmethod
     def load(cls, recipe: Recipe) -> Self:
         data = _data(recipe)
-        made = labelled.load(data.source, data.path, data.columns, data.valid_fraction, data.tokenizer)
+        made = dataset.load(data.source, data.path, data.columns, data.valid_fraction, data.tokenizer)
         return cls(recipe, made)
 
     @classmethod

@@ -6,15 +6,15 @@ from typing import Self
 
 import torch
 
-from headway.data import corpus as corpora
-from headway.data.corpus import Corpus
+from headway.core.errors import UserError
+from headway.data.running import corpus as corpora
+from headway.data.running.corpus import Corpus
 from headway.data.spec import Text
-from headway.errors import UserError
 from headway.models.language_model import LanguageModel, LanguageModelSpec
-from headway.recipe import Recipe
-from headway.run import Run
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
 from headway.scoring.cost import training_flops_per_token
-from headway.scoring.perplexity import surprise
+from headway.scoring.likelihood import surprise
 from headway.scoring.score import Score
 from headway.tasks.task import Task
 from headway.training.update import Sampler

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
-from headway.data.text import Tokenizer
-from headway.errors import UserError
+from headway.core.errors import UserError
+from headway.data.tokenizers import Tokenizer
 from headway.nn.replicated import Trainable
-from headway.recipe import Recipe
-from headway.run import Run
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
 from headway.scoring.score import Score
 from headway.training.update import Sampler
 

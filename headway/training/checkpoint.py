@@ -18,8 +18,8 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from headway.errors import UserError
-from headway.files import checksum, write_folder_whole, write_json
+from headway.core.errors import UserError
+from headway.core.files import checksum, write_folder_whole, write_json
 
 WEIGHTS, OPTIMIZER, FACTS = "weights.safetensors", "optimizer.safetensors", "checkpoint.json"
 

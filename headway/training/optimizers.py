@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
 
 Table = Float[Tensor, "R n"]
 Column = Float[Tensor, "R 1"]

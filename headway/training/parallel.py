@@ -19,9 +19,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from headway.errors import UserError
+from headway.core.errors import UserError
+from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
 from headway.nn.replicated import Trainable
-from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
 from headway.training.processes import ALONE, Processes
 
 

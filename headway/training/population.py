@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Standing
 from headway.training.optimizers import Optimizer

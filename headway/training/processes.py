@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.errors import EndedElsewhereError, UserError
+from headway.core.errors import EndedElsewhereError, UserError
 
 PATIENCE = timedelta(days=1)
 """How long a process waits for one that is still there: while the writer scores, the others have nothing to do. One

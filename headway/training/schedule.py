@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
-from headway.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
 
 
 class Duration(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.training.processes import ALONE, Processes
 from headway.training.spec import TrainingSpec
 

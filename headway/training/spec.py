@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from headway.spec import Problem, Spec
+from headway.core.spec import Problem, Spec
 from headway.training.optimizers import AdamW, OptimizerSpec
 from headway.training.parallel import Ddp, ParallelSpec
 from headway.training.schedule import Cosine, Duration, ScheduleSpec

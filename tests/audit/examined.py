@@ -7,11 +7,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from headway import noise
-from headway.audit.exam import Exam
 from headway.audit.learning import initial_loss, one_batch
-from headway.audit.report import MODEL_AUDITS
-from headway.recipe import Recipe, from_tree
+from headway.audit.probe import Exam
+from headway.audit.runner import MODEL_AUDITS
+from headway.core import random as noise
+from headway.recipe.recipe import Recipe, from_tree
 
 OF_WEIGHTS = tuple(one for one in MODEL_AUDITS if one not in (initial_loss, one_batch))
 """The audits that look at the weights as they are; the other two look at a fresh model, and take half the time."""

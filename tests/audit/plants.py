@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from pytest import MonkeyPatch
 
-from headway.audit.exam import Exam
-from headway.data.batches import Batch, CropSampler
+from headway.audit.probe import Exam
+from headway.data.running.batches import Batch, CropSampler
 from headway.models import classifier, pooling
+from headway.models.backbone import Trunk
 from headway.models.language_model import LanguageModel
-from headway.models.trunk import Trunk
 from headway.nn import attention, backends, heads, masks, positions, replicated
-from headway.nn.scene import Scene
+from headway.nn.context import Scene
 from headway.training import optimizers
 
 FUTURE = ("causality", "causal-gradient")

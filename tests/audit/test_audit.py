@@ -18,8 +18,8 @@ from headway.audit.audit import (
     warned,
     write_report,
 )
-from headway.audit.report import ALL_AUDITS
-from headway.errors import UserError
+from headway.audit.runner import ALL_AUDITS
+from headway.core.errors import UserError
 
 
 @audit("data")

@@ -7,7 +7,7 @@ import pytest
 
 from headway import cli
 from headway.audit.audit import read_report
-from headway.run import open_run
+from headway.run.folder import open_run
 
 
 @pytest.fixture

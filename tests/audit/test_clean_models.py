@@ -6,7 +6,7 @@ import pytest
 import torch
 from examined import OF_WEIGHTS, examine
 
-from headway.audit.report import MODEL_AUDITS, audit_model
+from headway.audit.runner import MODEL_AUDITS, audit_model
 
 POSITIONS = ("none", "learned", "sinusoidal", "alibi", "rotary", "t5")
 FUSIONS = ("concat", "shuffle", "{kind: shuffle, drawn: every-step}", "shift", "reweight-causal")

@@ -4,7 +4,7 @@ import pytest
 from examined import OF_WEIGHTS, examine
 from plants import PLANTS, Plant
 
-from headway.audit.report import MODEL_AUDITS, audit_model
+from headway.audit.runner import MODEL_AUDITS, audit_model
 
 
 @pytest.mark.parametrize("planted", PLANTS, ids=lambda planted: planted.name)

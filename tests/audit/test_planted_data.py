@@ -12,16 +12,16 @@ from tiny import cache_in, tiny_recipe
 from headway import tasks
 from headway.audit.audit import Report, run_audits
 from headway.audit.baselines import bag_of_words, language_baselines
-from headway.audit.course import Course
-from headway.audit.data import ROW_AUDITS, RowSet
+from headway.audit.curve import Course
 from headway.audit.evidence import evidence_of
+from headway.audit.rows import ROW_AUDITS, RowSet
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
 from headway.audit.training import TRAINING_AUDITS
-from headway.data import sources
-from headway.data.rows import ShuffledSampler
-from headway.data.text import Bpe, Word
-from headway.experiment import train
-from headway.recipe import load as load_recipe
+from headway.data.labelled.batches import ShuffledSampler
+from headway.data.running import sources
+from headway.data.tokenizers import Bpe, Word
+from headway.experiment.train import train
+from headway.recipe.recipe import load as load_recipe
 
 # --- text --------------------------------------------------------------------------------------------------------
 

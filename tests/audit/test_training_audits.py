@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headway.audit.audit import DoesNotApply, run_audits
-from headway.audit.course import Course
+from headway.audit.curve import Course
 from headway.audit.heads import HeadEntropies, collapsed_heads
 from headway.audit.training import (
     TRAINING_AUDITS,

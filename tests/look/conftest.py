@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from headway.data.text import Char, Tokenizer, Word
+from headway.data.tokenizers import Char, Tokenizer, Word
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
+from headway.nn.context import Scene
 from headway.nn.heads import Concat
 from headway.nn.masks import Everything, Padding
 from headway.nn.positions import Learned
 from headway.nn.replicated import Embedding, Linear, Trainable
-from headway.nn.scene import Scene
 
 WIDTH, HEADS, CLASSES = 8, 2, 3
 TEXT = "the quick brown fox jumps over the lazy dog\n" * 2

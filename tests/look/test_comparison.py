@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from headway.look.colours import SHARES
+from headway.draw.colours import SHARES
+from headway.draw.picture import Grid, Panel
 from headway.look.comparison import Comparison
 from headway.look.maps import maps_of
-from headway.look.picture import Grid, Panel
 from headway.nn.positions import Alibi
 
 SENTENCE = "the lazy fox"

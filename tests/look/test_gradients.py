@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.look.gradients import gradients_of
 from headway.nn.heads import Reweight
 

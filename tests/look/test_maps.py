@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.look.maps import attention_layers, maps_of
 from headway.nn.heads import Reweight, Shift
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import weights
 from headway.nn.block import FeedForwardSpec, NormSpec
+from headway.nn.context import Scene
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
-from headway.nn.scene import Scene
 from headway.nn.taps import tap_names, watch
 
 V, B, T = 29, 2, 7

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from headway.nn.attention import AttentionSpec, Cache
 from headway.nn.backends import Needs
+from headway.nn.context import Scene
 from headway.nn.heads import Concat
 from headway.nn.masks import Causal, Mask
 from headway.nn.positions import NoPositions
 from headway.nn.replicated import Trainable, seed
-from headway.nn.scene import Scene
 
 PLAIN = NoPositions(), Concat(), Causal()
 

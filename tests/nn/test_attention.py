@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from headway.nn.attention import Attention, AttentionSpec
 from headway.nn.backends import BACKENDS, Needs, weights
+from headway.nn.context import Scene
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.masks import Causal, Everything, Padding, Window
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
 from headway.nn.replicated import set_dropout
-from headway.nn.scene import Scene
 from headway.nn.taps import tap_names, watch
 
 B, H, T, S, D = 2, 2, 6, 4, 8

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.nn.backends import BACKENDS, Needs, choose_backend, weights
+from headway.nn.context import Scene
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.masks import Causal, Everything, Padding, Prefix, Window
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
 from headway.nn.replicated import Dropout
-from headway.nn.scene import Scene
 
 B, H, T, D = 2, 2, 5, 8
 # One row ends in padding; the other begins with it, so that under a causal mask its first query sees nothing.

@@ -8,10 +8,10 @@ from torch import Tensor
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, NormSpec
+from headway.nn.context import Scene
 from headway.nn.masks import Causal
 from headway.nn.positions import NoPositions
 from headway.nn.replicated import LayerNorm, RMSNorm
-from headway.nn.scene import Scene
 from headway.nn.taps import watch
 
 R, B, H, T, D = 2, 2, 2, 4, 8

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.nn.taps import Display, Tap, intervene, tap_names, watch, without_head
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from headway.data.labelled import Texts
+from headway.data.labelled.dataset import Texts
 from headway.models.classifier import ClassifierSpec
 from headway.scoring.accuracy import Predictions, predict, spread_out, wilson
 from headway.scoring.score import Score

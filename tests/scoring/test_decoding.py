@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
 from headway.scoring.decoding import sample

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from headway.data.text import Bpe, Char, Word
-from headway.errors import UserError
-from headway.scoring.perplexity import token_losses
+from headway.core.errors import UserError
+from headway.data.tokenizers import Bpe, Char, Word
+from headway.scoring.likelihood import token_losses
 from headway.scoring.sentence import score_text
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.solve import average, find_key, select
 
 QUERY = np.array([2.0, 1.0])

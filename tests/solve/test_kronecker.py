@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.heads import Shift

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.solve import average, find_queries, find_query, select
 
 TRIANGLE = np.array([[1.0, 0], [0, 1], [-1, -1]])

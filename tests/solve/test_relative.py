@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.nn.attention import Attention
 from headway.solve import convolution, max_pool, mean_pool, shift
 from headway.solve.relative import max_pool_as_reported, max_pool_bound

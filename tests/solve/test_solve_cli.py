@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from headway.verbs.solving import app
+from headway.cli.solve import app
 
 VERBS = sorted((c.name or c.callback.__name__).replace("_", "-") for c in app.registered_commands if c.callback)
 TRIANGLE = "1,0; 0,1; -1,-1"

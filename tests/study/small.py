@@ -5,7 +5,7 @@ from typing import Any
 
 from tiny import tiny_recipe
 
-from headway.study.design import Study
+from headway.study.design.study import Study
 
 QUICK = ["training.duration=4 steps", "training.schedule.warmup=1 step", "training.checkpoint_every=2 steps"]
 

@@ -7,13 +7,13 @@ import pytest
 from small import small_study
 
 from headway.audit.audit import Finding, Report
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.scoring.score import Score
-from headway.study.design import Study
-from headway.study.judgement import Judgement, judge, overall
-from headway.study.questions import Better, Ordered
-from headway.study.results import Result, Results
-from headway.study.verdicts import Measured, answer
+from headway.study.design.questions import Better, Ordered
+from headway.study.design.study import Study
+from headway.study.results.results import Result, Results
+from headway.study.verdicts.answer import Measured, answer
+from headway.study.verdicts.judgement import Judgement, judge, overall
 
 PERPLEXITY = "valid.perplexity"
 

@@ -9,16 +9,16 @@ import pytest
 from small import small_study
 from tiny import snapshot
 
-from headway import packing
-from headway.errors import UserError
-from headway.run import open_run
-from headway.study import cluster
-from headway.study.cluster import Ray, pack, parcels, train_there, unpack
-from headway.study.execute import execute, place
-from headway.study.here import Here
-from headway.study.pool import Pool
-from headway.study.results import read_results
-from headway.study.watching import Watcher
+from headway.core.errors import UserError
+from headway.experiment import population
+from headway.run.folder import open_run
+from headway.study.execution import cluster
+from headway.study.execution.board import Watcher
+from headway.study.execution.cluster import Ray, pack, parcels, train_there, unpack
+from headway.study.execution.execute import execute, place
+from headway.study.execution.here import Here
+from headway.study.execution.pool import Pool
+from headway.study.results.results import read_results
 
 SCORE = "valid.perplexity"
 
@@ -84,14 +84,14 @@ def test_a_population_comes_back_as_whole_run_folders(workshop, tmp_path):
 def test_warnings_come_back_with_the_runs(workshop, monkeypatch):
     """On the cluster nobody sees them."""
     runs = small_study(workshop.text).runs()[:2]
-    train = packing.train
+    train = population.train
 
     def filled(recipes, *rest):
         if len(recipes) > 1:
             raise MemoryError
         return train(recipes, *rest)
 
-    monkeypatch.setattr(packing, "train", filled)
+    monkeypatch.setattr(population, "train", filled)
     orders = [{"name": run.name, "recipe": run.recipe.model_dump(mode="json")} for run in runs]
     first, second = train_there(orders)
     assert first["warnings"] == ["the memory was full: going on with 1 at a time, from what was saved"]

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import small_study
 
-from headway import recipe as recipes
-from headway.errors import UserError
-from headway.study.design import Study, load_study
-from headway.study.factors import Factor, label
+from headway.core.errors import UserError
+from headway.core.yaml import read_tree, read_value
+from headway.recipe import recipe as recipes
+from headway.study.design.factors import Factor, label
+from headway.study.design.study import Study, load_study
 from headway.study.folder import written
-from headway.yaml_tree import read_tree, read_value
 
 ARMS = """title: Which?
 base: demo

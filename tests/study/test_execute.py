@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from small import QUICK, small_study
 
-from headway import packing
-from headway.errors import UserError
-from headway.run import open_run
-from headway.study.design import Study
-from headway.study.execute import execute, place
+from headway.core.errors import UserError
+from headway.experiment import population
+from headway.run.folder import open_run
+from headway.study.design.study import Study
+from headway.study.execution.board import Lines, Watcher
+from headway.study.execution.execute import execute, place
+from headway.study.execution.here import Here
+from headway.study.execution.pool import Pool
 from headway.study.folder import StudyFolder, written
-from headway.study.here import Here
-from headway.study.pool import Pool
-from headway.study.results import ending, read_results
-from headway.study.watching import Lines, Watcher
+from headway.study.results.results import ending, read_results
 from headway.training.capacity import Capacity
 
 SCORE = "valid.perplexity"
@@ -64,14 +64,14 @@ def test_every_run_is_trained_once(workshop, tmp_path):
 
 
 def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(workshop, tmp_path, monkeypatch):
-    train = packing.train
+    train = population.train
 
     def filled(recipes, *rest):
         if len(recipes) > 2:
             raise MemoryError
         return train(recipes, *rest)
 
-    monkeypatch.setattr(packing, "train", filled)
+    monkeypatch.setattr(population, "train", filled)
     outcome = execute(small_study(workshop.text, seeds=3), tmp_path / "split", Here())
     assert (outcome.done, outcome.failed) == (6, {})
     log = (tmp_path / "split" / "log.txt").read_text("utf-8")
@@ -80,7 +80,7 @@ def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(worksho
 
 def test_a_disk_that_is_full_is_said_without_names_of_classes(workshop, tmp_path, monkeypatch):
     error = OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
-    monkeypatch.setattr(packing, "train", lambda *given: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(population, "train", lambda *given: (_ for _ in ()).throw(error))
     outcome = execute(small_study(workshop.text), tmp_path / "full", Here())
     assert set(outcome.failed.values()) == {"No space left on device (metrics.jsonl)"}
 
@@ -128,23 +128,23 @@ def test_one_that_diverges_or_cannot_be_trained_does_not_stop_the_others(worksho
 
 def test_populations_are_packed_to_what_the_device_holds(workshop, tmp_path, monkeypatch):
     sizes = []
-    monkeypatch.setattr(packing, "capacity", lambda recipes, wanted: Capacity(min(2, wanted), "two fit"))
-    plain = packing.train
-    monkeypatch.setattr(packing, "train", lambda recipes, *rest: sizes.append(len(recipes)) or plain(recipes, *rest))
+    monkeypatch.setattr(population, "capacity", lambda recipes, wanted: Capacity(min(2, wanted), "two fit"))
+    plain = population.train
+    monkeypatch.setattr(population, "train", lambda recipes, *rest: sizes.append(len(recipes)) or plain(recipes, *rest))
     arms = {"slow": ["training.optimizer.learning_rate=1e-4"], "fast": [], "wide": ["model.width=32"]}
     execute(small_study(workshop.text, arms=arms, questions=[], seeds=2), tmp_path / "x", Here())
     assert sizes == [2, 2, 2]
 
 
 def test_a_population_that_fails_is_reported_and_the_next_one_goes_on(workshop, tmp_path, monkeypatch):
-    plain = packing.train
+    plain = population.train
 
     def sometimes(recipes, *rest):
         if recipes[0].model.positions.kind == "none":
             raise RuntimeError("out of something\nand more")
         return plain(recipes, *rest)
 
-    monkeypatch.setattr(packing, "train", sometimes)
+    monkeypatch.setattr(population, "train", sometimes)
     outcome = execute(small_study(workshop.text), tmp_path / "x", Here())
     assert outcome.failed == {f"none.seed-{s}": "RuntimeError: out of something" for s in (0, 1)}
     assert outcome.done == 2
@@ -183,7 +183,7 @@ def test_a_second_process_on_one_study_is_refused(workshop, tmp_path):
 
 
 def test_budgets_are_fixed_when_the_study_begins(workshop, tmp_path, monkeypatch):
-    from headway.study import execute as executing
+    from headway.study.execution import execute as executing
 
     monkeypatch.setattr(executing, "budgets", lambda study, sizes: {"none": 4, "learned": 3})
     study = small_study(workshop.text, equal="seconds")

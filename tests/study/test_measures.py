@@ -7,15 +7,15 @@ import torch
 from small import small_study
 
 from headway import tasks
-from headway.errors import UserError
-from headway.experiment import load_model
-from headway.scoring.perplexity import token_losses
+from headway.core.errors import UserError
+from headway.experiment.train import load_model
+from headway.scoring.likelihood import token_losses
 from headway.study.conclude import measure_all
-from headway.study.execute import execute
-from headway.study.here import Here
-from headway.study.measures import FILE, Segments, Sentences, measured_scores
-from headway.study.plan import Sizes, check_scores
-from headway.study.results import read_results
+from headway.study.design.measures import FILE, Segments, Sentences, measured_scores
+from headway.study.execution.execute import execute
+from headway.study.execution.here import Here
+from headway.study.execution.plan import Sizes, check_scores
+from headway.study.results.results import read_results
 
 SENTENCES = {"kind": "sentences", "split": "train", "count": 12, "shortest": 10, "longest": 80}
 MEASURES = [{"kind": "segments", "lengths": [16, 4], "tokens": 100}, SENTENCES]

@@ -4,10 +4,10 @@ import pytest
 import torch
 from small import small_study
 
-from headway.errors import UserError
-from headway.study import plan as planning
-from headway.study.plan import Sizes, Speed, budgets, plan
-from headway.study.populations import by_shape, by_standing
+from headway.core.errors import UserError
+from headway.study.execution import plan as planning
+from headway.study.execution.plan import Sizes, Speed, budgets, plan
+from headway.study.execution.populations import by_shape, by_standing
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_threads_are_as_they_were(workshop):
 
 
 def test_runs_of_one_shape_are_those_a_population_takes(workshop):
-    from headway.experiment import check_population
+    from headway.experiment.train import check_population
 
     arms = {"a": [], "b": ["model.dropout=0.2"], "c": ["model.layers=2"], "d": ["training.optimizer.weight_decay=0.2"]}
     groups = by_shape(small_study(workshop.text, arms=arms, questions=[]).runs())

@@ -9,14 +9,14 @@ import pytest
 from small import QUICK, small_study
 
 from headway.audit.audit import Finding, Report, write_report
-from headway.errors import UserError
-from headway.files import write_json
-from headway.study.execute import execute
+from headway.core.errors import UserError
+from headway.core.files import write_json
+from headway.study.execution.execute import execute
+from headway.study.execution.here import Here
 from headway.study.folder import StudyFolder, written
-from headway.study.here import Here
-from headway.study.report_tables import estimate
-from headway.study.results import Results, ending, find_study, read_results
-from headway.study.verdicts import answer
+from headway.study.report.tables import estimate
+from headway.study.results.results import Results, ending, find_study, read_results
+from headway.study.verdicts.answer import answer
 
 
 def stub(folder: Path, value: float, status: str = "finished", **facts) -> Path:

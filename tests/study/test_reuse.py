@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from small import small_study
 
-from headway import packing
-from headway.errors import UserError
-from headway.experiment import load_model
-from headway.run import open_run
-from headway.study import reuse
+from headway.core.errors import UserError
+from headway.experiment import population
+from headway.experiment.train import load_model
+from headway.run.folder import open_run
 from headway.study.conclude import conclude
-from headway.study.execute import execute
+from headway.study.execution import reuse
+from headway.study.execution.execute import execute
+from headway.study.execution.here import Here
 from headway.study.folder import StudyFolder
-from headway.study.here import Here
-from headway.study.results import read_results
+from headway.study.results.results import read_results
 
 SCORE = "valid.perplexity"
 
@@ -28,13 +28,13 @@ SCORE = "valid.perplexity"
 def trained(monkeypatch) -> list[str]:
     """The names of runs that are trained, as they are."""
     names: list[str] = []
-    train = packing.train
+    train = population.train
 
     def told(recipes, called, *rest):
         names.extend(called)
         return train(recipes, called, *rest)
 
-    monkeypatch.setattr(packing, "train", told)
+    monkeypatch.setattr(population, "train", told)
     return names
 
 
@@ -161,7 +161,7 @@ def test_measured_steps_are_taken_over_too(workshop, tmp_path, trained, monkeypa
     """Seconds are never measured twice the same."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     measured = iter([3, 5, 5])
-    monkeypatch.setattr("headway.study.execute.budgets", lambda *_: {"none": 4, "learned": next(measured)})
+    monkeypatch.setattr("headway.study.execution.execute.budgets", lambda *_: {"none": 4, "learned": next(measured)})
     execute(small_study(workshop.text, equal="seconds"), tmp_path / "first", Here())
     trained.clear()
     more = small_study(workshop.text, equal="seconds", seeds=3)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from small import QUICK, small_study
 
 from headway.audit.audit import Baseline, Finding, Report, write_report
+from headway.draw.charts import Curve, apart, interval_mark, line_chart, logarithmic_ticks, round_ticks
 from headway.scoring.score import Score
 from headway.study.conclude import Conclusion, conclude
-from headway.study.execute import execute
-from headway.study.here import Here
-from headway.study.report_charts import Curve, apart, interval_mark, line_chart, logarithmic_ticks, round_ticks
-from headway.study.report_tables import Row, Table, literal, markdown
+from headway.study.execution.execute import execute
+from headway.study.execution.here import Here
+from headway.study.report.tables import Row, Table, literal, markdown
 
 EMPTY = {"meta", "line", "circle", "rect", "polygon", "polyline", "image", "br", "link"}
 
@@ -74,7 +74,7 @@ def done(workshop, tmp_path_factory) -> Conclusion:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADWAY_CACHE", str(workshop.cache))
-        patch.setattr("headway.experiment.audit_runs", lambda runs, task: [Report()] * len(runs))
+        patch.setattr("headway.experiment.train.audit_runs", lambda runs, task: [Report()] * len(runs))
         folder = tmp_path_factory.mktemp("studies") / "small"
         execute(study, folder, Here())
         for run in (folder / "runs").glob("a_b.*"):

@@ -7,7 +7,7 @@ import pytest
 from small import QUICK
 from tiny import RECIPE
 
-from headway.study import plan as planning
+from headway.study.execution import plan as planning
 
 STUDY = f"""title: Do positions help?
 base: tiny.yaml

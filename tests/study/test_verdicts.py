@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from headway.errors import UserError
-from headway.study.quantities import better_is_lower, quantity
-from headway.study.questions import Best, Better, Depends, Question
-from headway.study.statistics import interaction
-from headway.study.verdicts import Circumstances, Measured, answer
+from headway.core.errors import UserError
+from headway.stats.tests import interaction
+from headway.study.design.questions import Best, Better, Depends, Question
+from headway.study.results.quantities import better_is_lower, quantity
+from headway.study.verdicts.answer import Circumstances, Measured, answer
 
 SEEDS = np.random.default_rng(10).normal(0, 0.05, size=32)
 RANDOM = np.random.default_rng(11)

@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.errors import UserError
-from headway.experiment import load_model, train
-from headway.looking import gradients_at
-from headway.models.classifier import Classifier
-from headway.packing import train_in_turns
-from headway.progress import Reporter
-from headway.recipe import Recipe, from_tree
-from headway.rescore import (
+from headway.core.errors import UserError
+from headway.core.progress import Reporter
+from headway.experiment.evaluate import (
     classify_text,
     predictions,
     sample_text,
@@ -24,7 +19,12 @@ from headway.rescore import (
     score_sentence,
     score_splits_again,
 )
-from headway.run import Run, open_run
+from headway.experiment.inspect import gradients_at
+from headway.experiment.population import train_in_turns
+from headway.experiment.train import load_model, train
+from headway.models.classifier import Classifier
+from headway.recipe.recipe import Recipe, from_tree
+from headway.run.folder import Run, open_run
 from headway.tasks.classification import Classification
 
 SUBJECTS = {"sea": ["ship", "wave", "salt", "sail"], "sky": ["cloud", "bird", "wing", "star"], "soil": ["root", "mud"]}

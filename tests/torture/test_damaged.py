@@ -12,7 +12,7 @@ import pytest
 from tiny import cut, flip, snapshot
 from torture.workbench import Bench, ending, same_end, visible
 
-from headway.run import open_run
+from headway.run.folder import open_run
 from headway.training.checkpoint import FACTS, OPTIMIZER, WEIGHTS
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs a system that tells of its processes")

@@ -10,8 +10,8 @@ import pytest
 from tiny import snapshot
 from torture.workbench import NO_SPACE, Bench, ending, same_end
 
-from headway.files import write_folder_whole, write_whole
-from headway.run import open_run
+from headway.core.files import write_folder_whole, write_whole
+from headway.run.folder import open_run
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs a system that tells of its processes")
 
@@ -93,7 +93,7 @@ def fill(partial):
         write_whole(partial / name, "new")
 write_folder_whole(Path("FOLDER"), fill)
 """
-CLEAN = "from pathlib import Path; from headway.files import clean_up; clean_up(Path('FOLDER').parent)"
+CLEAN = "from pathlib import Path; from headway.core.files import clean_up; clean_up(Path('FOLDER').parent)"
 
 
 def test_a_folder_that_is_replaced_is_at_every_moment_there(bench: Bench):

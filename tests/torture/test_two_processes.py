@@ -8,10 +8,10 @@ import pytest
 from tiny import snapshot
 from torture.workbench import Bench, ending, same_end
 
-from headway.errors import UserError
-from headway.experiment import train
-from headway.recipe import load
-from headway.run import open_run
+from headway.core.errors import UserError
+from headway.experiment.train import train
+from headway.recipe.recipe import load
+from headway.run.folder import open_run
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs a system that tells of its processes")
 

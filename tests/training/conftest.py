@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.data.batches import Crops
+from headway.data.running.batches import Crops
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.replicated import set_dropout

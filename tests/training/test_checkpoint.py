@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.training import checkpoint
 from headway.training.checkpoint import FACTS, OPTIMIZER, WEIGHTS, BrokenCheckpointError, Checkpoint
 

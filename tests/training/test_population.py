@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
 from headway.training.population import check_fits, load_weights

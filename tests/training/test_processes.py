@@ -18,9 +18,9 @@ import pytest
 import torch
 from tiny import TEXT, cache_in, tiny_recipe
 
-from headway.errors import UserError
-from headway.experiment import train
-from headway.run import Run, open_run
+from headway.core.errors import UserError
+from headway.experiment.train import train
+from headway.run.folder import Run, open_run
 from headway.training.loop import Loop
 from headway.training.parallel import check_rows
 from headway.training.processes import ALONE, Processes, started

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
-from headway.spec import Spec
+from headway.core.spec import Spec
 from headway.training.schedule import Constant, Cosine, Duration, Linear, factor
 
 AMOUNTS = st.one_of(st.integers(1, 10**18), st.floats(1e-12, 1e18, exclude_min=True))

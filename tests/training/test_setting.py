@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headway.errors import UserError
+from headway.core.errors import UserError
 from headway.training.parallel import Fsdp
 from headway.training.processes import Processes
 from headway.training.setting import choose

@@ -20,8 +20,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from headway.core.errors import UserError
 from headway.data import cache
-from headway.errors import UserError
 
 HELD_OUT_PERCENT = {"valid": 5, "test": 5}
 

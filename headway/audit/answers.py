@@ -1,0 +1,255 @@
+"""What an answer may depend on: audits of a model as a function, whatever is inside it.
+
+Each changes something that must not matter (later tokens, padding, the other rows of a batch, a cache) and looks
+whether the answers notice. Differences are given in units of how much answers vary from place to place, so that a
+fresh model, whose numbers are small, is judged as strictly as a trained one.
+"""
+
+import torch
+from torch import Tensor
+
+from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.probe import TINY, Exam, difference, larger
+from headway.nn.positions import Positions
+from headway.nn.taps import watch
+
+LEAK = 1e-6
+"""Two passes of one shape do the same sums in the same order: what is not zero here is a dependence."""
+
+
+@audit("model")
+def finite(exam: Exam) -> Outcome:
+    """All weights, answers and gradients are finite numbers.
+
+    The weights are looked at one by one; then sentences with padding on both sides are answered and the answers'
+    gradient is taken. Padding before a sentence makes queries that may look nowhere: a softmax over nothing is 0/0, the
+    classic source of NaN, and of NaN gradients even where the NaN itself was covered up. There is no threshold: one
+    such number is too many. When the weights are at fault, training diverged: lower the learning rate, or clip. When
+    only answers or gradients are, a mask makes rows of nothing and the softmax does not expect them.
+    """
+    broken = {name: int((~p.isfinite()).sum()) for name, p in exam.model.named_parameters() if not p.isfinite().all()}
+    if broken:
+        name, count = next(iter(broken.items()))
+        return failed(count, f"{sum(broken.values()):,} weights are not finite numbers; the first are in {name}")
+    rows = exam.padded()
+    with torch.enable_grad(), watch(exam.model, "embedded") as seen:
+        answers = exam.answer(rows.ids, rows.real)
+        told = answers[rows.real] if exam.is_causal else answers
+        (gradient,) = torch.autograd.grad(told.sum(), seen["embedded"])
+    answers_off, gradients_off = int((~told.isfinite()).sum()), int((~gradient.isfinite()).sum())
+    if answers_off or gradients_off:
+        what = f"{answers_off:,} answers to padded sentences and {gradients_off:,} numbers of their gradient"
+        return failed(answers_off + gradients_off, f"{what} are not finite")
+    return passed(0, "all weights are finite, and so are answers to padded sentences and their gradients")
+
+
+@audit("model")
+def causality(exam: Exam) -> Outcome:
+    """No answer depends on a later token.
+
+    In eight sentences, half of them real, all tokens after a position are exchanged for others; each sentence probes
+    another position. What the model says up to that position must not change, in evaluation and in training mode (whose
+    noise is the same in both passes). Both passes do the same sums, so anything above a millionth of the spread of the
+    answers is a dependence. A model that fails has seen what it is asked to predict: its perplexity means nothing.
+    Look for a mask that is off by one or missing, and for statistics (norms, means) taken over the whole sequence.
+    """
+    ids, probed, later = _future(exam)
+    other = exam.exchanged(ids, later)
+
+    def leak() -> tuple[float, int]:
+        moved = (exam.answer(ids) - exam.answer(other)).abs().amax(-1)[0]  # [rows, T]
+        leaks = moved.masked_fill(later[0], 0).amax(-1) / _at_least_tiny(moved[later[0]].max())
+        return leaks.max().item(), int(probed[leaks.argmax()])
+
+    found = exam.in_both_modes(leak)
+    mode, (worst, at) = max(found.items(), key=lambda item: item[1][0])
+    if worst > LEAK:
+        only = f", in {mode} mode" if min(leak for leak, _ in found.values()) <= LEAK else ""
+        return failed(
+            worst,
+            f"sees the future: exchanging the tokens after position {at} moves what is said up to there by {worst:.2g} "
+            f"of what it moves later answers{only}",
+        )
+    return passed(worst, f"exchanging later tokens moves no earlier answer (largest change {worst:.1g} of the spread)")
+
+
+@audit("model")
+def causal_gradient(exam: Exam) -> Outcome:
+    """The gradient of an answer in every later token is exactly zero.
+
+    The answer at a position is summed with random signs and differentiated by the embeddings. A forbidden connection
+    multiplies by exactly zero in every kernel, so the threshold is zero itself: this sees leaks that are far too small
+    to move an answer in float32, such as those of a fresh model. Each of eight sentences probes another position, in
+    evaluation and in training mode. When only this audit fails, and not `causality`, the leak is small today; training
+    would find it.
+    """
+    ids, probed, later = _future(exam)
+    rows = torch.arange(len(probed), device=exam.device)
+
+    def leak() -> float:
+        with torch.enable_grad(), watch(exam.model, "embedded") as seen:
+            answers = exam.answer(ids)[0, rows, probed]  # [rows, V]
+            signs = 1 - 2 * (torch.arange(answers.shape[-1], device=exam.device) * 7 % 11 % 2)
+            (gradient,) = torch.autograd.grad((answers * signs).sum(), seen["embedded"])
+        sizes = gradient.abs().amax(-1)
+        return (sizes[later].max() / _at_least_tiny(sizes.max())).item()
+
+    worst = max(exam.in_both_modes(leak).values())
+    if worst > 0:
+        return failed(
+            worst, f"sees the future: later tokens get {worst:.2g} of the largest gradient, and should get exactly none"
+        )
+    return passed(worst, "the gradient of every probed answer in later tokens is exactly zero")
+
+
+@audit("model")
+def padding(exam: Exam) -> Outcome:
+    """Padding changes nothing, wherever it stands and however much there is.
+
+    Eight sentences are answered as they are, and again with 0 to 8 slots of padding before them and the rest behind,
+    once filled with one token and once with random ones. Answers may differ by rounding only: a thousandth of their
+    spread. A model that fails gives a text another answer in another batch. Look for padding that is attended to,
+    averaged into a pool or a norm, and for positions that count padding.
+    """
+    plain = exam.answer(exam.padded().begun)
+    worst, how = 0.0, ""
+    for filling in ("token 0", "random tokens"):
+        rows = exam.padded(random=filling == "random tokens")
+        answers = exam.answer(rows.ids, rows.real)
+        if exam.is_causal:
+            answers = answers[rows.real].view(plain.shape)
+        for row, before in enumerate(rows.before):
+            change = difference(answers[:, row], plain[:, row], of=plain)
+            if not change <= worst:
+                worst, how = change, f"{before} slots before and {rows.room - before} behind, filled with {filling}"
+    if not worst <= TINY:
+        return failed(worst, f"padding moves the answers by {worst:.2g} of their spread ({how})")
+    return passed(worst, f"padding moves no answer (largest change {worst:.1g} of the spread)")
+
+
+@audit("model")
+def batch_invariance(exam: Exam) -> Outcome:
+    """A row gets the same answer alone, among others, and in another place among them.
+
+    Eight sentences are answered together, in reverse order, and the first two alone. Other sizes of a matrix product
+    add in another order, so a thousandth of the spread is allowed. A model that fails mixes rows: look for a norm or a
+    mean over the batch axis, and for reshapes that swap axes.
+    """
+    ids = exam.sentences
+    together = exam.answer(ids)
+    worst = difference(exam.answer(ids.flip(1)).flip(1), together)
+    for row in (0, ids.shape[1] - 1):
+        worst = larger(worst, difference(exam.answer(ids[:, row : row + 1]), together[:, row : row + 1], of=together))
+    if not worst <= TINY:
+        return failed(worst, f"the other rows of a batch move a row's answer by {worst:.2g} of the spread")
+    return passed(worst, f"a row's answer is its own, whoever stands beside it (largest change {worst:.1g})")
+
+
+@audit("model")
+def cache(exam: Exam) -> Outcome:
+    """Answers given token by token, with a cache, are those given at once.
+
+    Sentences are read in pieces of 1, 1, 3 and the rest, each piece with the state that the one before left, and
+    compared with a single pass. The sums are done in other shapes, so a thousandth of the spread is allowed. A model
+    that fails samples text it would not stand by: look for positions that start again with every piece, and for keys
+    that join the cache late or twice.
+    """
+    if not exam.is_causal:
+        raise DoesNotApply("an encoder reads everything at once")
+    if exam.model.why_no_cache:
+        raise DoesNotApply(f"this model keeps no cache: {exam.model.why_no_cache}")
+    ids = exam.sentences
+    pieces, state, first = [], None, 0
+    for size in (1, 1, 3, exam.length):
+        piece = ids[:, :, first : first + size]
+        if piece.shape[-1]:
+            answers, state = exam.model(piece, state)
+            pieces.append(answers)
+        first += size
+    worst = difference(torch.cat(pieces, 2), exam.answer(ids))
+    if not worst <= TINY:
+        return failed(
+            worst, f"answers given token by token differ by {worst:.2g} of the spread from those given at once"
+        )
+    return passed(worst, f"token by token, the answers are those given at once (largest difference {worst:.1g})")
+
+
+@audit("model")
+def determinism(exam: Exam) -> Outcome:
+    """Evaluation has no noise: two passes give the same numbers, bit for bit.
+
+    Training noise is a function of the step, so the two passes are made at different steps. There is nothing to round
+    differently, hence no tolerance. When it fails, dropout (or another noise) is on in evaluation, and every score is
+    a draw from a lottery.
+    """
+    clock = exam.model.clock
+    step = int(clock.step)
+    clock.set(step)
+    first = exam.answer(exam.sentences)
+    clock.set(step + 1)
+    second = exam.answer(exam.sentences)
+    clock.set(step)
+    if not torch.equal(first, second):
+        change = difference(second, first)
+        return failed(change, f"two evaluations of the same sentences differ by {change:.2g} of the spread")
+    return passed(0, "two evaluations give the same numbers, bit for bit")
+
+
+@audit("model")
+def order(exam: Exam) -> Outcome:
+    """The order of words matters if and only if the model has positions.
+
+    An encoder without positions sees a bag of words: its answer must stay, within a thousandth of the spread, when the
+    words after the first are permuted (the first stays, for models that read their answer there). With positions the
+    answer must move. A decoder knows order through its mask as well; there the positions are taken away for a moment,
+    and the answers must notice. When it fails, positions are built but not used, or order comes in by another door.
+    """
+    if exam.length < 2:
+        raise DoesNotApply("one token has no order")
+    has_positions = exam.recipe.model.positions.kind != "none"
+    ids = exam.sentences
+    plain = exam.answer(ids)
+    if exam.is_causal:
+        if not has_positions:
+            raise DoesNotApply("a decoder without positions knows order through its mask")
+        change = difference(_without_positions(exam, ids), plain)
+        if change == 0:
+            return failed(change, "the positions are not used: without them every answer is the same")
+        return passed(change, f"taking the positions away moves the answers by {change:.2g} of their spread")
+    shuffled = torch.cat((ids[:, :, :1], ids[:, :, 1:].flip(2)), 2)
+    change = difference(exam.answer(shuffled), plain)
+    if has_positions and change <= LEAK:
+        return failed(change, f"the positions are not used: words in reverse move the answer by only {change:.1g}")
+    if not has_positions and not change <= TINY:
+        return failed(
+            change, f"there are no positions, but words in reverse move the answer by {change:.2g} of the spread"
+        )
+    return passed(change, f"words in reverse move the answer by {change:.1g} of the spread, as they should")
+
+
+def _without_positions(exam: Exam, ids: Tensor) -> Tensor:
+    positions, exam.model.positions = exam.model.positions, Positions()
+    try:
+        return exam.answer(ids)
+    finally:
+        exam.model.positions = positions
+
+
+def _at_least_tiny(x: Tensor) -> Tensor:
+    return x.clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def _future(exam: Exam) -> tuple[Tensor, Tensor, Tensor]:
+    """Sentences [1, rows, T], the position each of them probes [rows], and what comes after it [1, rows, T]."""
+    if not exam.is_causal:
+        raise DoesNotApply("an encoder may look ahead")
+    if exam.length < 2:
+        raise DoesNotApply("sequences of one token have no future")
+    rows, length = exam.sentences.shape[1:]
+    # From the first position to the last but one; real and drawn sentences take turns.
+    probed = torch.linspace(0, length - 2, rows, device=exam.device).round().long()
+    ids = exam.sentences.view(1, 2, rows // 2, length).transpose(1, 2).reshape(1, rows, length)
+    return ids, probed, (torch.arange(length, device=exam.device) > probed[:, None])[None]
+
+
+ABOUT_ANSWERS = (finite, causality, causal_gradient, padding, batch_invariance, cache, determinism, order)

@@ -1,0 +1,83 @@
+"""The library of cases: experiments and exercises that somebody reported. A case is one file in `library/`.
+
+`ID.yaml` is a study that carries the figures somebody reported, with one key more, `quick`: keys that take the place of
+the study's own, for a size that runs in two minutes on two cores, on text that every Python brings along. `headway case
+B7` runs the whole size, on the data that HEADWAY_DATA names, `headway case B7 --quick` the quick one.
+
+`ID.py` is an exercise, solved by hand and checked on random instances (`exercise.py`): thousands, or hundreds if quick.
+
+The head of either file says what each size takes:
+
+    # quick:  2 CPU cores 1.6 minutes
+    # full:   H200 9 minutes
+"""
+
+import re
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
+
+from headway.cases.exercise import Exercise
+from headway.core.errors import UserError, did_you_mean
+from headway.core.validation import validated
+from headway.core.yaml import read_tree
+from headway.study.design.study import Study
+
+CASE = re.compile(r"(?P<name>[A-Z]\d+)\.(?P<kind>yaml|py)")
+
+
+def packaged() -> dict[str, str]:
+    """Each case's file, by its name, in order."""
+    found = {
+        match["name"]: file.read_text("utf-8")
+        for file in (files("headway.cases") / "library").iterdir()
+        if (match := CASE.fullmatch(file.name))
+    }
+    return dict(sorted(found.items(), key=lambda case: (case[0][0], int(case[0][1:]))))
+
+
+def load_case(name: str, quick: bool) -> Study | Exercise:
+    """A study in one of its two sizes; or an exercise, which is the same in both."""
+    known = packaged()
+    if name not in known:
+        raise UserError(f"there is no case '{name}'{did_you_mean(name, known)}; headway cases lists them")
+    if _is_exercise(name):
+        return import_module(f"headway.cases.library.{name}").EXERCISE
+    return _load_study(name, known[name], quick)
+
+
+def folder_of(name: str, quick: bool) -> str:
+    """What its study is called among others."""
+    return f"{name}-quick" if quick else name
+
+
+def title_of(name: str) -> str:
+    if _is_exercise(name):
+        return load_case(name, False).title
+    return str(read_tree(packaged()[name], f"{name}.yaml")[0].get("title", ""))
+
+
+def takes(name: str, quick: bool) -> str:
+    """Device and time, as the head of the file says."""
+    found = re.search(rf"^# {'quick' if quick else 'full'}:\s*(.*)$", packaged()[name], re.MULTILINE)
+    return found[1] if found else "not measured"
+
+
+def _load_study(name: str, text: str, quick: bool) -> Study:
+    tree, lines = read_tree(text, f"{name}.yaml")
+    small: dict[str, Any] = tree.pop("quick", {})
+    if quick:
+        tree |= small
+
+    def place(key: tuple[str, ...]) -> str:
+        if quick and key and key[0] in small:
+            key = ("quick", *key)
+        while key and key not in lines:
+            key = key[:-1]
+        return f"{name}.yaml:{lines[key]}" if key else ""
+
+    return validated(Study, tree, f"case {name}", place)
+
+
+def _is_exercise(name: str) -> bool:
+    return (files("headway.cases") / "library" / f"{name}.py").is_file()

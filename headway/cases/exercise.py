@@ -1,0 +1,206 @@
+"""Exercises: cases that are solved, not trained. Somebody worked out an answer by hand; here it is checked.
+
+An exercise is a Python file in `library/` that holds one `EXERCISE`. Its claims are what the report says or takes for
+granted, each with a function that checks it on so many random instances (and on telling ones picked by hand) and rules
+as a study's judgement would: holds, does not hold. What the report was asked and did not answer is a question, which
+Headway answers and nobody is judged by.
+
+    EXERCISE = Exercise(
+        title="Does …?", about="…", answered="W = 0, b = ln 2",
+        reported=Reported(conclusion="…"),
+        claims=(Claim("W = 0 computes the mean", check_the_mean),),
+        questions=(Question("And at the ends?", look_at_the_ends),),
+    )
+
+A check takes the number of instances and, as a second argument with a default, the answer that it checks: so a test can
+plant a wrong one and see it caught.
+"""
+
+import base64
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.core import random
+from headway.scoring.accuracy import wilson
+from headway.study.design.claims import Reported
+from headway.study.report.figures import Figure
+from headway.study.report.tables import Row, Table
+from headway.study.verdicts.judgement import Judgement, Standing, overall
+from headway.study.verdicts.wording import fixed
+
+QUICK, FULL = 300, 3000
+"""Random instances behind every row of the table."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A row of the table: what each answer comes to, in words with the numbers."""
+
+    quantity: str
+    """What the numbers are: 'share reached', 'largest error'."""
+    of: str
+    """The kind of instance."""
+    instances: int
+    """Random ones; 1: one that was picked by hand."""
+    reported: str
+    headway: str
+    possible: str
+    """The best that any answer could reach."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What came out of looking at the instances."""
+
+    why: str
+    """In a sentence, with the numbers."""
+    reached: Sequence[Reach] = ()
+    derivation: Sequence[str] = ()
+    """One instance worked out, a line a step."""
+    figures: Sequence[Figure] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling(Finding):
+    """… and how a claim stands after it."""
+
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class Claim:
+    says: str
+    """What the report says, in a sentence."""
+    check: Callable[[int], Ruling]
+    """Of the number of instances."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked and left unanswered, or what one asks next."""
+
+    asks: str
+    answer: Callable[[int], Finding]
+
+
+@dataclass(frozen=True)
+class Exercise:
+    title: str
+    about: str
+    """The task, and how it is checked."""
+    answered: str
+    """The report's answer: a formula, a matrix, a recipe."""
+    reported: Reported
+    claims: Sequence[Claim]
+    questions: Sequence[Question] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An exercise after everything in it was looked at."""
+
+    exercise: Exercise
+    instances: int
+    rulings: Sequence[Ruling]
+    """On the claims, in their order."""
+    answers: Sequence[Finding]
+    """To the questions, in their order."""
+    seconds: float
+
+    @property
+    def judgements(self) -> list[Judgement]:
+        return [
+            Judgement(claim, ruling.standing, ruling.why)
+            for claim, ruling in zip(self.exercise.claims, self.rulings, strict=True)
+        ]
+
+    @property
+    def standing(self) -> Standing:
+        return overall(self.judgements)
+
+    @property
+    def rows(self) -> list[Reach]:
+        return [row for finding in (*self.rulings, *self.answers) for row in finding.reached]
+
+    @property
+    def table(self) -> Table:
+        return reach_table(self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        claims = [one.as_json() | _details(ruling) for one, ruling in zip(self.judgements, self.rulings, strict=True)]
+        answers = [
+            {"asks": question.asks, "answer": found.why} | _details(found)
+            for question, found in zip(self.exercise.questions, self.answers, strict=True)
+        ]
+        return {
+            "title": self.exercise.title,
+            "conclusion": self.exercise.reported.conclusion,
+            "answered": self.exercise.answered,
+            "standing": self.standing,
+            "instances": self.instances,
+            "seconds": round(self.seconds, 2),
+            "claims": claims,
+            "answers": answers,
+        }
+
+
+def work_out(exercise: Exercise, instances: int, say: Callable[[str], None] = lambda text: None) -> Outcome:
+    """Check every claim and answer every question; `say` is told what is being looked at."""
+    began = time.monotonic()
+    rulings, answers = [], []
+    for claim in exercise.claims:
+        say(f"checking: {claim.says}")
+        rulings.append(claim.check(instances))
+    for question in exercise.questions:
+        say(f"answering: {question.asks}")
+        answers.append(question.answer(instances))
+    return Outcome(exercise, instances, rulings, answers, time.monotonic() - began)
+
+
+def reach_table(rows: Sequence[Reach]) -> Table:
+    caption = "What each answer reaches; shares are of random instances, with their 95 % interval (Wilson)"
+    cells = [
+        Row(
+            "" if before and before.quantity == row.quantity else row.quantity,
+            [row.of, f"{row.instances:,}", row.reported, row.headway, row.possible],
+        )
+        for before, row in zip([None, *rows], rows, strict=False)
+    ]
+    return Table(caption, ["", "of", "instances", "as reported", "Headway", "best possible"], cells)
+
+
+def _details(finding: Finding) -> dict[str, Any]:
+    return {"reached": [vars(row) for row in finding.reached], "derivation": list(finding.derivation)}
+
+
+# --- what checks are made of -----------------------------------------------------------------------------------------
+
+
+def drawn_by(*facts: int | str) -> np.random.Generator:
+    """Where random instances come from: the same for the same facts, on every machine."""
+    return np.random.default_rng(random.key("exercise", *facts))
+
+
+def share(hits: int, n: int) -> str:
+    """`66 % [60, 71]`, and a digit more near 0 and 100 if there are instances enough: `99.6 % [99.3, 99.7]`."""
+    ends = wilson(hits, n)
+    if ends is None:
+        return "–"
+    places = 1 if n >= 1000 and min(hits, n - hits) < 0.05 * n else 0
+    low, high = (fixed(100 * end, places) for end in ends)
+    return f"{fixed(100 * hits / n, places)} % [{low}, {high}]"
+
+
+def picture(draw: Callable[[Path], Path], caption: str) -> Figure:
+    """What `headway.solve` draws into a file, as part of a page: a picture of its own, fetched from nowhere."""
+    with tempfile.TemporaryDirectory() as folder:
+        svg = draw(Path(folder) / "picture.svg").read_bytes()
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    return Figure(f'<img alt="{escape(caption)}" src="{source}">', caption)

@@ -1,0 +1,77 @@
+"""The report of an exercise, in the dress of a study's: studies/ID/ with what was found, to be read by people and by
+programs.
+
+report.html     everything, in one file: no network, no script
+report.md       the same in words and tables
+table.tex       the table, for LaTeX (booktabs)
+verdicts.json   the claims with their standing, the rows of the table, the derivations; where and how it was made
+"""
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headway.cases.exercise import Outcome, Reach
+from headway.core.environment import environment
+from headway.core.errors import UserError
+from headway.core.files import clean_up, locked, write_json, write_whole
+from headway.study.report import tables
+from headway.study.report.report import rendered, weakest_of
+from headway.study.verdicts.wording import sentence
+
+FILE = "verdicts.json"
+
+
+@contextmanager
+def taken(folder: Path) -> Iterator[None]:
+    """Make the folder, or take the one that is there, before anything is worked out; nobody else does meanwhile."""
+    if (folder / "study.yaml").exists():
+        raise UserError(f"{folder} holds a study; name another place for the exercise with --studies")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from None
+    with locked(folder):
+        clean_up(folder)
+        yield
+
+
+def write_report(outcome: Outcome, folder: Path) -> Path:
+    """Into this folder, which is `taken`; gives the HTML file."""
+    made = environment("cpu")
+    exercise = outcome.exercise
+    claimed = [(claim.says, ruling) for claim, ruling in zip(exercise.claims, outcome.rulings, strict=True)]
+    answers = [(one.asks, found) for one, found in zip(exercise.questions, outcome.answers, strict=True)]
+    given = {
+        "exercise": exercise,
+        "outcome": outcome,
+        "name": folder.name,
+        "short": weakest_of(outcome.judgements, sentence),
+        "say": sentence,
+        "answers": answers,
+        "worked": [(says, found) for says, found in (*claimed, *answers) if found.derivation or found.figures],
+        "command": shlex.join(["headway", *made["command"][1:]]),
+        "env": made,
+    }
+    page = folder / "report.html"
+    write_json(folder / FILE, {**outcome.as_json(), "environment": made})
+    write_whole(page, rendered("exercise.html", **given))
+    write_whole(folder / "report.md", rendered("exercise.md", **given))
+    write_whole(folder / "table.tex", tables.latex(outcome.table, folder.name))
+    return page
+
+
+def read_verdicts(folder: Path) -> dict[str, Any] | None:
+    """What `write_report` kept, with the rows of its table; None where no exercise was carried out."""
+    path = folder / FILE
+    if not path.exists() or (folder / "study.yaml").exists():
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        told = [*found["claims"], *found["answers"]]
+        return found | {"rows": [Reach(**row) for one in told for row in one["reached"]]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} cannot be read: carry the exercise out again, which takes seconds") from None

@@ -1,0 +1,80 @@
+"""The command line: which verbs there are, and what becomes of mistakes. Nothing heavy is imported at the top."""
+
+import errno
+import os
+import sys
+
+import typer
+
+from headway.cli import (
+    audit,
+    bench,
+    case,
+    classify,
+    export,
+    import_,
+    look,
+    recipe,
+    runs,
+    sample,
+    score,
+    solve,
+    study,
+    train,
+    tune,
+)
+from headway.core.errors import EndedElsewhereError, UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="A laboratory for attention models: change one thing, and know whether it mattered.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(solve.app, name="solve")
+app.add_typer(study.app, name="study")
+
+app.command(epilog="Example: headway train shakespeare-char-cpu model.positions=alibi --vary seed=0..3")(train.train)
+app.command(epilog='Example: headway score shakespeare-char-cpu --text "To be, or not to be"')(score.score)
+app.command(epilog="Example: headway audit shakespeare-char-cpu, or headway audit --explain causality")(audit.audit)
+app.command(epilog='Example: headway sample shakespeare-char-cpu --prompt "ROMEO:" --tokens 200')(sample.sample)
+app.command(epilog='Example: headway look speeches-lm "We are at war." -o maps.html')(look.look)
+app.command(epilog='Example: headway classify python-modules "Run the event loop until the future is done."')(
+    classify.classify
+)
+app.command(epilog="Example: headway export shakespeare-char-cpu --to gpt2 -o shakespeare-gpt2")(export.export)
+app.command("import", epilog="Example: headway import gpt2/ --name gpt2 data.source=files data.path=corpus.txt")(
+    import_.import_
+)
+app.command(epilog="Example: headway recipe shakespeare-char-cpu model.positions=t5")(recipe.recipe)
+app.command(epilog="Example: headway recipes --json")(recipe.recipes)
+app.command(epilog="Example: headway runs --runs demo")(runs.runs)
+app.command(epilog="Example: headway bench --size tiny --size small")(bench.bench)
+app.command(epilog="Example: headway cases --json")(case.cases)
+app.command(epilog="Example: headway case B7 --quick")(case.case)
+app.command(epilog="Example: headway tune demo --over training.optimizer.learning_rate=1e-4..1e-1:log")(tune.tune)
+
+
+def main() -> None:
+    """Run a verb. A user's mistake is one message and exit code 2; only our own mistakes show a traceback."""
+    # Threads that wait by spinning cost nothing on an idle machine, and a factor of ten where other programs want the
+    # cores too (docs/log.md). To be said before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        app()
+    except EndedElsewhereError:
+        sys.exit(2)
+    except UserError as error:
+        print(f"headway: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone away, as `headway … | head` does
+        sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES):
+            raise
+        place = f" ({error.filename})" if error.filename else ""
+        print(f"headway: {error.strerror}{place}; what was saved before is whole", file=sys.stderr)
+        sys.exit(2)

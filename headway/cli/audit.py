@@ -1,0 +1,44 @@
+"""`headway audit`: what a score rests on."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import AsJson, Changes, RunsFolder, Strict, print_json
+from headway.core.errors import UserError
+
+
+def audit(
+    name: Annotated[
+        str | None, typer.Argument(help="A run; or a recipe, before it is trained.", metavar="RUN|RECIPE")
+    ] = None,
+    changes: Changes = None,
+    explain: Annotated[
+        str | None, typer.Option(help="Say what this audit does, why, and what to do when it fails.", metavar="AUDIT")
+    ] = None,
+    strict: Strict = False,
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Check what a score rests on: the model, the data, the training."""
+    from headway.audit.audit import find_audit
+    from headway.audit.runner import ALL_AUDITS, audit_by_name
+    from headway.cli import printing
+
+    if explain is not None:
+        found = find_audit(explain, ALL_AUDITS)
+        if as_json:
+            print_json({"audit": found.name, "about": found.about, "explanation": found.explanation})
+        else:
+            printing.show_explanation(found)
+        return
+    if name is None:
+        raise UserError("give a run or a recipe to audit, or --explain AUDIT")
+    report = audit_by_name(name, changes or [], runs)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        printing.show_report(report)
+    if strict and report.failures:
+        raise typer.Exit(1)

@@ -1,0 +1,29 @@
+"""`headway bench`: what to expect of this machine."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from headway.cli.options import AsJson, print_json
+
+
+def bench(
+    size: Annotated[list[str] | None, typer.Option(help="tiny, small, medium, gpt2; default: what suits.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure each figure.", min=0.1)] = 1.5,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine: training speed and memory, alone and for populations."""
+    from headway.experiment.bench import bars
+    from headway.experiment.bench import bench as measure_all
+
+    figures: list[dict[str, Any]] = []
+    for figure in measure_all(size, seconds, device):
+        print(f"measuring {figure['size']}, R = {figure['replicas']} …", file=sys.stderr)
+        figures.append(figure)
+    if as_json:
+        print_json({"figures": figures})
+    else:
+        for name in dict.fromkeys(f["size"] for f in figures):
+            print("\n".join([name, *bars([f for f in figures if f["size"] == name])]))

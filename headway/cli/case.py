@@ -1,0 +1,83 @@
+"""`headway cases` and `headway case ID`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.cli.options import AsJson, print_json
+from headway.cli.study import Reuse, StudiesFolder, Workers, carry_out
+from headway.core.errors import UserError
+
+if TYPE_CHECKING:
+    from headway.cases.exercise import Exercise
+
+
+def cases(
+    table: Annotated[
+        bool, typer.Option("--table", help="What was reported beside what studies here measured, as Markdown.")
+    ] = False,
+    studies: StudiesFolder = Path("studies"),
+    as_json: AsJson = False,
+) -> None:
+    """List the cases: experiments and exercises that somebody reported, to be done again and judged."""
+    from headway.cases.catalogue import packaged, takes, title_of
+    from headway.cases.table import case_table
+    from headway.cli.printing import show_table
+
+    if table:
+        print(case_table(studies), end="")
+        return
+    found = {
+        name: {"title": title_of(name), "quick": takes(name, True), "full": takes(name, False)} for name in packaged()
+    }
+    if as_json:
+        print_json({"cases": found})
+    else:
+        rows = [[name, one["title"], one["quick"]] for name, one in found.items()]
+        show_table(["case", "what is asked", "--quick takes"], rows)
+
+
+def case(
+    name: Annotated[str, typer.Argument(help="A case, such as B7.", metavar="CASE")],
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Two minutes, on Python's own documentation; else whole, on HEADWAY_DATA. Of an exercise: 300 "
+            "instances of each kind, else 3,000.",
+        ),
+    ] = False,
+    on: Annotated[str | None, typer.Option(help="Where to train, as of `headway study run`.", metavar="PLACE")] = None,
+    workers: Workers = None,
+    reuse: Reuse = None,
+    studies: StudiesFolder = Path("studies"),
+    as_json: AsJson = False,
+) -> None:
+    """Do again what somebody reported, and say what holds: train and audit it with seeds, or check it on instances."""
+    from headway.cases.catalogue import folder_of, load_case
+    from headway.study.design.study import Study
+
+    found, folder = load_case(name, quick), studies / folder_of(name, quick)
+    if isinstance(found, Study):
+        carry_out(found, folder, on, workers, reuse or [], as_json)
+        return
+    given = {"--on": on is not None, "--workers": workers is not None, "--reuse": bool(reuse)}
+    if option := next((option for option, is_given in given.items() if is_given), None):
+        raise UserError(f"{name} is solved, not trained: it takes seconds, here; leave {option} away")
+    _work_out(found, folder, quick, as_json)
+
+
+def _work_out(exercise: "Exercise", folder: Path, quick: bool, as_json: bool) -> None:
+    from headway.cases.exercise import FULL, QUICK, work_out
+    from headway.cases.exercise_report import taken, write_report
+    from headway.cli.study_printing import show_outcome
+    from headway.study.execution.board import for_this_terminal
+
+    with taken(folder):
+        outcome = work_out(exercise, QUICK if quick else FULL, for_this_terminal().say)
+        report = write_report(outcome, folder)
+    if as_json:
+        print_json({**outcome.as_json(), "report": str(report)})
+    else:
+        show_outcome(outcome, report)

@@ -1,0 +1,31 @@
+"""`headway classify`: the class of a text."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import AsJson, RunsFolder, Which, print_json
+
+
+def classify(
+    run: Annotated[str, typer.Argument(help="A classifier's run: its name or folder.", metavar="RUN")],
+    text: Annotated[str, typer.Argument(help="The text.", metavar="TEXT")],
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Which class a text is of, by a classifier: the probability of each."""
+    from headway.cli import printing
+    from headway.experiment.evaluate import classify_text
+    from headway.run.folder import open_run
+
+    opened = open_run(run, runs)
+    found = classify_text(opened, text, checkpoint)
+    if as_json:
+        print_json({"run": str(opened.folder), "text": text, **found.as_json()})
+        return
+    printing.show_chances(found.chances)
+    for note in found.notes:
+        print(note, file=sys.stderr)

@@ -1,0 +1,30 @@
+"""`headway export`: a run as a folder that others read."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import AsJson, RunsFolder, Which, print_json
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
+    to: Annotated[str, typer.Option(help="The format: gpt2.", metavar="FORMAT")] = "gpt2",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder to make; default: RUN-gpt2.", metavar="FOLDER")
+    ] = None,
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's model and tokenizer as a folder that transformers loads."""
+    from headway.formats.export import export_run
+    from headway.run.folder import open_run
+
+    made = export_run(open_run(run, runs), to, out, checkpoint)
+    if as_json:
+        print_json(made.as_json())
+    else:
+        print(f"{made.folder}/: {', '.join(made.files)}")
+        print(f'AutoModelForCausalLM and AutoTokenizer load it: .from_pretrained("{made.folder}")')

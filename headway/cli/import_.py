@@ -1,0 +1,39 @@
+"""`headway import`: a folder of others as a run."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import AsJson, RunsFolder, print_json
+
+
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A GPT-2: a folder with config.json, model.safetensors, tokenizer.json; or hub:owner/name.",
+            metavar="FOLDER",
+        ),
+    ],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to the rest of the recipe, such as data.source=wikitext-2.", metavar="KEY=VALUE"),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The run's name; default: the folder's.")] = None,
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Make a run of a GPT-2 folder, to score it, let it write, or train it on."""
+    from headway.formats.importer import import_folder, located
+
+    made = import_folder(*located(source, name), runs, changes or [])
+    if as_json:
+        print_json(made.as_json())
+    else:
+        for note in made.notes:
+            print(note, file=sys.stderr)
+        print(f"{made.run.folder}/: {made.parameters:,} parameters, {made.vocabulary:,} tokens")
+        print(f"to let it write: {shlex.join(['headway', 'sample', str(made.run.folder)])}")

@@ -1,0 +1,172 @@
+"""Tables and coloured text for the terminal, and the JSON of runs."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headway.audit.audit import Audit, Finding, Report, read_report
+from headway.core.format import number
+from headway.run.folder import Run
+from headway.scoring.score import Confusion, Score
+from headway.scoring.sentence import ScoredText
+
+
+def run_as_json(run: Run, scores: Sequence[Score], report: Report) -> dict[str, Any]:
+    found = {"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}}
+    return {**found, "audits": report.as_json()}
+
+
+def runs_as_json(runs: Sequence[Run]) -> dict[str, Any]:
+    """`run`, `scores` and `audits` of the first run; of every one under `runs`, where there are several."""
+    all_of_them = [run_as_json(run, run.scores(), kept(run)) | {"status": run.facts["status"]} for run in runs]
+    return all_of_them[0] | ({"runs": all_of_them} if len(runs) > 1 else {})
+
+
+def kept(run: Run) -> Report:
+    return read_report(run.folder) or Report()
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for k, column in enumerate(columns):
+        numeric = bool(rows) and all(row[k][:1].isdigit() for row in rows if row[k])
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))  # as text, because in a string [brackets] would be markup
+    Console(highlight=False).print(table)
+
+
+def show_labelled(scores: Sequence[Score], report: Report) -> None:
+    """One line per score: the number first, then everything that it is; below it, what cheap methods get; at the end,
+    what stands against believing it. What is of one class goes into tables."""
+    console = Console(highlight=False, soft_wrap=True)
+    for score in scores:
+        if score.name.count(".") < 2:
+            console.print(Text.assemble((f"{number(score.value):>10}", "bold"), "  ", score.label))
+            beside = [f"{b.method} {number(b.score.value)}" for b in report.baselines if b.score.name == score.name]
+            if beside:
+                console.print(Text(f"{'':12}cheap methods get: {' · '.join(beside)}", style="dim"))
+    values = {score.name: score.value for score in scores}
+    for score in scores:
+        if score.confusion is not None:
+            print()
+            show_confusion(score.name.partition(".")[0], score.confusion, values)
+    show_doubts([report])
+
+
+def show_confusion(split: str, confusion: Confusion, values: dict[str, float]) -> None:
+    """A row per class: how well it is told, and how many of its texts are taken for which class, by number."""
+    few, rows = len(confusion.classes) <= 12, []
+    for k, (name, counts) in enumerate(zip(confusion.classes, confusion.counts, strict=True), 1):
+        quality = [values.get(f"{split}.{what}.{name}", math.nan) for what in ("precision", "recall", "f1")]
+        shown = ["" if math.isnan(value) else f"{value:.3f}" for value in quality]
+        rows.append([f"{name} · {k}", f"{sum(counts):,}", *shown, *(map(str, counts) if few else ())])
+    taken_for = [f"→{k}" for k in range(1, len(confusion.classes) + 1)] if few else []
+    show_table([split, "texts", "precision", "recall", "F1", *taken_for], rows)
+
+
+def show_chances(chances: dict[str, float]) -> None:
+    show_table(["class", "probability", ""], [[n, f"{p:.4f}", "█" * round(30 * p)] for n, p in chances.items()])
+
+
+def show_scores(runs: Sequence[Run]) -> None:
+    """After training: the labelled scores of one run, or a table of many."""
+    console = Console(highlight=False)
+    if len(runs) == 1:
+        show_labelled(runs[0].scores(), kept(runs[0]))
+        if runs[0].facts["status"] != "finished":
+            console.print(runs[0].facts["status"], style="yellow", markup=False)
+    else:
+        show_runs(runs)
+        for score in runs[0].scores()[:2]:
+            console.print(f"{score.name}: {score.label}", style="dim", markup=False)
+        show_doubts([kept(run) for run in runs])
+    console.print(f"kept in {runs[0].folder.parent}/", style="dim", markup=False)
+
+
+def show_doubts(reports: Sequence[Report]) -> None:
+    """What audits of these runs warn of, and then what failed: a line per audit, however many runs it is about."""
+    console = Console(highlight=False, soft_wrap=True)
+    if any(report.warnings or report.failures for report in reports):
+        print()
+    for verdict in ("warn", "fail"):
+        found: dict[str, list[Finding]] = {}
+        for finding in (f for report in reports for f in report.findings if f.verdict == verdict):
+            found.setdefault(finding.audit, []).append(finding)
+        for findings in found.values():
+            of = f" ({len(findings)} of {len(reports)} runs)" if len(reports) > 1 else ""
+            console.print(_line(findings[0], of))
+    if all(not report.findings for report in reports) and reports and (why := reports[0].not_run.get("every audit")):
+        console.print(Text(f"not audited: {why}", style="yellow"))
+
+
+def show_report(report: Report) -> None:
+    """A line per finding, the failures last, where they are seen; then what was not looked at, and why."""
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in sorted(report.findings, key=lambda f: list(_COLOURS).index(f.verdict)):
+        console.print(_line(finding))
+    for name, why in report.not_run.items():
+        console.print(Text(f"{'–':<5}{name:<{_NAMES}} not run: {why}", style="dim"))
+    seconds = sum(finding.seconds for finding in report.findings)
+    counted = f"{len(report.findings)} audits in {seconds:.1f} s: {len(report.failures)} failed"
+    console.print(f"{counted}, {len(report.warnings)} warned", style="dim")
+
+
+_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
+_NAMES = 22  # the width of the longest name of an audit
+
+
+def _line(finding: Finding, of: str = "") -> Text:
+    verdict = (f"{finding.verdict:<5}", f"bold {_COLOURS[finding.verdict]}")
+    return Text.assemble(verdict, f"{finding.audit:<{_NAMES}} {finding.sentence}{of}")
+
+
+def show_explanation(audit: Audit) -> None:
+    console = Console(highlight=False)
+    console.print(Text.assemble((audit.name, "bold"), f" ({audit.subject}): {audit.about}\n"))
+    console.print(audit.explanation.replace("\n", " "), markup=False)
+
+
+def show_runs(runs: Sequence[Run]) -> None:
+    rows = []
+    for run in runs:
+        named = [(score.name.split("."), score.value) for score in run.scores()]
+        shown = [f"{name[0]} {number(v)}" for name, v in named if name[1:] in (["perplexity"], ["accuracy"])]
+        facts = run.facts
+        rows.append([run.name, str(facts.get("status", "?")), f"{facts.get('step', 0):,}", ", ".join(shown)])
+    kinds = {run.recipe.model.kind for run in runs}
+    measures = {"language-model": "perplexity per token", "classifier": "accuracy"}
+    show_table(["run", "status", "steps", " or ".join(measures[k] for k in measures if k in kinds)], rows)
+
+
+def show_sentence(scored: ScoredText, scores: Sequence[Score], report: Report) -> None:
+    """The text with every token coloured by its loss, then the scores."""
+    console = Console(highlight=False)
+    line = Text()
+    for piece, nats in zip(scored.pieces, scored.nats, strict=True):
+        line.append(piece, style=_colour(nats))
+        line.append("" if piece.endswith("\n") or len(piece) <= 1 else " ")
+    console.print(line)
+    console.print()
+    console.print(Text.assemble("nats  ", *[(f" {n} ", _colour(float(n))) for n in (0, 2, 4, 6, 8, 10)]))
+    table_rows = [[p, "–" if n is None else f"{n:.2f}"] for p, n in zip(scored.pieces, scored.nats, strict=True)]
+    if len(table_rows) <= 80:
+        show_table(["token", "nats"], table_rows)
+    if not scored.begins_a_line:
+        console.print("the first token is not scored: nothing stands before it", style="dim")
+    if scored.unknown:
+        console.print(f"{scored.unknown} of {len(scored.pieces)} words are unknown and scored as <unk>", style="yellow")
+    show_labelled(scores, report)
+
+
+def _colour(nats: float | None) -> str:
+    """From green (expected) to red (a surprise), readable on dark and light terminals."""
+    if nats is None:
+        return "dim"
+    share = min(1.0, nats / 10)
+    red, green = round(60 + 180 * share), round(180 - 130 * share)
+    return f"black on rgb({red},{green},70)"

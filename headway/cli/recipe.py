@@ -1,0 +1,36 @@
+"""`headway recipe NAME` and `headway recipes`."""
+
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import AsJson, Changes, print_json
+
+
+def recipe(
+    name: Annotated[str, typer.Argument(help="A packaged recipe or a YAML file.", metavar="RECIPE")],
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a whole recipe, annotated key by key. The output is itself a recipe."""
+    from headway.recipe.recipe import load, read_text
+    from headway.recipe.text import annotated, head_comment
+
+    made = load(name, changes or [])
+    if as_json:
+        print_json({"name": name, "hash": made.hash, "recipe": made.model_dump(mode="json")})
+    else:
+        print(head_comment(read_text(name)[0]) + f"# hash: {made.hash}\n\n" + annotated(made), end="")
+
+
+def recipes(as_json: AsJson = False) -> None:
+    """List the recipes that come with Headway."""
+    from headway.cli import printing
+    from headway.recipe.recipe import packaged
+    from headway.recipe.text import first_sentence
+
+    lines = {name: first_sentence(text) for name, text in sorted(packaged().items())}
+    if as_json:
+        print_json({"recipes": lines})
+    else:
+        printing.show_table(["recipe", "what it is"], [[name, line] for name, line in lines.items()])

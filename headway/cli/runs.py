@@ -1,0 +1,21 @@
+"""`headway runs`: what there is, and how it ended."""
+
+import sys
+from pathlib import Path
+
+from headway.cli.options import AsJson, RunsFolder, print_json
+
+
+def runs(runs: RunsFolder = Path("runs"), as_json: AsJson = False) -> None:
+    """List the runs in a folder, with how they ended and what they scored."""
+    from headway.cli import printing
+    from headway.run.folder import all_runs
+
+    found = all_runs(runs)
+    if as_json:
+        told = [printing.run_as_json(run, run.scores(), printing.kept(run)) | {"facts": run.facts} for run in found]
+        print_json({"runs": told})
+    elif not found:
+        print(f"there are no runs in {runs} yet; headway train RECIPE makes one", file=sys.stderr)
+    else:
+        printing.show_runs(found)

@@ -1,0 +1,41 @@
+"""`headway sample`: let a model write."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headway.cli.options import AsJson, RunsFolder, Which, print_json
+
+
+def sample(
+    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
+    tokens: Annotated[int, typer.Option(help="How many tokens to draw.", min=1)] = 200,
+    temperature: Annotated[float, typer.Option(help="0 = always the likeliest, 1 = as learnt.", min=0)] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Only among the k likeliest.", min=1)] = None,
+    top_p: Annotated[float | None, typer.Option(help="Only the likeliest that reach this sum.", min=0, max=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of the draw.", min=0)] = 0,
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Let a model write."""
+    from headway.experiment.evaluate import sample_text
+    from headway.run.folder import open_run
+
+    opened = open_run(run, runs)
+    show: Callable[[str], Any] = (lambda piece: None) if as_json else _print_now
+    text, note = sample_text(opened, prompt, tokens, temperature, top_k, top_p, seed, checkpoint, show)
+    if as_json:
+        print_json({"run": str(opened.folder), "prompt": prompt, "text": text, "note": note})
+    else:
+        print()
+        if note:
+            print(note, file=sys.stderr)
+
+
+def _print_now(piece: str) -> None:
+    print(piece, end="", flush=True)

@@ -1,0 +1,152 @@
+"""The verbs of `headway study`."""
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.cli.options import AsJson, print_json
+from headway.core.errors import UserError
+
+if TYPE_CHECKING:
+    from headway.study.design.study import Study
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Say what varies and what you ask; train all of it; get answers with their uncertainty.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[
+    str, typer.Argument(help="A study's YAML file; or the name of a study that was begun.", metavar="FILE")
+]
+StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that holds studies.", metavar="DIR")]
+Workers = Annotated[int | None, typer.Option(help="Processes of the pool; default: a core each.", min=1)]
+Begun = Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")]
+Name = Annotated[str | None, typer.Option(help="The study's name; default: the file's.")]
+Reuse = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reuse", help="A study some of whose runs are the same: they are not trained again.", metavar="STUDY"
+    ),
+]
+
+
+@app.command(epilog="Example: headway study plan fusions.yaml")
+def plan(
+    file: File,
+    name: Name = None,
+    workers: Workers = None,
+    studies: StudiesFolder = Path("studies"),
+    as_json: AsJson = False,
+) -> None:
+    """Say what a study would take: runs, populations, minutes, memory. Nothing is trained."""
+    from headway.cli.study_printing import show_plan
+    from headway.study.design.study import load_study
+    from headway.study.execution.execute import processes_for
+    from headway.study.execution.plan import plan as plan_study
+    from headway.study.folder import StudyFolder
+
+    study, home = load_study(file, studies), StudyFolder(_folder(file, name, studies))
+    another = home.why_not(study)
+    found = plan_study(study, processes_for(study, workers), None if another else home.budgets)
+    if another:
+        found = replace(found, warnings=[*found.warnings, another])
+    if as_json:
+        print_json(found.as_json())
+    else:
+        show_plan(found)
+
+
+@app.command(epilog="Example: headway study run fusions.yaml --workers 2")
+def run(
+    file: File,
+    name: Name = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="here: populations in this process; pool: a process per core; ray: a cluster of this machine; "
+            "ray://HOST:PORT. Default: here with a GPU, else pool.",
+            metavar="PLACE",
+        ),
+    ] = None,
+    workers: Workers = None,
+    reuse: Reuse = None,
+    studies: StudiesFolder = Path("studies"),
+    as_json: AsJson = False,
+) -> None:
+    """Train every run of a study that has not ended yet, and write the report. The same command goes on."""
+    from headway.study.design.study import load_study
+
+    carry_out(load_study(file, studies), _folder(file, name, studies), on, workers, reuse or [], as_json)
+
+
+def carry_out(
+    study: "Study", folder: Path, on: str | None, workers: int | None, reuse: list[str], as_json: bool
+) -> None:
+    """Train what is left, say what follows, and how it ended."""
+    from headway.cli.study_printing import show_conclusion
+    from headway.study.conclude import conclude
+    from headway.study.execution.board import for_this_terminal
+    from headway.study.execution.execute import execute, place
+    from headway.study.results.results import find_study
+
+    watcher = for_this_terminal()
+    for warning in study.warnings():
+        watcher.say(f"warning: {warning}")
+    others = [find_study(name, folder.parent) for name in reuse]
+    outcome = execute(study, folder, place(on, workers, study), watcher, others)
+    conclusion = conclude(folder)
+    if as_json:
+        print_json({**conclusion.as_json(), "interrupted": outcome.interrupted})
+    else:
+        show_conclusion(conclusion)
+    again = shlex.join(["headway", *(word for word in sys.argv[1:] if word != "--json")])
+    if outcome.interrupted:
+        print(f"stopped; to go on: {again}", file=sys.stderr)
+        raise typer.Exit(130)
+    if outcome.failed:
+        many = f"{len(outcome.failed)} runs" if len(outcome.failed) > 1 else "one run"
+        print(f"{many} failed, see {folder}/failures/; to try again: {again}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: headway study results fusions")
+def results(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJson = False) -> None:
+    """Show what a study has measured so far, and what follows from it."""
+    from headway.cli.study_printing import show_conclusion
+    from headway.study.conclude import so_far
+    from headway.study.results.results import find_study
+
+    found = so_far(find_study(study, studies))
+    if as_json:
+        print_json(found.as_json())
+    else:
+        show_conclusion(found)
+
+
+@app.command(epilog="Example: headway study report fusions")
+def report(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJson = False) -> None:
+    """Write the report of what a study has measured so far: report.html, and its tables beside it."""
+    from headway.study.conclude import conclude
+    from headway.study.results.results import find_study
+
+    conclusion = conclude(find_study(study, studies))
+    if conclusion.report is None:
+        raise UserError(f"no run of {study} has ended yet: there is nothing to report; headway study run trains them")
+    if as_json:
+        print_json(conclusion.as_json())
+    else:
+        print(conclusion.report)
+
+
+def _folder(file: str, name: str | None, studies: Path) -> Path:
+    """Of a study: by the name it is given, else its file's."""
+    from headway.experiment.train import check_names
+
+    name = name or Path(file).name.removesuffix(".yaml").removesuffix(".yml")
+    check_names([name], "a study")
+    return studies / name

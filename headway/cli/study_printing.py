@@ -1,0 +1,118 @@
+"""Plans and results of studies, as tables for the terminal."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from headway.cases.exercise import Outcome
+from headway.cli.printing import show_table
+from headway.study.conclude import Conclusion
+from headway.study.execution.plan import Plan
+from headway.study.report.tables import estimate
+from headway.study.results.results import Results
+from headway.study.verdicts.analysis import Verdict, notes_once
+from headway.study.verdicts.judgement import Judgement, overall
+from headway.study.verdicts.wording import sentence
+
+
+def show_plan(plan: Plan) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(plan.title, style="bold", markup=False)
+    rows = [
+        [name, f"{arm.parameters:,}", f"{arm.steps:,}", f"{arm.tokens:,}", f"{arm.flops:.3g}", _time(arm.seconds)]
+        for name, arm in plan.arms.items()
+    ]
+    show_table(["arm", "parameters", "steps", "tokens", "FLOPs", "a run takes"], rows)
+    shapes = f"{len(plan.populations)} shape{'s' * (len(plan.populations) > 1)}"
+    if plan.workers is None:
+        most = max(population.at_once for population in plan.populations)
+        how = f"{shapes}, as populations of up to {most} in this process; {_size(plan.memory)} of GPU memory"
+    else:
+        busy = min(plan.workers, len(plan.runs))
+        how = f"{shapes}; {busy} process{'es' * (busy > 1)} with one thread each; {_size(plan.memory)} of memory in all"
+    count = f"{len(plan.runs)} run{'s' * (len(plan.runs) > 1)}"
+    console.print(f"\n{count}: {how}; about {_time(plan.seconds)}", markup=False)
+    for warning in plan.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+def show_results(results: Results) -> None:
+    """A row per arm: what the report says of it, for what is asked, or for everything."""
+    console = Console(highlight=False, soft_wrap=True)
+    names = (
+        list(dict.fromkeys(score for question in results.study.asked for score in question.scores))
+        or results.score_names[:4]
+    )
+    names = [name for name in names if name in results.score_names]
+    rows = []
+    for arm in results.arms:
+        cells = [str(estimate(results, arm, name) or "–") for name in names]
+        rows.append([arm, f"{len(results.of(arm))} of {len(results.study.seeds)}", *cells])
+    show_table(["arm", "seeds", *names], rows)
+    for name in names:
+        console.print(f"{name}: mean [95 % interval]; {results.label(name)}", style="dim", markup=False)
+    for run, why in list(results.missing.items())[:10]:
+        console.print(f"{run}: {why}", style="yellow", markup=False)
+    if len(results.missing) > 10:
+        console.print(f"and {len(results.missing) - 10} more are missing", style="yellow")
+    console.print(f"kept in {results.folder}/", style="dim", markup=False)
+
+
+def show_verdicts(verdicts: Sequence[Verdict]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for verdict, notes in notes_once(verdicts):
+        console.print(Text.assemble("\n", (str(verdict.question), "bold"), f"\n{verdict.sentence}"))
+        for note in notes:
+            console.print(Text(f"· {note}", style="dim"))
+
+
+def show_conclusion(conclusion: Conclusion) -> None:
+    """After a study: the table, the verdicts, what that means for a report, and where it is written down."""
+    show_results(conclusion.results)
+    show_verdicts(conclusion.verdicts)
+    if conclusion.judgements:
+        reported = conclusion.results.study.reported
+        show_standing(f"“{reported.conclusion}”: " if reported else "", conclusion.judgements)
+    if conclusion.report:
+        Console(highlight=False, soft_wrap=True).print(f"\nreport: {conclusion.report}", markup=False)
+
+
+def show_outcome(outcome: Outcome, report: Path) -> None:
+    """After an exercise: what each answer reaches, why claims stand or fall, what was asked besides."""
+    console = Console(highlight=False, soft_wrap=True)
+    rows = []
+    for quantity, group in groupby(outcome.rows, key=lambda row: row.quantity):  # a line each: terminals are narrow
+        rows.append([quantity, "", "", "", ""])
+        rows += [[f"  {r.of}", f"{r.instances:,}", r.reported, r.headway, r.possible] for r in group]
+    show_table(["", *outcome.table.columns[2:]], rows)
+    answered = zip(outcome.exercise.questions, outcome.answers, strict=True)
+    told = [(one.claim.says, one.why) for one in outcome.judgements] + [(q.asks, found.why) for q, found in answered]
+    for head, text in told:
+        console.print(Text.assemble("\n", (sentence(head), "bold"), f"\n{sentence(text)}"))
+    show_standing(f"“{outcome.exercise.reported.conclusion}”: ", outcome.judgements)
+    console.print(f"\nreport: {report}", markup=False)
+
+
+def show_standing(said: str, judgements: Sequence[Judgement]) -> None:
+    """How what a report says stands, claim by claim."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text.assemble("\n", (f"The report: {said}{overall(judgements)}", "bold")))
+    for one in judgements:
+        console.print(Text.assemble((f"{one.standing:<14}", _COLOURS[one.standing]), one.claim.says))
+
+
+_COLOURS = {"holds": "green", "does not hold": "bold red", "not shown": "yellow", "cannot say": "yellow"}
+
+
+def _time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

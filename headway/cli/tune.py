@@ -1,0 +1,86 @@
+"""`headway tune`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import AsJson, print_json
+from headway.core.errors import UserError, did_you_mean
+from headway.core.format import number
+
+
+def tune(
+    recipe: Annotated[str, typer.Argument(help="A packaged recipe or a YAML file.", metavar="RECIPE")],
+    changes: Annotated[list[str] | None, typer.Argument(help="Changes for all trials.", metavar="KEY=VALUE")] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(help="What to search: KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=A,B,C. May be repeated."),
+    ] = None,
+    space: Annotated[Path | None, typer.Option(help="The same from a YAML file.", metavar="FILE")] = None,
+    trials: Annotated[
+        int, typer.Option(help="How many trials in all; more of them later go on from these.", min=1)
+    ] = 20,
+    grid: Annotated[bool, typer.Option("--grid", help="Try every combination.")] = False,
+    on: Annotated[
+        str | None, typer.Option(help="The score that decides; default: perplexity or accuracy on valid.")
+    ] = None,
+    prune: Annotated[str, typer.Option(help="Give up trials early: none, median, halving.")] = "median",
+    together: Annotated[
+        int | None, typer.Option(help="Trials asked for at once; default: 1 on a CPU, 8 on a GPU.", min=1)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The search's name; default: the recipe's.")] = None,
+    searches: Annotated[Path, typer.Option(help="The folder that holds searches.", metavar="DIR")] = Path("searches"),
+    as_json: AsJson = False,
+) -> None:
+    """Search for the best values of some keys, on dev; score the best on test once. The same command resumes."""
+    import torch
+
+    from headway.cli import printing
+    from headway.core import progress
+    from headway.experiment.train import check_names
+    from headway.recipe.recipe import load
+    from headway.tuning.pruning import PRUNERS
+    from headway.tuning.search import Search
+    from headway.tuning.space import over as searched_over
+    from headway.tuning.space import read_space
+    from headway.tuning.tune import Interrupted
+    from headway.tuning.tune import tune as run_search
+
+    if prune not in PRUNERS:
+        raise UserError(f"--prune {prune}: expected none, median or halving{did_you_mean(prune, PRUNERS)}")
+    base = load(recipe, changes or [])
+    where = {**(read_space(space) if space else {}), **searched_over(over or [])}
+    decides = on or {"classifier": "valid.accuracy"}.get(base.model.kind, "valid.perplexity")
+    search = Search(base, where, decides, prune, grid)  # pyright: ignore[reportArgumentType]
+    at_once = together or (8 if torch.cuda.is_available() else 1)
+    name = name or Path(recipe).stem
+    check_names([name], "a search")
+    folder = searches / name
+    try:
+        found = run_search(search, folder, trials, at_once, progress.for_this_terminal())
+    except Interrupted:
+        print(f"stopped and saved; to go on: {shlex.join(['headway', *sys.argv[1:]])}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(found.as_json())
+        return
+    rows = [
+        [
+            key,
+            f"{value:.4g}" if isinstance(value, float) else str(value),
+            f"{found.importance[key]:.2f}" if key in found.importance else "?",
+        ]
+        for key, value in found.suggested.items()
+    ]
+    printing.show_table(["searched", "best", "importance"], rows)
+    counts = ", ".join(f"{count} {state}" for state, count in found.trials.items())
+    print(f"\n{decides} {number(found.value)} ({found.best.name}; trials: {counts})")
+    tested = f"test.{decides.partition('.')[2]}"
+    if tested in found.test:
+        print(f"{tested} {number(found.test[tested])} (test was scored {found.test_scored} ×)")
+    for note in found.notes:
+        print(note)
+    print(f"{folder}/: best.yaml, importance.png, trials.csv, result.json")

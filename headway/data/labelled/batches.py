@@ -1,0 +1,141 @@
+"""Which labelled texts a classifier sees at which step.
+
+As for running text (`batches.py`), a sampler is a pure function of the step. Rows of a batch must have one length, so
+shorter texts are filled up with padding; to waste little on it, texts of similar length go together:
+
+    buckets   ranges of length that hold about as many texts each
+    epoch     each bucket's texts in an order of their own, drawn anew by every replica from its own seed
+    turn      which bucket a step takes its batch from: drawn by epoch, and the same for all seeds
+
+so the shape of a step depends on data and step alone, and a replica's dropout does not notice who trains beside it. A
+step recorded as a CUDA graph has one shape, so there every batch is as long as the longest text: the rows are the same
+as on a CPU, with more padding around them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Int32, Int64
+from pydantic import Field
+from torch import Tensor
+
+from headway.core import random
+from headway.core.errors import UserError
+from headway.core.spec import OR_BY_NAME, Spec
+from headway.data.running.batches import Step, on_device
+
+BATCHES_PER_BUCKET = 8
+"""At least: a bucket's last batch is filled up from its first, and texts that are seen twice should be few."""
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Texts, and the class of each."""
+
+    inputs: Int64[Tensor, "R B T"]
+    real: Bool[Tensor, "R B T"]
+    targets: Int64[Tensor, "R B"]
+    first_row: int = 0
+    """Where in the whole batch these rows are; 0 for the whole. Noise is drawn by row, so parts get what is theirs."""
+
+    def part(self, k: int, n: int) -> "RowBatch":
+        """The k-th of n equal slices of the rows, for batches that are too large to be taken at once."""
+        rows, left_over = divmod(self.inputs.shape[1], n)
+        if left_over:
+            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be taken in {n} equal parts")
+        mine = slice(k * rows, (k + 1) * rows)
+        return RowBatch(self.inputs[:, mine], self.real[:, mine], self.targets[:, mine], self.first_row + k * rows)
+
+
+class Shuffled(Spec):
+    """In every epoch every text once, in another order, texts of similar length together."""
+
+    kind: Literal["shuffled"] = "shuffled"
+    buckets: int = Field(default=4, ge=1)
+    """How many ranges of length are kept apart; 1 = texts of any length together. Fewer where texts are few."""
+
+    def build(
+        self,
+        table: Int[np.ndarray, "N L"],
+        lengths: Int[np.ndarray, " N"],
+        labels: Int[np.ndarray, " N"],
+        batch: int,
+        seeds: Sequence[int],
+        device: str,
+    ) -> "ShuffledSampler":
+        return ShuffledSampler(
+            table, lengths, labels, batch, bucket_widths(lengths, self.buckets, batch), seeds, device
+        )
+
+
+RowBatchSpec = Annotated[Shuffled, OR_BY_NAME]
+
+
+def bucket_widths(lengths: Int[np.ndarray, " N"], buckets: int, batch: int) -> list[int]:
+    """The longest text of each bucket, ascending. Texts of equal length are in the same one."""
+    enough = BATCHES_PER_BUCKET * batch
+    widths: list[int] = []
+    for share in range(1, buckets + 1):
+        width = int(np.quantile(lengths, share / buckets, method="higher"))
+        above = widths[-1] if widths else -1
+        if np.sum((lengths > above) & (lengths <= width)) >= enough:
+            widths.append(width)
+    # What is left above the last one is too little for a bucket of its own, or nothing.
+    return [*widths[:-1], int(lengths.max())]
+
+
+class ShuffledSampler:
+    def __init__(
+        self,
+        table: Int[np.ndarray, "N L"],
+        lengths: Int[np.ndarray, " N"],
+        labels: Int[np.ndarray, " N"],
+        batch: int,
+        widths: list[int],
+        seeds: Sequence[int],
+        device: str,
+    ):
+        bucket = np.searchsorted(widths, lengths)  # of each text
+        sizes = np.bincount(bucket, minlength=len(widths))
+        turns = [math.ceil(size / batch) for size in sizes]
+        self.steps_per_epoch = sum(turns)
+        self._widths, self._batch = widths, batch
+        self._table, self._lengths, self._labels = (torch.as_tensor(a).to(device) for a in (table, lengths, labels))
+        self._bucket, self._sizes = (torch.as_tensor(a).to(device) for a in (bucket, sizes))
+        self._firsts = self._sizes.cumsum(0) - self._sizes
+        # The turns of an epoch, before they are shuffled: which bucket's, and which of that bucket's batches.
+        self._turn_bucket = torch.repeat_interleave(torch.arange(len(turns)), torch.tensor(turns)).to(device)
+        self._turn_batch = torch.cat([torch.arange(n) for n in turns]).to(device)
+        self._keys = random.stream_keys(seeds, "texts").to(device)
+        self._turn_keys = random.stream_keys([0], "turns").to(device)
+        self._slots = torch.arange(table.shape[1], device=device)
+        self._recordable = torch.device(device).type == "cuda"  # one shape for all steps, and the host never waits
+        self._known: tuple[int, Tensor, Tensor] | None = None
+
+    def at(self, step: Step) -> RowBatch:
+        step = on_device(step, self._keys)
+        epoch, now = step // self.steps_per_epoch, step % self.steps_per_epoch
+        order, turns = self._drawn(epoch)
+        turn = turns[now.view(1)]  # [1], as are bucket and k: to index with a lone number would wait for the device
+        bucket, k = self._turn_bucket[turn], self._turn_batch[turn]
+        places = torch.arange(self._batch, device=order.device) + k * self._batch
+        rows = order[:, places % self._sizes[bucket] + self._firsts[bucket]]  # [R, B]
+        slots = self._slots if self._recordable else self._slots[: self._widths[int(bucket)]]
+        return RowBatch(
+            self._table[rows][..., : len(slots)].long(), slots < self._lengths[rows][..., None], self._labels[rows]
+        )
+
+    def _drawn(self, epoch: Int32[Tensor, ""]) -> tuple[Int64[Tensor, "R N"], Int64[Tensor, " S"]]:
+        """Of this epoch: every replica's texts, bucket after bucket, shuffled within each; and the order of turns."""
+        if not self._recordable and self._known and self._known[0] == int(epoch):
+            return self._known[1:]
+        drawn = random.integers(self._keys, epoch, 2**31, len(self._labels))
+        order = (self._bucket * 2**31 + drawn).argsort(dim=1, stable=True)
+        turns = random.integers(self._turn_keys, epoch, 2**31, self.steps_per_epoch)[0].argsort(stable=True)
+        if not self._recordable:
+            self._known = int(epoch), order, turns
+        return order, turns

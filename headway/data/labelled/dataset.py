@@ -1,0 +1,157 @@
+"""Labelled texts ready for use: rows from a source, a vocabulary learnt on train, and every split as tokens.
+
+As for running text (`corpus.py`), tokens are kept between runs under a name made of what they were made from.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+import tokenizers
+
+from headway.core.errors import UserError, did_you_mean
+from headway.data import cache
+from headway.data.labelled.sources import Columns, Splits, normalised, read_rows
+from headway.data.tokenizers import Tokenizer, TokenizerSpec
+
+_FORMAT = 1  # of what is kept; raise it when the same spec gives other tokens than before
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """The texts of one split. Arrays have a place per text, but for `ids`, where all tokens stand one after another."""
+
+    texts: list[str]
+    labels: np.ndarray
+    """int64: the place of each text's class among the classes."""
+    seen: np.ndarray
+    """bool: the same text, but for white space, is in train."""
+    ids: np.ndarray
+    """int32"""
+    ends: np.ndarray
+    """int64: where in `ids` each text ends."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text."""
+        return np.diff(self.ends, prepend=0)
+
+    def only(self, rows: np.ndarray) -> "Texts":
+        """These texts of it, in this order."""
+        begins, lengths = self.ends - self.lengths, self.lengths[rows]
+        ids = [self.ids[begins[k] : self.ends[k]] for k in rows]
+        some = [self.texts[k] for k in rows]
+        return Texts(some, self.labels[rows], self.seen[rows], np.concatenate(ids), np.cumsum(lengths))
+
+    def padded(self, context: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first `context` tokens of each text, filled up to the longest; and how many of them are real."""
+        lengths = np.minimum(self.lengths, context)
+        table = np.zeros((len(self), int(lengths.max())), dtype=np.int32)
+        real = np.arange(table.shape[1]) < lengths[:, None]
+        begins = self.ends - self.lengths
+        table[real] = self.ids[(begins[:, None] + np.arange(table.shape[1]))[real]]
+        return table, lengths
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSet:
+    """Texts by split, as tokens of one vocabulary, each of one of these classes."""
+
+    name: str
+    tokenizer: Tokenizer
+    splits: Mapping[str, Texts]
+    """By name; "train" is always there, and first."""
+    classes: tuple[str, ...]
+    identity: str
+    """Stands for everything the tokens and labels depend on."""
+    held_out: bool
+    """Whether `valid` was taken out of train, because the source has none."""
+
+    def split(self, name: str) -> Texts:
+        if name not in self.splits:
+            hint = did_you_mean(name, self.splits)
+            if name == "valid":
+                hint += "; with data.valid_fraction=0.1 a tenth of train becomes it"
+            raise UserError(f"labelled set '{self.name}' has no split '{name}'{hint}")
+        return self.splits[name]
+
+
+def load(
+    source: str, path: str | None, columns: Columns, valid_fraction: float, tokenizer: TokenizerSpec
+) -> LabelledSet:
+    """Reads the rows and tokenises them, or finds that this was done before. Only the train split is learnt from."""
+    rows, held_out = read_rows(source, path, columns, valid_fraction)
+    name = Path(path).name if path else source
+    identity = _identity(rows, tokenizer)
+    classes = tuple(sorted({row.label for row in rows["train"]}, key=_in_order))
+    made, tokens = _tokenised(rows, tokenizer, f"labelled-{identity}", name)
+    in_train = {normalised(row.text) for row in rows["train"]}
+    splits = {
+        split: Texts(
+            [row.text for row in some],
+            np.array([classes.index(row.label) for row in some], dtype=np.int64),
+            np.array([normalised(row.text) in in_train for row in some]),
+            *tokens[split],
+        )
+        for split, some in rows.items()
+    }
+    return LabelledSet(name, made, splits, classes, identity, held_out)
+
+
+def _in_order(label: str) -> tuple[bool, float, str]:
+    """Numbers by size, and before words."""
+    try:
+        return False, float(label), label
+    except ValueError:
+        return True, 0.0, label
+
+
+Tokens = dict[str, tuple[np.ndarray, np.ndarray]]
+"""ids and ends, by split."""
+
+
+def _tokenised(rows: Splits, spec: TokenizerSpec, entry: str, name: str) -> tuple[Tokenizer, Tokens]:
+    kept = cache.fetch(entry)
+    if kept and (found := _unpack(kept, list(rows))):
+        return found
+    tokenizer = spec.learn("\n".join(row.text for row in rows["train"]))
+    tokens: Tokens = {}
+    for split, some in rows.items():
+        try:
+            encoded = tokenizer.encode_rows([row.text for row in some])
+        except UserError as problem:
+            raise UserError(f"labelled set '{name}', split '{split}', {problem}") from None
+        tokens[split] = np.concatenate(encoded), np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
+    arrays = {"tokenizer": np.frombuffer(tokenizer.to_json().encode(), dtype=np.uint8)}
+    for split, (ids, ends) in tokens.items():
+        arrays |= {f"{split}/ids": ids, f"{split}/ends": ends}
+    cache.store(entry, safetensors.numpy.save(arrays))
+    return tokenizer, tokens
+
+
+def _unpack(content: bytes, splits: list[str]) -> tuple[Tokenizer, Tokens] | None:
+    """None if this is not what is written here, although its checksum is right: some other version wrote it."""
+    try:
+        arrays = safetensors.numpy.load(content)
+        tokenizer = Tokenizer.from_json(arrays["tokenizer"].tobytes().decode())
+        return tokenizer, {s: (arrays[f"{s}/ids"].copy(), arrays[f"{s}/ends"].copy()) for s in splits}
+    except (safetensors.SafetensorError, KeyError, UserError, UnicodeDecodeError):
+        return None
+
+
+def _identity(rows: Splits, spec: TokenizerSpec) -> str:
+    """32 hex digits that stand for everything that tokens and labels depend on."""
+    digest = hashlib.sha256(f"{_FORMAT}\n{tokenizers.__version__}\n{spec.identity()}\n".encode())
+    for split, some in rows.items():
+        digest.update(hashlib.sha256(split.encode()).digest())
+        for row in some:
+            # Digests have a fixed length: nothing can move from a text to its label, or to the next row, unnoticed.
+            for part in row:
+                digest.update(hashlib.sha256(part.encode(errors="surrogatepass")).digest())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,123 @@
+"""Which tokens a language model sees at which step.
+
+A sampler is a pure function of the step: nothing runs on inside it, so to resume a run is to ask for the next step. A
+batch has the replica axis in front, like everything else; what a replica sees depends on its own seed alone, never on
+who trains beside it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol
+
+import torch
+from jaxtyping import Bool, Int, Int32, Int64
+from torch import Tensor
+
+from headway.core import random
+from headway.core.errors import UserError
+from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+
+Step = int | Int32[Tensor, ""]
+"""As a tensor, so that a step can be replayed as a graph in which only this number is another."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of text, and for each token the one that comes after it."""
+
+    inputs: Int64[Tensor, "R B T"]
+    targets: Int64[Tensor, "R B T"]
+    begins: Bool[Tensor, ""]
+    """Rows do not continue those of the step before: a state carried from there means nothing here."""
+    first_row: int = 0
+    """Where in the whole batch these rows are; 0 for the whole. Noise is drawn by row, so parts get what is theirs."""
+
+    def part(self, k: int, n: int) -> "Batch":
+        """The k-th of n equal slices of the rows, for batches that are too large to be taken at once."""
+        rows, left_over = divmod(self.inputs.shape[1], n)
+        if left_over:
+            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be taken in {n} equal parts")
+        mine = slice(k * rows, (k + 1) * rows)
+        return Batch(self.inputs[:, mine], self.targets[:, mine], self.begins, self.first_row + k * rows)
+
+
+class Sampler(Protocol):
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps until as many tokens were seen as the text has."""
+        ...
+
+    def at(self, step: Step) -> Batch: ...
+
+
+class Crops(Spec):
+    """Every row is a crop from anywhere in the text. Each seed has crops of its own."""
+
+    kind: Literal["crops"] = "crops"
+
+    def build(
+        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+    ) -> "CropSampler":
+        longest = len(tokens_on_device) - 1
+        if longest < segment:
+            raise _too_short(tokens_on_device, f"a segment of {segment} tokens and the one after it", longest)
+        keys = random.stream_keys(seeds, "crops").to(tokens_on_device.device)
+        return CropSampler(tokens_on_device, segment, batch, keys)
+
+
+class Contiguous(Spec):
+    """The text is cut into as many streams as the batch has rows, and each is read from left to right, segment after
+    segment, so that a state can be carried from one batch to the next. The order of the text is the same for every
+    seed. What is left over at the end of the streams, too short for one more segment, is not read."""
+
+    kind: Literal["contiguous"] = "contiguous"
+
+    def build(
+        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+    ) -> "ContiguousSampler":
+        length = len(tokens_on_device) // batch
+        if length < segment + 1:
+            needed = f"{batch} streams of at least {segment} tokens and the one after them"
+            raise _too_short(tokens_on_device, needed, length - 1)
+        streams = tokens_on_device[: batch * length].reshape(batch, length)
+        return ContiguousSampler(streams, segment, len(seeds))
+
+
+BatchSpec = Annotated[Crops | Contiguous, CHOSEN_BY_KIND, OR_BY_NAME]
+
+
+class CropSampler:
+    def __init__(self, tokens: Int[Tensor, " N"], segment: int, batch: int, keys: Int32[Tensor, "R 2"]):
+        self._tokens, self._batch, self._keys = tokens, batch, keys
+        self._within = torch.arange(segment + 1, device=tokens.device)
+        self.steps_per_epoch = math.ceil(len(tokens) / (batch * segment))
+
+    def at(self, step: Step) -> Batch:
+        last_first = len(self._tokens) - len(self._within)
+        firsts = random.integers(self._keys, on_device(step, self._keys), last_first + 1, self._batch)  # [R, B]
+        rows = self._tokens[firsts[:, :, None] + self._within].long()  # [R, B, T + 1]
+        return Batch(rows[..., :-1], rows[..., 1:], begins=torch.ones_like(self._within[0], dtype=torch.bool))
+
+
+class ContiguousSampler:
+    def __init__(self, streams: Int[Tensor, "B L"], segment: int, replicas: int):
+        self._streams, self._segment, self._replicas = streams, segment, replicas
+        self._within = torch.arange(segment + 1, device=streams.device)
+        self.steps_per_epoch = (streams.shape[1] - 1) // segment
+
+    def at(self, step: Step) -> Batch:
+        position = on_device(step, self._streams) % self.steps_per_epoch
+        rows = self._streams.index_select(1, position * self._segment + self._within).long()  # [B, T + 1]
+        rows = rows.expand(self._replicas, -1, -1)  # [R, B, T + 1], without copies
+        return Batch(rows[..., :-1], rows[..., 1:], begins=position == 0)
+
+
+def on_device(step: Step, beside: Tensor) -> Int32[Tensor, ""]:
+    """Filled there: to copy a number to a device would make the host wait for all work that is queued."""
+    return step if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int32, device=beside.device)
+
+
+def _too_short(tokens: Tensor, needed: str, longest: int) -> UserError:
+    remedy = f"the longest possible segment is {longest}" if longest > 0 else "it is too short for any segment"
+    return UserError(f"the train split has {len(tokens)} tokens, too few for {needed}; {remedy}")

@@ -1,0 +1,190 @@
+"""Where raw text comes from: generators that are part of Headway, a folder of known sets, the user's files, or the hub.
+
+Everything here ends in `dict[str, str]`, text by split, with "train" first. Text is UTF-8; a byte-order mark is dropped
+and Windows line ends become "\\n", so the same text gives the same tokens wherever it was saved.
+"""
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from headway.core.errors import UserError, did_you_mean
+from headway.data.embedded import python_docs
+
+Splits = dict[str, str]
+
+
+class KnownSet(NamedTuple):
+    """A folder under HEADWAY_DATA. Any file may also be there with, or without, `.gz`."""
+
+    files: dict[str, str]
+    """The file of each split, train first."""
+    train_share: float | None = None
+    """For a set without a split of its own: this share of the train file's characters, the rest being valid."""
+
+
+EMBEDDED: dict[str, Callable[[], Splits]] = {"python-docs": python_docs.splits}
+
+KNOWN_SETS = {
+    "wikitext-2": KnownSet({"train": "train.txt.gz", "valid": "valid.txt", "test": "test.txt"}),
+    # The cut that most published figures for this text were made with.
+    "tinyshakespeare": KnownSet({"train": "input.txt"}, train_share=0.9),
+    "cse256-speeches": KnownSet(
+        {
+            "train": "train_LM.txt",
+            "test-obama": "test_LM_obama.txt",
+            "test-wbush": "test_LM_wbush.txt",
+            "test-hbush": "test_LM_hbush.txt",
+        }
+    ),
+}
+
+FILES = "files"
+HUB = "hub"
+
+CORPORA = (*EMBEDDED, *KNOWN_SETS, FILES, HUB)
+"""Every valid `source`."""
+
+_SPLIT_OF_STEM = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
+_FURTHER_TEST = re.compile(r"test-.+")
+_TEXT_ENDINGS = (".txt", ".txt.gz")
+
+
+def read_splits(source: str, path: str | None, valid_fraction: float) -> Splits:
+    """Text by split name, "train" first. `path` belongs to sources 'files' and 'hub', and `valid_fraction` to text that
+    has no split `valid` of its own."""
+    if source not in CORPORA:
+        raise UserError(f"there is no corpus called '{source}'{did_you_mean(source, CORPORA)}")
+    if source in (FILES, HUB):
+        if not path:
+            kinds = {FILES: "a text file, or a folder with train.txt and valid.txt", HUB: "owner/name of a dataset"}
+            raise UserError(f"source '{source}' needs a path: {kinds[source]}")
+        if not 0 <= valid_fraction < 1:
+            raise UserError(f"valid_fraction is {valid_fraction}; it must be at least 0 and below 1")
+        if source == HUB:
+            from headway.data.running import hub  # where it is used: it stands on this module
+
+            return hub.read_splits(path, valid_fraction)
+        return _from_path(Path(path).expanduser(), valid_fraction)
+    if path is not None:
+        raise UserError(f"corpus '{source}' takes no path (given: '{path}'); to read your own text use source 'files'")
+    return EMBEDDED[source]() if source in EMBEDDED else _from_known_set(source)
+
+
+def _from_known_set(name: str) -> Splits:
+    known = KNOWN_SETS[name]
+    splits = {split: read_text(file) for split, file in known_files(name, known.files).items()}
+    if known.train_share is not None:
+        text = splits["train"]
+        cut = int(len(text) * known.train_share)
+        splits = {"train": text[:cut], "valid": text[cut:]}
+    return splits
+
+
+def known_files(name: str, files: dict[str, str]) -> dict[str, Path]:
+    """Where the files of a known set are, by split."""
+    variable = os.environ.get("HEADWAY_DATA")
+    if not variable:
+        raise UserError(
+            f"corpus '{name}' is read from the folder named by the environment variable HEADWAY_DATA, which is not set"
+        )
+    root = Path(variable).expanduser()
+    if not root.is_dir():
+        reason = "is a file, not a folder" if root.exists() else "does not exist"
+        raise UserError(f"corpus '{name}' is read from HEADWAY_DATA, but '{variable}' {reason}")
+    found = {split: _with_or_without_gz(root / name / file) for split, file in files.items()}
+    for split, file in found.items():
+        if not file.exists():
+            raise UserError(f"corpus '{name}' has no split '{split}' under HEADWAY_DATA: expected the file '{file}'")
+    return found
+
+
+def _with_or_without_gz(expected: Path) -> Path:
+    other = expected.with_suffix("") if expected.suffix == ".gz" else expected.with_name(expected.name + ".gz")
+    return other if other.exists() and not expected.exists() else expected
+
+
+def _from_path(path: Path, valid_fraction: float) -> Splits:
+    try:
+        if path.is_dir():
+            return _from_folder(path)
+        if not path.exists():
+            raise UserError(f"there is no file or folder '{path}'")
+    except PermissionError:
+        raise UserError(f"'{path}' may not be read: permission denied") from None
+    return hold_out(read_text(path), valid_fraction, path)
+
+
+def _from_folder(folder: Path) -> Splits:
+    """The files whose names say which split they are."""
+    found: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        ending = next((ending for ending in _TEXT_ENDINGS if file.name.endswith(ending)), None)
+        if ending is None:
+            continue
+        split = split_of_stem(file.name.removesuffix(ending))
+        if split is None:
+            continue
+        if split in found:
+            raise UserError(f"folder '{folder}' has two files for split '{split}': {found[split].name} and {file.name}")
+        found[split] = file
+    if "train" not in found:
+        raise UserError(f"folder '{folder}' has no train file: expected train.txt or train.txt.gz in it")
+    in_order = sorted(found, key=lambda split: ({"train": 0, "valid": 1, "test": 2}.get(split, 3), split))
+    return {split: read_text(found[split]) for split in in_order}
+
+
+def split_of_stem(stem: str) -> str | None:
+    """The split that a file of this name is: train, val, dev, test-easy …"""
+    return stem if _FURTHER_TEST.fullmatch(stem) else _SPLIT_OF_STEM.get(stem)
+
+
+def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:
+    """The end of a text is held out, from a line's beginning if that makes it at most half as long again."""
+    if valid_fraction == 0:
+        return {"train": text}
+    cut = int(len(text) * (1 - valid_fraction))
+    earliest = cut - (len(text) - cut) // 2
+    line_begin = text.rfind("\n", max(earliest, 0), cut) + 1
+    splits = {"train": text[: line_begin or cut], "valid": text[line_begin or cut :]}
+    for split, part in splits.items():
+        if not part.strip():
+            raise UserError(
+                f"'{path}' has {len(text)} characters, and with valid_fraction {valid_fraction} "
+                f"there is no text left for split '{split}'"
+            )
+    return splits
+
+
+def read_text(path: Path) -> str:
+    """The text of one file, plain or gzip by its ending; or one sentence that says why it cannot be text."""
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except IsADirectoryError:
+        raise UserError(f"'{path}' is a folder; expected a text file") from None
+    except PermissionError:
+        raise UserError(f"'{path}' may not be read: permission denied") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
+        raise UserError(f"'{path}' is not a whole gzip file ({problem})") from None
+    except OSError as problem:
+        raise UserError(f"'{path}' cannot be read: {problem.strerror or problem}") from None
+    inside = ", after decompression" if path.suffix == ".gz" else ""
+    if (zero := content.find(b"\0")) >= 0:
+        raise UserError(f"'{path}' is binary, not text: there is a zero byte at offset {zero}{inside}")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        found = content[problem.start]
+        raise UserError(
+            f"'{path}' is not UTF-8 text: byte 0x{found:02x} at offset {problem.start}{inside} cannot be decoded"
+        ) from None
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if not text.strip():
+        raise UserError(f"'{path}' {'has only white space in it' if text else 'is empty'}; expected text")
+    return text

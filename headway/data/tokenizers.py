@@ -1,0 +1,343 @@
+"""Tokenizers: text to numbers and back, at the level of characters, words or byte pairs.
+
+Three specs say which (`Char`, `Word`, `Bpe`); `spec.learn(text)` reads a vocabulary off the train split and gives a
+`Tokenizer`; a fourth (`Given`) takes one that is there already. The work is done by the `tokenizers` library. What
+Headway adds is in `Tokens`: for each token the bytes of text it stands for and whether a word begins there, so
+perplexity can be given per word and in bits per byte whatever the tokenizer, and models with different vocabularies can
+be compared.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import tokenizers
+from pydantic import Field
+from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
+
+from headway.core.errors import UserError
+from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+
+UNKNOWN = "<unk>"
+LINE_END = "\n"
+
+# White space as `str.split` has it. The library's own \s lacks U+001C–1F, and words would be counted in two ways.
+_BLANK = "\t\x0b-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_WHITE = "\n" + _BLANK
+_BEYOND_WHITE = 0x3001
+_IS_WHITE = np.array([chr(code).isspace() for code in range(_BEYOND_WHITE + 1)])
+
+# Text is cut for the library where every tokenizer cuts it anyway: between a word and the white space after it.
+_CHUNK = 1 << 14
+# (But not before U+001C–1F, which vocabularies made elsewhere may take for signs.)
+_WORD_ENDS = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")
+_CHUNKS_AT_ONCE = 256
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A text as a tokenizer sees it: three numpy arrays of equal length, which `torch.from_numpy` takes as they are."""
+
+    ids: np.ndarray
+    """int32: the place of each token in the vocabulary."""
+    bytes: np.ndarray
+    """int32: the UTF-8 bytes of the text each token covers. White space that is no token is counted with the token
+    after it, or at the very end with the one before, so these add up to the size of the text. (Not 16 bits: a line of
+    base64 is one word, and may be longer than that.)"""
+    starts: np.ndarray
+    """bool: a word, in the sense of `str.split`, begins in this token."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer(ABC):
+    """What was learnt from a text: a vocabulary, and how to cut text into its tokens."""
+
+    kind: ClassVar[str]
+    size: int
+    """How many tokens the vocabulary has."""
+    line_end: int | None
+    """The token that is one line end and nothing else, if the vocabulary has it."""
+    unknown: int | None = None
+    """The token that stands for all that the vocabulary lacks, if there is one."""
+
+    def __init__(self, library: tokenizers.Tokenizer):
+        self._library = library
+        vocabulary = library.get_vocab()
+        added = {token.content for token in library.get_added_tokens_decoder().values()}  # <|endoftext|>, as it stands
+        # A token's meaning as bytes rather than letters, because a byte pair may be half a letter.
+        self._meaning = [
+            token.encode() if token in added else self._bytes_of(token)
+            for token in sorted(vocabulary, key=vocabulary.__getitem__)
+        ]
+        self._lengths = np.array([len(meaning) for meaning in self._meaning], dtype=np.int64)
+        self.size = len(vocabulary)
+        self.line_end = next((i for i, meaning in enumerate(self._meaning) if meaning == LINE_END.encode()), None)
+
+    def encode(self, text: str) -> Tokens:
+        """The whole text as tokens; about a million a second, so there is no other way for corpora."""
+        self._refuse(text)
+        parts = [self._measure(chunk, encoding) for chunk, encoding in self._encodings(text)]
+        nothing = Tokens(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_))
+        tokens = Tokens(
+            np.concatenate([part.ids for part in (nothing, *parts)]),
+            np.concatenate([part.bytes for part in (nothing, *parts)]),
+            np.concatenate([part.starts for part in (nothing, *parts)]),
+        )
+        if len(tokens):
+            tokens.bytes[-1] += len(text.encode()) - tokens.bytes.sum()
+        return tokens
+
+    def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids (int32) of many short texts, each by itself."""
+        for k, text in enumerate(texts):
+            try:
+                self._refuse(text)
+            except UserError as problem:
+                raise UserError(f"text {k + 1}: {problem}") from None
+        found = self._library.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in found]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of these tokens. Bytes that are no whole letter, which a model may well write, become �."""
+        return self._join([self._meaning[i] for i in np.asarray(ids, dtype=np.int64).tolist()])
+
+    def pieces(self, ids: Sequence[int] | np.ndarray) -> list[str]:
+        """Each token as shown to a person: white space has a sign, and what cannot be printed is escaped."""
+        return [_show(self._meaning[i]) for i in np.asarray(ids, dtype=np.int64).tolist()]
+
+    def to_json(self) -> str:
+        content = {"headway_tokenizer": 1, "kind": self.kind, "library": json.loads(self._library.to_str())}
+        return json.dumps(content, ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> "Tokenizer":
+        try:
+            content = json.loads(text)
+            if content["headway_tokenizer"] != 1:
+                raise ValueError("its format is that of another version of Headway")
+            library = tokenizers.Tokenizer.from_str(json.dumps(content["library"]))
+            return _OF_KIND[content["kind"]](library)
+        except Exception as problem:  # the library raises nothing more particular
+            raise UserError(f"this is not a tokenizer that Headway wrote ({problem!r})") from problem
+
+    def _encodings(self, text: str) -> Iterator[tuple[str, tokenizers.Encoding]]:
+        # Not all at once: the library's objects take a hundred bytes for each token.
+        chunks = list(_chunks(text))
+        for first in range(0, len(chunks), _CHUNKS_AT_ONCE):
+            some = chunks[first : first + _CHUNKS_AT_ONCE]
+            yield from zip(some, self._library.encode_batch(some, add_special_tokens=False), strict=True)
+
+    def _measure(self, chunk: str, encoding: tokenizers.Encoding) -> Tokens:
+        ids = np.array(encoding.ids, dtype=np.int32)
+        codes = np.frombuffer(chunk.encode("utf-32-le"), dtype=np.uint32)
+        letter_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
+        letter_ends = np.cumsum(letter_bytes)
+        white = _IS_WHITE[np.minimum(codes, _BEYOND_WHITE)]
+        begins_word = ~white & np.concatenate([[True], white[:-1]])
+        token_ends = self._token_ends(ids, encoding, letter_ends)
+        starts = np.zeros(len(ids), dtype=np.bool_)
+        starts[np.searchsorted(token_ends, (letter_ends - letter_bytes)[begins_word], side="right")] = True
+        return Tokens(ids, np.diff(token_ends, prepend=0).astype(np.int32), starts)
+
+    def _token_ends(self, ids: np.ndarray, encoding: tokenizers.Encoding, letter_ends: np.ndarray) -> np.ndarray:
+        """Where each token ends, in bytes. Tokens that are all of the text end where their bytes do."""
+        return np.cumsum(self._lengths[ids])
+
+    def _refuse(self, text: str) -> None:
+        """Raises a UserError if this text cannot be encoded."""
+        if half := _SURROGATE.search(text):
+            raise UserError(f"the text is not valid Unicode: half a surrogate pair {_place(text, half.start())}")
+
+    def _join(self, meanings: list[bytes]) -> str:
+        return b"".join(meanings).decode(errors="replace")
+
+    @abstractmethod
+    def _bytes_of(self, token: str) -> bytes:
+        """What a token means, from the library's name for it."""
+
+
+class CharTokenizer(Tokenizer):
+    kind = "char"
+
+    def _bytes_of(self, token: str) -> bytes:
+        return token.encode()
+
+    def _refuse(self, text: str) -> None:
+        super()._refuse(text)
+        strange = {letter for letter in set(text) if self._library.token_to_id(letter) is None}
+        if not strange:
+            return
+        first = next(i for i, letter in enumerate(text) if letter in strange)
+        named = ", ".join(f"{letter!r} (U+{ord(letter):04X})" for letter in sorted(strange)[:5])
+        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+        raise UserError(
+            f"the vocabulary, which is the characters of the train split, lacks {named}{more}; "
+            f"the first is {text[first]!r} {_place(text, first)}"
+        )
+
+
+class WordTokenizer(Tokenizer):
+    kind = "word"
+    unknown = 0  # `Word.learn` puts it first
+
+    def _bytes_of(self, token: str) -> bytes:
+        return token.encode()
+
+    def _token_ends(self, ids: np.ndarray, encoding: tokenizers.Encoding, letter_ends: np.ndarray) -> np.ndarray:
+        # A token's own bytes say nothing of the white space before it, nor of the word that <unk> stands for.
+        return letter_ends[[end - 1 for _, end in encoding.offsets]] if len(ids) else np.zeros(0, np.int64)
+
+    def _join(self, meanings: list[bytes]) -> str:
+        return re.sub(r" ?\n ?", "\n", " ".join(meaning.decode() for meaning in meanings))
+
+
+class BpeTokenizer(Tokenizer):
+    kind = "bpe"
+
+    def _bytes_of(self, token: str) -> bytes:
+        return bytes(_BYTE_OF_SIGN[sign] for sign in token)
+
+
+_OF_KIND = {cls.kind: cls for cls in (CharTokenizer, WordTokenizer, BpeTokenizer)}
+
+
+class VocabularySpec(Spec, ABC):
+    """Where a vocabulary comes from."""
+
+    @abstractmethod
+    def learn(self, text: str) -> Tokenizer:
+        """The tokenizer, with what it takes from the train split."""
+
+    def identity(self) -> str:
+        """Beside the text, all that the tokens depend on."""
+        return self.model_dump_json()
+
+
+class Char(VocabularySpec):
+    """One token per character. The vocabulary is the characters of the train split, and text with others is refused."""
+
+    kind: Literal["char"] = "char"
+
+    def learn(self, text: str) -> Tokenizer:
+        library = tokenizers.Tokenizer(models.WordLevel({letter: i for i, letter in enumerate(sorted(set(text)))}))
+        library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        return CharTokenizer(library)
+
+
+class Word(VocabularySpec):
+    """One token per word, and one per line end. Words that the vocabulary lacks become `<unk>`."""
+
+    kind: Literal["word"] = "word"
+    size: Annotated[int, Field(ge=3)] | None = None
+    """The most tokens the vocabulary may have, `<unk>` and the line end among them; the commonest words of the train
+    split are taken. None: all of its words."""
+    lower: bool = False
+    """Make no difference between upper and lower case."""
+    punctuation: Literal["attached", "apart"] = "attached"
+    """Whether signs belong to the word they touch, or each is a token: `(yes!)` or `( yes ! )`. Apostrophes inside
+    a word stay there."""
+
+    def learn(self, text: str) -> Tokenizer:
+        counted = self._library({})
+        trainer = trainers.WordLevelTrainer(vocab_size=len(text) + 1, min_frequency=0, show_progress=False)
+        counted.train_from_iterator(_chunks(text), trainer)
+        by_count = counted.get_vocab()  # the commonest first, equals by alphabet
+        always = [UNKNOWN, LINE_END]
+        words = [word for word in sorted(by_count, key=by_count.__getitem__) if word not in always]
+        kept = (always + words)[: self.size]
+        return WordTokenizer(self._library({word: i for i, word in enumerate(kept)}))
+
+    def _library(self, vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+        library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+        if self.lower:
+            library.normalizer = normalizers.Lowercase()
+        word = f"[^{_WHITE}]+" if self.punctuation == "attached" else rf"{UNKNOWN}|\w+(?:['’]\w+)*|[^{_WHITE}\w]"
+        library.pre_tokenizer = pre_tokenizers.Split(Regex(f"\n|{word}"), "removed", invert=True)
+        return library
+
+
+class Bpe(VocabularySpec):
+    """Byte pairs: common words are one token, rare ones several, and any text at all can be written. A line end is
+    always a token of its own, and no token goes beyond one word. (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909)
+    """
+
+    kind: Literal["bpe"] = "bpe"
+    size: Annotated[int, Field(ge=256)] = 4096
+    """The most tokens the vocabulary may have, 256 single bytes among them."""
+
+    def learn(self, text: str) -> Tokenizer:
+        letters, signs = r" ?[\p{L}\p{M}]+| ?\p{N}+", rf" ?[^{_WHITE}\p{{L}}\p{{M}}\p{{N}}]+"
+        # The last of several blanks goes with the word after it, as it does between words.
+        blanks = f"[{_BLANK}]+(?![^{_WHITE}])|[{_BLANK}]+"
+        library = tokenizers.Tokenizer(models.BPE())
+        library.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(f"\n|{letters}|{signs}|{blanks}"), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        trainer = trainers.BpeTrainer(vocab_size=self.size, initial_alphabet=list(_BYTE_OF_SIGN), show_progress=False)
+        library.train_from_iterator(_chunks(text), trainer)
+        return BpeTokenizer(library)
+
+
+class Given(VocabularySpec):
+    """A vocabulary that is there already, and is taken as it is: another run's, or an imported model's."""
+
+    kind: Literal["given"] = "given"
+    path: str
+    """The tokenizer.json of a run folder."""
+
+    def learn(self, text: str) -> Tokenizer:
+        return Tokenizer.from_json(self._content())
+
+    def identity(self) -> str:
+        return self._content()
+
+    def _content(self) -> str:
+        try:
+            return Path(self.path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {error}") from None
+
+
+TokenizerSpec = Annotated[Char | Word | Bpe | Given, CHOSEN_BY_KIND, OR_BY_NAME]
+
+
+def _byte_of_sign() -> dict[str, int]:
+    """The library names tokens by one sign per byte: the byte's own letter if that can be printed, else one of the
+    letters from U+0100 on, given out in the order of the bytes."""
+    signs = sorted(pre_tokenizers.ByteLevel.alphabet())
+    printable = [ord(sign) for sign in signs if ord(sign) < 256]
+    others = [byte for byte in range(256) if byte not in printable]
+    return dict(zip(signs, printable + others, strict=True))
+
+
+_BYTE_OF_SIGN = _byte_of_sign()
+
+
+def _chunks(text: str) -> Iterator[str]:
+    begin = 0
+    while begin < len(text):
+        word_end = _WORD_ENDS.search(text, begin + _CHUNK)
+        end = word_end.start() if word_end else len(text)
+        yield text[begin:end]
+        begin = end
+
+
+def _place(text: str, index: int) -> str:
+    return f"in line {text.count(LINE_END, 0, index) + 1}, column {index - text.rfind(LINE_END, 0, index)}"
+
+
+def _show(meaning: bytes) -> str:
+    letters = meaning.decode(errors="backslashreplace").translate(_SIGNS)
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in letters)

@@ -1,0 +1,70 @@
+"""A picture in a terminal: one letter per cell, from · (hardly any weight) to █ (all of it)."""
+
+from itertools import zip_longest
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from headway.draw.layout import shortened
+from headway.draw.picture import Grid, Panel, Picture
+
+_SHADES = "·░▒▓█"
+_WIDE = 24  # tokens: fewer get two letters per cell, so that cells are square
+
+
+def show(picture: Picture) -> None:
+    console = Console(highlight=False)
+    console.print(picture.title, style="bold", markup=False)
+    console.print(picture.subtitle, markup=False)
+    for grid in picture.grids:
+        console.print()
+        if len(picture.grids) > 1:
+            console.print(grid.title, style="bold", markup=False)
+        for row in grid.panels:
+            _show_row(console, grid, row)
+    console.print()
+    console.print(f"{' '.join(_SHADES)}  from hardly any weight to all of it", style="dim", markup=False)
+    for note in picture.notes:
+        console.print(note, style="dim", markup=False)
+
+
+def _show_row(console: Console, grid: Grid, row: list[Panel]) -> None:
+    """As many panels on a line as fit, each with the tokens' names on the left of the line."""
+    labels = [shortened(token) for token in row[0].rows]
+    left = max(map(len, labels)) + 1
+    blocks = [_block(grid, panel) for panel in row]
+    while blocks:
+        fits = max(1, (console.width - left) // (max(block[0].cell_len for block in blocks) + 2))
+        for k, lines in enumerate(zip_longest(*blocks[:fits])):
+            name = labels[k - 1].rjust(left - 1) if 0 < k <= len(labels) else " " * (left - 1)
+            line = Text(name + " ")
+            for part in lines:
+                line.append_text(part).append("  ")
+            console.print(line, no_wrap=True, crop=True, overflow="ellipsis")
+        blocks = blocks[fits:]
+
+
+def _block(grid: Grid, panel: Panel) -> list[Text]:
+    """Lines of equal width: the title, then the cells."""
+    wide = 2 if len(panel.columns) <= _WIDE else 1
+    width = max(wide * len(panel.columns), len(panel.title))
+    lines = [Text(panel.title.ljust(width), style="bold")]
+    strength = np.sqrt(np.abs(panel.matrix))
+    colours = grid.scale.colours[np.rint(grid.scale.places(panel.matrix) * 255).astype(int)]
+    for i in range(len(panel.rows)):
+        line = Text()
+        for j in range(len(panel.columns)):
+            if panel.matrix[i, j] == 0:
+                line.append(" " * wide)
+                continue
+            shade = _SHADES[min(len(_SHADES) - 1, int(strength[i, j] * len(_SHADES)))]
+            line.append(shade * wide, style="rgb({},{},{})".format(*_visible(colours[i, j])))
+        line.append(" " * (width - wide * len(panel.columns)))
+        lines.append(line)
+    return lines
+
+
+def _visible(colour: np.ndarray) -> tuple[int, ...]:
+    """Neither too light for a light terminal nor too dark for a dark one; the shade says how much."""
+    return tuple(int(c) for c in np.clip(colour, 70, 200))

@@ -1,0 +1,139 @@
+"""To go on with runs that were stopped: are they of this recipe, where can they be taken up, and everyone put back."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import UserError
+from headway.core.progress import Reporter
+from headway.run.folder import Run, is_end, open_run, read_json
+from headway.training import checkpoint
+from headway.training.checkpoint import Checkpoint
+from headway.training.population import Population
+from headway.training.processes import Processes
+
+MOST_CHANGES_SAID = 5
+
+
+def standing_alike(folders: Sequence[Path]) -> list[list[int]]:
+    """Which of these runs can go on together, by their places: those that have saved a step in common, most of them
+    first. What was begun but saved nothing starts with what was not begun at all, and before it in the list."""
+    saved = [set(checkpoint.saved_steps(folder / "checkpoints")) for folder in folders]
+    left, found = list(range(len(folders))), []
+    while count := Counter(step for k in left for step in saved[k]):
+        step = max(count, key=lambda step: (count[step], step))
+        found.append([k for k in left if step in saved[k]])
+        left = [k for k in left if step not in saved[k]]
+    left.sort(key=lambda k: not folders[k].exists())
+    return [*found, left] if left else found
+
+
+def ended_apart(folders: Sequence[Path]) -> list[list[int]]:
+    """The runs of a population go on together, by their places, from the last step that all have saved: only so do they
+    end as if nothing had been. But those that have ended, and share no step with the others, were trained apart from
+    them (the memory had run out, and halves went in turns), and need not be trained again."""
+    everyone = list(range(len(folders)))
+    saved = [set(checkpoint.saved_steps(folder / "checkpoints")) for folder in folders]
+    ended = [k for k in everyone if saved[k] and is_end(str(read_json(folders[k] / "run.json").get("status")))]
+    if not ended or set.intersection(*saved) or not all(folder.exists() for folder in folders):
+        return [everyone]
+    return [group for group in (ended, [k for k in everyone if k not in ended]) if group]
+
+
+def check_reopened(members: list[Run]) -> None:
+    """Runs can be resumed by the recipes that made them. Some may be missing, if all were killed in the making."""
+    missing = [run.folder for run in members if not run.folder.exists()]
+    begun = any(run.folder.exists() and run.has_checkpoints for run in members)
+    if missing and (begun or len(missing) == len(members)):
+        raise UserError(f"there is nothing to resume: {missing[0]} does not exist; leave out --resume to start it")
+    for run in members:
+        if run.folder.exists():
+            _check_recipe(run)
+
+
+def _check_recipe(run: Run) -> None:
+    made_by = open_run(str(run.folder), run.folder.parent).recipe
+    ours, theirs = (
+        flat(r.model_dump(mode="json", exclude={"training": {"parallel"}})) for r in (run.recipe, made_by)
+    )  # processes may share the work in another way than before
+    if ours != theirs:
+        raise UserError(
+            f"{run.folder} was made by another recipe: {what_changed(theirs, ours)}; use --name for a new run"
+        )
+
+
+def what_changed(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """`training.clip was 1.0 and is None, …`: of two flat trees, in words; empty where they are the same."""
+    keys = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
+    changes = ", ".join(f"{key} was {was.get(key)} and is {now.get(key)}" for key in keys[:MOST_CHANGES_SAID])
+    return changes + (f" and {len(keys) - MOST_CHANGES_SAID} more" if len(keys) > MOST_CHANGES_SAID else "")
+
+
+def newest_checkpoints(members: list[Run], reporter: Reporter) -> list[Checkpoint]:
+    """Of the newest step at which every member can be had: at that step, or ended before it. What the metrics say of
+    later steps is forgotten. Nothing, if all were killed before the first checkpoint: begin again."""
+    found = [list(run.resumable_checkpoints()) for run in members]
+    ways: list[list[Checkpoint]] = []
+    for step in sorted({c.step for checkpoints in found for c in checkpoints}, reverse=True):
+        chosen = [
+            next((c for c in checkpoints if c.step == step or (c.step < step and c.facts["standing"]["ended"])), None)
+            for checkpoints in found
+        ]
+        if None not in chosen:
+            ways.append([c for c in chosen if c is not None])
+    # Rather an older checkpoint than a gap in the metrics, and rather a gap than to begin again.
+    whole = [chosen for chosen in ways if not _torn(members, chosen, reporter)]
+    for chosen in (whole or ways)[:1]:
+        for run, saved in zip(members, chosen, strict=True):
+            run.forget_after(saved.step)
+        return chosen
+    for run in members:
+        if "imported_from" in run.facts:
+            raise UserError(f"{run.folder} has lost the weights that were imported: remove it, and import them again")
+    for run in members:  # killed before the first checkpoint, most likely
+        if run.has_checkpoints:
+            reporter.warn(f"{run.name} has no checkpoint that can be resumed from: beginning again")
+        run.forget_after(0)
+    return []
+
+
+def _torn(members: list[Run], chosen: list[Checkpoint], reporter: Reporter) -> bool:
+    """Whether lines of metrics that were there when these checkpoints were saved are lost."""
+    torn = [
+        (run, saved)
+        for run, saved in zip(members, chosen, strict=True)
+        if len(run.metrics_until(saved.step)) < saved.facts["standing"].get("lines", 0)
+    ]
+    for run, saved in torn:
+        reporter.warn(f"{run.folder / 'metrics.jsonl'} has lost lines before step {saved.step}")
+    return bool(torn)
+
+
+def restore(population: Population, saved: list[Checkpoint]) -> int:
+    """Every process takes what the writer has read; gives the step to go on from."""
+    processes = population.parallel.processes
+    (any_saved,) = processes.agree(bool(saved))
+    if not any_saved:
+        return 0
+    newest = 0
+    for r in range(len(population.standings)):
+        one = checkpoint_from_writer(processes, lambda r=r: saved[r])
+        with processes.together():
+            population.restore(r, one)
+        newest = max(newest, one.step)
+    population.optimizer.steps.fill_(newest)
+    return newest
+
+
+def checkpoint_from_writer(processes: Processes, read: Callable[[], Checkpoint]) -> Checkpoint:
+    """Only the writer's machine need have the run folder."""
+    if processes.world == 1:
+        return read()
+    return checkpoint.unpack(processes.from_writer(lambda: checkpoint.pack(read())))
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix[:-1]: tree}
+    return {key: value for name, inner in tree.items() for key, value in flat(inner, f"{prefix}{name}.").items()}

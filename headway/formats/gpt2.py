@@ -1,0 +1,239 @@
+"""GPT-2's way to write a model down, beside ours: names of weights, keys of config.json, and what has no counterpart.
+
+    ours                                      GPT-2's
+    embedding.weight              [V, D]      transformer.wte.weight                  [V, D]
+    layers.0.feedforward.into     [H, D]      transformer.h.0.mlp.c_fc.weight         [D, H]   ("Conv1D": turned)
+
+Both directions read the same tables. `why_not` says what of a recipe has no GPT-2 form, `model_tree` refuses the
+configurations that have no form here; weights only change names, so nothing is lost on the way there and back.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headway.core.errors import UserError, did_you_mean
+from headway.models.language_model import LanguageModelSpec
+from headway.recipe.recipe import Recipe
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+PREFIX = "transformer."  # of all names but the output's; models saved without their output layer lack it
+OUTPUT = "lm_head.weight"
+
+
+class Place(NamedTuple):
+    """One tensor, under both names. `shape` is GPT-2's, in the letters of `_sizes`."""
+
+    ours: str
+    theirs: str
+    shape: str
+    turned: bool = False
+    """GPT-2 keeps the matrices of its layers as [in, out], we as [out, in]."""
+
+
+AROUND_LAYERS = (
+    Place("embedding.weight", "transformer.wte.weight", "V D"),
+    Place("positions.table.weight", "transformer.wpe.weight", "T D"),
+    Place("norm.weight", "transformer.ln_f.weight", "D"),
+    Place("norm.bias", "transformer.ln_f.bias", "D"),
+)
+IN_A_LAYER = (  # layers.N.… and transformer.h.N.…
+    Place("around_mixer.norm.weight", "ln_1.weight", "D"),
+    Place("around_mixer.norm.bias", "ln_1.bias", "D"),
+    Place("mixer.project.together.weight", "attn.c_attn.weight", "D 3D", turned=True),  # queries, keys, values
+    Place("mixer.project.together.bias", "attn.c_attn.bias", "3D"),
+    Place("mixer.output.weight", "attn.c_proj.weight", "D D", turned=True),
+    Place("mixer.output.bias", "attn.c_proj.bias", "D"),
+    Place("around_feedforward.norm.weight", "ln_2.weight", "D"),
+    Place("around_feedforward.norm.bias", "ln_2.bias", "D"),
+    Place("feedforward.into.weight", "mlp.c_fc.weight", "D H", turned=True),
+    Place("feedforward.into.bias", "mlp.c_fc.bias", "H"),
+    Place("feedforward.output.weight", "mlp.c_proj.weight", "H D", turned=True),
+    Place("feedforward.output.bias", "mlp.c_proj.bias", "D"),
+)
+UNTIED = (Place("output.weight", OUTPUT, "V D"),)
+
+# Masks that older versions of transformers saved among the weights.
+BUFFERS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
+
+
+def places(model: LanguageModelSpec) -> list[Place]:
+    """Every tensor of a model of this shape."""
+    layers = [
+        place._replace(ours=f"layers.{n}.{place.ours}", theirs=f"{PREFIX}h.{n}.{place.theirs}")
+        for n in range(model.layers)
+        for place in IN_A_LAYER
+    ]
+    return [*AROUND_LAYERS, *layers, *(() if model.tied else UNTIED)]
+
+
+def to_gpt2(weights: Mapping[str, Tensor], model: LanguageModelSpec) -> dict[str, Tensor]:
+    """Our weights under GPT-2's names."""
+    return {place.theirs: _turned(weights[place.ours], place) for place in places(model)}
+
+
+def from_gpt2(tensors: Mapping[str, Tensor], model: LanguageModelSpec, vocabulary: int) -> dict[str, Tensor]:
+    """GPT-2's weights under our names, in float32, after checking that all are there and nothing else is."""
+    found = {_full_name(name): t for name, t in tensors.items() if not BUFFERS.fullmatch(name.removeprefix(PREFIX))}
+    if model.tied:  # then the output matrix is the embedding table, and a copy of it says nothing new
+        table, output = found.get(f"{PREFIX}wte.weight"), found.pop(OUTPUT, None)
+        if table is not None and output is not None and not torch.equal(table, output):
+            raise UserError(f"{OUTPUT} differs from wte.weight, but config.json says tie_word_embeddings: true")
+    expected = {place.theirs: place for place in places(model)}
+    if strange := [name for name in found if name not in expected]:
+        raise UserError(f"these weights have no place in a GPT-2 of {model.layers} layers: {_some(strange)}")
+    if missing := [name for name in expected if name not in found]:
+        raise UserError(f"these weights are missing: {_some(missing)}")
+    sizes = _sizes(model, vocabulary)
+    shapes = {name: [sizes[letter] for letter in place.shape.split()] for name, place in expected.items()}
+    if wrong := [
+        f"{name} is {list(found[name].shape)}, config.json says {shape}"
+        for name, shape in shapes.items()
+        if list(found[name].shape) != shape
+    ]:
+        raise UserError(f"these weights do not fit config.json: {_some(wrong, '; ')}")
+    if whole := [f"{name} ({t.dtype})" for name, t in found.items() if not t.is_floating_point()]:
+        raise UserError(f"these weights are no floating-point numbers (quantised?): {_some(whole)}")
+    return {place.ours: _turned(found[name].float(), place) for name, place in expected.items()}
+
+
+def _sizes(model: LanguageModelSpec, vocabulary: int) -> dict[str, int]:
+    width = model.width
+    return {
+        "V": vocabulary,
+        "T": model.context,
+        "D": width,
+        "3D": 3 * width,
+        "H": model.feedforward.hidden or 4 * width,
+    }
+
+
+def _turned(tensor: Tensor, place: Place) -> Tensor:
+    return (tensor.mT if place.turned else tensor).contiguous()
+
+
+def _full_name(name: str) -> str:
+    return name if name == OUTPUT or name.startswith(PREFIX) else PREFIX + name
+
+
+def _some(things: list[str], between: str = ", ") -> str:
+    more = f" and {len(things) - 5} more" if len(things) > 5 else ""
+    return between.join(things[:5]) + more
+
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+
+class Key(NamedTuple):
+    """A key of config.json and the key of our model spec that means the same."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    default: Any
+    """What GPT-2 takes where config.json does not say."""
+
+
+KEYS = (
+    Key("n_layer", ("layers",), 12),
+    Key("n_embd", ("width",), 768),
+    Key("n_positions", ("context",), 1024),
+    Key("n_head", ("mixer", "heads"), 12),
+    Key("n_inner", ("feedforward", "hidden"), None),
+    Key("resid_pdrop", ("dropout",), 0.1),  # embd_pdrop is the same number here
+    Key("attn_pdrop", ("mixer", "dropout"), 0.1),
+    Key("tie_word_embeddings", ("tied",), True),
+)
+VOCABULARY = ("vocab_size", 50257)
+ACTIVATION = ("activation_function", "gelu_new")
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
+ALWAYS: dict[str, Any] = {  # what our attention and norms do, and GPT-2 by default
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
+    "layer_norm_epsilon": 1e-5,
+}
+
+
+def why_not(recipe: Recipe) -> list[str]:
+    """Everything about a recipe that GPT-2 has no form for, in words."""
+    model, mixer, feedforward = recipe.model, recipe.model.mixer, recipe.model.feedforward
+    positions, fusion, activation = model.positions.kind, mixer.fusion.kind, feedforward.kind
+    asked = (
+        (model.kind == "language-model", f"kind: GPT-2 is a language-model, not a {model.kind}"),
+        (positions == "learned", f"positions: GPT-2 learns a vector per position, and has no {positions}"),
+        (fusion == "concat", f"mixer.fusion: GPT-2 concatenates its heads, and has no {fusion}"),
+        (mixer.window is None, f"mixer.window: GPT-2 sees all of the past, not only {mixer.window} slots"),
+        (mixer.bias, "mixer.bias: GPT-2's projections have biases"),
+        (activation in ACTIVATIONS.values(), f"feedforward.kind: GPT-2 has gelu, gelu-tanh, relu, not {activation}"),
+        (feedforward.bias, "feedforward.bias: GPT-2's feed-forward maps have biases"),
+        (model.norm.kind == "layer", f"norm.kind: GPT-2 has LayerNorm, not {model.norm.kind}"),
+        (model.norm.placement == "pre", "norm.placement: GPT-2's norms stand before each sublayer, not after it"),
+    )
+    return [f"model.{words}" for fits, words in asked if not fits]
+
+
+def config_of(model: LanguageModelSpec, vocabulary: int, end_of_text: int | None) -> dict[str, Any]:
+    """config.json for a model that `why_not` has nothing against."""
+    tree = model.model_dump(mode="json")
+    activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feedforward.kind)
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        VOCABULARY[0]: vocabulary,
+        **{key.theirs: _inside(tree, key.ours) for key in KEYS},
+        "embd_pdrop": model.dropout,
+        ACTIVATION[0]: activation,
+        **ALWAYS,
+        "bos_token_id": end_of_text,  # GPT-2's own number for these, 50256, would be no token of a small vocabulary
+        "eos_token_id": end_of_text,
+        "dtype": "float32",
+    }
+
+
+def model_tree(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The model part of a recipe from config.json, still to be validated, and what there is to say about it."""
+    kind = config.get("model_type")
+    if kind != "gpt2":
+        raise UserError(
+            f"config.json describes a '{kind}' model (model_type){_meant(kind, ['gpt2'])}; only gpt2 is read"
+        )
+    wrong = [
+        f"{key}: {config[key]!r}, where only {only!r} has a form here"
+        for key, only in ALWAYS.items()
+        if config.get(key, only) != only
+    ]
+    activation = config.get(*ACTIVATION)
+    if activation not in ACTIVATIONS:
+        wrong.append(f"{ACTIVATION[0]}: there is no '{activation}' here{did_you_mean(str(activation), ACTIVATIONS)}")
+    if wrong:
+        raise UserError("config.json asks for what Headway's models do not do:\n" + "\n".join(f"  {w}" for w in wrong))
+    tree: dict[str, Any] = {"feedforward": {"kind": ACTIVATIONS[activation]}}
+    for key in KEYS:
+        *above, last = key.ours
+        inner = tree
+        for part in above:
+            inner = inner.setdefault(part, {})
+        inner[last] = config.get(key.theirs, key.default)
+    notes, embedding_dropout = [], config.get("embd_pdrop", 0.1)
+    if embedding_dropout != tree["dropout"]:
+        notes.append(
+            f"embd_pdrop is {embedding_dropout} and resid_pdrop {tree['dropout']}: here they are one number, "
+            f"model.dropout={tree['dropout']}, which only training notices"
+        )
+    return tree, notes
+
+
+def _inside(tree: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        tree = tree[part]
+    return tree
+
+
+def _meant(given: Any, known: list[str]) -> str:
+    hint = did_you_mean(str(given), known)
+    return hint if "did you mean" in hint else ""

@@ -1,0 +1,47 @@
+"""Weights by name: the files of a model on the hub that can be read without running anything.
+
+Weights as safetensors, the configuration and the tokenizer are fetched; nothing else is, above all no pickle, which
+runs whatever its author put into it while it is read.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway.core.errors import UserError
+from headway.core.hub import Address, fetch
+
+CONFIG = "config.json"
+_WEIGHTS = re.compile(r"[^/]+\.safetensors")
+_BESIDE = re.compile(
+    r"config\.json|generation_config\.json|[^/]+\.safetensors\.index\.json|"
+    r"tokenizer\.json|tokenizer_config\.json|vocab\.json|merges\.txt|special_tokens_map\.json|added_tokens\.json"
+)
+_PICKLE = re.compile(r"[^/]+\.(bin|pt|pth|ckpt|pkl|pickle)")
+_OTHERS = re.compile(r".+\.(?:fp16|bf16|fp32)\.safetensors|adapter_model\.safetensors")
+
+
+def fetch_model(repo_id: str) -> Path:
+    """A folder with the weights, `config.json` and tokenizer of `owner/name` or `owner/name@revision`."""
+    address = Address.parse(repo_id, "model")
+    folder, _ = fetch(address, lambda names: _choose(names, address))
+    return folder
+
+
+def _choose(names: Sequence[str], address: Address) -> list[str]:
+    """Files of the top folder only: the others are the same model in other formats."""
+    weights = [name for name in names if _WEIGHTS.fullmatch(name) and not _OTHERS.fullmatch(name)]
+    pickles = [name for name in names if _PICKLE.fullmatch(name)]
+    if not weights and pickles:
+        raise UserError(
+            f"model '{address}' has its weights only as pickle ({', '.join(pickles[:3])}), which can run any code when "
+            "it is read; Headway reads safetensors: look for a revision or a copy that has them"
+        )
+    if not weights:
+        there = ", ".join(sorted(names)[:8])
+        raise UserError(
+            f"model '{address}' has no weights as safetensors; {'there are: ' + there if there else 'it is empty'}"
+        )
+    if CONFIG not in names:
+        raise UserError(f"model '{address}' has no {CONFIG}, so nothing says how its weights are to be used")
+    return sorted({*weights, *(name for name in names if _BESIDE.fullmatch(name))})

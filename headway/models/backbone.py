@@ -1,0 +1,112 @@
+"""What the models have in common: embed → place → layers → norm.
+
+ids   [R, B, T]      token numbers
+real  [R, B, T]      False where a row is filled up with padding; None = nowhere
+x     [R, B, T, D]   through `layers`
+
+Padding may stand to the left or to the right of a row, in any amount. Nobody looks at it, and positions count real
+tokens only: whatever stands around a row, its tokens get the same vectors.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from headway.core.errors import UserError
+from headway.core.spec import OR_BY_NAME, Problem, Spec
+from headway.nn.attention import AttentionSpec
+from headway.nn.backends import Needs
+from headway.nn.block import Block, FeedForwardSpec, MixerSpec, NormSpec
+from headway.nn.context import Scene
+from headway.nn.masks import Mask, Padding, Window
+from headway.nn.positions import Learned, PositionSpec
+from headway.nn.replicated import Dropout, Embedding, Trainable
+from headway.nn.taps import Tap
+
+State = list[Any]
+
+
+class TrunkSpec(Spec):
+    """A stack of layers over embedded tokens."""
+
+    layers: int = Field(default=4, ge=1)
+    """How many blocks are stacked."""
+    width: int = Field(default=128, ge=1)
+    """The size of the vectors that flow through the layers."""
+    context: int = Field(default=64, ge=1)
+    """The longest sequence, in tokens. Learned positions have this many vectors."""
+    mixer: MixerSpec = AttentionSpec()
+    """What moves information between positions."""
+    positions: PositionSpec = Learned()
+    """How order is known: none, learned, sinusoidal, alibi, rotary, t5; for encoders alibi-symmetric, t5-symmetric."""
+    feedforward: Annotated[FeedForwardSpec, OR_BY_NAME] = FeedForwardSpec()
+    """What works on each position alone."""
+    norm: Annotated[NormSpec, OR_BY_NAME] = NormSpec()
+    """Which norm, and where."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the embeddings and of what each sublayer adds."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from self.mixer.problems_with(self.width)
+        if self.positions.kind == "rotary" and self.width % (2 * self.mixer.heads):
+            reason = f"rotary turns pairs: width {self.width} over {self.mixer.heads} heads leaves an odd head"
+            yield Problem(("positions", "width", "mixer.heads"), reason)
+
+
+class Trunk(Trainable):
+    def __init__(self, spec: TrunkSpec, vocabulary: int, replicas: int, device: str, mask: Mask):
+        super().__init__()
+        self.replicas, self.vocabulary = replicas, vocabulary
+        self.embedding = Embedding(replicas, vocabulary, spec.width)
+        self.positions = spec.positions.build(replicas, spec.width, spec.mixer.heads, spec.context)
+        self.drop = Dropout(replicas, spec.dropout)
+        needs = Needs(device, spec.positions.kind, spec.mixer.dropout > 0)
+        # What a layer adds to the stream starts smaller the more layers add (GPT-2).
+        out_gain = 1 / math.sqrt(2 * spec.layers)
+        self.layers = nn.ModuleList(
+            Block(spec.mixer, spec.feedforward, spec.norm, replicas, spec.width, spec.dropout, out_gain, needs)
+            for _ in range(spec.layers)
+        )
+        self.norm = spec.norm.build_final(replicas, spec.width)
+        self.embedded = Tap()
+        self.heads = spec.mixer.heads
+        self.mask = mask if spec.mixer.window is None else mask & Window(spec.mixer.window)
+
+    def hidden(
+        self, ids: Int[Tensor, "R B T"], state: State | None = None, real: Bool[Tensor, "R B T"] | None = None
+    ) -> tuple[Float[Tensor, "R B T D"], State]:
+        """Everything but the output layer. A row that goes on from a state may be padded on its left only."""
+        past = state[0].length if state else 0
+        slots = torch.arange(past + ids.shape[2], device=ids.device)
+        before = state[0].real if state else None
+        if real is None and before is None:
+            self.check_length(len(slots))
+            at, mask = slots[past:], self.mask
+        else:
+            real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+            before = real.new_ones(*real.shape[:2], past) if before is None else before
+            known = torch.cat((before, real), dim=2)  # [R, B, K]
+            self.check_length(len(slots), known)
+            at = (known.cumsum(2) - 1).clamp(min=0)[..., past:]
+            mask = self.mask & Padding(known.flatten(0, 1))
+        scene = Scene((self.replicas, ids.shape[1], self.heads), self.positions, mask, slots[past:], slots, real)
+        x = self.embedded(self.drop(self.positions.embed(self.embedding(ids), at)))
+        new_state: State = []
+        for layer, layer_state in zip(self.layers, state or [None] * len(self.layers), strict=True):
+            x, layer_state = layer(x, scene, layer_state)
+            new_state.append(layer_state)
+        return self.norm(x), new_state
+
+    def check_length(self, slots: int, known: Bool[Tensor, "R B K"] | None = None) -> None:
+        """Learned positions end somewhere. The device is asked, which makes the host wait, only where it matters."""
+        limit = self.positions.limit
+        if limit is None or slots <= limit:
+            return
+        tokens = slots if known is None else int(known.sum(2).max())
+        if tokens > limit:
+            raise UserError(f"{tokens} tokens, but the learned positions end at {limit} (model.context)")

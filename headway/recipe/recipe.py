@@ -1,0 +1,179 @@
+"""A recipe is the whole description of one run: data, model, training, scoring, seed.
+
+It comes from a packaged name, a YAML file or Python; `key.path=value` changes it; its hash tells recipes apart.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from headway.core.errors import UserError, did_you_mean
+from headway.core.spec import Problem, Spec
+from headway.core.validation import ImpossibleError, validated, variants
+from headway.core.yaml import read_tree, read_value
+from headway.data.spec import DataSpec, Text
+from headway.models.language_model import LanguageModelSpec
+from headway.models.spec import ModelSpec
+from headway.scoring.spec import ScoringSpec
+from headway.training.spec import TrainingSpec
+
+
+class Recipe(Spec):
+    seed: int = Field(default=0, ge=0)
+    """The start, the data order and the dropout of a run follow from this number alone."""
+    data: DataSpec = Text()
+    model: ModelSpec = LanguageModelSpec()
+    training: TrainingSpec = TrainingSpec()
+    scoring: ScoringSpec = ScoringSpec()
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> "Recipe":
+        if problems := list(self.all_problems()):
+            raise ImpossibleError(problems)
+        return self
+
+    def problems(self) -> Iterator[Problem]:
+        if self.data.kind != self.model.reads:
+            reason = f"a {self.model.kind} learns from {self.model.reads} data, not from {self.data.kind} data"
+            yield Problem(("model.kind", "data.kind"), f"{reason}; set data.kind={self.model.reads}")
+        elif self.data.kind == "text":
+            yield from self._problems_with_segments()
+        elif self.scoring.segment or self.scoring.stride:
+            reason = "labelled texts are scored whole, one by one: there are no segments, and nothing strides"
+            yield Problem(("scoring.segment", "scoring.stride"), reason)
+
+    def _problems_with_segments(self) -> Iterator[Problem]:
+        context, kind = self.model.context, self.model.positions.kind
+        if self.segment > context:
+            reason = f"segments of {self.segment} tokens do not fit a model whose context is {context}"
+            if kind == "learned":
+                reason += f", and the learned positions end at {context}"
+            yield Problem(("data.segment", "model.context"), reason)
+        elif self.scoring_segment > context and kind == "learned":
+            reason = f"learned positions end at {context}, so segments of {self.scoring_segment} cannot be scored"
+            yield Problem(("scoring.segment", "model.context"), reason)
+        if self.stride > self.scoring_segment:
+            reason = f"a stride of {self.stride} would skip tokens between segments of {self.scoring_segment}"
+            yield Problem(("scoring.stride", "scoring.segment"), reason)
+
+    @property
+    def segment(self) -> int:
+        """Tokens per training row."""
+        return self.data.row_length(self.model.context)
+
+    @property
+    def scoring_segment(self) -> int:
+        return self.scoring.segment or self.segment
+
+    @property
+    def stride(self) -> int:
+        return self.scoring.stride or self.scoring_segment
+
+    @property
+    def hash(self) -> str:
+        """Twelve letters that are equal for equal recipes, however they were written."""
+        # How processes share the work changes nothing of what is computed; the kind of data follows from the model's.
+        tree = self.model_dump(mode="json", exclude={"training": {"parallel"}, "data": {"kind"}})
+        text = json.dumps(tree, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def warnings(self) -> list[str]:
+        """What is allowed but has misled people."""
+        found = []
+        if self.model.norm.placement == "post" and self.training.schedule.warmup is None:
+            found.append("post-norm without a warm-up often fails to train: set training.schedule.warmup")
+        if self.model.kind == "language-model" and self.model.mixer.fusion.kind == "reweight":
+            found.append(
+                "reweighted heads see the future: the norm runs over the whole sequence, so this perplexity is not one"
+            )
+        if self.training.optimizer.learning_rate == 0:
+            found.append("the learning rate is 0: nothing will be learnt")
+        return found
+
+    def with_changes(self, overrides: Sequence[str], said_on: str = "command line") -> "Recipe":
+        """The same recipe with `key.path=value` applied."""
+        return from_tree(self.model_dump(mode="json"), "recipe", overrides=overrides, said_on=said_on)
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe by packaged name or by path of a YAML file, with overrides applied."""
+    text, title = read_text(name)
+    tree, lines = read_tree(text, title)
+    return from_tree(tree, title, lines, overrides)
+
+
+def from_tree(
+    tree: dict[str, Any],
+    title: str,
+    lines: dict[tuple[str, ...], int] | None = None,
+    overrides: Sequence[str] = (),
+    said_on: str = "command line",
+) -> Recipe:
+    """`title` and `lines` say where the tree was written, `said_on` where the overrides were: for messages."""
+    # The general before the particular: `optimizer=sgd` must not wipe out an `optimizer.momentum=0` given before it.
+    changed = [_apply(tree, path, value) for path, value in sorted(map(_parsed, overrides), key=lambda c: len(c[0]))]
+
+    def place(path: tuple[str, ...]) -> str:
+        written = f"{title}:{lines[path]}" if lines and path in lines else ""
+        if any(path[: len(change)] == change for change in changed):
+            return said_on
+        if any(change[: len(path)] == path for change in changed):  # something inside it was changed
+            return " or ".join(filter(None, (written, said_on)))
+        return written
+
+    return validated(Recipe, tree, title, place)
+
+
+def packaged() -> dict[str, str]:
+    """The recipes that come with Headway: name → YAML text."""
+    folder = resources.files("headway.recipe") / "packaged"
+    return {f.name.removesuffix(".yaml"): f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}
+
+
+def read_text(name: str) -> tuple[str, str]:
+    """The YAML of a packaged recipe or of a file, and what to call it in messages."""
+    recipes = packaged()
+    if name in recipes:
+        return recipes[name], name
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or "/" in name:
+        try:
+            return path.read_text("utf-8"), path.name
+        except FileNotFoundError:
+            beside = [str(file) for file in path.parent.glob("*.y*ml")]
+            raise UserError(f"there is no recipe file {name}{did_you_mean(name, beside)}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read the recipe {name}: {error}") from None
+    if Path(f"{name}.yaml").is_file():
+        raise UserError(f"there is no recipe '{name}'; did you mean '{name}.yaml'?")
+    hint = did_you_mean(name, recipes)
+    hint += "" if "did you mean" in hint else "; a file's name must end in .yaml"
+    raise UserError(f"there is no recipe '{name}'{hint}")
+
+
+def _parsed(override: str) -> tuple[list[str], Any]:
+    """`key.path=value` as a path and a value."""
+    key, equals, text = override.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise UserError(f"'{override}' is not a change; write key=value, for example model.width=256")
+    if len(path) > 1 and path[-1] == "kind" and len(variants(Recipe, path[:-1])) > 1:
+        path = path[:-1]  # another kind has other settings: begin it afresh
+    return path, read_value(text)
+
+
+def _apply(tree: dict[str, Any], path: list[str], value: Any) -> tuple[str, ...]:
+    """Set one key in the tree; gives its path."""
+    node = tree
+    for part in path[:-1]:
+        inner = node.get(part)
+        # `positions: rotary` is short for `positions: {kind: rotary}`, which a setting can be added to.
+        node[part] = {"kind": inner} if isinstance(inner, str) else inner if isinstance(inner, dict) else {}
+        node = node[part]
+    node[path[-1]] = value
+    return tuple(path)

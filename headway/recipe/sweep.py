@@ -1,0 +1,46 @@
+"""One recipe, varied: `seed=0..3`, `training.optimizer.learning_rate=1e-3,3e-3`, and every combination of them."""
+
+import itertools
+import re
+from collections.abc import Sequence
+
+from headway.core.errors import UserError
+from headway.recipe.recipe import Recipe
+
+MOST_REPLICAS = 4096
+
+
+def varied(base: Recipe, name: str, variations: Sequence[str]) -> tuple[list[str], list[Recipe]]:
+    """A name and a recipe per combination of values; the base itself, under its own name, if nothing varies."""
+    axes = [_axis(variation) for variation in variations]
+    keys = [key for key, _ in axes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UserError(f"--vary {key} is given twice: write all its values in one, {key}=A,B,C")
+    combinations = list(itertools.product(*(values for _, values in axes)))
+    if len(combinations) > MOST_REPLICAS:
+        raise UserError(
+            f"{len(combinations):,} combinations are more than one population should hold ({MOST_REPLICAS})"
+        )
+    names, recipes = [], []
+    for values in combinations:
+        changes = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
+        tail = [f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in zip(keys, values, strict=True)]
+        names.append("-".join([name, *tail]))
+        recipes.append(base.with_changes(changes))
+    return names, recipes
+
+
+def _axis(variation: str) -> tuple[str, list[str]]:
+    key, equals, text = variation.partition("=")
+    if not equals or not text:
+        raise UserError(f"--vary {variation}: write --vary KEY=VALUES, for example --vary seed=0..7")
+    values: list[str] = []
+    for piece in text.split(","):
+        spanned = re.fullmatch(r"(\d+)\.\.(\d+)", piece.strip())
+        if spanned and int(spanned[1]) > int(spanned[2]):
+            raise UserError(f"--vary {variation}: {piece} counts backwards")
+        values += map(str, range(int(spanned[1]), int(spanned[2]) + 1)) if spanned else [piece.strip()]
+    if len(set(values)) < len(values):
+        raise UserError(f"--vary {variation}: a value stands there twice")
+    return key.strip(), values

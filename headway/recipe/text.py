@@ -1,0 +1,64 @@
+"""A recipe as text for people: every key, its value, and what it means. The text is itself a recipe."""
+
+import json
+import re
+import textwrap
+from typing import Any
+
+from headway.core.spec import Spec
+from headway.core.yaml import read_value
+from headway.recipe.recipe import Recipe
+
+WIDTH = 118
+
+
+def annotated(recipe: Recipe) -> str:
+    """The whole recipe as YAML, with the documentation of each key above it."""
+    return "\n".join(_lines(recipe, 0)) + "\n"
+
+
+def head_comment(text: str) -> str:
+    """The comment a recipe file begins with: what it is, its command, what to expect."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line + "\n")
+    return "".join(lines)
+
+
+def first_sentence(text: str) -> str:
+    """The first line of the head comment."""
+    return head_comment(text).partition("\n")[0].lstrip("# ")
+
+
+def _lines(spec: Spec, depth: int) -> list[str]:
+    indent, found = "  " * depth, []
+    # The kind first, wherever a spec has it from: what the other keys mean depends on it.
+    for name, field in sorted(type(spec).model_fields.items(), key=lambda item: item[0] != "kind"):
+        value = getattr(spec, name)
+        text = field.description or (type(value).__doc__ if isinstance(value, Spec) else "") or ""
+        found += [f"{indent}# {line}" for line in textwrap.wrap(" ".join(text.split()), WIDTH - len(indent) - 2)]
+        if isinstance(value, Spec):
+            found.append(f"{indent}{name}:")
+            found += _lines(value, depth + 1)
+        else:
+            found.append(f"{indent}{name}: {plain(spec.model_dump(mode='json')[name])}")
+        if depth == 0:
+            found.append("")
+    return found
+
+
+def plain(value: Any) -> str:
+    """A value as YAML reads it back: JSON, without quotes around words that need none."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(plain, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{plain(key)}: {plain(inner)}' for key, inner in value.items())}}}"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if re.fullmatch(r"[A-Za-z]\w*([ .-]\w+)*", value) and read_value(value) == value:
+        return value
+    # What cannot be printed is escaped in YAML's way: JSON's has no letters beyond U+FFFF.
+    shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in value.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{"".join(shown)}"'

@@ -1,0 +1,337 @@
+"""A run is a folder. It is the only thing that later stages read.
+
+    runs/NAME/
+      run.json           format, versions, when, how it ended
+      recipe.yaml        the whole recipe
+      environment.json   versions, device, git state, command
+      tokenizer.json     what text became ids with
+      metrics.jsonl      a line per step, a line per evaluation; appended and flushed
+      checkpoints/       step-00001000/ …, the last two; best-00000750/ …, theirs and the newest, if the recipe keeps it
+      scores.json        every score with its label
+
+Files and folders, the run's own too, are written whole and renamed into place. A lock that dies with its process keeps
+a second one out; who has it cleans up after those that were killed.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headway import __version__
+from headway.core.environment import environment
+from headway.core.errors import UserError, did_you_mean
+from headway.core.files import (
+    clean_up,
+    locked,
+    naming,
+    remove_folder_whole,
+    settle,
+    write_folder_whole,
+    write_json,
+    write_whole,
+)
+from headway.core.yaml import read_tree
+from headway.data.tokenizers import Tokenizer
+from headway.recipe.recipe import Recipe, from_tree
+from headway.recipe.text import annotated
+from headway.scoring.score import Score
+from headway.training import checkpoint as checkpoints
+from headway.training.checkpoint import BrokenCheckpointError, Checkpoint
+
+FORMAT = 1
+KEPT_CHECKPOINTS = 2
+DAMAGED = "Headway writes its files whole, so something else has damaged this one"
+
+
+class Run:
+    """A run folder, opened. `create` makes one, `open_run` finds one."""
+
+    def __init__(self, folder: Path, recipe: Recipe):
+        self.folder, self.recipe = folder, recipe
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @classmethod
+    def create(cls, folder: Path, recipe: Recipe, device: str, **facts: Any) -> "Run":
+        check_new(folder)
+        run = cls(folder, recipe)
+
+        def fill(partial: Path) -> None:
+            (partial / "checkpoints").mkdir()
+            write_whole(partial / "recipe.yaml", annotated(recipe))
+            write_json(partial / "environment.json", environment(device))
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            write_json(partial / "run.json", run._facts_with({"status": "started", "created": created, **facts}))
+
+        try:
+            clean_up(folder.parent, folder.name)
+            write_folder_whole(folder, fill, new=True)
+        except OSError as error:
+            raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
+        return run
+
+    # --- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return read_json(self.folder / "run.json")
+
+    def note(self, **facts: Any) -> None:
+        """Add to run.json."""
+        write_json(self.folder / "run.json", self._facts_with(self.facts | facts))
+
+    def _facts_with(self, more: dict[str, Any]) -> dict[str, Any]:
+        facts = {"format": FORMAT, "headway": __version__, "name": self.name, "recipe_hash": self.recipe.hash}
+        # The hash stays what it was: checkpoints are told by it, and another version may give the recipe another one.
+        return {**facts, **more, "format": FORMAT, "headway": __version__, "name": self.name}
+
+    @cached_property
+    def mark(self) -> str:
+        """What every checkpoint of this run bears, and that of no other recipe."""
+        return str(self.facts.get("recipe_hash", self.recipe.hash))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        path = self.folder / "tokenizer.json"
+        try:
+            return Tokenizer.from_json(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"{path} is missing: train --resume makes it again") from None
+        except (UserError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {_why(path, error)}") from None
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer) -> None:
+        write_whole(self.folder / "tokenizer.json", tokenizer.to_json())
+
+    # --- metrics -------------------------------------------------------------------------------------------------
+
+    def append_metrics(self, lines: list[dict[str, Any]]) -> None:
+        path = self.folder / "metrics.jsonl"
+        with naming(path), path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+            file.flush()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        found = []
+        for line in lines:
+            try:
+                read = json.loads(line)
+            except ValueError:  # the last line of a killed process
+                continue
+            if isinstance(read, dict) and isinstance(read.get("step"), int):
+                found.append(read)
+        return found
+
+    def metrics_until(self, step: int) -> list[dict[str, Any]]:
+        return [line for line in self.metrics() if line["step"] <= step]
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def has_checkpoints(self) -> bool:
+        return bool(checkpoints.saved_steps(self.home))
+
+    def save_checkpoint(self, made: Checkpoint) -> None:
+        if (metrics := self.folder / "metrics.jsonl").exists():
+            with naming(metrics):
+                settle(metrics)  # a checkpoint must not outlive the lines that led to it
+        self._save(made, "step")
+
+    def save_best(self, made: Checkpoint) -> None:
+        """To be scored, not trained on: without the optimizer."""
+        self._save(replace(made, optimizer={}), "best")
+
+    def _save(self, made: Checkpoint, kind: str) -> None:
+        marked = replace(made, facts={**made.facts, "recipe": self.mark})
+        checkpoints.save(checkpoints.step_folder(self.home, made.step, kind), marked)
+        self._prune()
+
+    def _prune(self) -> None:
+        """The last checkpoints are kept, and the bests that somebody could ask for."""
+        steps, bests = checkpoints.saved_steps(self.home), checkpoints.saved_steps(self.home, "best")
+        kept = steps[:KEPT_CHECKPOINTS]
+        # Who resumes from a kept checkpoint needs the best there was at that step.
+        needed = {*bests[:1], *(next((best for best in bests if best <= step), -1) for step in kept)}
+        self._remove("step", set(steps) - set(kept))
+        self._remove("best", set(bests) - needed)
+
+    def _remove(self, kind: str, steps: set[int]) -> None:
+        for step in sorted(steps, reverse=True):
+            remove_folder_whole(checkpoints.step_folder(self.home, step, kind))
+
+    def _load(self, step: int, kind: str = "step") -> Checkpoint:
+        folder = checkpoints.step_folder(self.home, step, kind)
+        saved = checkpoints.load(folder)
+        if saved.facts.get("recipe", self.mark) != self.mark:
+            raise BrokenCheckpointError(f"{folder} is not of this run: another recipe's was put in its place")
+        return saved
+
+    def forget_after(self, step: int) -> int:
+        """Before resuming: what came after this step is forgotten, for it will be made again. Gives the number of lines
+        of metrics that are left."""
+        for kind in ("step", "best"):
+            self._remove(kind, {later for later in checkpoints.saved_steps(self.home, kind) if later > step})
+        self._prune()
+        kept = self.metrics_until(step)
+        write_whole(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        return len(kept)
+
+    def good_checkpoints(self) -> Iterator[Checkpoint]:
+        """Newest first; broken ones are named on stderr and passed over."""
+        for step in checkpoints.saved_steps(self.home):
+            try:
+                yield self._load(step)
+            except BrokenCheckpointError as error:
+                print(f"passing over a broken checkpoint: {error}", file=sys.stderr)
+
+    def resumable_checkpoints(self) -> Iterator[Checkpoint]:
+        """The good ones from which training would end as it was going to: the best until then is there as well."""
+        for saved in self.good_checkpoints():
+            standing = saved.facts["standing"]
+            try:
+                if self.recipe.training.keep_best and standing.get("best_loss") is not None:
+                    self._load(standing["best_step"], "best")
+                yield saved
+            except BrokenCheckpointError as error:
+                print(f"passing over step {saved.step}, for the best before it is broken: {error}", file=sys.stderr)
+
+    def checkpoint(self, which: str = "auto") -> Checkpoint:
+        """`best`, `last`, a step number, or auto: the best where the recipe keeps it, else the last."""
+        bests = checkpoints.saved_steps(self.home, "best")
+        if which == "auto":
+            which = "best" if self.recipe.training.keep_best and bests else "last"
+        if which == "best" and not bests:
+            raise UserError(f"{self.name} keeps no best checkpoint; train with training.keep_best=true")
+        if which == "best":
+            return self._load(bests[0], "best")
+        steps = checkpoints.saved_steps(self.home)
+        if which != "last":
+            if not which.isdigit() or int(which) not in steps:
+                there_are = ", ".join(["best"] * bool(bests) + ["last", *map(str, steps)])
+                raise UserError(f"{self.name} has no checkpoint '{which}'; there are: {there_are}")
+            return self._load(int(which))
+        found = next(self.good_checkpoints(), None)
+        if found is None:
+            raise UserError(f"{self.name} has no checkpoint {'that is whole' if steps else 'yet'}")
+        return found
+
+    # --- scores --------------------------------------------------------------------------------------------------
+
+    def save_scores(self, scores: list[Score]) -> None:
+        write_json(self.folder / "scores.json", {s.name: s.to_keep() for s in scores})  # not a number: null
+
+    def count_looks_at_test(self, *looks: Iterable[str]) -> None:
+        """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores. Each
+        look is at some splits."""
+        if count := sum(any(split.startswith("test") for split in splits) for splits in looks):
+            self.note(test_scored=int(self.facts.get("test_scored", 0)) + count)
+
+    def scores(self) -> list[Score]:
+        path = self.folder / "scores.json"
+        stored = read_json(path) if path.exists() else {}
+        try:
+            return [Score.from_json(name, s) for name, s in stored.items()]
+        except (TypeError, KeyError, ValueError):
+            raise UserError(f"{path} cannot be read: {DAMAGED}") from None
+
+    # --- one at a time -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out, and put right what those that were killed have left."""
+        with locked(self.folder):
+            for folder, name in ((self.folder.parent, self.name), (self.folder, None), (self.home, None)):
+                clean_up(folder, name)
+            yield
+
+
+def is_end(status: str) -> bool:
+    """Finished, stopped by its patience, or diverged: there is nothing left to train."""
+    return not status.startswith(("started", "interrupted"))
+
+
+def is_interrupted(status: str) -> bool:
+    """Somebody pressed Ctrl-C: it was saved, and can be resumed."""
+    return status.startswith("interrupted")
+
+
+def check_new(folder: Path) -> None:
+    """A new run needs a folder of its own."""
+    other = f"give this run another name with --name {folder.name}-2"
+    if (folder / "run.json").exists():
+        raise UserError(f"{folder} exists: continue it with --resume, or {other}")
+    if folder.exists():
+        raise UserError(f"{folder} exists, but is no run (it has no run.json): remove it, or {other}")
+
+
+def open_run(name: str, runs: Path) -> Run:
+    """A run by name in `runs`, or by the path of its folder."""
+    folder = runs / name if (runs / name).is_dir() else Path(name)
+    if not folder.is_dir():
+        names = [path.parent.name for path in _run_files(runs)]
+        hint = did_you_mean(name, names) if names else f"; there are no runs in {runs} yet"
+        raise UserError(f"there is no run '{name}'{hint}")
+    if not (folder / "run.json").exists():
+        raise UserError(f"{folder} is not a run folder: it has no run.json")
+    facts = read_json(folder / "run.json")
+    if not isinstance(facts.get("format"), int) or facts["format"] > FORMAT:
+        raise UserError(
+            f"{folder} was written by Headway {facts.get('headway', '?')} in format {facts.get('format')}; this is "
+            f"{__version__}, which reads formats up to {FORMAT}: use a newer Headway"
+        )
+    try:
+        tree, _ = read_tree((folder / "recipe.yaml").read_text("utf-8"), f"{folder}/recipe.yaml")
+    except FileNotFoundError:
+        raise UserError(f"{folder} is not a whole run: recipe.yaml is missing") from None
+    if not tree:
+        raise UserError(f"{folder}/recipe.yaml cannot be read: it is empty; {DAMAGED}")
+    return Run(folder, from_tree(tree, f"{folder}/recipe.yaml"))
+
+
+def all_runs(runs: Path) -> list[Run]:
+    """Every readable run in a folder, oldest first."""
+    found = []
+    for path in _run_files(runs):
+        try:
+            run = open_run(path.parent.name, runs)
+            run.scores()  # can they be read?
+            found.append(run)
+        except UserError as error:
+            print(f"passing over {path.parent.name}: {error}", file=sys.stderr)
+    return sorted(found, key=lambda run: (run.facts.get("created", ""), run.name))
+
+
+def _run_files(runs: Path) -> list[Path]:
+    return [path for path in runs.glob("*/run.json") if not path.parent.name.startswith(".")]  # not the half-made ones
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What one of Headway's own files holds."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {_why(path, error)}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} cannot be read: {DAMAGED}")
+    return found
+
+
+def _why(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    return f"{'it is empty' if path.stat().st_size == 0 else error}; {DAMAGED}"

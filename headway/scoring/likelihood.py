@@ -1,0 +1,133 @@
+"""How surprised a language model is: nats per token, perplexity per token and per word, bits per byte.
+
+A text is read through a window of `segment` tokens that moves by `stride`. In every window only the tokens no window
+before it has scored are counted, so each token counts exactly once, with at least segment - stride tokens of context
+(but for the first window). The very first token of a text has nothing before it and is not scored.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headway.core.errors import UserError
+from headway.data.tokenizers import Tokens
+from headway.models.language_model import LanguageModel
+from headway.scoring.score import Score
+
+LARGEST = 2**26  # numbers in the largest tensor of a batch: 256 MB in float32
+
+
+class Window(NamedTuple):
+    """Inputs begin at `start`; of its targets, those from `first` on are scored."""
+
+    start: int
+    first: int
+
+
+def windows(tokens: int, segment: int, stride: int) -> tuple[int, list[Window]]:
+    """The length of all windows, and where they stand. Targets are tokens 1 … tokens - 1, each scored once."""
+    targets = tokens - 1
+    length = min(segment, targets)
+    found, scored = [], 0
+    while scored < targets:
+        # A window that would reach beyond the end is moved back, so that all are of one length.
+        start = min(max(0, scored - (segment - stride)), targets - length)
+        found.append(Window(start, scored - start))
+        scored = start + length
+    return length, found
+
+
+def token_losses(
+    model: LanguageModel, ids: Int[Tensor, "N"], segment: int, stride: int
+) -> Float[Tensor, "R N_minus_1"]:
+    """Nats of every token but the first, for every replica."""
+    if len(ids) < 2:
+        raise UserError(f"{len(ids)} token cannot be scored: at least 2 are needed, one to see and one to predict")
+    if stride > segment:
+        raise UserError(f"a stride of {stride} would skip tokens between segments of {segment}")
+    device = next(model.parameters()).device
+    length, places = windows(len(ids), segment, stride)
+    ids = ids.to(device, torch.int64)
+    losses = torch.empty(model.replicas, len(ids) - 1, device=device)
+    spec = model.spec
+    widest = max(model.vocabulary, 8 * spec.width, spec.mixer.heads * length)  # logits, feed-forward, attention
+    for some in _batches(places, max(1, LARGEST // (model.replicas * length * widest))):
+        starts = torch.tensor([w.start for w in some], device=device)
+        slots = starts[:, None] + torch.arange(length + 1, device=device)
+        rows = ids[slots].expand(model.replicas, -1, -1)
+        nats = model.losses(rows[..., :-1], rows[..., 1:])
+        for b, window in enumerate(some):
+            losses[:, window.start + window.first : window.start + length] = nats[:, b, window.first :]
+    return losses
+
+
+@dataclass(frozen=True)
+class Surprise:
+    """What one model made of one text, and what the text was."""
+
+    nats: float
+    tokens: int
+    words: int
+    bytes: int
+    segment: int
+    stride: int
+    token_kind: str
+    unknown: int = 0
+    """How many of the tokens stand for words outside the vocabulary: easy to predict, and not what the text says."""
+
+    def scores(self, split: str) -> list[Score]:
+        """`split.loss`, `.perplexity`, `.perplexity_per_word`, `.bits_per_byte`, each with what it is."""
+        tokens, words, size = _count(self.tokens, "token"), _count(self.words, "word"), _count(self.bytes, "byte")
+        how = f"{split} · {tokens} · segment {self.segment}, stride {self.stride}, no state carried"
+        if self.unknown:
+            how += f" · {self.unknown:,} of the tokens ({self.unknown / self.tokens:.1%}) are unknown words"
+        per_token = self.nats / self.tokens
+        found = [
+            Score(f"{split}.loss", per_token, f"nats per token ({self.token_kind}) · {how}"),
+            Score(f"{split}.perplexity", _exp(per_token), f"perplexity per token ({self.token_kind}) · {how}"),
+        ]
+        if self.words:
+            label = f"perplexity per word ({words} between white space; line ends not counted) · {how}"
+            found.append(Score(f"{split}.perplexity_per_word", _exp(self.nats / self.words), label))
+        if self.bytes:
+            bits = self.nats / math.log(2) / self.bytes
+            found.append(Score(f"{split}.bits_per_byte", bits, f"bits per byte ({size} of UTF-8) · {how}"))
+        return found
+
+
+@torch.no_grad()
+def surprise(
+    model: LanguageModel,
+    tokens: Tokens,
+    segment: int,
+    stride: int,
+    token_kind: str,
+    at_most: int | None = None,
+    unknown: int | None = None,
+) -> list[Surprise]:
+    """Score a text (its first `at_most` tokens) for every replica; `unknown` is the id of unknown words."""
+    model.eval()
+    end = len(tokens.ids) if at_most is None else min(len(tokens.ids), at_most + 1)
+    losses = token_losses(model, torch.as_tensor(tokens.ids[:end]), segment, stride)
+    totals = losses.double().sum(1).tolist()
+    words, size = int(tokens.starts[1:end].sum()), int(tokens.bytes[1:end].sum())
+    strange = 0 if unknown is None else int((tokens.ids[1:end] == unknown).sum())
+    return [Surprise(total, end - 1, words, size, segment, stride, token_kind, strange) for total in totals]
+
+
+def _batches(places: list[Window], size: int) -> Iterator[list[Window]]:
+    for k in range(0, len(places), size):
+        yield places[k : k + size]
+
+
+def _exp(x: float) -> float:
+    return math.inf if x > 700 else math.exp(x)  # NaN stays NaN
+
+
+def _count(n: int, of: str) -> str:
+    return f"{n:,} {of}" + ("" if n == 1 else "s")

@@ -1,0 +1,133 @@
+"""Two models on the same rows: McNemar's test of classifiers, and the paired bootstrap of scores of a whole corpus.
+
+Rows and seeds are two sources of chance. A test over rows says whether these two trained models would differ on other
+rows; a test over seeds whether other trainings would differ on these rows. Rows of several seeds must not be thrown
+together as if they were more rows: the same hard sentence is hard for every seed, and it is counted once only.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from headway.core import random as noise
+from headway.core.errors import UserError
+from headway.stats.tests import LEVEL
+
+Correct = Callable[[str, str], Mapping[int, np.ndarray]]
+"""Of an arm on a split: for each seed, which rows were classified rightly, in the same order for all."""
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """Of the rows that only one of two classifiers gets right, how many each gets."""
+
+    only_first: int
+    only_second: int
+
+    @property
+    def p(self) -> float:
+        """Exact and two-sided: a fair coin for each row they disagree on."""
+        few, rows = min(self.only_first, self.only_second), self.only_first + self.only_second
+        return min(1.0, 2 * float(special.bdtr(few, rows, 0.5))) if rows else 1.0
+
+
+def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
+    """From `[N]` booleans: whether each classifier is right on each row (`Predictions.correct`)."""
+    _check_same_rows(first, second)
+    return McNemar(int((first & ~second).sum()), int((second & ~first).sum()))
+
+
+@dataclass(frozen=True)
+class RowsAndSeeds:
+    """The difference in accuracy of two arms with several seeds each on the same rows."""
+
+    per_seed: tuple[McNemar, ...]
+    effect: float
+    """Accuracy of the first less that of the second, mean over the seeds."""
+    interval: tuple[float, float]
+    """For other rows and other seeds at once."""
+    p: float
+
+    @property
+    def outcome(self) -> str:
+        return "different" if self.p < LEVEL else "not distinguishable"
+
+    @property
+    def sentence(self) -> str:
+        low, high = (100 * end for end in self.interval)
+        shown = f"{100 * self.effect:+.2f} [{low:.2f}, {high:.2f}] points of accuracy"
+        differing = sum(test.p < LEVEL for test in self.per_seed)
+        return (
+            f"{self.outcome} for other rows and seeds: {shown}; "
+            f"McNemar's exact test over rows alone is below 0.05 at {differing} of {len(self.per_seed)} seeds"
+        )
+
+
+def rows_and_seeds(first: np.ndarray, second: np.ndarray) -> RowsAndSeeds:
+    """From `[S, N]` booleans, the same seeds and rows in the same order.
+
+    The seeds are not pooled as rows. Seed and row are crossed, so the variance of the mean difference is the sum of
+    what seeds, rows and their combination add, estimated by mean squares; degrees of freedom by Satterthwaite.
+    """
+    _check_same_rows(first, second)
+    if first.ndim != 2 or min(first.shape) < 2:
+        raise UserError("rows and seeds need at least two of each; for one seed there is McNemar's test")
+    per_seed = tuple(mcnemar(a, b) for a, b in zip(first, second, strict=True))
+    d = first.astype(float) - second.astype(float)
+    S, N = d.shape
+    effect, by_seed, by_row = float(d.mean()), d.mean(1), d.mean(0)
+    of_seeds = N * float(((by_seed - effect) ** 2).sum()) / (S - 1)
+    of_rows = S * float(((by_row - effect) ** 2).sum()) / (N - 1)
+    of_both = float(((d - by_seed[:, None] - by_row + effect) ** 2).sum()) / ((S - 1) * (N - 1))
+    # A negative estimate of what seeds (rows) add counts as nothing, so the variance is never below that of rows alone.
+    total = max(of_seeds + of_rows - of_both, of_seeds, of_rows)
+    if total == 0:  # they agree everywhere, or disagree in the same way everywhere
+        return RowsAndSeeds(per_seed, effect, (effect, effect), 1.0 if effect == 0 else 0.0)
+    parts = (of_seeds**2 / (S - 1), of_rows**2 / (N - 1), of_both**2 / ((S - 1) * (N - 1)))
+    freedom = max(S - 1.0, total**2 / sum(parts))
+    error = math.sqrt(total / (S * N))
+    reach = float(special.stdtrit(freedom, 1 - LEVEL / 2)) * error
+    p = float(2 * special.stdtr(freedom, -abs(effect) / error))
+    return RowsAndSeeds(per_seed, effect, (effect - reach, effect + reach), p)
+
+
+@dataclass(frozen=True)
+class CorpusDifference:
+    effect: float
+    """The score of the first less that of the second."""
+    interval: tuple[float, float]
+    p: float
+
+
+def paired_bootstrap(
+    first: np.ndarray, second: np.ndarray, score: Callable[[np.ndarray], np.ndarray], resamples: int = 2000
+) -> CorpusDifference:
+    """Two systems on the same segments, when the score is of the corpus and no mean of segments (BLEU, perplexity).
+
+    `first` and `second` are `[N, K]`: K statistics of each segment that add up over segments (nats and tokens; matched
+    and possible n-grams). `score` takes sums `[..., K]` to scores `[...]`. Segments are drawn anew, the same ones for
+    both systems. The p value is how often the resampled difference, moved so that there is none, is as large as the
+    one seen.
+    """
+    _check_same_rows(first[:, 0], second[:, 0])
+    N = len(first)
+    random = np.random.default_rng(noise.key("paired bootstrap", N, resamples))
+    effect = float(score(first.sum(0)) - score(second.sum(0)))
+    found = []
+    for some in np.array_split(np.arange(resamples), max(1, resamples * N // 2**24)):
+        drawn = random.multinomial(N, np.full(N, 1 / N), size=len(some)).astype(float)
+        found.append(score(drawn @ first) - score(drawn @ second))
+    differences = np.concatenate(found)
+    low, high = np.quantile(differences, [LEVEL / 2, 1 - LEVEL / 2])
+    as_large = int((np.abs(differences - effect) >= abs(effect)).sum())
+    return CorpusDifference(effect, (float(low), float(high)), (as_large + 1) / (resamples + 1))
+
+
+def _check_same_rows(first: np.ndarray, second: np.ndarray) -> None:
+    if first.shape != second.shape or not first.size:
+        raise UserError(
+            f"only answers to the same rows can be compared row by row, and these are {first.shape} and {second.shape}"
+        )

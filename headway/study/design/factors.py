@@ -1,0 +1,104 @@
+"""What varies in a study: factors with their levels, and the arms that follow from them."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from headway.core.spec import Problem, Spec
+from headway.recipe.text import plain
+
+HOW_IT_IS_READ = ("data.segment", "data.batches.")
+"""Of `data`, what is a matter of training: the text and its tokens are the same."""
+
+
+def _key_and_value(given: Any) -> Any:
+    if isinstance(given, str) and not re.match(r"\s*[^=\s]+\s*=", given):
+        raise PydanticCustomError("change", "expected KEY=VALUE, as model.width=32")
+    return given
+
+
+Change = Annotated[str, BeforeValidator(_key_and_value)]
+"""`key.path=value`, as on the command line."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the things that are compared: a name, and what is changed in the base recipe."""
+
+    name: str
+    changes: tuple[str, ...]
+    levels: Mapping[str, str] = field(default_factory=dict)
+    """Factor → level, where the arms come from factors."""
+
+
+class Factor(Spec):
+    """A key of the recipe and the values it takes; or several keys that vary together, each value a list."""
+
+    key: str | None = None
+    """The recipe key that varies, such as model.positions."""
+    keys: list[str] | None = None
+    """Several that vary together: then each value is a list with one entry for each of them."""
+    values: list[Any] = Field(min_length=1)
+    """What it is set to, one after the other."""
+
+    def problems(self) -> Iterator[Problem]:
+        if (self.key is None) == (self.keys is None):
+            yield Problem(("key", "keys"), "give one of them: key, or keys for several that vary together")
+            return
+        for value in self.values if self.keys else ():
+            if not isinstance(value, list) or len(value) != len(self.keys or ()):
+                reason = f"each value is a list with one entry for each of {len(self.keys or ())} keys, not {value!r}"
+                yield Problem(("values",), reason)
+                return
+        labels = [label(value) for value in self.values]
+        for one in sorted({one for one in labels if labels.count(one) > 1}):
+            yield Problem(("values",), f"two values would both be called '{one}'")
+
+    @property
+    def all_keys(self) -> list[str]:
+        return [self.key] if self.key is not None else self.keys or []
+
+    def levels(self) -> dict[str, list[str]]:
+        """Each level's name, and its changes to the recipe."""
+        found = {}
+        for value in self.values:
+            parts = [value] if self.key is not None else value
+            found[label(value)] = [f"{key}={plain(part)}" for key, part in zip(self.all_keys, parts, strict=True)]
+        return found
+
+
+def is_data(key: str) -> bool:
+    """Whether a key of the recipe says what is read: which text, in which tokens."""
+    return key.startswith("data.") and not f"{key}.".startswith(HOW_IT_IS_READ)
+
+
+def key_of(change: str) -> str:
+    """What `key.path=value` changes."""
+    return change.partition("=")[0].strip()
+
+
+def crossed(factors: Mapping[str, Factor]) -> list[Arm]:
+    """An arm for every combination of levels, called after them: `alibi.64-2`."""
+    arms = []
+    for combination in itertools.product(*(factor.levels().items() for factor in factors.values())):
+        levels = dict(zip(factors, (name for name, _ in combination), strict=True))
+        arms.append(Arm(".".join(levels.values()), tuple(c for _, changes in combination for c in changes), levels))
+    return arms
+
+
+def label(value: Any) -> str:
+    """A value as a part of a folder's name."""
+    if isinstance(value, list):
+        text = "-".join(map(label, value))
+    elif isinstance(value, dict):  # {kind: rotary, base: 500} → rotary-base-500
+        kind, rest = value.get("kind"), [f"{key}-{label(inner)}" for key, inner in value.items() if key != "kind"]
+        text = "-".join([*([label(kind)] if kind else []), *rest])
+    else:
+        text = value if isinstance(value, str) else json.dumps(value)
+    return re.sub(r"[^\w.+=-]+", "-", text).strip(".-") or "empty"

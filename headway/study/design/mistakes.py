@@ -1,0 +1,200 @@
+"""What cannot be meant: everything in a study that is wrong although each value alone is valid."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headway.audit.evidence import OF_TASK
+from headway.audit.runner import ALL_AUDITS
+from headway.core.errors import UserError, did_you_mean
+from headway.core.spec import Problem
+from headway.core.validation import InvalidError
+from headway.experiment.train import check_names
+from headway.study.design.factors import Factor, is_data, key_of
+from headway.study.design.questions import Best, Better, Depends, Ordered
+
+if TYPE_CHECKING:
+    from headway.study.design.study import Study
+
+MOST_RUNS = 10_000
+CHEAP_METHODS = tuple(method for evidence in OF_TASK.values() for method in evidence.cheap_methods)
+"""What every score is set beside, and what an arm may be compared with (headway/audit/baselines.py)."""
+NO_SEED = "the seed is no part of an arm; say which ones with seeds:"
+
+
+def mistakes(study: "Study") -> Iterator[Problem]:
+    if bool(study.named_arms) == bool(study.factors):
+        reason = "give one of them; a single arm is arms: {name: []}"
+        yield Problem(("arms", "factors"), f"{'both are' if study.factors else 'neither is'} given: {reason}")
+        return
+    if wrong := list(_of_factors(study)):
+        yield from wrong
+        return
+    yield from list(_of_names(study)) or _of_recipes(study)
+    yield from _of_questions(study)
+    yield from _of_looks(study)
+    for key in ("measures", "claims"):
+        for k, part in enumerate(getattr(study, key)):
+            yield from part.all_problems(f"{key}.{k}.")
+
+
+# --- what is compared ------------------------------------------------------------------------------------------------
+
+
+def _of_factors(study: "Study") -> Iterator[Problem]:
+    for name, factor in study.factors.items():
+        yield from factor.all_problems(f"factors.{name}.")
+        data = [key for key in factor.all_keys if is_data(key)]
+        if other := [key for key in factor.all_keys if key not in data and data]:
+            reason = f"it changes the data ({', '.join(data)}) as well as {', '.join(other)}, and nobody could tell"
+            yield Problem((f"factors.{name}.keys",), f"{reason} which of them mattered; make them two factors")
+        if "seed" in factor.all_keys:
+            yield Problem((f"factors.{name}",), "seeds are no factor; say which ones with seeds:")
+    for (first, one), (second, other) in itertools.combinations(study.factors.items(), 2):
+        if key := _in_both(one, other):
+            yield Problem((f"factors.{second}",), f"it sets {key}, which '{first}' sets as well")
+    count = math.prod(len(factor.values) for factor in study.factors.values()) * len(study.seeds)
+    if count > MOST_RUNS:
+        yield Problem(("factors", "seeds"), f"{count:,} runs are more than a study should hold ({MOST_RUNS:,})")
+
+
+def _in_both(one: Factor, other: Factor) -> str | None:
+    """A key that both set, or of which one sets a part: `model.mixer` and `model.mixer.heads`."""
+    for a, b in itertools.product(one.all_keys, other.all_keys):
+        if f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}."):
+            return b
+    return None
+
+
+def _of_names(study: "Study") -> Iterator[Problem]:
+    folders: dict[str, str] = {}
+    for arm in study.arms:
+        try:
+            check_names([arm.name, f"{arm.name}.seed-{max(study.seeds)}"], "an arm")
+        except UserError as error:
+            yield Problem((_place(study, arm.name),), str(error))
+        if arm.name in CHEAP_METHODS:
+            yield Problem((_place(study, arm.name),), f"'{arm.name}' is the name of a method that all are set beside")
+        if (other := folders.setdefault(arm.name.casefold(), arm.name)) != arm.name:
+            reason = f"'{arm.name}' and '{other}' would be one folder where capital letters do not count"
+            yield Problem((_place(study, arm.name),), reason)
+
+
+def _place(study: "Study", arm: str) -> str:
+    return f"arms.{arm}" if study.named_arms else "factors"
+
+
+def _of_recipes(study: "Study") -> Iterator[Problem]:
+    try:
+        base = study.base.with_changes(study.changes, "")
+    except InvalidError as error:
+        yield Problem(("changes",), "; ".join(error.complaints))
+        return
+    if "seed" in map(key_of, study.changes):
+        yield Problem(("changes",), NO_SEED)
+    wrong = {}
+    for arm in study.arms:
+        if "seed" in map(key_of, arm.changes):
+            yield Problem((_place(study, arm.name),), NO_SEED)
+        try:
+            base.with_changes(arm.changes, "")
+        except InvalidError as error:
+            wrong[arm.name] = error.complaints
+    if wrong:
+        yield from _blamed(study, wrong)
+        return
+    yield from _of_comparisons(study)
+
+
+def _blamed(study: "Study", wrong: dict[str, list[str]]) -> Iterator[Problem]:
+    """A thing that is wrong is said once: of an arm, or of the factor whose key it is."""
+    said = set()
+    for arm, complaints in wrong.items():
+        for complaint in complaints:
+            key = complaint.partition(":")[0]
+            owners = [f"factors.{name}" for name, factor in study.factors.items() if key in factor.all_keys]
+            place = (owners or [_place(study, arm)])[0]
+            if (place, complaint) not in said:
+                said.add((place, complaint))
+                yield Problem((place,), complaint)
+
+
+def _of_comparisons(study: "Study") -> Iterator[Problem]:
+    same: dict[str, str] = {}
+    for arm, recipe in study.recipes.items():
+        if (other := same.setdefault(recipe.hash, arm)) != arm:
+            yield Problem((_place(study, arm),), f"it is the same recipe as '{other}'")
+    unlike = study.differences()
+    if study.equal is not None and "training.duration" in unlike:
+        reason = f"equal {study.equal} decides how long arms train, but training.duration varies"
+        yield Problem(("equal",), reason)
+    data, others = ([key for key in unlike if is_data(key) == wanted] for wanted in (True, False))
+    if study.factors or not data or not others:
+        return
+    names = list(study.recipes)
+    for a, b in itertools.combinations(range(len(names)), 2):
+        texts, rest = ([key for key in keys if unlike[key][a] != unlike[key][b]] for keys in (data, others))
+        if texts and rest:
+            both = f"in data ({', '.join(texts)}) as well as in {', '.join(rest)}"
+            reason = f"it differs from '{names[a]}' {both}: nobody could tell which of them mattered"
+            yield Problem((f"arms.{names[b]}",), reason)
+            return
+
+
+# --- what is asked of it ---------------------------------------------------------------------------------------------
+
+
+def _of_questions(study: "Study") -> Iterator[Problem]:
+    arms = [arm.name for arm in study.arms]
+    named = {
+        **{f"claims.{k}.ask": claim.ask for k, claim in enumerate(study.claims) if claim.ask is not None},
+        **{f"questions.{k}": question for k, question in enumerate(study.questions)},
+    }
+    for place, question in named.items():
+        yield from question.all_problems(f"{place}.")
+        asked = {
+            **({"arm": arms} if isinstance(question, Better | Ordered) else {}),
+            **({"than": [*arms, *CHEAP_METHODS]} if isinstance(question, Better) else {}),
+            **({"effect": [*study.factors], "on_factor": [*study.factors]} if isinstance(question, Depends) else {}),
+        }
+        for key, known in asked.items():
+            name = getattr(question, key)
+            if name not in known:
+                what = "arm" if key in ("arm", "than") else "factor"
+                reason = f"there is no {what} '{name}'{did_you_mean(name, known)}"
+                yield Problem((f"{place}.{key}",), reason)
+        if isinstance(question, Best) and len(arms) == 1:
+            yield Problem((place,), f"'{arms[0]}' is the only arm: there is nothing to be the best of")
+    audits = [audit.name for audit in ALL_AUDITS]
+    for k, claim in enumerate(study.claims):
+        if claim.audit is not None and claim.audit not in audits:
+            hint = did_you_mean(claim.audit, audits)
+            yield Problem((f"claims.{k}.audit",), f"there is no audit '{claim.audit}'{hint}")
+    for place, arm in _arms_of_a_case(study):
+        if arm not in arms:
+            yield Problem((place,), f"there is no arm '{arm}'{did_you_mean(arm, arms)}")
+
+
+def _arms_of_a_case(study: "Study") -> Iterator[tuple[str, str]]:
+    """What the rest of a case says of arms: where, and of which."""
+    for arm in study.reported.figures if study.reported else ():
+        yield "reported.figures", arm
+    for k, claim in enumerate(study.claims):
+        if claim.arm is not None:
+            yield f"claims.{k}.arm", claim.arm
+    for k, look in enumerate(study.look):
+        if look.arm is not None:
+            yield f"look.{k}.arm", look.arm
+
+
+def _of_looks(study: "Study") -> Iterator[Problem]:
+    """A layer that is not there would be noticed only when everything is trained."""
+    for k, look in enumerate(study.look):
+        try:
+            recipe = study.recipes.get(look.arm or study.arms[0].name)
+        except UserError:  # which was said already
+            return
+        if recipe is not None and look.layer is not None and not 0 <= look.layer < recipe.model.layers:
+            many = f"{recipe.model.layers} layer{'s' * (recipe.model.layers > 1)}"
+            yield Problem((f"look.{k}.layer",), f"the model has {many}, counted from 0, and no layer {look.layer}")

@@ -1,0 +1,107 @@
+"""What can be asked of a study. Each question is answered by one verdict."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway.core.errors import UserError
+from headway.core.spec import CHOSEN_BY_KIND, Problem, Spec
+from headway.study.results.quantities import quantity
+
+
+class Asked(Spec):
+    """What every question has: the score it is asked of."""
+
+    on: str = "valid.perplexity"
+    """The score, as split.quantity: valid.perplexity, test.accuracy. Choices are made on valid."""
+
+    @property
+    def scores(self) -> list[str]:
+        """Everything that must have been measured."""
+        return [self.on]
+
+    def problems(self) -> Iterator[Problem]:
+        try:
+            quantity(self.on)
+        except UserError as error:
+            yield Problem(("on",), str(error))
+
+
+class Better(Asked):
+    """Is one arm better than another, or than a cheap method?"""
+
+    kind: Literal["better"] = "better"
+    arm: str
+    """The arm in question."""
+    than: str
+    """What it is compared with: an arm, or what every score is set beside (bag of words, majority, 5-gram, unigram)."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.arm == self.than:
+            yield Problem(("arm", "than"), f"'{self.arm}' would be compared with itself")
+
+    def __str__(self) -> str:
+        return f"Is {self.arm} better than {self.than} on {self.on}?"
+
+
+class Best(Asked):
+    """Which arm is best, and which cannot be told from it?"""
+
+    kind: Literal["best"] = "best"
+
+    def __str__(self) -> str:
+        return f"Which is best on {self.on}?"
+
+
+class Ordered(Spec):
+    """Are several scores of one arm in this order, each better than the next?"""
+
+    kind: Literal["ordered"] = "ordered"
+    arm: str
+    """The arm in question."""
+    scores: list[str] = Field(min_length=2)
+    """The best first: train.perplexity, valid.perplexity."""
+
+    @property
+    def on(self) -> str:
+        """The score that speaks for all of them: the last, which is the one of the split that is farthest away."""
+        return self.scores[-1]
+
+    def problems(self) -> Iterator[Problem]:
+        for score in self.scores:
+            try:
+                quantity(score)
+            except UserError as error:
+                yield Problem(("scores",), str(error))
+                return
+        kinds = {(quantity(score).lower_is_better, quantity(score).is_ratio) for score in self.scores}
+        if len(kinds) > 1 or len(set(self.scores)) < len(self.scores):
+            yield Problem(("scores",), "expected different scores of one kind, such as perplexities of several splits")
+
+    def __str__(self) -> str:
+        if len(self.scores) == 2:
+            return f"Is {self.scores[0]} of {self.arm} better than its {self.scores[1]}?"
+        return f"Is each of {', '.join(self.scores)} of {self.arm} better than the next?"
+
+
+class Depends(Asked):
+    """Does the effect of one factor depend on another?"""
+
+    kind: Literal["depends"] = "depends"
+    effect: str
+    """The factor whose effect is meant."""
+    on_factor: str
+    """The factor that it may depend on."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.effect == self.on_factor:
+            yield Problem(("effect", "on_factor"), f"'{self.effect}' would be asked to depend on itself")
+
+    def __str__(self) -> str:
+        return f"Does the effect of {self.effect} on {self.on} depend on {self.on_factor}?"
+
+
+Question = Annotated[Better | Best | Ordered | Depends, CHOSEN_BY_KIND]

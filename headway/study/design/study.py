@@ -1,0 +1,206 @@
+"""A study: a base recipe, what varies, seeds, and the questions asked. From YAML or from Python; strict like a recipe.
+
+title: Does re-weighting heads by their norm help?
+base: demo                                  # a packaged recipe's name, a YAML file, or a recipe written out
+changes: [training.duration=300 steps]      # for all arms
+arms:                                       # what is compared, by name: changes to the base …
+  concat: []
+  reweight: [model.mixer.fusion=reweight]
+# factors:                                  # … or factors, and every combination of their levels is an arm
+#   positions: {key: model.positions, values: [learned, alibi]}
+#   size: {keys: [model.width, model.layers], values: [[64, 2], [128, 4]]}      # vary together
+seeds: 8                                    # 0..7; or a list
+equal: flops                                # steps, tokens, flops, seconds; left out: what each recipe says
+questions:
+  - {kind: better, arm: reweight, than: concat, on: valid.perplexity}
+measures: [{kind: segments, lengths: [64, 16]}]      # more than the recipe scores: valid-64.perplexity …
+look: [{text: "Return the size of the file."}]       # attention maps for the report
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError
+
+from headway.core.errors import UserError, did_you_mean
+from headway.core.spec import Problem, Spec
+from headway.core.validation import ImpossibleError, validated
+from headway.core.yaml import read_tree
+from headway.experiment.resume import flat
+from headway.recipe import recipe as recipes
+from headway.recipe.recipe import Recipe
+from headway.study.design.claims import Claim, Look, Reported
+from headway.study.design.factors import Arm, Change, Factor, crossed, is_data
+from headway.study.design.measures import Measure
+from headway.study.design.mistakes import MOST_RUNS, mistakes
+from headway.study.design.questions import Question
+
+Budget = Literal["steps", "tokens", "flops", "seconds"]
+
+
+class PlannedRun(NamedTuple):
+    arm: str
+    seed: int
+    recipe: Recipe
+    name: str
+    """Of its folder."""
+
+
+def _recipe_or_name(given: Any, validate: Callable[[Any], Recipe]) -> Recipe:
+    try:
+        return recipes.load(given) if isinstance(given, str) else validate(given)
+    except ImpossibleError as error:
+        raise ImpossibleError([Problem(tuple(f"base.{k}" for k in p.keys), p.reason) for p in error.problems]) from None
+    except UserError as error:
+        raise PydanticCustomError("base", "{why}?", {"why": str(error).rstrip("?")}) from None
+
+
+def _numbered(given: Any) -> Any:
+    """8 = 0..7."""
+    seeds = list(range(given)) if type(given) is int and 0 < given <= MOST_RUNS else given
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise PydanticCustomError("seeds", "expected how many seeds (8 = 0..7), or a list of them")
+    if len(set(seeds)) < len(seeds):
+        raise PydanticCustomError("seeds", "a seed stands there twice: it would be the same run again")
+    return seeds
+
+
+class Study(Spec):
+    title: str
+    """The question, in words."""
+    base: Annotated[Recipe, WrapValidator(_recipe_or_name)]
+    """What all arms begin with: a packaged recipe's name, a YAML file (beside the study's own), or a recipe."""
+    changes: list[Change] = Field(default=[])
+    """To the base, for all arms."""
+    named_arms: dict[str, list[Change]] = Field(default={}, alias="arms")
+    """What is compared, by name: for each arm its changes to the base."""
+    factors: dict[str, Factor] = Field(default={})
+    """Instead of arms: keys of the recipe and their values; every combination is an arm."""
+    seeds: Annotated[list[int], BeforeValidator(_numbered)] = Field(default=list(range(8)))
+    """How many, or which. Every arm is trained with each, and arms are compared seed by seed."""
+    equal: Budget | None = None
+    """What every arm may spend, as much as the first: steps, tokens, flops or seconds; null = what each recipe says."""
+    questions: list[Question] = Field(default=[])
+    """What is asked. Each gets a verdict."""
+    about: str = ""
+    """What a reader should know beforehand: the setting, the data, where they come from."""
+    measures: list[Measure] = Field(default=[])
+    """What is measured beside the scores of the recipe, once a run has ended; may be asked about like any score."""
+    look: list[Look] = Field(default=[])
+    """Sentences whose attention maps the report shows."""
+    reported: Reported | None = None
+    """What somebody found when they did this."""
+    claims: list[Claim] = Field(default=[])
+    """What that person said, each as a question with their answer to it, or as an audit that must pass."""
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> "Study":
+        if problems := list(self.all_problems()):
+            raise ImpossibleError(problems)
+        return self
+
+    # --- what follows from it --------------------------------------------------------------------------------------
+
+    @cached_property
+    def arms(self) -> list[Arm]:
+        """What is compared; the first is what the others' budgets are measured by."""
+        if self.factors:
+            return crossed(self.factors)
+        return [Arm(name, tuple(changes)) for name, changes in self.named_arms.items()]
+
+    @cached_property
+    def recipes(self) -> dict[str, Recipe]:
+        """Each arm's recipe, as it is written: without its budget, and with the base's seed."""
+        base = self.base.with_changes(self.changes, "")
+        return {arm.name: base.with_changes(arm.changes, "") for arm in self.arms}
+
+    @cached_property
+    def asked(self) -> list[Question]:
+        """Every question: those that claims are answers to, and the study's own."""
+        found: list[Question] = []
+        for question in [*(claim.ask for claim in self.claims if claim.ask is not None), *self.questions]:
+            if question not in found:
+                found.append(question)
+        return found
+
+    def runs(self, steps: Mapping[str, int] | None = None) -> list[PlannedRun]:
+        """Every arm with every seed; `steps` are the budgets of arms that do not train for what their recipe says."""
+        budgets = {arm: [f"training.duration={n} steps"] for arm, n in (steps or {}).items()}
+        trained = {arm: r.with_changes(budgets[arm]) if arm in budgets else r for arm, r in self.recipes.items()}
+        return [
+            PlannedRun(arm, seed, recipe.model_copy(update={"seed": seed}), f"{arm}.seed-{seed}")
+            for arm, recipe in trained.items()
+            for seed in self.seeds
+        ]
+
+    def differences(self) -> dict[str, list[Any]]:
+        """The keys in which arms differ, and each arm's value."""
+        trees = [flat(recipe.model_dump(mode="json")) for recipe in self.recipes.values()]
+        keys = dict.fromkeys(key for tree in trees for key in tree)
+        rows = {key: [tree.get(key) for tree in trees] for key in keys}
+        return {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
+
+    @property
+    def reads_other_rows(self) -> bool:
+        """Whether some arms read other data than others; the same in other tokens are no other rows."""
+        return any(is_data(key) and not f"{key}.".startswith("data.tokenizer.") for key in self.differences())
+
+    def warnings(self) -> list[str]:
+        """What is allowed but has misled people."""
+        found = list(dict.fromkeys(w for recipe in self.recipes.values() for w in recipe.warnings()))
+        if self.asked and len(self.seeds) == 1:
+            found.append(
+                "with one seed there is no spread to compare a difference with: "
+                "every verdict will be 'cannot say'; give seeds: 3 or more"
+            )
+        if unlike := [key for key in self.differences() if is_data(key)]:
+            found.append(
+                f"the arms do not read the same data: they differ in {', '.join(unlike)}; "
+                "a score on other text, or on other tokens, is another score"
+            )
+        seen = [split for recipe in self.recipes.values() for split in recipe.training.evaluate_on]
+        asked = [score for question in self.asked for score in question.scores]
+        tests = dict.fromkeys(split for split in seen if split.startswith("test"))
+        if tests and any(score.startswith("test") for score in asked):
+            found.append(
+                f"{', '.join(tests)} is looked at while training (training.evaluate_on): what is seen so often is no "
+                "test any more; let training look at valid"
+            )
+        return found
+
+    def problems(self) -> Iterator[Problem]:
+        return mistakes(self)
+
+
+def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
+    """A study by its YAML file, by its folder, or by its name in `studies`."""
+    path = _study_file(Path(name), studies)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the study {path}: {error}") from None
+    tree, lines = read_tree(text, path.name)
+    base = tree.get("base")
+    if isinstance(base, str) and base not in recipes.packaged() and (path.parent / base).is_file():
+        tree["base"] = str(path.parent / base)
+
+    def place(key: tuple[str, ...]) -> str:
+        while key and key not in lines:  # places in a list have no lines of their own
+            key = key[:-1]
+        return f"{path.name}:{lines[key]}" if key else ""
+
+    return validated(Study, tree, str(path), place)
+
+
+def _study_file(given: Path, studies: Path) -> Path:
+    for path in (given, given / "study.yaml", studies / given / "study.yaml"):
+        if path.is_file():
+            return path
+    if given.suffix in (".yaml", ".yml"):
+        beside = [str(file) for file in given.parent.glob("*.y*ml")]
+        raise UserError(f"there is no study file {given}{did_you_mean(str(given), beside)}")
+    known = [path.parent.name for path in studies.glob("*/study.yaml")]
+    raise UserError(f"there is no study '{given}'{did_you_mean(str(given), known)}; a study's file ends in .yaml")

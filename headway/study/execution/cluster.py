@@ -1,0 +1,217 @@
+"""A Ray cluster: started here, or found at an address (https://docs.ray.io; the extra `cluster`).
+
+Machines of a cluster need share nothing but Headway and the data. A population is trained in a folder of the machine's
+own, and its run folders are sent back whole when it has ended; until then they exist nowhere else, so a run that is
+lost with its machine begins again on another. (To send checkpoints back as well would mean the weights and the
+optimizer of every replica over the network at every checkpoint, for the sake of the rare machine that dies.)
+"""
+
+import io
+import os
+import socket
+import tarfile
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from headway import __version__
+from headway.core.errors import UserError
+from headway.core.files import write_folder_whole
+from headway.core.progress import Reporter
+from headway.experiment.population import train_in_turns
+from headway.recipe.recipe import from_tree
+from headway.study.design.study import PlannedRun
+from headway.study.execution.executor import Log, reason_of
+from headway.study.execution.populations import by_shape
+from headway.study.results.results import ending
+from headway.training.checkpoint import saved_steps, step_folder
+from headway.training.interrupts import interruptible
+
+RETRIES = 3
+"""How often a population is begun again when its machine dies."""
+SECONDS_TO_ANSWER = 10
+"""For whoever is at an address."""
+SECONDS_TO_START = 120
+"""For a machine of the cluster to say which Headway it has; it may have to start a process first."""
+
+
+@dataclass(frozen=True)
+class Ray:
+    address: str | None = None
+    """ray://host:port; None = a cluster of this machine alone, for as long as the study runs."""
+    workers: int | None = None
+    """Of a cluster of this machine: how many runs at once; None = as many as there are cores."""
+
+    def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
+        with self._connected() as ray, interruptible(aloud=False) as stop_asked:
+            gpus = int(ray.cluster_resources().get("GPU", 0))
+            log.watcher.say(self._words(ray, gpus))
+            pending: dict[Any, tuple[list[PlannedRun], list[Any]]] = {}
+            for members in parcels(runs, gpus):
+                parts = _sent(ray, members, on_gpu=gpus > 0)
+                pending[parts[0]] = (members, parts)
+            while pending:
+                ready, _ = ray.wait(list(pending), timeout=0.5)
+                for first in ready:
+                    members, parts = pending.pop(first)
+                    for run, part in zip(members, parts, strict=True):
+                        _arrived(ray, run, part, log)
+                if stop_asked():
+                    log.watcher.say("stopping: runs that are under way on the cluster will begin again next time")
+                    for _, parts in pending.values():
+                        ray.cancel(parts[0], force=True)
+                    return True
+        return False
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        ray = _imported()
+        if self.address is not None:
+            _check_reachable(self.address)
+        local = {"num_cpus": self.workers, "include_dashboard": False} if self.address is None else {}
+        try:
+            ray.init(address=self.address or "local", log_to_driver=False, logging_level="error", **local)
+        except (OSError, RuntimeError, ValueError, AssertionError) as error:
+            said = str(error).strip().splitlines() or [type(error).__name__]  # often a traceback, its reason at the end
+            raise UserError(f"{self.address or 'ray'} cannot be used: {said[-1]}") from None
+        try:
+            self._check_version(ray)
+            yield ray
+        finally:
+            ray.shutdown()
+
+    def _check_version(self, ray: Any) -> None:
+        where = self.address or "the local cluster"
+        try:
+            there = ray.get(ray.remote(num_cpus=0)(_version).remote(), timeout=SECONDS_TO_START)
+        except ray.exceptions.RayError as error:
+            raise UserError(f"{where} cannot run Headway: {reason_of(error)}; install it on its machines") from None
+        if there != __version__:
+            raise UserError(f"{where} has Headway {there}, and this is {__version__}: install the same on all machines")
+
+    def _words(self, ray: Any, gpus: int) -> str:
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        return f"ray: {len(alive)} machine{'s' * (len(alive) > 1)}, {cpus} cores" + (f", {gpus} GPUs" if gpus else "")
+
+
+def parcels(runs: Sequence[PlannedRun], gpus: int) -> Iterator[list[PlannedRun]]:
+    """What is sent as one: a population's share for each GPU; where there is none, every run by itself."""
+    for members in by_shape(runs):
+        size = -(-len(members) // gpus) if gpus else 1
+        yield from (members[k : k + size] for k in range(0, len(members), size))
+
+
+def _sent(ray: Any, members: list[PlannedRun], on_gpu: bool) -> list[Any]:
+    orders = [{"name": run.name, "recipe": run.recipe.model_dump(mode="json")} for run in members]
+    task = ray.remote(
+        num_returns=len(members),
+        max_retries=RETRIES,
+        num_cpus=1,
+        num_gpus=1 if on_gpu else 0,
+        scheduling_strategy="SPREAD",
+        runtime_env={"env_vars": {} if on_gpu else {"OMP_NUM_THREADS": "1"}},
+    )(train_there)
+    found = task.remote(orders)
+    return found if isinstance(found, list) else [found]
+
+
+def _arrived(ray: Any, run: PlannedRun, part: Any, log: Log) -> None:
+    try:
+        found = ray.get(part)
+    except ray.exceptions.RayError as error:
+        log.failed(run.name, f"lost on the cluster, after {RETRIES} more attempts: {reason_of(error)}", str(error))
+        return
+    for warning in found.get("warnings", ()):
+        log.say(f"warning: {run.name}: {warning}")
+    if "failed" in found:
+        log.failed(run.name, found["failed"], found["details"])
+        return
+    folder = log.folder.runs / run.name
+    write_folder_whole(folder, lambda partial: unpack(found["folder"], partial))
+    log.ended(run.name, ending(folder) or "not finished")
+
+
+# --- on a machine of the cluster -------------------------------------------------------------------------------------
+
+
+class Kept(Reporter):
+    """Warnings, to be sent back with the runs."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def train_there(orders: list[dict[str, Any]]) -> Any:
+    """One population; for each run its folder, or why there is none."""
+    with tempfile.TemporaryDirectory(prefix="headway-") as home:
+        names = [order["name"] for order in orders]
+        why, details, kept = "it was stopped", "", Kept()
+        recipes = [from_tree(order["recipe"], order["name"]) for order in orders]
+        try:
+            train_in_turns(recipes, names, Path(home), reporter=kept)
+        except Exception as error:
+            why, details = reason_of(error), traceback.format_exc()
+        folders = [Path(home) / name for name in names]
+        found: list[dict[str, Any]] = [
+            {"folder": pack(f)} if ending(f) else {"failed": why, "details": details} for f in folders
+        ]
+        found[0]["warnings"] = kept.warnings
+    return found if len(found) > 1 else found[0]
+
+
+def pack(run: Path) -> bytes:
+    """A run folder as one piece, without the lock and without checkpoints that only a resumed run would need."""
+    old = {step_folder(run / "checkpoints", step).name for step in saved_steps(run / "checkpoints")[1:]}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for path in sorted(run.rglob("*")):
+            inside = path.relative_to(run)
+            if path.is_file() and inside.name != "lock" and not old.intersection(inside.parts):
+                tar.add(path, str(inside))
+    return packed.getvalue()
+
+
+def unpack(packed: bytes, folder: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def _version() -> str:
+    return __version__
+
+
+# --- here ------------------------------------------------------------------------------------------------------------
+
+
+def _imported() -> Any:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # tasks without a GPU leave CUDA's settings alone
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError("Ray is not installed; pip install 'headway[cluster]' brings it") from None
+    return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes, and then speak of other things."""
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    try:
+        host, port = parts.hostname, parts.port
+        if not host or not port:
+            raise ValueError
+    except ValueError:
+        raise UserError(f"'{address}' is no cluster's address; write ray://HOST:PORT, as ray://head:10001") from None
+    try:
+        socket.create_connection((host, port), timeout=SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"there is no cluster at {address}: {reason}; is `ray start --head` running there?") from None

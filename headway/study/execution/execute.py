@@ -1,0 +1,102 @@
+"""Carry a study out: every run that has not ended is begun, or taken up where it stands.
+
+Where: in this process, as populations (on a GPU, where a population costs what one run costs); in a pool of processes,
+one run and one thread each (on a CPU, where populations gain nothing); or on a Ray cluster. A run that fails is noted
+with its reason, and the others go on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.core.errors import UserError, did_you_mean
+from headway.study.design.study import Study
+from headway.study.execution.board import Watcher
+from headway.study.execution.cluster import Ray
+from headway.study.execution.executor import Log, Place
+from headway.study.execution.here import Here
+from headway.study.execution.plan import Sizes, budgets, check_scores
+from headway.study.execution.pool import Pool, cores
+from headway.study.execution.reuse import take_over
+from headway.study.folder import StudyFolder
+from headway.study.results.results import ending
+
+
+@dataclass(frozen=True)
+class Outcome:
+    folder: Path
+    done: int
+    """Runs that have ended: finished, stopped by their patience, or diverged."""
+    failed: dict[str, str]
+    """Run → reason; the same command tries them again."""
+    interrupted: bool
+
+
+def execute(
+    study: Study, folder: Path, on: Place | None = None, watcher: Watcher | None = None, reuse: Sequence[Path] = ()
+) -> Outcome:
+    """Train what is not trained yet, in this study's folder; nor in those of the studies to `reuse`."""
+    home, watcher = StudyFolder(folder), watcher or Watcher()
+    log = Log(home, watcher)
+    with home.taken(study):
+        runs = study.runs(_fixed_budgets(study, home, reuse))
+        ended = [run.name for run in runs if ending(home.runs / run.name)]
+        left = [run for run in runs if run.name not in set(ended)]
+        for run in left:
+            home.forget_failure(run.name)
+        if reuse:
+            ended += take_over(left, reuse, log)
+            left = [run for run in left if run.name not in set(ended)]
+        watcher.begin({run.name: run.arm for run in runs}, ended)
+        try:
+            interrupted = bool(left) and (on or suited(study)).train(left, log)
+        finally:
+            watcher.end()
+        done = sum(ending(home.runs / run.name) is not None for run in runs)
+        return Outcome(folder, done, home.failures(), interrupted)
+
+
+def _fixed_budgets(study: Study, home: StudyFolder, reuse: Sequence[Path]) -> dict[str, int]:
+    """Measured or counted when the study begins; kept, so that a study that goes on is the same study."""
+    steps = home.budgets
+    if steps is None:
+        sizes = Sizes()
+        check_scores(study, sizes)
+        home.budgets = steps = _measured_by(reuse, study) or budgets(study, sizes)
+    return steps
+
+
+def _measured_by(others: Sequence[Path], study: Study) -> dict[str, int] | None:
+    """Seconds are never measured twice the same. A study of the same arms keeps the steps of the one that it reuses,
+    whose runs would else be other runs."""
+    for other in map(StudyFolder, others) if study.equal == "seconds" else ():
+        if other.study.equal == "seconds" and [*other.study.recipes.items()] == [*study.recipes.items()]:
+            return other.budgets
+    return None
+
+
+def place(on: str | None, workers: int | None, study: Study) -> Place:
+    """By the name that the command line knows it by."""
+    if on is None:
+        return suited(study, workers)
+    if on == "here":
+        return Here()
+    if on == "pool":
+        return Pool(workers)
+    if on == "ray" or on.startswith("ray://"):
+        return Ray(None if on == "ray" else on, workers)
+    raise UserError(f"there is no place '{on}' to train{did_you_mean(on, ['here', 'pool', 'ray', 'ray://HOST:PORT'])}")
+
+
+def suited(study: Study, workers: int | None = None) -> Place:
+    """Populations where there is a GPU, else a pool of processes."""
+    from headway.training.setting import choose
+
+    recipe = next(iter(study.recipes.values()))
+    return Here() if choose(recipe.training, recipe.model.width).device.type == "cuda" else Pool(workers)
+
+
+def processes_for(study: Study, workers: int | None) -> int | None:
+    """How many processes a pool would have; None = no pool, but populations."""
+    found = suited(study, workers)
+    return (found.workers or cores()) if isinstance(found, Pool) else None

@@ -1,0 +1,54 @@
+"""In this process, as populations."""
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.core.errors import UserError
+from headway.experiment.population import train_in_turns
+from headway.run.folder import Run, is_interrupted
+from headway.study.design.study import PlannedRun
+from headway.study.execution.executor import Log, OfPopulation, reason_of
+from headway.study.execution.populations import by_shape, by_standing
+from headway.study.results.results import ending
+
+
+@dataclass(frozen=True)
+class Here:
+    """In this process: runs of one shape as populations, as many at once as the device holds."""
+
+    together: int | None = None
+    """At most so many at once; None = as many as fit."""
+
+    def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
+        folder = log.folder.runs
+        for alike in by_shape(runs):
+            for members in by_standing(alike, folder):
+                try:
+                    made = self._population(members, folder, log)
+                except KeyboardInterrupt:
+                    return True
+                except Exception as error:
+                    self._note(members, folder, log, error)
+                    continue
+                if any(is_interrupted(run.facts["status"]) for run in made):
+                    return True
+                for run in made:
+                    log.ended(run.name, str(run.facts["status"]))
+        return False
+
+    def _population(self, members: list[PlannedRun], folder: Path, log: Log) -> list[Run]:
+        names = [run.name for run in members]
+        resume = any((folder / name).exists() for name in names)
+        reporter = OfPopulation(log, names)
+        return train_in_turns([run.recipe for run in members], names, folder, resume, reporter, self.together)
+
+    def _note(self, members: list[PlannedRun], folder: Path, log: Log, error: Exception) -> None:
+        """Of a population that failed, some turns may have ended before."""
+        details = "" if isinstance(error, UserError) else "".join(traceback.format_exception(error))
+        for run in members:
+            if status := ending(folder / run.name):
+                log.ended(run.name, status)
+            else:
+                log.failed(run.name, reason_of(error), details)

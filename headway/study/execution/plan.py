@@ -1,0 +1,288 @@
+"""What a study will cost, before anything starts: runs, populations, minutes, memory; and budgets that make arms equal.
+
+Sizes are counted from the recipe and its data. Speed and memory are measured, on a few steps of every distinct shape.
+"""
+
+import dataclasses
+import itertools
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from headway import tasks
+from headway.audit.evidence import OF_TASK
+from headway.core.errors import UserError, did_you_mean
+from headway.experiment.population import capacity
+from headway.experiment.train import assemble, parameters_of
+from headway.recipe.recipe import Recipe
+from headway.study.design.factors import is_data
+from headway.study.design.mistakes import CHEAP_METHODS
+from headway.study.design.questions import Better
+from headway.study.design.study import PlannedRun, Study
+from headway.study.execution.populations import by_shape
+from headway.tasks.task import Task
+from headway.training import setting as settings
+from headway.training.update import STEPS_BEFORE_RECORDING, Update
+
+MEASURED_SECONDS = 0.4
+"""How long each shape is measured …"""
+MEASURED_IN_ALL = 8.0
+"""… at most, where there are many."""
+
+
+class Size(NamedTuple):
+    """What follows from a recipe and its data."""
+
+    parameters: int
+    steps: int
+    tokens_per_step: int
+    flops_per_step: int
+    forward_tokens: int
+    """Read by evaluations and scores."""
+
+
+class Speed(NamedTuple):
+    """What was measured, of so many replicas at once."""
+
+    replicas: int
+    seconds_per_step: float
+    memory: int
+    """Bytes: of the GPU, or of a process on a CPU."""
+    seconds_to_start: float
+
+
+@dataclass(frozen=True)
+class ArmPlan:
+    """What one run of an arm takes."""
+
+    parameters: int
+    steps: int
+    tokens: int
+    flops: int
+    seconds: float
+    memory: int
+
+
+@dataclass(frozen=True)
+class Population:
+    """Runs of one shape, trained so many at a time."""
+
+    arms: list[str]
+    runs: int
+    at_once: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    title: str
+    runs: list[PlannedRun]
+    arms: dict[str, ArmPlan]
+    populations: list[Population]
+    workers: int | None
+    """Processes that each train one run at a time; None = populations in this process."""
+    seconds: float
+    memory: int
+    warnings: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "runs"}
+        found["arms"] = {name: dataclasses.asdict(arm) for name, arm in self.arms.items()}
+        found["populations"] = [dataclasses.asdict(population) for population in self.populations]
+        return {**found, "runs": [run.name for run in self.runs]}
+
+
+class Sizes:
+    """Sizes each recipe up once; reads each corpus once."""
+
+    seconds_to_load = 0.0
+    """What reading the data of the last recipe took."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, tuple[Task, float]] = {}
+        self._sizes: dict[str, Size] = {}
+
+    def task(self, recipe: Recipe) -> Task:
+        tree = {k: v for k, v in recipe.data.model_dump(mode="json").items() if is_data(f"data.{k}")}
+        key = json.dumps([recipe.model.kind, tree], sort_keys=True)
+        if key not in self._data:
+            began = time.perf_counter()
+            self._data[key] = tasks.load(recipe), time.perf_counter() - began
+        task, self.seconds_to_load = self._data[key]
+        return dataclasses.replace(task, recipe=recipe)
+
+    def of(self, recipe: Recipe) -> Size:
+        if recipe.hash not in self._sizes:
+            self._sizes[recipe.hash] = self._size(recipe)
+        return self._sizes[recipe.hash]
+
+    def _size(self, recipe: Recipe) -> Size:
+        task, training = self.task(recipe), recipe.training
+        task.check_splits()
+        model, sampler = task.build([recipe.seed], "cpu"), task.sampler([recipe.seed], "cpu")
+        steps, between = (
+            length.in_steps(sampler.steps_per_epoch, task.tokens_per_step)
+            for length in (training.duration, training.evaluate_every)
+        )
+        at_most = training.evaluate_tokens or sys.maxsize
+        evaluated = sum(min(task.tokens_in(split), at_most) for split in training.evaluate_on)
+        forward = (steps // between + 1) * evaluated + sum(map(task.tokens_in, task.scored_splits))
+        return Size(parameters_of(model), steps, task.tokens_per_step, task.flops_per_step, forward)
+
+
+def check_scores(study: Study, sizes: Sizes) -> None:
+    """What is asked must be measured: a score that no run has would be noticed only when all are trained."""
+    for recipe in study.recipes.values():
+        task = sizes.task(recipe)
+        measured = dict.fromkeys(task.scored_splits, task.quantities)
+        measured |= {split: measure.quantities for measure in study.measures for split in measure.splits}
+        for question in study.asked:
+            for score in question.scores:
+                _check_measured(score, measured)
+            if isinstance(question, Better) and question.than in CHEAP_METHODS:
+                _check_cheap(question, task)
+        for measure in study.measures:
+            measure.check(task)
+
+
+def _check_measured(score: str, measured: Mapping[str, Sequence[str]]) -> None:
+    split, what, *_ = score.split(".")
+    if split not in measured:
+        hint = did_you_mean(split, measured)
+        raise UserError(f"'{score}' is asked, but the runs do not score '{split}' (scoring.splits){hint}")
+    if what not in measured[split]:
+        hint = did_you_mean(what, measured[split])
+        raise UserError(f"'{score}' is asked, but '{split}' is not scored in {what}{hint}")
+
+
+def _check_cheap(question: Better, task: Task) -> None:
+    known = OF_TASK[type(task)]
+    if question.than not in known.cheap_methods:
+        hint = did_you_mean(question.than, known.cheap_methods)
+        raise UserError(f"'{question}': no score of a {task.recipe.model.kind} is set beside '{question.than}'{hint}")
+    had = [f"{split}.{known.quantity}" for split in task.scored_splits]
+    if question.on not in had:
+        raise UserError(f"'{question}': of '{question.than}' there is {' and '.join(had)} alone")
+
+
+def budgets(study: Study, sizes: Sizes) -> dict[str, int]:
+    """Steps for each arm, so that all spend what the first one does. Empty, where nothing is to be equal."""
+    if study.equal is None:
+        return {}
+    found = {arm: sizes.of(recipe) for arm, recipe in study.recipes.items()}
+    per_step: dict[str, float] = {
+        "steps": dict.fromkeys(found, 1.0),
+        "tokens": {arm: float(size.tokens_per_step) for arm, size in found.items()},
+        "flops": {arm: float(size.flops_per_step) for arm, size in found.items()},
+    }.get(study.equal) or {arm: speed(recipe, sizes).seconds_per_step for arm, recipe in study.recipes.items()}
+    first = next(iter(found))
+    spent = found[first].steps * per_step[first]
+    return {arm: max(1, round(spent / each)) for arm, each in per_step.items()}
+
+
+def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = None) -> Plan:
+    """Everything that can be said beforehand. `steps` are budgets that were fixed before."""
+    sizes = Sizes()
+    check_scores(study, sizes)
+    steps = budgets(study, sizes) if steps is None else steps
+    runs = study.runs(steps)
+    arms: dict[str, ArmPlan] = {}
+    populations: list[Population] = []
+    memory, seconds, warnings = 0, 0.0, study.warnings()
+    shapes = by_shape(runs)
+    each_shape = min(MEASURED_SECONDS, MEASURED_IN_ALL / len(shapes))
+    for members in shapes:
+        recipe, size = members[0].recipe, sizes.of(members[0].recipe)
+        found = speed(recipe, sizes, 1 if workers else len(members), [run.recipe for run in members], each_shape)
+        forward = found.seconds_per_step / 3 * size.forward_tokens / size.tokens_per_step
+        each = found.seconds_to_start + size.steps * found.seconds_per_step + forward
+        turns = -(-len(members) // found.replicas)
+        names = list(dict.fromkeys(run.arm for run in members))
+        populations.append(Population(names, len(members), found.replicas, round(turns * each, 2)))
+        seconds += turns * each
+        memory = max(memory, found.memory)
+        one = ArmPlan(
+            size.parameters,
+            size.steps,
+            size.steps * size.tokens_per_step,
+            size.steps * size.flops_per_step,
+            round(each / found.replicas, 2),
+            found.memory // found.replicas,
+        )
+        arms |= dict.fromkeys(names, one)
+        warnings += _short_warmup(recipe, size, names)
+    busy = min(workers or 1, len(runs))
+    in_order = {arm.name: arms[arm.name] for arm in study.arms}
+    return Plan(study.title, runs, in_order, populations, workers, seconds / busy, memory * busy, warnings)
+
+
+def _short_warmup(recipe: Recipe, size: Size, arms: Sequence[str]) -> list[str]:
+    warmup = recipe.training.schedule.warmup
+    if warmup is None or warmup.unit != "steps" or warmup.amount < size.steps:
+        return []
+    return [f"{', '.join(arms)}: training ends after {size.steps:,} steps, in the warm-up of {warmup}"]
+
+
+def speed(
+    recipe: Recipe, sizes: Sizes, wanted: int = 1, members: Sequence[Recipe] = (), seconds: float = MEASURED_SECONDS
+) -> Speed:
+    """A few whole steps of this shape: alone on one thread of a CPU, or as many replicas of `wanted` as a GPU holds."""
+    task, began = sizes.task(recipe), time.perf_counter()
+    # Without torch.compile, which would take a minute for every shape: with it, it will be faster than measured.
+    setting = dataclasses.replace(settings.choose(recipe.training, recipe.model.width), compiled=False)
+    cuda, threads = setting.device.type == "cuda", torch.get_num_threads()
+    replicas = capacity(members, wanted).replicas if cuda and wanted > 1 else wanted
+    if not cuda:
+        torch.set_num_threads(1)  # as in the processes that will train
+    _forget_peak(setting.device)
+    try:
+        step = _stepper((members or [recipe])[:replicas], task, setting)
+        for _ in range(STEPS_BEFORE_RECORDING + 2 if cuda else 2):
+            step()
+        to_start, taken = time.perf_counter() - began, 0
+        began = time.perf_counter()
+        while taken < 3 or (time.perf_counter() - began < seconds and taken < 1000):
+            step()
+            taken += 1
+        each = (time.perf_counter() - began) / taken
+    finally:
+        torch.set_num_threads(threads)
+    found = Speed(replicas, each, _peak(setting.device), sizes.seconds_to_load + to_start)
+    del step  # and with it the replicas: what is trained next finds the memory free
+    _forget_peak(setting.device)
+    return found
+
+
+def _stepper(recipes: Sequence[Recipe], task: Task, setting: settings.Setting) -> Callable[[], None]:
+    """Takes a step of these replicas, and waits for it."""
+    population, sampler = assemble(recipes, task, setting)
+    alive = torch.ones(len(recipes), dtype=torch.bool, device=setting.device)
+    update = Update(population.model, population.optimizer, sampler, task.recipe.training, setting, alive)
+    steps = itertools.count()
+
+    def step() -> None:
+        update(next(steps), 0.0)
+        if setting.device.type == "cuda":
+            torch.cuda.synchronize(setting.device)
+
+    return step
+
+
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak(device: torch.device) -> int:
+    """On a CPU, of the whole process so far: what a process that trains this shape needs at most."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

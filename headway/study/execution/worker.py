@@ -1,0 +1,82 @@
+"""A process that trains runs, one after the other, as the study tells it: a line of JSON per order and per answer.
+
+    in   {"recipe": …, "name": "alibi.seed-3", "runs": "studies/x/runs"}
+    out  {"step": 120, "total": 300, "loss": 2.31}            now and then
+         {"status": "finished"} or {"failed": "why", "details": "…"}
+
+It ends when nobody can give it orders any more, in the middle of a run too: what was saved is whole, and the study that
+takes the run up again must find nobody there.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from headway.core.progress import Reporter
+from headway.study.execution.executor import reason_of
+
+SECONDS_BETWEEN_ANSWERS = 0.5
+
+
+class Answers(Reporter):
+    """Progress, sent to the study."""
+
+    def __init__(self, out: TextIO):
+        self.out, self.total, self.last = out, 0, 0.0
+
+    def send(self, **answer: Any) -> None:
+        self.out.write(json.dumps(answer) + "\n")
+        self.out.flush()
+
+    def begin(self, title: Sequence[str], step: int, total: int) -> None:
+        self.total = total
+
+    def update(self, step: int, losses: Sequence[float], tokens_per_second: float) -> None:
+        if time.monotonic() - self.last > SECONDS_BETWEEN_ANSWERS:
+            self.last = time.monotonic()
+            self.send(step=step, total=self.total, loss=losses[0])
+
+
+def train_one(order: dict[str, Any], reporter: Reporter) -> str:
+    """Train a run to its end, from where it stands; gives how it ended."""
+    from headway.experiment.train import train
+    from headway.recipe.recipe import from_tree
+
+    folder, name = Path(order["runs"]), order["name"]
+    recipe = from_tree(order["recipe"], name)
+    (run,) = train([recipe], [name], folder, resume=(folder / name).exists(), reporter=reporter)
+    return str(run.facts["status"])
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else is printed must not be taken for an answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the study's affair; it asks us by SIGTERM
+    sys.argv = json.loads(os.environ.get("HEADWAY_STUDY_COMMAND", '["headway"]'))  # what the run's environment tells
+    orders: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            orders.put(json.loads(line))
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    answers = Answers(out)
+    while True:
+        order = orders.get()
+        try:
+            answers.send(status=train_one(order, answers))
+        except Exception as error:
+            answers.send(failed=reason_of(error), details=traceback.format_exc())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""The figures of a report: how the arms learnt, what they make of other lengths, and two factors as a heat map."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.draw.charts import COLOURS, Curve, heat_map, line_chart
+from headway.run.folder import Run
+from headway.study.design.measures import Segments
+from headway.study.report.tables import asked_scores, estimate
+from headway.study.results.quantities import quantity
+from headway.study.results.results import Results
+from headway.study.verdicts.wording import plain
+
+LARGE_RATIO = 12
+"""From here on, perplexities are drawn on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    picture: str
+    """SVG; empty where there is nothing to draw, and the caption says why."""
+    caption: str
+
+
+def figures(results: Results) -> list[Figure]:
+    return [f for f in (learning_curves(results), by_length(results), two_factors(results)) if f is not None]
+
+
+def shown_arms(results: Results) -> tuple[list[str], str]:
+    """The arms that are drawn, and a remark where that is not all of them."""
+    arms = [arm for arm in results.arms if results.of(arm)]
+    scores = asked_scores(results)
+    if len(arms) <= COLOURS or not scores:
+        return arms[:COLOURS], ""
+    best = sorted(arms, key=lambda arm: _rank(results, arm, scores[0]))[:COLOURS]
+    return [arm for arm in arms if arm in best], f" Of {len(arms)} arms, the {COLOURS} best are drawn."
+
+
+def _rank(results: Results, arm: str, score: str) -> float:
+    found = estimate(results, arm, score)
+    if found is None:
+        return float("inf")
+    return found.mean if quantity(score).lower_is_better else -found.mean
+
+
+def learning_curves(results: Results) -> Figure | None:
+    """The loss that was looked at while training: the mean of the seeds, and the band they span."""
+    arms, remark = shown_arms(results)
+    lines = {arm: [_evaluations(results, run.folder, arm) for run in results.of(arm)] for arm in arms}
+    names = dict.fromkeys(name for found in lines.values() for run in found for at in run.values() for name in at)
+    losses = [name for name in names if name.endswith(".loss")]
+    split = next((s.partition(".")[0] for s in asked_scores(results)), "valid")
+    name = next((n for n in (f"{split}.loss", "valid.loss", *losses) if n in losses), None)
+    if name is None:
+        return None
+    curves = [curve for arm in arms if (curve := _curve(arm, lines[arm], name)) is not None]
+    if not any(len(curve.x) > 1 for curve in curves):
+        return None
+    caption = (
+        f"How the arms learnt: {name} by step; the mean of the seeds, and the band between the lowest and highest."
+    )
+    return Figure(line_chart(curves, "step", f"{name} (nats)", caption), caption + remark)
+
+
+def _evaluations(results: Results, folder: Path, arm: str) -> dict[int, dict[str, float]]:
+    metrics = Run(folder, results.study.recipes[arm]).metrics()
+    return {line["step"]: line["scores"] for line in metrics if isinstance(line.get("scores"), dict)}
+
+
+def _curve(arm: str, runs: Sequence[Mapping[int, Mapping[str, float]]], name: str) -> Curve | None:
+    """At the steps that every seed has."""
+    known = [{step: at[name] for step, at in run.items() if at.get(name) is not None} for run in runs]
+    steps = sorted(set.intersection(*(set(run) for run in known))) if known else []
+    if not steps:
+        return None
+    at = [[run[step] for run in known] for step in steps]
+    return Curve(arm, steps, [statistics.mean(v) for v in at], [min(v) for v in at], [max(v) for v in at])
+
+
+def by_length(results: Results) -> Figure | None:
+    """What arms make of shorter segments than they were trained on."""
+    found = next((one for one in results.study.measures if isinstance(one, Segments) and len(one.lengths) > 1), None)
+    if found is None:
+        return None
+    arms, remark = shown_arms(results)
+    order = sorted(zip(found.lengths, found.splits, strict=True), reverse=True)
+    tables = {
+        split: results.table(f"{split}.perplexity")
+        for _, split in order
+        if f"{split}.perplexity" in results.score_names
+    }
+    curves = []
+    for arm in arms:
+        at = {
+            length: list(tables[split][arm].values())
+            for length, split in order
+            if split in tables and tables[split][arm]
+        }
+        if at:
+            middle = [statistics.geometric_mean(v) for v in at.values()]
+            curves.append(Curve(arm, list(at), middle, [min(v) for v in at.values()], [max(v) for v in at.values()]))
+    if not curves:
+        return None
+    values = [v for curve in curves for v in (*curve.low, *curve.high)]
+    steep = max(values) > LARGE_RATIO * min(values)
+    caption = (
+        f"Perplexity of {found.split} by the length of the segments it is read in: the mean of the seeds, and the band "
+        "between the lowest and highest."
+    )
+    drawn = line_chart(curves, "tokens per segment", "perplexity", caption, categories=True, logarithmic=steep)
+    return Figure(drawn, caption + remark)
+
+
+def two_factors(results: Results) -> Figure | None:
+    """A heat map of the score that is asked about first."""
+    scores = asked_scores(results)
+    if len(results.study.factors) != 2 or not scores:
+        return None
+    first, second = results.study.factors
+    values = {}
+    for arm in results.study.arms:
+        found = estimate(results, arm.name, scores[0])
+        if found is not None and math.isfinite(found.mean):
+            values[arm.levels[first], arm.levels[second]] = found.mean
+    if not values:
+        return None
+    rows, columns = (list(factor.levels()) for factor in results.study.factors.values())
+    caption = f"{scores[0]} by {first} and {second}: the mean of the seeds; the better, the darker."
+    lower = quantity(scores[0]).lower_is_better
+    return Figure(heat_map(rows, columns, values, plain, lower, (first, second), caption), caption)

@@ -1,0 +1,233 @@
+"""The tables of a report: what stands in them, and how they are written as Markdown, CSV and LaTeX."""
+
+import csv
+import io
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from headway.stats.tests import contrast
+from headway.study.results.evidence import column
+from headway.study.results.quantities import quantity
+from headway.study.results.results import Results
+from headway.study.verdicts.wording import amount, large, plain
+
+LONGEST = 48
+"""Letters of a remark; what is longer stands with the audits."""
+MOST_SCORES = 3
+"""In the first table; the others have one of their own."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of an arm's seeds, and where other seeds would put it."""
+
+    mean: float
+    interval: tuple[float, float] | None
+    seeds: int
+
+    def __str__(self) -> str:
+        return plain(self.mean) if self.interval is None else amount(self.mean, self.interval)
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    cells: Sequence[str]
+    remark: str = ""
+    """What stands against believing it: an audit that failed."""
+    beside: bool = False
+    """Not one of the arms, but what they are set beside."""
+
+
+@dataclass(frozen=True)
+class Table:
+    caption: str
+    columns: Sequence[str]
+    """The first is of the rows' names."""
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+
+
+def estimate(results: Results, arm: str, score: str) -> Estimate | None:
+    """Of one arm's runs that count. Perplexities are averaged as their logarithms are."""
+    scale = quantity(score)
+    values = column(results.table(score).get(arm, {}), results.arms[arm], scale).values
+    if not values:
+        return None
+    mean = statistics.mean(values.values())
+    found = contrast([values], [1.0])
+    ends = None if found is None or not found.has_spread else found.interval()
+    low, high = (scale.possible(scale.back(end)) for end in ends or (mean, mean))
+    return Estimate(scale.back(mean), ends and (low, high), len(values))
+
+
+def asked_scores(results: Results) -> list[str]:
+    """What is asked about first, then what a report gave; else everything that every run has."""
+    study = results.study
+    asked = [score for question in study.asked for score in question.scores]
+    reported = [score for figures in (study.reported.figures.values() if study.reported else ()) for score in figures]
+    wanted = dict.fromkeys([*asked, *reported]) or dict.fromkeys(_main(results))
+    return [score for score in wanted if score in results.score_names]
+
+
+def _main(results: Results) -> list[str]:
+    return [n for n in results.score_names if n.count(".") == 1 and n.partition(".")[2] in ("perplexity", "accuracy")]
+
+
+def scores_table(results: Results) -> Table:
+    """An arm a row: its scores, its seeds, what it cost, and which audits it failed."""
+    scores = asked_scores(results)[:MOST_SCORES]
+    rows = []
+    for arm, about in results.arms.items():
+        runs = results.of(arm)
+        cost = [large(v) if v is not None else "–" for v in (about.parameters, about.flops)]
+        seconds = "–" if about.seconds is None else f"{about.seconds:.3g}"
+        seeds = (
+            f"{len(runs)}" if len(runs) == len(results.study.seeds) else f"{len(runs)} of {len(results.study.seeds)}"
+        )
+        rows.append(Row(arm, [*_estimates(results, arm, scores), seeds, *cost, seconds], remark(results, arm)))
+    rows += _cheap(results, scores, ["", "", "", ""])
+    notes = [f"{score}: {results.label(score)}." for score in scores]
+    caption = (
+        "Every arm: the mean of its seeds and its 95 % interval (Student's t; means of perplexities are geometric)"
+    )
+    caption += ", and what one run costs" + ("; below, what cheap methods get" if rows[-1].beside else "")
+    return Table(caption, ["arm", *scores, "seeds", "parameters", "FLOPs", "seconds"], rows, notes)
+
+
+def more_scores_table(results: Results) -> Table | None:
+    """The scores that the first table has no room for."""
+    scores = asked_scores(results)[MOST_SCORES:]
+    measured = [s for s in results.score_names if s.partition(".")[2] == "perplexity" and "-" in s.partition(".")[0]]
+    scores = list(dict.fromkeys([*scores, *(s for s in measured if s not in asked_scores(results))]))
+    if not scores:
+        return None
+    rows = [Row(arm, _estimates(results, arm, scores), remark(results, arm)) for arm in results.arms]
+    notes = [f"{score}: {results.label(score)}." for score in scores]
+    return Table("More scores", ["arm", *scores], [*rows, *_cheap(results, scores, [])], notes)
+
+
+def reported_table(results: Results) -> Table | None:
+    """What the report says beside what was measured, for every figure it gives."""
+    reported = results.study.reported
+    if reported is None or not reported.figures:
+        return None
+    rows = []
+    for arm, figures in reported.figures.items():
+        for k, (score, value) in enumerate(figures.items()):
+            found = estimate(results, arm, score) if score in results.score_names else None
+            cells = [score, reported_figure(value), str(found) if found else "not measured"]
+            rows.append(Row("" if k else arm, cells, "" if k else remark(results, arm)))
+    return Table("What was reported, and what was measured here", ["arm", "score", "reported", "measured"], rows)
+
+
+def reported_figure(value: float) -> str:
+    return plain(value) if value < 1e6 else f"{value:.2g}"
+
+
+def remark(results: Results, arm: str) -> str:
+    """The failures of an arm, in the first words of what the audits say: 'sees the future'."""
+    said = [(audit, re.split("[:,]", sentence)[0]) for audit, sentence in results.arms[arm].failed_audits.items()]
+    return ", ".join(dict.fromkeys(words if len(words) <= LONGEST else f"fails {audit}" for audit, words in said))
+
+
+def _estimates(results: Results, arm: str, scores: Sequence[str]) -> list[str]:
+    return [str(found) if (found := estimate(results, arm, score)) else "–" for score in scores]
+
+
+def _cheap(results: Results, scores: Sequence[str], rest: Sequence[str]) -> list[Row]:
+    cheap: Mapping[str, Mapping[str, float]] = {score: results.cheap(score) for score in scores}
+    methods = dict.fromkeys(method for found in cheap.values() for method in found)
+    return [
+        Row(m, [plain(cheap[s][m]) if m in cheap[s] else "" for s in scores] + list(rest), beside=True) for m in methods
+    ]
+
+
+# --- as files --------------------------------------------------------------------------------------------------------
+
+
+MEANT_IN_MARKDOWN = re.compile(r"[\\`*<|$]|\b_|_\b|\](?=\()")
+"""Within words an underscore means nothing, and so do brackets without an address."""
+
+
+class Marked(str):
+    """Text in which signs of Markdown are meant as such."""
+
+
+def plain_in_markdown(text: object) -> str:
+    """What people have named, as it stands: a name may hold signs that mean something in Markdown or HTML."""
+    return text if isinstance(text, Marked) else MEANT_IN_MARKDOWN.sub(r"\\\g<0>", str(text))
+
+
+def literal(table: Table) -> Table:
+    """A table of what people have named, for Markdown."""
+    say = plain_in_markdown
+    rows = [replace(r, name=say(r.name), cells=list(map(say, r.cells)), remark=say(r.remark)) for r in table.rows]
+    return Table(say(table.caption), list(map(say, table.columns)), rows, list(map(say, table.notes)))
+
+
+def markdown(table: Table) -> Marked:
+    head = [f"| {' | '.join(table.columns)} |", "|" + "---|" * len(table.columns)]
+    rows = [f"| {' | '.join([_named(row), *row.cells])} |" for row in table.rows]
+    return Marked("\n".join([*head, *rows, "", *(f"{note}  " for note in table.notes)]).rstrip() + "\n")
+
+
+def _named(row: Row) -> str:
+    return f"*{row.name}*" if row.beside else f"{row.name} (**{row.remark}**)" if row.remark else row.name
+
+
+def as_csv(results: Results) -> str:
+    """A line for every run and score: what others compute with, unrounded."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["arm", "seed", "score", "value", "steps", "parameters", "flops", "seconds", "failed audits"])
+    for run in results.runs:
+        failed = " ".join(finding.audit for finding in run.failures)
+        for name, score in run.scores.items():
+            writer.writerow(
+                [run.arm, run.seed, name, score.value, run.steps, run.parameters, run.flops, run.seconds, failed]
+            )
+    return out.getvalue()
+
+
+def latex(table: Table, label: str) -> str:
+    """For booktabs."""
+    wide = "l" + "r" * (len(table.columns) - 1)
+    lines = ["\\begin{table}", "\\centering", f"\\begin{{tabular}}{{{wide}}}", "\\toprule", _latex_row(table.columns)]
+    lines.append("\\midrule")
+    for before, row in zip([None, *table.rows], table.rows, strict=False):
+        if row.beside and before is not None and not before.beside:
+            lines.append("\\midrule")
+        lines.append(_latex_row([row.name + (f" ({row.remark})" if row.remark else ""), *row.cells]))
+    label = re.sub("[^A-Za-z0-9.-]+", "-", label)  # which takes no signs of LaTeX, not even escaped
+    caption = _latex_text(" ".join([f"{table.caption}.", *table.notes]))
+    lines += [
+        "\\bottomrule",
+        "\\end{tabular}",
+        f"\\caption{{{caption}}}",
+        f"\\label{{tab:{label}}}",
+        "\\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(map(_latex_text, cells)) + " \\\\"
+
+
+_LATEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "–": "--",
+    "·": "$\\cdot$",
+    "≥": "$\\geq$",
+    "−": "$-$",
+}
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in text)

@@ -1,0 +1,91 @@
+"""What verdicts rest on: the scores of every arm at every seed, and the circumstances they came about in."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headway.study.results.quantities import Quantity
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What should be known of an arm beside its scores."""
+
+    levels: Mapping[str, str] = field(default_factory=dict)
+    """The level of every factor, where the study has factors."""
+    parameters: float | None = None
+    flops: float | None = None
+    """Of one run's training."""
+    seconds: float | None = None
+    """Of one run's training."""
+    failed_audits: Mapping[str, str] = field(default_factory=dict)
+    """The audits that failed, and what they said."""
+    lost: Mapping[int, str] = field(default_factory=dict)
+    """Seeds without a number that counts, and why: 'diverged at step 40: …', 'not finished'."""
+
+
+class Evidence(Protocol):
+    """What a verdict asks of a study's results."""
+
+    @property
+    def arms(self) -> Mapping[str, Circumstances]: ...
+    @property
+    def test_scored(self) -> int:
+        """How often the test split was looked at."""
+        ...
+
+    def table(self, score: str) -> Mapping[str, Mapping[int, float]]:
+        """Arm → seed → value of this score."""
+        ...
+
+    def cheap(self, score: str) -> Mapping[str, float]:
+        """What cheap methods get for this score, by the method's name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Evidence from plain numbers, for those who have them from elsewhere."""
+
+    scores: Mapping[str, Mapping[str, Mapping[int, float]]]
+    """Score → arm → seed → value."""
+    arms: Mapping[str, Circumstances] = field(default_factory=dict)
+    test_scored: int = 0
+
+    cheap_methods: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Score → method → value."""
+
+    def table(self, score: str) -> Mapping[str, Mapping[int, float]]:
+        return self.scores.get(score, {})
+
+    def cheap(self, score: str) -> Mapping[str, float]:
+        return self.cheap_methods.get(score, {})
+
+
+@dataclass(frozen=True)
+class Column:
+    """One arm's values of one score, sorted out."""
+
+    values: dict[int, float]
+    """By seed, on the scale where effects add up; all finite."""
+    diverged: dict[int, str]
+    """Seeds at which the arm was trained and failed, and how."""
+    missing: dict[int, str]
+    """Seeds at which there is nothing, and why."""
+
+    @property
+    def seeds(self) -> int:
+        """How many were meant to be."""
+        return len(self.values) + len(self.diverged) + len(self.missing)
+
+
+def column(values: Mapping[int, float], about: Circumstances, quantity: Quantity) -> Column:
+    """Numbers of runs that diverged do not count, even where their last weights could be scored."""
+    lost = dict(about.lost)
+    for seed, value in values.items():
+        if seed not in lost and not math.isfinite(quantity.natural(value)):
+            lost[seed] = f"diverged: its score is {value}"
+    kept = {seed: quantity.natural(value) for seed, value in values.items() if seed not in lost}
+    diverged = {seed: why for seed, why in lost.items() if why.startswith("diverged")}
+    return Column(kept, diverged, {seed: why for seed, why in lost.items() if seed not in diverged})

@@ -1,0 +1,215 @@
+"""What a study has measured: read from the run folders, and from nothing else."""
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headway.audit.audit import FILE as AUDIT
+from headway.audit.audit import Finding, Report, read_report
+from headway.core.errors import UserError, did_you_mean
+from headway.run.folder import DAMAGED, is_end, read_json
+from headway.scoring.score import Score
+from headway.study.design.factors import Arm
+from headway.study.design.measures import Measure, measured_scores
+from headway.study.design.study import Study
+from headway.study.folder import StudyFolder
+from headway.study.results.evidence import Circumstances
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run that has come to an end."""
+
+    arm: str
+    seed: int
+    folder: Path
+    status: str
+    """finished, or stopped at step N (its patience was over)."""
+    scores: dict[str, Score]
+    audit: Report | None
+    """None where nobody has audited it yet."""
+    parameters: int | None
+    steps: int
+    """Taken."""
+    flops: int | None
+    """Of its training."""
+    seconds: float
+    """Of its training; of the whole population, where it was trained in one."""
+    test_scored: int
+    """How often."""
+    taken_from: str | None = None
+    """The study that made it, if not this one."""
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Where it was made; empty where nobody can tell."""
+        try:
+            return json.loads((self.folder / "environment.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+
+    @property
+    def failures(self) -> list[Finding]:
+        """Audits that failed."""
+        return self.audit.failures if self.audit else []
+
+
+@dataclass(frozen=True)
+class Results:
+    study: Study
+    folder: Path
+    runs: list[Result]
+    """Those that have ended well, arm by arm, seed by seed."""
+    missing: dict[str, str]
+    """Run → why there is no result: it diverged, failed, was interrupted, or was not begun."""
+
+    @property
+    def arms(self) -> dict[str, Circumstances]:
+        """What verdicts should know of each arm beside its scores."""
+        return self._arms
+
+    @cached_property
+    def _arms(self) -> dict[str, Circumstances]:
+        return {arm.name: self._circumstances(arm) for arm in self.study.arms}
+
+    def _circumstances(self, arm: Arm) -> Circumstances:
+        runs = self.of(arm.name)
+        lost = {seed: why for seed in self.study.seeds if (why := self.missing.get(f"{arm.name}.seed-{seed}"))}
+        failed = {finding.audit: finding.sentence for run in runs for finding in run.failures}
+        return Circumstances(
+            arm.levels,
+            _mean([run.parameters for run in runs]),
+            _mean([run.flops for run in runs]),
+            _mean([run.seconds for run in runs]),
+            failed,
+            lost,
+        )
+
+    @property
+    def test_scored(self) -> int:
+        """How often test was scored: of the run where that was done most often."""
+        return max((run.test_scored for run in self.runs), default=0)
+
+    @property
+    def score_names(self) -> list[str]:
+        """Every score that any run has."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.scores))
+
+    def of(self, arm: str) -> list[Result]:
+        return [run for run in self.runs if run.arm == arm]
+
+    def table(self, score: str) -> dict[str, dict[int, float]]:
+        """arm → seed → value, of runs that have ended. Not every value need be a finite number."""
+        if self.runs and score not in self.score_names:
+            raise UserError(f"no run of {self.folder} has the score '{score}'{did_you_mean(score, self.score_names)}")
+        found: dict[str, dict[int, float]] = {arm.name: {} for arm in self.study.arms}
+        for run in self.runs:
+            if score in run.scores:
+                found[run.arm][run.seed] = run.scores[score].value
+        return found
+
+    def cheap(self, score: str) -> dict[str, float]:
+        """What the methods that every score is set beside get for this one."""
+        found = (b for run in self.runs if run.audit for b in run.audit.baselines if b.score.name == score)
+        return {baseline.method: baseline.score.value for baseline in found}
+
+    def label(self, score: str) -> str:
+        """The whole truth about this score, as the first run that has it says it."""
+        return next((run.scores[score].label for run in self.runs if score in run.scores), "")
+
+    def as_json(self) -> dict[str, Any]:
+        runs = {
+            run.folder.name: {
+                "arm": run.arm,
+                "seed": run.seed,
+                "status": run.status,
+                "scores": {name: score.as_json() for name, score in run.scores.items()},
+                "failed_audits": [finding.audit for finding in run.failures],
+                "parameters": run.parameters,
+                "steps": run.steps,
+                "flops": run.flops,
+                "seconds": run.seconds,
+            }
+            for run in self.runs
+        }
+        return {"study": str(self.folder), "title": self.study.title, "runs": runs, "missing": self.missing}
+
+
+def read_results(folder: Path, study: Study | None = None) -> Results:
+    """Everything that was measured so far in a study's folder."""
+    home = StudyFolder(folder)
+    study = study or home.study
+    failures, runs, missing = home.failures(), [], {}
+    for arm, seed in _cells(study):
+        name = f"{arm}.seed-{seed}"
+        found = _read(home.runs / name, arm, seed, study.measures)
+        if isinstance(found, Result):
+            runs.append(found)
+        else:
+            missing[name] = failures.get(name, found)
+    return Results(study, folder, runs, missing)
+
+
+def find_study(name: str, studies: Path) -> Path:
+    """The folder of a study, by its name in `studies` or by its path."""
+    for folder in (studies / name, Path(name)):
+        if (folder / "study.yaml").is_file():
+            return folder
+    known = [path.parent.name for path in studies.glob("*/study.yaml")]
+    hint = did_you_mean(name, known) if known else f"; there are no studies in {studies} yet"
+    raise UserError(f"there is no study '{name}'{hint}")
+
+
+def ending(folder: Path) -> str | None:
+    """How a run has ended, if it has and was scored and audited: there is nothing left to do for it."""
+    if not all((folder / name).exists() for name in ("run.json", "scores.json", AUDIT)):
+        return None
+    status = str(read_json(folder / "run.json").get("status", ""))
+    return status if is_end(status) else None
+
+
+def _cells(study: Study) -> Iterator[tuple[str, int]]:
+    return ((arm.name, seed) for arm in study.arms for seed in study.seeds)
+
+
+def _read(folder: Path, arm: str, seed: int, measures: Sequence[Measure]) -> Result | str:
+    """A run, or why it does not count. (Its recipe is not read: that would take longer than everything else.)"""
+    if not (folder / "run.json").exists():
+        return "not begun"
+    facts = read_json(folder / "run.json")
+    status = str(facts.get("status", "?"))
+    if not is_end(status):
+        return status.replace("started", "not finished")
+    if status.startswith("diverged"):
+        return status
+    if not (folder / "scores.json").exists():
+        return f"{status}, but not scored"
+    stored = read_json(folder / "scores.json")
+    try:
+        scores = {name: Score.from_json(name, one) for name, one in stored.items()} | measured_scores(folder, measures)
+    except (TypeError, KeyError, ValueError):
+        raise UserError(f"{folder / 'scores.json'} cannot be read: {DAMAGED}") from None
+    steps, per_step = int(facts.get("step", 0)), facts.get("flops_per_step")
+    return Result(
+        arm,
+        seed,
+        folder,
+        status,
+        scores,
+        read_report(folder),
+        facts.get("parameters"),
+        steps,
+        None if per_step is None else steps * int(per_step),
+        float(facts.get("seconds", 0.0)),
+        int(facts.get("test_scored", 0)),
+        facts.get("taken_from"),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None

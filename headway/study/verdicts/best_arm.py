@@ -1,0 +1,139 @@
+"""Which arm is best, and which cannot be told from it?"""
+
+from typing import Any
+
+import numpy as np
+
+from headway.stats.tests import LEVEL, Contrast, contrast, picked_among, shrunk_best
+from headway.study.design.questions import Best
+from headway.study.results.evidence import Evidence
+from headway.study.verdicts.analysis import NO_CHANCE, Family, Inquiry, Outcome, Verdict, method, seed_notes
+from headway.study.verdicts.caveats import no_such_number, sees_the_future
+from headway.study.verdicts.wording import amount, digits, fixed, listed, mirrored, plain, seeds
+
+
+class BestArm(Inquiry):
+    """The best is compared with every other by a test that knows it was picked after the fact. Whatever is truly best
+    is among the arms named with probability 0.95, and where two are equally good, one is called the best in at most 5
+    of 100 studies. An arm that diverged at any seed is out: no average shows what it would cost to depend on it. So is
+    one that sees the future.
+    """
+
+    question: Best
+
+    def __init__(self, question: Best, evidence: Evidence):
+        super().__init__(question, evidence)
+        self.arms = list(dict.fromkeys([*evidence.arms, *self.table]))
+        self.columns = {arm: self.column(arm) for arm in self.arms}
+        self.out = {arm: why for arm in self.arms if (why := self._why_out(arm))}
+        self.running = {arm: column.values for arm, column in self.columns.items() if arm not in self.out}
+        if len(self.running) < 2:
+            return
+        shared = sorted(set.intersection(*map(set, self.running.values())))
+        self.shared = shared if len(shared) >= 2 else []
+        self.means = {
+            arm: float(np.mean([values[seed] for seed in self.shared or values]))
+            for arm, values in self.running.items()
+        }
+        sign = self.quantity.sign
+        self.best, *others = sorted(self.means, key=lambda arm: -sign * self.means[arm])
+        self.correction = picked_among(len(self.running))
+        self.against = {arm: self._contrast(arm) for arm in others}
+        chances = {arm: self._chance(found) for arm, found in self.against.items()}
+        self.p = max(chances.values())
+        # Who comes closest is who can least be told from it, and need not be the next by its mean.
+        self.closest = max(others, key=lambda arm: (chances[arm], -self.against[arm].estimate))
+
+    def _contrast(self, arm: str) -> Contrast:
+        sign = self.quantity.sign
+        found = contrast([self.running[self.best], self.running[arm]], [sign, -sign])
+        assert found is not None, "arms with fewer than two seeds are out"
+        return found
+
+    def _chance(self, found: Contrast) -> float:
+        """That an arm looks this much worse than the best by luck, although the best was picked."""
+        if not found.has_spread or found.estimate <= 0:  # on the seeds that these two share, it may even lead
+            return 1.0
+        return min(1.0, found.p * self.correction)
+
+    def verdict(self, family: Family) -> Verdict:
+        if self.p is None:
+            few = [arm for arm in self.arms if len(self.columns[arm].values) == 1]
+            why = f": {NO_CHANCE}" if len(few) > 1 else ""
+            return self.cannot_say(f"there are not two arms to compare; out: {self._outsiders}{why}", self.arms)
+        # The same factor for every pair, so that one arm alone is named exactly when the corrected p value says so.
+        factor = family.p / self.p if self.p > 0 else family.size
+        tied = [arm for arm, found in self.against.items() if min(1.0, factor * self._chance(found)) >= LEVEL]
+        found = self.against[self.closest]
+        facts = self._against_the_closest(found, family) if found.has_spread else {}
+        outcome: Outcome = "not distinguishable" if tied else "best"
+        return self.concluded(
+            list(self.running),
+            outcome,
+            self._sentence(tied, facts),
+            p=self.p,
+            p_corrected=family.p,
+            seeds=len(found.seeds),
+            arms=(self.best, *tied),
+            notes=(*self._flattery(), *seed_notes(found, {arm: self.columns[arm] for arm in self.running})),
+            **facts,
+        )
+
+    def _against_the_closest(self, found: Contrast, family: Family) -> dict[str, Any]:
+        """How far ahead the best is, with an interval that allows for its having been picked."""
+        scale, level = self.quantity, self.means[self.closest]
+        low, high = found.interval(LEVEL / self.correction)
+        return {
+            "effect": scale.in_units(found.estimate, level),
+            "interval": (scale.in_units(low, level), scale.in_units(high, level)),
+            "unit": scale.unit,
+            "relative": scale.relative(found.estimate) if scale.is_ratio else None,
+            "relative_interval": (scale.relative(low), scale.relative(high)) if scale.is_ratio else None,
+            "smallest_visible": scale.in_units(found.smallest_visible(family.level / self.correction), level),
+            "method": f"{method(found, scale.is_ratio)}, allowing for the pick among {len(self.running)}",
+        }
+
+    def _sentence(self, tied: list[str], facts: dict[str, Any]) -> str:
+        of, count = f"of {len(self.running)}", seeds(len(self.against[self.closest].seeds))
+        if not tied:
+            shown = amount(facts["effect"], facts["interval"], facts["unit"])
+            said = f"{self.best} is best {of}: better than the closest, {self.closest}, by {shown}, {count}"
+        else:
+            said = f"not distinguishable: {self.best} has the best mean {of}, but {listed(tied)} cannot "
+            said += f"be told from it with {count}"
+            if facts:
+                smallest = fixed(facts["smallest_visible"], digits(facts["interval"]))
+                said += f"; {self._lead(facts)}, and these seeds could only show ≥ {smallest}"
+        return f"{said}; out: {self._outsiders}" if self.out else said
+
+    def _lead(self, facts: dict[str, Any]) -> str:
+        effect, interval = facts["effect"], facts["interval"]
+        if effect >= 0:
+            return f"it is ahead of {self.closest} by {amount(effect, interval, facts['unit'])}"
+        behind = amount(-effect, mirrored(interval), facts["unit"])
+        return f"on the seeds that only these two have in common it is behind {self.closest} by {behind}"
+
+    def _flattery(self) -> list[str]:
+        """The winner's curse, as a number where there is one."""
+        if len(self.running) < 3:
+            return []
+        said = f"{self.best} was picked as the best of {len(self.running)}, so its mean flatters it"
+        if not self.shared:
+            return [f"{said}: score it once more, on new seeds or on test"]
+        table = np.array([[values[seed] for values in self.running.values()] for seed in self.shared])
+        expected, seen = shrunk_best(table, self.quantity.lower_is_better), self.means[self.best]
+        seen, expected = (plain(self.quantity.back(natural)) for natural in (seen, expected))
+        return [f"{said}: {seen} was seen, about {expected} is to be expected of new seeds"]
+
+    def _why_out(self, arm: str) -> str:
+        """Empty for an arm that can be the best."""
+        column = self.columns[arm]
+        if column.diverged:
+            return f"diverged at {len(column.diverged)} of {seeds(column.seeds)}"
+        if len(column.values) < 2:
+            return "one seed" if column.values else "no finished run"
+        return no_such_number(self.quantity) if sees_the_future(self.about(arm)) else ""
+
+    @property
+    def _outsiders(self) -> str:
+        return listed(f"{arm} ({why})" for arm, why in self.out.items())

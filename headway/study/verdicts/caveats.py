@@ -1,0 +1,93 @@
+"""What stands beside a verdict, or in its way: audits that failed, runs that diverged, costs that differ, a test split
+looked at too often."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
+
+from headway.study.design.questions import Best, Question
+from headway.study.results.evidence import Circumstances, Column, Evidence
+from headway.study.results.quantities import Quantity, quantity
+from headway.study.verdicts.wording import large, listed, seeds
+
+LOOKING_AHEAD = ("causality", "causal-gradient")
+"""Audits whose failure means that a score is not what its name says."""
+UNEQUAL = {"parameters": 1.005, "flops": 1.005, "seconds": 1.1}
+"""What arms may cost, as a ratio, before it is said; clocks are never quite equal."""
+
+
+def qualified(sentence: str, scale: Quantity, columns: Mapping[str, Column], evidence: Evidence) -> tuple[bool, str]:
+    """Whether these arms' numbers are what they are called, and the sentence with all that restricts it."""
+    about = {arm: evidence.arms.get(arm, Circumstances()) for arm in columns}
+    for arm, values in columns.items():
+        if values.diverged:
+            where = f"{arm} diverged at {len(values.diverged)} of {seeds(values.seeds)}"
+            sentence += f"; {where}, and this holds only for those that ended"
+    seers = [arm for arm in columns if sees_the_future(about[arm])]
+    for failing, audits in _together({arm: tuple(facts.failed_audits) for arm, facts in about.items()}).items():
+        if others := [name for name in audits if name not in LOOKING_AHEAD]:
+            sentence += f"; {_fail(failing, columns)} the audit{'s' * (len(others) > 1)} {listed(others)}"
+    if not seers:
+        return True, sentence
+    return False, f"{'; '.join(f'{arm} {no_such_number(scale)}' for arm in seers)}. Taken as it stands: {sentence}"
+
+
+def sees_the_future(about: Circumstances) -> bool:
+    return any(name in about.failed_audits for name in LOOKING_AHEAD)
+
+
+def no_such_number(scale: Quantity) -> str:
+    return f"sees the future: its number is no {scale.unit.removeprefix('points of ')} of a left-to-right model"
+
+
+def caveats(question: Question, arms: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
+    """The notes that go with any verdict on these arms."""
+    about = {arm: evidence.arms.get(arm, Circumstances()) for arm in arms}
+    failures = _together({arm: tuple(facts.failed_audits.items()) for arm, facts in about.items()})
+    notes = [f"{_fail(failing, arms)} {name}: {said}" for failing, found in failures.items() for name, said in found]
+    for arm in arms:
+        for why in dict.fromkeys(about[arm].lost.values()):
+            at = [seed for seed, reason in about[arm].lost.items() if reason == why]
+            notes.append(f"{arm}, seed{'s' * (len(at) > 1)} {listed(at)}: {why}")
+    notes += [note for what, most in UNEQUAL.items() if (note := _unequal(what, most, about))]
+    if quantity(question.on).split.startswith("test"):
+        times = evidence.test_scored
+        notes.append(
+            f"test was looked at {times} times, evaluations while training included: with every look that leads to a "
+            "change, its numbers flatter more"
+            if times > 1
+            else "on test, which was scored once"
+        )
+        if isinstance(question, Best):
+            notes.append("the best is picked on test here: pick on valid, and score the one that was picked on test")
+    return tuple(notes)
+
+
+T = TypeVar("T")
+
+
+def _together(by_arm: Mapping[str, tuple[T, ...]]) -> dict[tuple[str, ...], list[T]]:
+    """What several arms have in common is said once: the arms → what it is that exactly these have."""
+    every = dict.fromkeys(one for found in by_arm.values() for one in found)
+    groups: dict[tuple[str, ...], list[T]] = {}
+    for one in every:
+        groups.setdefault(tuple(arm for arm, found in by_arm.items() if one in found), []).append(one)
+    return groups
+
+
+def _fail(failing: Sequence[str], arms: Collection[str]) -> str:
+    if len(failing) == 1:
+        return f"{failing[0]} fails"
+    return "all arms fail" if len(failing) == len(arms) else f"{listed(failing)} fail"
+
+
+def _unequal(what: str, most: float, about: Mapping[str, Circumstances]) -> str | None:
+    costs = {arm: cost for arm, facts in about.items() if (cost := getattr(facts, what))}
+    if len(costs) < 2:
+        return None
+    least, largest = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
+    ratio = costs[largest] / costs[least]
+    if ratio <= most:
+        return None
+    name = {"flops": "training FLOPs"}.get(what, what)
+    more = f"{100 * (ratio - 1):.0f} % more" if ratio < 2 else f"{ratio:.1f} times as many"
+    return f"unequal {name}: {largest} has {large(costs[largest])}, {least} {large(costs[least])} ({more})"

@@ -1,0 +1,95 @@
+"""Are several scores of one arm in the order somebody gave?"""
+
+import itertools
+
+import numpy as np
+
+from headway.stats.tests import LEVEL, contrast
+from headway.study.design.questions import Ordered
+from headway.study.results.evidence import Evidence, column
+from headway.study.results.quantities import quantity
+from headway.study.verdicts.analysis import Family, Inquiry, Outcome, Verdict, method, why_not
+from headway.study.verdicts.wording import amount, mirrored, plain, seeds
+
+
+class InOrder(Inquiry):
+    """Every step of the order must stand: the p value is the largest of the steps', which needs no correction for their
+    number, because all of them are claimed at once. That a step goes the other way is one finding among several, and
+    pays for that (Bonferroni)."""
+
+    question: Ordered
+
+    def __init__(self, question: Ordered, evidence: Evidence):
+        super().__init__(question, evidence)
+        arm, sign = question.arm, self.quantity.sign
+        self.columns = columns = {
+            score: column(evidence.table(score).get(arm, {}), self.about(arm), self.quantity)
+            for score in question.scores
+        }
+        pairs = list(itertools.pairwise(question.scores))
+        self.steps = {pair: contrast([columns[score].values for score in pair], [sign, -sign]) for pair in pairs}
+        doubts = (why_not(found, {score: columns[score] for score in pair}) for pair, found in self.steps.items())
+        self.why_not = next(filter(None, doubts), "")
+        if not self.why_not:
+            self.found = {pair: found for pair, found in self.steps.items() if found is not None}
+            self.p = max(found.p if found.estimate > 0 else 1.0 for found in self.found.values())
+
+    def verdict(self, family: Family) -> Verdict:
+        if self.p is None:
+            return self.cannot_say(self.why_not, [self.question.arm])
+        narrowest = min(self.found, key=lambda pair: self.found[pair].t)
+        found, scale = self.found[narrowest], self.quantity
+        worst = min(1.0, found.p * len(self.found) * family.size)
+        outcome: Outcome = "not distinguishable"
+        if family.p < LEVEL:
+            outcome = "in order"
+        elif found.estimate < 0 and worst < LEVEL:
+            outcome = "not in order"
+        level = float(np.mean(list(self.columns[narrowest[1]].values.values())))
+        low, high = found.interval()
+        effect, interval = (
+            scale.in_units(found.estimate, level),
+            (scale.in_units(low, level), scale.in_units(high, level)),
+        )
+        return self.concluded(
+            [self.question.arm],
+            outcome,
+            self._sentence(outcome, narrowest, effect, interval, seeds(len(found.seeds))),
+            effect=effect,
+            interval=interval,
+            unit=self._unit,
+            seeds=len(found.seeds),
+            p=self.p,
+            p_corrected=family.p,
+            smallest_visible=scale.in_units(found.smallest_visible(family.level), level),
+            method=method(found, scale.is_ratio) + self._of_several(", of the narrowest of {} steps"),
+        )
+
+    def _sentence(
+        self, outcome: Outcome, narrowest: tuple[str, str], effect: float, interval: tuple[float, float], count: str
+    ) -> str:
+        names = self._names
+        values = ", ".join(f"{names[score]} {self._mean(score)}" for score in self.question.scores)
+        first, second = (names[score] for score in narrowest)
+        place, shown = ("ahead of", (effect, interval)) if effect >= 0 else ("behind", (-effect, mirrored(interval)))
+        step = f"{first} is {place} {second} by {amount(*shown, self._unit)}"
+        return f"{outcome}: {values}; {self._of_several('the narrowest of {} steps: ')}{step}, {count}"
+
+    @property
+    def _names(self) -> dict[str, str]:
+        """By split where that tells them apart."""
+        splits = {score: score.partition(".")[0] for score in self.question.scores}
+        return splits if len(set(splits.values())) == len(splits) else {score: score for score in splits}
+
+    @property
+    def _unit(self) -> str:
+        """Of scores of different quantities, what they have in common."""
+        units = {quantity(score).unit for score in self.question.scores}
+        return min(units, key=len).partition(" on ")[0] if len(units) > 1 else self.quantity.unit
+
+    def _of_several(self, words: str) -> str:
+        return words.format(len(self.found)) if len(self.found) > 1 else ""
+
+    def _mean(self, score: str) -> str:
+        natural = float(np.mean(list(self.columns[score].values.values())))
+        return plain(self.quantity.back(natural))

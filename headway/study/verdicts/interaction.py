@@ -1,0 +1,152 @@
+"""Does the effect of one factor depend on another?"""
+
+import itertools
+
+import numpy as np
+
+from headway.core.errors import UserError, did_you_mean
+from headway.stats.tests import LEVEL, Contrast, contrast, interaction
+from headway.study.design.questions import Depends
+from headway.study.results.evidence import Column, Evidence
+from headway.study.verdicts.analysis import Family, Inquiry, Outcome, Verdict, method, seed_notes, why_not
+from headway.study.verdicts.wording import amount, digits, fixed, seeds
+
+Levels = tuple[str, str]
+
+
+class Interplay(Inquiry):
+    """For two levels each: the difference of the two effects, seed by seed. For more: the F test of the interaction,
+    and the plainest of those differences with an interval that holds for all of them. Cells are averaged over other
+    factors.
+
+    The effect is how much more one step (old → new) gains at the level where it gains more; so it is never negative.
+    """
+
+    question: Depends
+
+    def __init__(self, question: Depends, evidence: Evidence):
+        super().__init__(question, evidence)
+        self.arms = list(evidence.arms)
+        self.rows, self.places = self._levels(question.effect), self._levels(question.on_factor)
+        self.cells = {where: self._cell(*where) for where in itertools.product(self.rows, self.places)}
+        self.why_not, self.test = self._incomplete(), ""
+        if self.why_not:
+            return
+        self.choices = list(
+            itertools.product(itertools.combinations(self.rows, 2), itertools.combinations(self.places, 2))
+        )
+        self.steps, self.pair, self.found = self._plainest()
+        self.why_not = why_not(self.found, {", ".join(where): cell for where, cell in self.cells.items()})
+        if self.found is None or self.why_not:
+            return
+        if len(self.choices) == 1:
+            self.p = self.found.p
+            return
+        shared = sorted(set.intersection(*(set(cell.values) for cell in self.cells.values())))
+        if len(shared) < 2:
+            self.why_not = f"{seeds(len(shared))} with every combination of {question.effect} and {question.on_factor}"
+            return
+        table = np.array([[cell.values[seed] for cell in self.cells.values()] for seed in shared])
+        test = interaction(table.reshape(len(shared), len(self.rows), len(self.places)))
+        self.p, self.test = test.p, f"F({test.freedom[0]:.3g}, {test.freedom[1]:.3g}) = {test.f:.3g}; "
+
+    def _levels(self, factor: str) -> list[str]:
+        known = list(dict.fromkeys(name for facts in self.evidence.arms.values() for name in facts.levels))
+        if factor not in known:
+            hint = did_you_mean(factor, known) if known else "; it has arms, and no factors"
+            raise UserError(f"there is no factor '{factor}' in this study{hint}")
+        every = (facts.levels[factor] for facts in self.evidence.arms.values() if factor in facts.levels)
+        return list(dict.fromkeys(every))
+
+    def _members(self, row: str, place: str) -> list[str]:
+        wanted = {self.question.effect: row, self.question.on_factor: place}
+        return [arm for arm, facts in self.evidence.arms.items() if wanted.items() <= dict(facts.levels).items()]
+
+    def _cell(self, row: str, place: str) -> Column:
+        """By seed, the mean over the arms that have both levels."""
+        columns = [self.column(arm) for arm in self._members(row, place)]
+        shared = sorted(set.intersection(*(set(column.values) for column in columns))) if columns else []
+        values = {seed: float(np.mean([column.values[seed] for column in columns])) for seed in shared}
+        diverged = {seed: why for column in columns for seed, why in column.diverged.items()}
+        missing = {seed: why for column in columns for seed, why in column.missing.items()}
+        return Column(values, diverged, missing)
+
+    def _incomplete(self) -> str:
+        for factor, levels in ((self.question.effect, self.rows), (self.question.on_factor, self.places)):
+            if len(levels) < 2:
+                return f"{factor} has one level only"
+        for row, place in self.cells:
+            if not self._members(row, place):
+                return f"there is no arm with {self.question.effect}={row} and {self.question.on_factor}={place}"
+        return ""
+
+    def _plainest(self) -> tuple[Levels, Levels, Contrast | None]:
+        """The step and the two places where what it gains differs most for its spread, the place with less first."""
+        found = {choice: self._difference(*choice) for choice in self.choices}
+
+        def plainness(choice: tuple[Levels, Levels]) -> float:
+            difference = found[choice]
+            return abs(difference.t) if difference is not None and difference.has_spread else -1.0
+
+        steps, (less, more) = choice = max(self.choices, key=plainness)
+        difference = found[choice]
+        if difference is not None and difference.estimate < 0:
+            return steps, (more, less), self._difference(steps, (more, less))
+        return steps, (less, more), difference
+
+    def _difference(self, steps: Levels, places: Levels) -> Contrast | None:
+        """What the step gains at the second place, less what it gains at the first."""
+        (old, new), (here, there), sign = steps, places, self.quantity.sign
+        four = [self.cells[where].values for where in ((new, there), (old, there), (new, here), (old, here))]
+        return contrast(four, [sign, -sign, -sign, sign])
+
+    def verdict(self, family: Family) -> Verdict:
+        if self.p is None or self.found is None:
+            return self.cannot_say(self.why_not, self.arms)
+        found, scale = self.found, self.quantity
+        low, high = found.interval(LEVEL / len(self.choices))
+        effect, interval = self._units(found.estimate), (self._units(low), self._units(high))
+        smallest = self._units(found.smallest_visible(family.level / len(self.choices)))
+        outcome: Outcome = "depends" if family.p < LEVEL else "not distinguishable"
+        example = f"{self._example(interval)}, {seeds(len(found.seeds))}"
+        if outcome == "depends":
+            sentence = (
+                f"the effect of {self.question.effect} depends on {self.question.on_factor}: {self.test}{example}"
+            )
+        else:
+            could = fixed(smallest, digits(interval))
+            sentence = f"not distinguishable: {self.test}{example}; these seeds could only show ≥ {could}"
+        resampled = found.bootstrap if len(self.choices) == 1 else None
+        at_once = f", the interval for all {len(self.choices)} differences at once" if len(self.choices) > 1 else ""
+        return self.concluded(
+            self.arms,
+            outcome,
+            sentence,
+            effect=effect,
+            interval=interval,
+            unit="%" if scale.is_ratio else scale.unit,
+            bootstrap=resampled and (self._units(resampled[0]), self._units(resampled[1])),
+            seeds=len(found.seeds),
+            p=self.p,
+            p_corrected=family.p,
+            smallest_visible=smallest,
+            method=method(found, scale.is_ratio) + at_once,
+            notes=seed_notes(found, {", ".join(where): cell for where, cell in self.cells.items()}),
+        )
+
+    def _units(self, natural: float) -> float:
+        """Percent for what multiplies: effects of different places have no common level to be units of."""
+        return 100 * self.quantity.relative(natural) if self.quantity.is_ratio else self.quantity.in_units(natural, 0.0)
+
+    def _example(self, interval: tuple[float, float]) -> str:
+        assert self.found is not None
+        (old, new), unit = self.steps, "%" if self.quantity.is_ratio else self.quantity.unit
+        gains = []
+        for place in self.pair:
+            before, after = (np.mean(list(self.cells[row, place].values.values())) for row in (old, new))
+            gain = self._units(self.quantity.sign * float(after - before))
+            which = "better" if gain >= 0 else "worse"
+            gains.append(f"{which} by {fixed(abs(gain), digits(interval))} {unit} at {place}")
+        further = "a further" if self.quantity.is_ratio else "a gain of"
+        shown = amount(self._units(self.found.estimate), interval, unit)
+        return f"{old} → {new} is {gains[0]} and {gains[1]}, where it brings {further} {shown}"

@@ -1,0 +1,116 @@
+"""Is one arm better than another, or than a cheap method?"""
+
+import numpy as np
+
+from headway.stats.paired import Correct, RowsAndSeeds, rows_and_seeds
+from headway.stats.tests import LEVEL, contrast
+from headway.study.design.questions import Better
+from headway.study.results.evidence import Column, Evidence
+from headway.study.verdicts.analysis import Family, Inquiry, Outcome, Range, Verdict, method, seed_notes, why_not
+from headway.study.verdicts.wording import amount, chance, digits, fixed, mirrored, percent, seeds
+
+
+class TwoArms(Inquiry):
+    """Is one arm better than another?"""
+
+    question: Better
+
+    def __init__(self, question: Better, evidence: Evidence, correct: Correct | None = None):
+        super().__init__(question, evidence)
+        self.correct = correct
+        self.arms = (question.arm, question.than)
+        self.trained = [arm for arm in self.arms if arm in self.table or arm in evidence.arms]
+        self.columns = [self.column(question.arm), self._opponent()]
+        sign = self.quantity.sign
+        self.contrast = contrast([c.values for c in self.columns], [sign, -sign])
+        self.why_not = why_not(self.contrast, dict(zip(self.arms, self.columns, strict=True)))
+        if self.contrast is not None and not self.why_not:
+            self.p = self.contrast.p
+
+    def _opponent(self) -> Column:
+        """An arm; or a cheap method, which has no seeds: the same number stands against every one."""
+        than, cheap = self.question.than, self.evidence.cheap(self.question.on)
+        if than in self.trained or than not in cheap:
+            return self.column(than)
+        value = self.quantity.natural(cheap[than])
+        return Column(dict.fromkeys(self.column(self.question.arm).values, value), {}, {})
+
+    def verdict(self, family: Family) -> Verdict:
+        if self.contrast is None or self.p is None:
+            return self.cannot_say(self.why_not, self.trained)
+        found, scale = self.contrast, self.quantity
+        used = [v for seed, v in self.columns[1].values.items() if not found.paired or seed in found.seeds]
+        level = sum(used) / len(used)
+
+        def units(natural: float) -> float:
+            return scale.in_units(natural, level)
+
+        low, high = found.interval()
+        effect, interval = units(found.estimate), (units(low), units(high))
+        smallest = units(found.smallest_visible(family.level))
+        relative = (scale.relative(low), scale.relative(high)) if scale.is_ratio else None
+        outcome: Outcome = "not distinguishable"
+        if family.p < LEVEL:
+            outcome = "better" if effect > 0 else "worse"
+        sentence = self._sentence(outcome, effect, interval, relative, smallest, family)
+        lost, lost_by_other = (len(column.diverged) for column in self.columns)
+        if (outcome == "better" and lost > lost_by_other) or (outcome == "worse" and lost < lost_by_other):
+            outcome, sentence = "not comparable", f"not comparable: {sentence}"  # the winner is also the less reliable
+        rows = self._on_rows() if self.quantity.is_of_rows else None
+        if rows is not None and outcome in ("better", "worse") and rows.outcome != "different":
+            sentence += "; of other rows than these it cannot be said"
+        resampled = found.bootstrap
+        return self.concluded(
+            self.trained,
+            outcome,
+            sentence,
+            effect=effect,
+            interval=interval,
+            unit=scale.unit,
+            relative=scale.relative(found.estimate) if scale.is_ratio else None,
+            relative_interval=relative,
+            bootstrap=resampled and (units(resampled[0]), units(resampled[1])),
+            seeds=len(found.seeds),
+            p=self.p,
+            p_corrected=family.p,
+            smallest_visible=smallest,
+            method=method(found, scale.is_ratio),
+            notes=(
+                *seed_notes(found, dict(zip(self.arms, self.columns, strict=True))),
+                *([f"row by row, {rows.sentence}"] if rows else []),
+            ),
+        )
+
+    def _on_rows(self) -> RowsAndSeeds | None:
+        """Seeds alone say nothing of other rows; the answers to single rows, where they are to be had, do."""
+        if self.correct is None:
+            return None
+        first, second = (self.correct(arm, self.quantity.split) for arm in self.arms)
+        shared = [seed for seed in self.columns[0].values if seed in self.columns[1].values]
+        shared = [seed for seed in shared if seed in first and seed in second]
+        answers = [[of_arm[seed] for seed in shared] for of_arm in (first, second)]
+        if len(shared) < 2 or len({len(rows) for of_arm in answers for rows in of_arm}) > 1:
+            return None
+        return rows_and_seeds(np.stack(answers[0]), np.stack(answers[1]))
+
+    def _sentence(
+        self,
+        outcome: Outcome,
+        effect: float,
+        interval: Range,
+        relative: Range | None,
+        smallest: float,
+        family: Family,
+    ) -> str:
+        assert self.contrast is not None and self.p is not None
+        arm, than, unit, count = *self.arms, self.quantity.unit, seeds(len(self.contrast.seeds))
+        shown = (effect, interval) if effect >= 0 else (-effect, mirrored(interval))
+        if outcome != "not distinguishable":
+            share = "" if relative is None else f" ({percent(abs(self.quantity.relative(self.contrast.estimate)))})"
+            return f"{arm} is {outcome} than {than} by {amount(*shown, unit)}{share}, {count}"
+        place = "ahead of" if effect >= 0 else "behind"
+        said = f"not distinguishable: {arm} is {place} {than} by {amount(*shown, unit)}, {count}"
+        if self.p < LEVEL:
+            said += f", which does not stand up once all {family.size} questions are counted"
+            said += f" ({chance(self.p)}, corrected {family.p:.2g})"
+        return f"{said}; these seeds could only show ≥ {fixed(smallest, digits(interval))}"

@@ -1,0 +1,208 @@
+"""Where a search may look: any key of a recipe, in a range or among choices.
+
+    learning_rate: {key: training.optimizer.learning_rate, low: 1e-4, high: 1e-1, log: true}
+    layers: {key: model.layers, low: 1, high: 4}
+    positions: {key: model.positions, choices: [learned, alibi, rotary]}
+
+On the command line the same is `--over training.optimizer.learning_rate=1e-4..1e-1:log --over model.layers=1..4 …`.
+"""
+
+import contextlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from headway.core.errors import UserError, did_you_mean
+from headway.core.spec import Problem, Spec
+from headway.core.validation import known_keys, validated
+from headway.core.yaml import read_tree, read_value
+from headway.recipe.recipe import Recipe
+
+ENOUGH = 64  # combinations, to look for one that is valid
+WHOLE_GRID = 10  # as many whole numbers as this are all tried by a grid
+
+
+def _number(given: Any) -> Any:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise PydanticCustomError("number", "expected a number")
+    return given
+
+
+Number = Annotated[int | float, BeforeValidator(_number)]
+
+
+class Between(Spec):
+    """A range; whole numbers if both ends are."""
+
+    key: str
+    """The recipe's key."""
+    low: Number
+    high: Number
+    log: bool = False
+    """Whether ratios count, and not differences: for learning rates, widths."""
+    points: int = Field(default=5, ge=2)
+    """How many values a grid takes from it."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.low >= self.high:
+            yield Problem(("low", "high"), f"a range from {self.low} to {self.high} is empty")
+        elif self.log and self.low <= 0:
+            yield Problem(("low", "log"), f"a range of ratios cannot begin at {self.low}: low must be above 0")
+
+    @property
+    def is_whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def distribution(self) -> Any:
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if self.is_whole:
+            return IntDistribution(int(self.low), int(self.high), log=self.log)
+        return FloatDistribution(float(self.low), float(self.high), log=self.log)
+
+    @property
+    def ends(self) -> list[Any]:
+        return [self.low, self.high]
+
+    @property
+    def grid(self) -> list[Any]:
+        if self.is_whole and self.high - self.low < WHOLE_GRID and not self.log:
+            return list(range(int(self.low), int(self.high) + 1))
+        spaced = np.geomspace if self.log else np.linspace
+        values = spaced(self.low, self.high, self.points).tolist()
+        if self.is_whole:
+            return sorted({round(value) for value in values})
+        return [self.low, *values[1:-1], self.high]  # the ends as they were written, without rounding
+
+    def value(self, suggested: Any) -> Any:
+        return suggested
+
+
+class Among(Spec):
+    """One of several values, of any type."""
+
+    key: str
+    """The recipe's key."""
+    choices: list[Any] = Field(min_length=2)
+
+    @property
+    def labels(self) -> list[str]:
+        """How choices are stored: Optuna keeps no lists and mappings."""
+        return [choice if isinstance(choice, str) else json.dumps(choice) for choice in self.choices]
+
+    @property
+    def distribution(self) -> Any:
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.labels)
+
+    @property
+    def ends(self) -> list[Any]:
+        return self.choices
+
+    @property
+    def grid(self) -> list[Any]:
+        return list(self.labels)
+
+    def value(self, suggested: Any) -> Any:
+        return self.choices[self.labels.index(suggested)]
+
+
+Dimension = Between | Among
+Space = Mapping[str, Dimension]
+
+
+def read_space(path: Path) -> Space:
+    """From a YAML file."""
+    try:
+        tree, lines = read_tree(path.read_text("utf-8"), path.name)
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    return {
+        name: _dimension(name, given, f"{path.name}:{lines[(name,)]}")
+        for name, given in tree.items()
+        if (name,) in lines
+    }
+
+
+def over(texts: Sequence[str]) -> Space:
+    """From the command line: KEY=LOW..HIGH, KEY=LOW..HIGH:log, KEY=A,B,C."""
+    found: dict[str, Dimension] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals or not key or not values:
+            raise UserError(f"--over {text}: write KEY=LOW..HIGH, KEY=LOW..HIGH:log, or KEY=A,B,C")
+        ranged = re.fullmatch(r"(.+?)\.\.(.+?)(:log)?", values)
+        if ranged:
+            tree = {"low": read_value(ranged[1]), "high": read_value(ranged[2]), "log": ranged[3] is not None}
+        else:
+            tree = {"choices": [read_value(value.strip()) for value in values.split(",")]}
+        name = key.rsplit(".", 1)[-1]
+        name = key if name in found else name
+        if name in found:
+            raise UserError(f"--over {key} is given twice")
+        found[name] = _dimension(name, {"key": key, **tree}, "--over")
+    return found
+
+
+def _dimension(name: str, given: Any, place: str) -> Dimension:
+    if not isinstance(given, dict):
+        raise UserError(f"{place}: {name}: expected a key with low and high, or with choices, not {given!r}")
+    kind = Among if "choices" in given else Between
+    made = validated(kind, given, name, lambda path: place)
+    if problems := list(made.problems()):
+        raise UserError(f"{place}: {name}: {problems[0].reason}")
+    return made
+
+
+def check_space(space: Space, base: Recipe) -> None:
+    """Every key is one of the recipe's, none is varied twice, and the ends of every range can be valid in it."""
+    if not space:
+        raise UserError("there is nothing to search over: give --space FILE or --over KEY=LOW..HIGH")
+    keys, seen = set(known_keys(Recipe)), dict[str, str]()
+    for name, dimension in space.items():
+        if dimension.key not in keys:
+            raise UserError(f"{name}: there is no key '{dimension.key}' in recipes{did_you_mean(dimension.key, keys)}")
+        if dimension.key in seen:
+            raise UserError(f"{dimension.key} is searched twice, as {seen[dimension.key]} and as {name}")
+        seen[dimension.key] = name
+        for value in dimension.ends:
+            _check_value(name, value, space, base)
+
+
+def _check_value(name: str, value: Any, space: Space, base: Recipe) -> None:
+    """It must be valid in the recipe as it stands, or together with some values of the other keys."""
+    try:
+        base.with_changes([change(space[name].key, value)])
+    except UserError:
+        others = {other: dimension for other, dimension in space.items() if other != name}
+        for ends in itertools.islice(itertools.product(*(d.ends for d in others.values())), ENOUGH if others else 0):
+            together = [change(d.key, end) for d, end in zip(others.values(), ends, strict=True)]
+            with contextlib.suppress(UserError):
+                base.with_changes([*together, change(space[name].key, value)])
+                return
+        raise
+
+
+def changes(space: Space, suggested: Mapping[str, Any]) -> list[str]:
+    """What a trial changes in the recipe."""
+    return [change(space[name].key, space[name].value(value)) for name, value in suggested.items()]
+
+
+def change(key: str, value: Any) -> str:
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def grid(space: Space) -> list[dict[str, Any]]:
+    """Every combination."""
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*(d.grid for d in space.values()))]

@@ -1,0 +1,257 @@
+"""Search: which values of some keys make the best model? Optuna asks, populations answer.
+
+    searches/NAME/
+      search.json      base recipe, space, score: what was asked for
+      trials.db        Optuna's storage; also read by its dashboard
+      runs/trial-000/  an ordinary run folder per trial
+      trials.csv       a line per trial
+      importance.png   which key mattered, and what each value gave
+      best.yaml        the recipe that was best
+      test.json        the best model's scores on test, and how often that was looked at
+      result.json      all of this in short
+
+Trials are asked for in batches. Those that differ only in what replicas may differ in train as one population. A search
+that was killed goes on: finished trials are kept, begun ones continued. Everything is chosen on dev, among models that
+do not see the future; the best is scored on test once, at the end.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from optuna.exceptions import StorageInternalError
+from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from headway import tasks
+from headway.core import random
+from headway.core.errors import UserError
+from headway.core.files import locked, write_json, write_whole
+from headway.core.progress import Reporter
+from headway.experiment.evaluate import audited, score_splits_again
+from headway.experiment.population import train_in_turns
+from headway.experiment.resume import check_reopened, flat, what_changed
+from headway.recipe.recipe import Recipe
+from headway.recipe.text import annotated
+from headway.run.folder import Run, is_interrupted, open_run, read_json
+from headway.study.execution.populations import shape
+from headway.study.results.evidence import Circumstances
+from headway.study.results.quantities import better_is_lower, quantity
+from headway.study.verdicts.caveats import no_such_number, sees_the_future
+from headway.tuning.pruning import PRUNERS, Watching
+from headway.tuning.report import draw, importance, write_table
+from headway.tuning.search import Search
+from headway.tuning.space import changes, grid
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search has found."""
+
+    best: Run
+    suggested: dict[str, Any]
+    value: float
+    trials: dict[str, int]
+    """How many were finished, pruned …"""
+    importance: dict[str, float]
+    """By name; empty where there are too few trials to tell."""
+    test: dict[str, float]
+    """The best model's scores on test; empty where there is no such split."""
+    test_scored: int
+    notes: list[str]
+    folder: Path
+
+    def as_json(self) -> dict[str, Any]:
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**found, "best": str(self.best.folder), "folder": str(self.folder)}
+
+
+class Interrupted(Exception):  # noqa: N818 (no error: Ctrl-C)
+    """Everything is saved; the same command goes on."""
+
+
+def tune(search: Search, folder: Path, trials: int, together: int = 1, reporter: Reporter | None = None) -> Tuned:
+    """Go on until so many trials have ended (for a grid: all), then score the best on test. Raises `Interrupted`."""
+    search.check()
+    reporter = reporter or Reporter()
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder), _said_in_words(folder):
+        study = _opened(search, folder)
+        if search.grid:
+            for suggested in grid(search.space):
+                study.enqueue_trial(suggested, skip_if_exists=True)
+            trials = len(grid(search.space))
+        runs = folder / "runs"
+        begun = [Trial(study, trial._trial_id) for trial in study.get_trials(states=(TrialState.RUNNING,))]
+        _train(search, begun, study, runs, reporter)
+        while (left := trials - _ended(study)) > 0:
+            _train(search, _asked(study, search, min(together, left)), study, runs, reporter)
+        return _result(search, study, folder)
+
+
+@contextmanager
+def _said_in_words(folder: Path) -> Iterator[None]:
+    """What can happen to Optuna's storage: something has damaged it, or the disk is full."""
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        reason = str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()[0]
+        raise UserError(
+            f"{folder / 'trials.db'} cannot be used: {reason}; use another --name, if it stays so"
+        ) from None
+
+
+def _opened(search: Search, folder: Path) -> optuna.Study:
+    asked, path = search.as_json(), folder / "search.json"
+    if not path.exists():
+        write_json(path, asked)
+    elif changed := what_changed(flat(read_json(path)), flat(asked)):
+        raise UserError(f"{folder} is another search: {changed}; use another --name")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(
+        study_name="search",
+        storage=f"sqlite:///{folder / 'trials.db'}",
+        pruner=PRUNERS[search.pruning](),
+        direction="minimize" if better_is_lower(search.on) else "maximize",
+        load_if_exists=True,
+    )
+
+
+def _ended(study: optuna.Study) -> int:
+    return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
+
+
+def _asked(study: optuna.Study, search: Search, count: int) -> list[Trial]:
+    """A batch of new trials. What is drawn follows from the trials before it, not from how often we were started."""
+    seed = random.key(search.base.seed, "search", len(study.get_trials(deepcopy=False))) % 2**32
+    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8, constant_liar=True)
+    return [study.ask({name: d.distribution for name, d in search.space.items()}) for _ in range(count)]
+
+
+def populations(recipes: Sequence[Recipe]) -> list[list[int]]:
+    """Which of these can be trained as one, by their places: those that agree in all but what replicas may vary."""
+    groups: dict[str, list[int]] = {}
+    for k, recipe in enumerate(recipes):
+        groups.setdefault(shape(recipe), []).append(k)
+    return list(groups.values())
+
+
+def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, reporter: Reporter) -> None:
+    batch = [trial for trial in batch if _possible(search, trial, study)]
+    recipes = [search.recipe(trial.params) for trial in batch]
+    names = [_name(trial) for trial in batch]
+    standings = [_standing(runs / name) for name in names]
+    for group in populations(recipes):
+        for k in group:
+            if standings[k] == "over":  # we were killed before we could tell
+                check_reopened([Run(runs / names[k], recipes[k])])
+                _tell(study, batch[k], open_run(names[k], runs), search.on)
+        for standing in ("begun", "new"):
+            some = [k for k in group if standings[k] == standing]
+            if not some:
+                continue
+            trials = {names[k]: batch[k] for k in some}
+            watching = Watching(trials, search.on)
+            these, named = [recipes[k] for k in some], [names[k] for k in some]
+            made = train_in_turns(these, named, runs, standing == "begun", reporter, observers=[watching])
+            stopped = [run for run in made if is_interrupted(_status(run))]
+            for run in made:
+                if run not in stopped:
+                    _tell(study, trials[run.name], run, search.on)
+            if stopped:
+                raise Interrupted
+
+
+def _possible(search: Search, trial: Trial, study: optuna.Study) -> bool:
+    """Values that are valid alone may not go together; such a trial is over before it begins."""
+    try:
+        search.recipe(trial.params)
+    except UserError as error:
+        trial.set_user_attr("ended", f"impossible: {str(error).splitlines()[-1].strip()}")
+        study.tell(trial, state=TrialState.PRUNED)
+        return False
+    return True
+
+
+def _standing(folder: Path) -> Literal["new", "begun", "over"]:
+    if not folder.exists():
+        return "new"
+    status = _status(open_run(folder.name, folder.parent))
+    is_over = not status.startswith(("started", "interrupted")) and (folder / "scores.json").exists()
+    return "over" if is_over else "begun"
+
+
+def _tell(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
+    status = _status(run)
+    value = next((score.value for score in run.scores() if score.name == on), math.nan)
+    is_no_score = sees_the_future(Circumstances(failed_audits=_failures(run)))
+    trial.set_user_attr("ended", no_such_number(quantity(on)) if is_no_score else status)
+    # What diverged is told as pruned too: Optuna forgets failures, and would try the same place again.
+    if status.startswith(("pruned", "diverged")) or is_no_score or not math.isfinite(value):
+        study.tell(trial, state=TrialState.PRUNED)
+    else:
+        study.tell(trial, value)
+
+
+def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    write_table(study, search.space, search.on, folder / "trials.csv")
+    if not done:
+        raise UserError(f"none of {_ended(study)} trials has a score to choose by; how each ended: {folder}/trials.csv")
+    best = study.best_trial
+    run = open_run(_name(best), folder / "runs")
+    test, looks = _scored_on_test(run, folder)
+    weights = importance(study)
+    write_whole(folder / "best.yaml", annotated(search.base.with_changes(changes(search.space, best.params))))
+    draw(study, search.space, search.on, weights, folder / "importance.png")
+    states = [trial.state.name.lower() for trial in study.get_trials(deepcopy=False)]
+    counts = {state: states.count(state) for state in dict.fromkeys(states)}
+    assert best.value is not None
+    notes = [*_notes(len(done), looks), *(f"fails {audit}: {said}" for audit, said in _failures(run).items())]
+    found = Tuned(run, dict(best.params), best.value, counts, weights, test, looks, notes, folder)
+    write_json(folder / "result.json", found.as_json())
+    return found
+
+
+def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
+    """Once; again only if more trials have found another best. A look is counted before it is taken: to be killed while
+    looking does not undo it."""
+    path = folder / "test.json"
+    known = read_json(path) if path.exists() else {"run": None, "scores": {}, "looks": 0}
+    if known["run"] == run.name and known["scores"]:
+        return known["scores"], known["looks"]
+    if "test" not in tasks.load(run.recipe).data.splits:
+        return {}, 0
+    looks = known["looks"] + 1
+    write_json(path, {"run": run.name, "scores": {}, "looks": looks})
+    found = {s.name: s.value for s in score_splits_again(run, ["test"], None, None, "auto") if math.isfinite(s.value)}
+    write_json(path, {"run": run.name, "scores": found, "looks": looks})
+    return found, looks
+
+
+def _notes(finished: int, looks: int) -> list[str]:
+    picked = (
+        f"the score on dev is the best of {finished} and flatters" if finished > 1 else "nothing was there to choose"
+    )
+    notes = [f"{picked}; it was reached with one seed"]
+    if looks == 0:
+        notes.append("there is no test split to see by how much")
+    elif looks > 1:
+        notes.append(f"test was scored {looks} times, because the search was extended after its first end")
+    return notes
+
+
+def _name(trial: Trial | FrozenTrial) -> str:
+    return f"trial-{trial.number:03d}"
+
+
+def _failures(run: Run) -> dict[str, str]:
+    return {finding.audit: finding.sentence for finding in audited(run).failures}
+
+
+def _status(run: Run) -> str:
+    return str(run.facts["status"])

@@ -1,0 +1,100 @@
+"""Audits of run folders."""
+
+import pytest
+import torch
+from tiny import tiny_recipe
+
+from headway.audit.audit import Report
+from headway.audit.labels import LABEL_AUDITS
+from headway.audit.rows import ROW_AUDITS
+from headway.audit.runner import ALL_AUDITS, MODEL_AUDITS, audit_recipe, audit_run, audit_runs
+from headway.experiment.train import train
+from headway.recipe.recipe import load as load_recipe
+from headway.recipe.sweep import varied
+from headway.tasks import load
+
+OF_MODELS = {one.name for one in MODEL_AUDITS}
+
+
+def failures_of_model(report: Report) -> list[str]:
+    return [f.audit for f in report.failures if f.audit in OF_MODELS]
+
+
+@pytest.fixture
+def population(workshop, tmp_path, monkeypatch):
+    """Two seeds and two learning rates, one of them zero."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    base = tiny_recipe(workshop.text)
+    names, recipes = varied(base, "tiny", ["seed=0..1", "training.optimizer.learning_rate=0,3e-3"])
+    return train(recipes, names, tmp_path)
+
+
+def test_a_trained_run(workshop, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    report = audit_run(workshop.run)
+    assert failures_of_model(report) == []
+    # It is no good run: twelve steps, on lines that differ in a number only.
+    assert {f.audit for f in report.failures} == {"beats-chance", "did-it-train"}
+    assert {"beats-counting", "repeated-text"} <= {f.audit for f in report.warnings}
+    said = [f.audit for f in report.findings]
+    assert said == [one.name for one in ALL_AUDITS if one.name in said]
+    # Too short to say more: all that was not run says why.
+    assert {"plateaued", "still-improving", "underfitted", "overfitted"} < set(report.not_run)
+    assert set(said) | set(report.not_run) == {one.name for one in ALL_AUDITS} - {
+        one.name for one in (*ROW_AUDITS, *LABEL_AUDITS)
+    }
+    assert [b.method for b in report.baselines] == ["unigram", "5-gram"]
+
+
+def test_a_classifier_is_asked_about_its_rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    rows = [
+        f"the {a} {b}\t{'good' if a in 'abc' else 'bad'}" for a in "abcdef" for b in ("cat", "dog", "hen", "cow", "ewe")
+    ]
+    (tmp_path / "train.tsv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "test.tsv").write_text("\n".join([*rows[::3], "the a bat\tgood", "the f bat\tbad"]) + "\n")
+    changes = [f"data.path={tmp_path}", "data.source=files", "data.text=1", "data.label=2", "data.header=false"]
+    recipe = load_recipe("python-modules", [*changes, "training.duration=3steps", "model.width=8", "model.layers=1"])
+    (run,) = train([recipe], ["rows"], tmp_path / "runs")
+    report = audit_run(run)
+    assert report.finding("seen-rows").verdict == "fail"
+    assert {b.method for b in report.baselines} == {"majority", "bag of words"}
+    assert {"test.accuracy", "test.accuracy_seen"} <= {b.score.name for b in report.baselines}
+    assert not {"repeated-text", "split-by-line"} & {f.audit for f in report.findings}
+
+
+def test_a_recipe_before_training(workshop, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    report = audit_recipe(tiny_recipe(workshop.text, "model.mixer.fusion=reweight"))
+    assert [f.audit for f in report.failures] == ["causality", "causal-gradient"]
+    assert report.not_run["moved"] == "these weights did not come from training by this recipe"
+
+
+def test_replicas_share_what_they_have_in_common(population):
+    reports = audit_runs(population, load(population[0].recipe))
+    for shared in ("causality", "padding", "kernel"):  # the very same finding, with its time
+        assert len({report.finding(shared) for report in reports}) == 1
+    still = [failures_of_model(report) for report in reports]
+    assert still == [["one-batch", "moved"], [], ["one-batch", "moved"], []]
+    assert ["learning-rate-zero" in {f.audit for f in report.failures} for report in reports] == [True, False] * 2
+
+
+def test_a_replica_that_was_lost_does_not_hide_the_others(population):
+    lost = population[0].checkpoint("last")
+    lost.weights["embedding.weight"][0, 0] = torch.nan
+    population[0].save_checkpoint(lost)
+    reports = audit_runs(population, load(population[0].recipe))
+    assert failures_of_model(reports[0]) == ["finite", "one-batch"]
+    assert reports[0].not_run["moved"] == "the weights are not finite numbers"
+    assert failures_of_model(reports[1]) == []
+    assert reports[1].finding("causality") is not None
+
+
+def test_where_every_replica_was_lost_the_architecture_is_still_judged(population):
+    for run in population:
+        lost = run.checkpoint("last")
+        lost.weights["embedding.weight"][0, 0] = torch.nan
+        run.save_checkpoint(lost)
+    for report in audit_runs(population, load(population[0].recipe)):
+        assert report.finding("finite").verdict == "fail"
+        assert report.finding("causality").verdict == "pass"

@@ -1,0 +1,100 @@
+"""The library: every case loads in both sizes, keeps what it promises, and one is carried out whole in a tiny form."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headway.cases.catalogue import folder_of, load_case, packaged, takes, title_of
+from headway.cases.table import case_table
+from headway.core.errors import UserError
+from headway.data.labelled import sources as labelled_sources
+from headway.data.running import sources
+from headway.study.conclude import conclude
+from headway.study.design.study import Study
+from headway.study.execution.execute import execute
+from headway.study.execution.here import Here
+from headway.study.execution.plan import Sizes, check_scores
+
+CASES = list(packaged())
+STUDIES = [name for name in CASES if isinstance(load_case(name, True), Study)]
+EMBEDDED = {*sources.EMBEDDED, *labelled_sources.EMBEDDED}
+FLOPS_A_SECOND = {"language-model": 2 * 28e9, "classifier": 2 * 55e9}
+"""Of two cores, with these small models, audits and all: as measured when the minutes in the library were."""
+
+
+def test_the_cases_so_far():
+    assert CASES == ["A1", "A2", "A3", "A4", "B1", "B2", "B3", "B4", "B5", "B6", "B7", "D2", "D3", "E1"]
+    assert set(CASES) - set(STUDIES) == {"B1", "B2", "D2", "D3", "E1"}
+
+
+def study_of(name: str, quick: bool) -> Study:
+    found = load_case(name, quick)
+    assert isinstance(found, Study)
+    return found
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_case_says_what_was_reported_and_what_it_rests_on(name):
+    for quick in (True, False):
+        study = study_of(name, quick)
+        assert study.reported and study.reported.conclusion and study.claims and study.about
+        assert title_of(name).endswith("?") and "minutes" in takes(name, True)
+    # A person who did the work is nobody's business here.
+    assert load_case(name, True).title == load_case(name, False).title == title_of(name)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_quick_form_is_quick(name):
+    """All arms, three seeds or more, data that is always there, and no more work than promised."""
+    quick, whole, sizes = study_of(name, True), study_of(name, False), Sizes()
+    assert [arm.name for arm in quick.arms] == [arm.name for arm in whole.arms]
+    assert len(quick.seeds) >= 3 and len(whole.seeds) >= 3
+    seconds = 0.0
+    for run in quick.runs():
+        assert run.recipe.data.source in EMBEDDED
+        size = sizes.of(run.recipe.model_copy(update={"seed": 0}))
+        seconds += size.steps * size.flops_per_step / FLOPS_A_SECOND[run.recipe.model.kind]
+    assert seconds <= 120
+    check_scores(quick, sizes)
+
+
+@pytest.mark.data
+@pytest.mark.skipif("HEADWAY_DATA" not in os.environ, reason="needs the corpora under HEADWAY_DATA")
+@pytest.mark.parametrize("name", STUDIES)
+def test_what_the_whole_form_asks_is_measured(name):
+    check_scores(study_of(name, False), Sizes())
+
+
+def test_a_case_that_does_not_exist():
+    with pytest.raises(UserError, match=r"there is no case 'B77'; did you mean 'B7'\?; headway cases lists them"):
+        load_case("B77", True)
+
+
+def tiny(name: str, **changed) -> Study:
+    """A quick case, made so small that it shows nothing but that it works."""
+    tree = study_of(name, True).model_dump(mode="json", by_alias=True)
+    small = ["model.layers=1", "training.duration=6 steps", "training.schedule.warmup=1 step", "training.batch=4"]
+    tree["changes"] += [*small, "training.evaluate_every=3 steps", "training.evaluate_tokens=500"]
+    return Study.model_validate({**tree, "seeds": 2, **changed})
+
+
+@pytest.mark.audited
+def test_a_quick_case_from_end_to_end(tmp_path: Path):
+    """B7: trained, measured, audited, judged, reported, and put into the table of all cases."""
+    whole = study_of("B7", True).named_arms
+    arms = {arm: whole[arm] for arm in ("concat", "reweight-raw")}
+    study, folder = tiny("B7", arms=arms, questions=[]), tmp_path / folder_of("B7", True)
+    outcome = execute(study, folder, Here())
+    assert (outcome.done, outcome.failed) == (4, {})
+    found = conclude(folder)
+    causal, better, worse = found.judgements
+    assert causal.standing == better.standing == "does not hold" and "sees the future" in causal.why
+    assert worse.claim.answer == "worse"
+    assert found.report is not None
+    page = found.report.read_text("utf-8")
+    assert "sees the future" in page and "tokens per segment" in page and "Attention of concat.seed-0" in page
+    assert [arm for arm, about in found.results.arms.items() if "causality" in about.failed_audits] == ["reweight-raw"]
+    table = case_table(tmp_path)
+    assert "| [B7](#b7) |" in table and "**does not hold**" in table and "reweight-raw (**sees the future" in table
+    assert "Full size: not run." in table

@@ -1,0 +1,119 @@
+"""Which texts a step sees: every one once per epoch, a pure function of seed and step, whoever trains beside it."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from headway.core.errors import UserError
+from headway.data.labelled.batches import RowBatch, Shuffled, bucket_widths
+
+
+def table(lengths: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The tokens of text k are all k + 1, and its label is k."""
+    sizes = np.array(lengths)
+    ids = np.where(np.arange(sizes.max()) < sizes[:, None], np.arange(1, len(sizes) + 1)[:, None], 0)
+    return ids.astype(np.int32), sizes, np.arange(len(sizes))
+
+
+def lengths(n: int, most: int = 30) -> list[int]:
+    return (1 + torch.randint(most, (n,), generator=torch.Generator().manual_seed(n))).tolist()
+
+
+LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=200)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 7), st.integers(1, 5), st.integers(0, 3))
+def test_an_epoch_is_every_text_once_but_for_what_fills_the_last_batches(given_lengths, batch, buckets, epoch):
+    sampler = Shuffled(buckets=buckets).build(*table(given_lengths), batch, [5], "cpu")
+    seen: Counter[int] = Counter()
+    for step in range(epoch * sampler.steps_per_epoch, (epoch + 1) * sampler.steps_per_epoch):
+        made = sampler.at(step)
+        assert made.inputs.shape == made.real.shape and made.inputs.shape[:2] == made.targets.shape == (1, batch)
+        for row, real, label in zip(made.inputs[0], made.real[0], made.targets[0].tolist(), strict=True):
+            assert int(real.sum()) == given_lengths[label] and (row[real] == label + 1).all()
+            assert not row[~real].any()
+        seen.update(made.targets.flatten().tolist())
+    assert set(seen) == set(range(len(given_lengths)))
+    assert sampler.steps_per_epoch * batch - len(given_lengths) < buckets * batch
+
+
+def test_it_depends_on_seed_and_step_alone():
+    rows = table(lengths(300))
+    together = Shuffled().build(*rows, 8, [3, 9, 4], "cpu")
+    for r, seed in enumerate([3, 9, 4]):
+        alone = Shuffled().build(*rows, 8, [seed], "cpu")
+        for step in (700, 0, 41, 1):  # in any order: nothing runs on inside
+            ours, theirs = together.at(step), alone.at(torch.tensor(step, dtype=torch.int32))
+            for a, b in [(ours.inputs, theirs.inputs), (ours.real, theirs.real), (ours.targets, theirs.targets)]:
+                assert torch.equal(a[r], b[0])
+
+
+def test_seeds_and_epochs_have_orders_of_their_own():
+    sampler = Shuffled(buckets=1).build(*table(lengths(64)), 64, [0, 1], "cpu")
+    first, second = sampler.at(0).targets, sampler.at(1).targets
+    assert sampler.steps_per_epoch == 1
+    assert not torch.equal(first[0], first[1]) and not torch.equal(first[0], second[0])
+    assert first[0].sort().values.tolist() == list(range(64))
+
+
+def test_buckets_save_padding_and_leave_no_order_of_lengths_behind():
+    rows = table(lengths(2000))
+    batches = {k: Shuffled(buckets=k).build(*rows, 8, [0], "cpu") for k in (1, 4)}
+    padding, widths = {}, {}
+    for k, sampler in batches.items():
+        made = [sampler.at(step) for step in range(sampler.steps_per_epoch)]
+        padding[k] = sum(int((~m.real).sum()) for m in made) / sum(m.real.numel() for m in made)
+        widths[k] = [m.inputs.shape[2] for m in made]
+    assert padding[1] > 0.4 and padding[4] < 0.2
+    assert len(set(widths[4])) == 4 and len(set(widths[1])) == 1
+    half = len(widths[4]) // 2
+    assert abs(np.mean(widths[4][:half]) - np.mean(widths[4][half:])) < 3
+
+
+def test_buckets_are_few_where_texts_are_few_or_of_one_length():
+    assert bucket_widths(np.array([3] * 999), 4, 8) == [3]
+    assert bucket_widths(np.array([3] * 999 + [4]), 4, 8) == [4]
+    assert bucket_widths(np.arange(1, 40), 4, 8) == [39]
+    assert bucket_widths(np.array([2] * 64 + [9] * 64), 4, 8) == [2, 9]
+    assert bucket_widths(np.array([2] * 64 + [9] * 63), 4, 8) == [9]
+
+
+def test_texts_of_one_length_are_in_one_bucket_whatever_their_order():
+    """A table sorted by class must not put one class into one bucket and the other into the next."""
+    sampler = Shuffled().build(*table([5] * 1600), 40, [0], "cpu")
+    halves = [(sampler.at(step).targets < 800).float().mean() for step in range(40)]
+    assert min(halves) > 0.2 and max(halves) < 0.8
+
+
+def test_a_step_to_be_recorded_sees_the_same_rows_in_one_shape_and_never_asks_for_a_number():
+    rows = table(lengths(300))
+    plain, recorded = (Shuffled().build(*rows, 8, [0, 1], "cpu") for _ in range(2))
+    recorded._recordable = True  # as on CUDA
+    for step in (0, 5, 99):
+        ours, theirs = recorded.at(step), plain.at(step)
+        assert ours.inputs.shape == (2, 8, 30) and torch.equal(ours.targets, theirs.targets)
+        width = theirs.inputs.shape[2]
+        assert torch.equal(ours.inputs[..., :width], theirs.inputs) and not ours.real[..., width:].any()
+    with FakeTensorMode() as fake:  # tensors without numbers: to ask for one is an error
+        for name, value in vars(recorded).items():
+            if isinstance(value, torch.Tensor):
+                setattr(recorded, name, fake.from_tensor(value))
+        made = recorded.at(torch.empty((), dtype=torch.int32))
+        assert made.inputs.shape == (2, 8, 30)
+
+
+def test_a_batch_is_taken_in_parts():
+    whole = Shuffled().build(*table(lengths(50)), 6, [0, 1], "cpu").at(3)
+    parts = [whole.part(k, 3) for k in range(3)]
+    assert [part.first_row for part in parts] == [0, 2, 4]
+    for name in ("inputs", "real", "targets"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts], 1), getattr(whole, name))
+    with pytest.raises(UserError, match="a batch of 6 rows cannot be taken in 4 equal parts"):
+        whole.part(0, 4)
+    assert isinstance(parts[0].part(1, 2), RowBatch) and parts[1].part(1, 2).first_row == 3

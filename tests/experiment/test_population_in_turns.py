@@ -1,0 +1,148 @@
+"""More replicas than fit go in turns, and the reason is measured."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import tiny_recipe
+
+from headway.core.errors import UserError
+from headway.core.progress import Reporter
+from headway.experiment import population
+from headway.experiment.population import train_in_turns
+from headway.recipe.sweep import varied
+from headway.training import capacity
+from headway.training.capacity import Capacity, is_out_of_memory, largest_population
+from headway.training.loop import Loop
+
+
+@pytest.fixture
+def five(workshop, monkeypatch) -> tuple[list[str], list]:
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    return varied(tiny_recipe(workshop.text), "five", ["seed=0..4"])
+
+
+def test_turns_make_the_same_runs_as_one_population(five, tmp_path: Path, monkeypatch):
+    names, recipes = five
+    at_once = train_in_turns(recipes, names, tmp_path / "at-once")
+    monkeypatch.setattr(population, "capacity", lambda recipes, wanted: Capacity(min(2, wanted), "two fit"))
+    in_turns = train_in_turns(recipes, names, tmp_path / "in-turns")
+    for one, other in zip(at_once, in_turns, strict=True):
+        assert [s.value for s in one.scores()] == pytest.approx([s.value for s in other.scores()], rel=1e-4)
+
+
+def test_a_population_that_does_not_fit_says_which_would(five, tmp_path: Path, monkeypatch):
+    names, recipes = five
+    monkeypatch.setattr(population, "capacity", lambda recipes, wanted: Capacity(2, "because"))
+    with pytest.raises(UserError, match=r"4 replicas do not fit on the device.* 2: because"):
+        train_in_turns(recipes, names, tmp_path, together=4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_turns_go_on_where_they_were_stopped(five, tmp_path: Path):
+    names, recipes = five
+    train_in_turns(recipes[:2], names[:2], tmp_path, together=2)
+    made = train_in_turns(recipes, names, tmp_path, resume=True, together=2)
+    assert [run.facts["status"] for run in made] == ["finished"] * 5
+
+
+class Said(Reporter):
+    def __init__(self):
+        self.warned = []
+
+    def warn(self, text):
+        self.warned.append(text)
+
+
+FULL = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("CUDA error: out of memory"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=str)
+def test_a_full_memory_is_known_by_many_names(error):
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(RuntimeError("sizes differ")) and not is_out_of_memory(ValueError("out of memory"))
+
+
+def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeypatch):
+    """Five do not fit, three do not, two do: noticed after step 5, that is, after the first checkpoint."""
+    names, recipes = five
+    whole = train_in_turns(recipes, names, tmp_path / "whole")
+    take_step, sizes = Loop.take_step, []
+
+    def filling(self):
+        sizes.append(len(self.standings))
+        if sizes[-1] > 2 and self.step >= 5:
+            raise FULL[0]
+        take_step(self)
+
+    monkeypatch.setattr(Loop, "take_step", filling)
+    said = Said()
+    made = train_in_turns(recipes, names, tmp_path / "halved", reporter=said)
+    assert [run.name for run in made] == names and {run.facts["status"] for run in made} == {"finished"}
+    words = "the memory was full: going on with {} at a time, from what was saved"
+    assert said.warned == [words.format(3), words.format(2)]
+    assert sizes.count(2) == 2 * (12 - 4) and sizes.count(1) == 12 - 4  # from step 4, and not from the beginning
+    for one, other in zip(whole, made, strict=True):
+        assert [s.value for s in one.scores()] == pytest.approx([s.value for s in other.scores()], rel=1e-4)
+
+
+def test_a_half_that_was_finished_is_not_begun_again(five, tmp_path: Path, monkeypatch):
+    """Five did not fit, three were finished, and two were stopped at an earlier step: only they go on."""
+    names, recipes = five
+    take_step, steps = Loop.take_step, []
+
+    def filling(self):
+        steps.append((len(self.standings), self.step))
+        if len(self.standings) > 3 and self.step >= 5:
+            raise MemoryError
+        if len(self.standings) == 2:
+            raise RuntimeError("stopped")
+        take_step(self)
+
+    def watched(self):
+        steps.append((len(self.standings), self.step))
+        take_step(self)
+
+    monkeypatch.setattr(Loop, "take_step", filling)
+    with pytest.raises(RuntimeError, match="stopped"):
+        train_in_turns(recipes, names, tmp_path)
+    monkeypatch.setattr(Loop, "take_step", watched)
+    steps.clear()
+    made = train_in_turns(recipes, names, tmp_path, resume=True)
+    assert steps == [(2, step) for step in range(4, 12)]
+    assert [run.name for run in made] == names and {run.facts["status"] for run in made} == {"finished"}
+
+
+@pytest.mark.parametrize(("error", "tried"), [(MemoryError(), [3, 2, 1]), (RuntimeError("sizes differ"), [3])])
+def test_what_does_not_fit_alone_is_an_error(five, tmp_path: Path, monkeypatch, error, tried):
+    names, recipes = five
+    found = []
+
+    def fail(recipes, *rest):
+        found.append(len(recipes))
+        raise error
+
+    monkeypatch.setattr(population, "train", fail)
+    with pytest.raises(type(error)):
+        train_in_turns(recipes[:3], names[:3], tmp_path)
+    assert found == tried
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1000, 100), (100, 10), (45, 4), (9, 1)])
+def test_what_fits_is_measured_on_one_and_two_replicas(monkeypatch, free: int, fits: int):
+    """Five for all, nine for each: a device that is not there, with numbers that can be checked by hand."""
+    monkeypatch.setattr(capacity, "SPARE", 1.0)
+    monkeypatch.setattr(capacity, "_peak", lambda device, step_with, replicas: 5 + 9 * replicas)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    found = largest_population(torch.device("cuda"), 100, lambda replicas: None)
+    assert found.replicas == fits
+    assert ("at a time" in found.reason) == (fits < 100)
+
+
+def test_on_a_cpu_all_go_at_once():
+    assert largest_population(torch.device("cpu"), 7, lambda replicas: None).replicas == 7

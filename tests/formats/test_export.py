@@ -1,0 +1,126 @@
+"""A run that left: transformers loads it, and it says what it said here."""
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+from tiny import snapshot
+
+from headway.core.errors import UserError
+from headway.experiment.evaluate import sample_text
+from headway.experiment.train import load_model
+from headway.formats.export import export_run
+from headway.formats.importer import import_folder
+
+FILES = ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+TOKENIZERS = {
+    "char": [],
+    "word": ["data.tokenizer=word"],
+    "bpe": ["data.tokenizer.kind=bpe", "data.tokenizer.size=300"],
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_transformers_writes_the_same_text_from_the_same_logits(train_tiny, tmp_path, kind):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run = train_tiny(tmp_path, kind, *TOKENIZERS[kind], "training.optimizer.learning_rate=1e-2")
+    folder = export_run(run, "gpt2", tmp_path / "out").folder
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
+    ours, _ = load_model(run)
+
+    prompt = "The quick"
+    ids = tokenizer(prompt, return_tensors="pt")
+    assert ids["input_ids"][0].tolist() == run.tokenizer.encode(prompt).ids.tolist()
+    with torch.no_grad():
+        found = model(**ids).logits
+        torch.testing.assert_close(ours(ids["input_ids"][None])[0][0], found, atol=1e-5, rtol=1e-5)
+    many = 16 - ids["input_ids"].shape[1]
+    drawn = model.generate(**ids, do_sample=False, max_new_tokens=many)
+    text, _ = sample_text(run, prompt, many, 0.0, None, None, 0, "auto", lambda piece: None)
+    assert tokenizer.decode(drawn[0]) == text
+
+
+def test_the_folder_tells_what_it_holds(workshop, tmp_path):
+    run = workshop.run
+    made = export_run(run, "gpt2", tmp_path / "deep" / "out")
+    assert sorted(file.name for file in made.folder.iterdir()) == FILES == made.files
+    card = (made.folder / "README.md").read_text("utf-8")
+    for score in run.scores():
+        assert score.name in card and score.label in card
+    assert "trained on files, seed 0, step 12 (finished)" in card
+    assert run.recipe.hash in card and "A character that the training text lacked is an error" in card
+    config = json.loads((made.folder / "config.json").read_text())
+    assert config["bos_token_id"] is None and config["vocab_size"] == run.tokenizer.size
+    assert made.step == 12
+
+
+def test_another_checkpoint_does_not_boast_with_the_scores_of_this_one(workshop, tmp_path):
+    made = export_run(workshop.run, "gpt2", tmp_path / "out", "8")
+    assert made.step == 8
+    assert "This checkpoint was not scored" in (made.folder / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_coming_back_is_bit_for_bit(train_tiny, tmp_path, kind):
+    run = train_tiny(tmp_path, kind, *TOKENIZERS[kind], "model.tied=false", "model.dropout=0.1")
+    first = export_run(run, "gpt2", tmp_path / "first").folder
+    back = import_folder(first, "back", tmp_path / "runs").run
+    second = export_run(back, "gpt2", tmp_path / "second").folder
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    weights = run.checkpoint().weights
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in back.checkpoint().weights.items())
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_a_gpt2_form_is_refused_with_every_reason(train_tiny, tmp_path):
+    run = train_tiny(tmp_path, "odd", "training.duration=1 step", "model.positions=alibi", "model.norm={kind: rms}")
+    with pytest.raises(UserError, match=r"odd has no GPT-2 form:\n  model\.positions.*alibi\n  model\.norm\.kind.*rms"):
+        export_run(run, "gpt2", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_format_is_refused(workshop, tmp_path):
+    with pytest.raises(UserError, match=r"there is no format 'gpt-2' to export to; did you mean 'gpt2'\?"):
+        export_run(workshop.run, "gpt-2", tmp_path / "out")
+
+
+def test_what_is_there_is_left_alone(workshop, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "file").touch()
+    for place in ("out", "file", "."):
+        with pytest.raises(UserError, match="exists: remove it, or name another folder with -o"):
+            export_run(workshop.run, "gpt2", tmp_path / place)
+    with pytest.raises(UserError, match=r"cannot write .*file/out: Not a directory"):
+        export_run(workshop.run, "gpt2", tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failed_or_interrupted_export_leaves_nothing(workshop, tmp_path, monkeypatch, failure):
+    before = snapshot(workshop.run.folder)
+    written = []
+
+    def write(path, content):
+        written.append(path)
+        if len(written) == 3:
+            raise failure
+        with path.open("wb") as file:
+            return file.write(content)
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", write)
+    expected = UserError if isinstance(failure, OSError) else KeyboardInterrupt
+    with pytest.raises(expected):
+        export_run(workshop.run, "gpt2", tmp_path / "out")
+    assert len(written) == 3 and list(tmp_path.iterdir()) == []
+    assert snapshot(workshop.run.folder) == before
+
+
+def test_the_weights_are_no_pickle_and_say_whose_layout_they_have(workshop, tmp_path):
+    folder = export_run(workshop.run, "gpt2", tmp_path / "out").folder
+    with safetensors.safe_open(folder / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert "transformer.h.0.attn.c_attn.weight" in file.keys() and "lm_head.weight" not in file.keys()  # noqa: SIM118

@@ -1,0 +1,72 @@
+"""What the layers of one pass share, and when there is nothing to share."""
+
+import torch
+
+from headway.nn.context import Scene
+from headway.nn.masks import Causal, Everything, Mask, Padding, Prefix, Window
+from headway.nn.positions import T5, Alibi, NoPositions
+
+R, B, H, T = 2, 3, 4, 5
+SLOTS = torch.arange(T)
+
+
+def scene(mask: Mask, positions=None, queries=SLOTS, keys=SLOTS, **more) -> Scene:
+    positions = (positions or NoPositions()).build(R, 8, H, T)
+    return Scene((R, B, H), positions, mask, queries, keys, **more)
+
+
+def test_where_everybody_may_look_everywhere_there_is_no_mask():
+    made = scene(Everything())
+    assert made.allowed is None and made.bias is None and made.addend is None
+    assert not made.is_plainly_causal
+
+
+def test_only_a_whole_causal_sequence_is_plainly_causal():
+    assert scene(Causal()).is_plainly_causal
+    assert not scene(Causal(), queries=SLOTS[3:]).is_plainly_causal
+    assert not scene(Causal() & Window(2)).is_plainly_causal
+    assert not scene(Prefix(1)).is_plainly_causal
+
+
+def test_a_lone_slot_sees_its_past_and_not_its_future():
+    assert scene(Causal(), queries=SLOTS[-1:]).allowed.all()
+    assert scene(Causal(), queries=SLOTS[2:3]).allowed.flatten().tolist() == [True, True, True, False, False]
+
+
+def test_masks_have_as_many_axes_as_scores_and_no_more_rows_than_they_need():
+    assert scene(Causal()).allowed.shape == (1, 1, 1, T, T)
+    real = torch.ones(R * B, T, dtype=torch.bool)
+    assert scene(Padding(real) & Causal()).allowed.shape == (R, B, 1, T, T)
+    assert scene(Padding(real)).allowed.shape == (R, B, 1, T, T)
+
+
+def test_padding_finds_the_row_of_each_replica():
+    real = torch.rand(R * B, T, generator=torch.Generator().manual_seed(0)) < 0.5
+    allowed = scene(Padding(real) & Causal()).allowed
+    for r in range(R):
+        for b in range(B):
+            assert torch.equal(allowed[r, b, 0], real[r * B + b] & torch.ones(T, T).tril().bool())
+
+
+def test_later_queries_see_the_rows_of_the_whole():
+    whole, part = scene(Causal() & Window(2)), scene(Causal() & Window(2), queries=SLOTS[3:])
+    assert torch.equal(part.allowed, whole.allowed[..., 3:, :])
+    assert torch.equal(scene(Causal(), Alibi(), SLOTS[3:]).bias, scene(Causal(), Alibi()).bias[..., 3:, :])
+
+
+def test_biases_have_as_many_axes_as_scores():
+    assert scene(Everything(), Alibi()).bias.shape == (1, 1, H, T, T)
+    assert scene(Everything(), T5()).bias.shape == (R, 1, H, T, T)
+
+
+def test_mask_and_bias_are_one_addend():
+    only_mask, only_bias, both = scene(Causal()), scene(Everything(), Alibi()), scene(Causal(), Alibi())
+    assert only_mask.addend is only_mask.allowed
+    assert only_bias.addend is only_bias.bias
+    assert torch.equal(both.addend.isneginf(), ~both.allowed.expand_as(both.addend))
+    assert torch.equal(both.addend.masked_fill(~both.allowed, 0), both.bias.masked_fill(~both.allowed, 0))
+
+
+def test_what_is_shared_is_computed_once():
+    made = scene(Causal(), Alibi())
+    assert made.allowed is made.allowed and made.bias is made.bias and made.addend is made.addend
