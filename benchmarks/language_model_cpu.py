@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from benchmarks.interleave import ratio, take_turns
 from headway.data.running.batches import Crops
 from headway.experiment.bench import Size
-from headway.training.loop import Loop, Standing
+from headway.training.loop import Loop, ReplicaState
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 
@@ -35,8 +35,8 @@ def headway_step(shape: Size, tokens: torch.Tensor):
         choose(training, shape.width),
         tokens_per_step=shape.batch * shape.context,
         evaluate=list,
-        journal=None,  # pyright: ignore  (single steps write nothing)
-        standings=[Standing()],
+        recorder=None,  # pyright: ignore  (single steps write nothing)
+        replica_states=[ReplicaState()],
     )
     return loop.take_step
 

@@ -19,7 +19,7 @@ from headway.cases.catalogue import load_case
 from headway.recipe.recipe import load
 from headway.study.design.study import Study
 from headway.study.execution.execute import execute
-from headway.study.execution.here import Here
+from headway.study.execution.in_process import InProcess
 from headway.study.results.results import read_results
 
 
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
     )
     seconds = {"start": time.perf_counter() - began}
     print(json.dumps({"way": "start: five steps", "seconds": seconds["start"]}), flush=True)
-    for way, place in {"populations": Here(), "one after another": Here(together=1)}.items():
+    for way, place in {"populations": InProcess(), "one after another": InProcess(together=1)}.items():
         began = time.perf_counter()
         done = execute(study, folder / way, place)
         seconds[way] = time.perf_counter() - began

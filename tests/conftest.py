@@ -8,9 +8,7 @@ import jaxtyping
 import pytest
 import torch
 
-LOOKING = [
-    f"headway.look.{module}" for module in ("head_statistics", "reading", "maps", "gradients")
-]
+LOOKING = [f"headway.look.{module}" for module in ("head_statistics", "reading", "maps", "gradients")]
 jaxtyping.install_import_hook(
     [
         *("headway.nn", "headway.models", "headway.scoring", "headway.core.random", "headway.training.optimizers"),

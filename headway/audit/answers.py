@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
-from headway.audit.probe import TINY, Exam, difference, larger
+from headway.audit.probe import TINY, Probe, difference, larger
 from headway.nn.positions import Positions
 from headway.nn.taps import watch
 
@@ -18,7 +18,7 @@ LEAK = 1e-6
 
 
 @audit("model")
-def finite(exam: Exam) -> Outcome:
+def finite(probe: Probe) -> Outcome:
     """All weights, answers and gradients are finite numbers.
 
     The weights are looked at one by one; then sentences with padding on both sides are answered and the answers'
@@ -27,14 +27,14 @@ def finite(exam: Exam) -> Outcome:
     such number is too many. When the weights are at fault, training diverged: lower the learning rate, or clip. When
     only answers or gradients are, a mask makes rows of nothing and the softmax does not expect them.
     """
-    broken = {name: int((~p.isfinite()).sum()) for name, p in exam.model.named_parameters() if not p.isfinite().all()}
+    broken = {name: int((~p.isfinite()).sum()) for name, p in probe.model.named_parameters() if not p.isfinite().all()}
     if broken:
         name, count = next(iter(broken.items()))
         return failed(count, f"{sum(broken.values()):,} weights are not finite numbers; the first are in {name}")
-    rows = exam.padded()
-    with torch.enable_grad(), watch(exam.model, "embedded") as seen:
-        answers = exam.answer(rows.ids, rows.real)
-        told = answers[rows.real] if exam.is_causal else answers
+    rows = probe.padded()
+    with torch.enable_grad(), watch(probe.model, "embedded") as seen:
+        answers = probe.answer(rows.ids, rows.padding_mask)
+        told = answers[rows.padding_mask] if probe.is_causal else answers
         (gradient,) = torch.autograd.grad(told.sum(), seen["embedded"])
     answers_off, gradients_off = int((~told.isfinite()).sum()), int((~gradient.isfinite()).sum())
     if answers_off or gradients_off:
@@ -44,7 +44,7 @@ def finite(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def causality(exam: Exam) -> Outcome:
+def causality(probe: Probe) -> Outcome:
     """No answer depends on a later token.
 
     In eight sentences, half of them real, all tokens after a position are exchanged for others; each sentence probes
@@ -53,15 +53,15 @@ def causality(exam: Exam) -> Outcome:
     answers is a dependence. A model that fails has seen what it is asked to predict: its perplexity means nothing.
     Look for a mask that is off by one or missing, and for statistics (norms, means) taken over the whole sequence.
     """
-    ids, probed, later = _future(exam)
-    other = exam.exchanged(ids, later)
+    ids, probed, later = _future(probe)
+    other = probe.exchanged(ids, later)
 
     def leak() -> tuple[float, int]:
-        moved = (exam.answer(ids) - exam.answer(other)).abs().amax(-1)[0]  # [rows, T]
+        moved = (probe.answer(ids) - probe.answer(other)).abs().amax(-1)[0]  # [rows, T]
         leaks = moved.masked_fill(later[0], 0).amax(-1) / _at_least_tiny(moved[later[0]].max())
         return leaks.max().item(), int(probed[leaks.argmax()])
 
-    found = exam.in_both_modes(leak)
+    found = probe.in_both_modes(leak)
     mode, (worst, at) = max(found.items(), key=lambda item: item[1][0])
     if worst > LEAK:
         only = f", in {mode} mode" if min(leak for leak, _ in found.values()) <= LEAK else ""
@@ -74,7 +74,7 @@ def causality(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def causal_gradient(exam: Exam) -> Outcome:
+def causal_gradient(probe: Probe) -> Outcome:
     """The gradient of an answer in every later token is exactly zero.
 
     The answer at a position is summed with random signs and differentiated by the embeddings. A forbidden connection
@@ -83,18 +83,18 @@ def causal_gradient(exam: Exam) -> Outcome:
     evaluation and in training mode. When only this audit fails, and not `causality`, the leak is small today; training
     would find it.
     """
-    ids, probed, later = _future(exam)
-    rows = torch.arange(len(probed), device=exam.device)
+    ids, probed, later = _future(probe)
+    rows = torch.arange(len(probed), device=probe.device)
 
     def leak() -> float:
-        with torch.enable_grad(), watch(exam.model, "embedded") as seen:
-            answers = exam.answer(ids)[0, rows, probed]  # [rows, V]
-            signs = 1 - 2 * (torch.arange(answers.shape[-1], device=exam.device) * 7 % 11 % 2)
+        with torch.enable_grad(), watch(probe.model, "embedded") as seen:
+            answers = probe.answer(ids)[0, rows, probed]  # [rows, V]
+            signs = 1 - 2 * (torch.arange(answers.shape[-1], device=probe.device) * 7 % 11 % 2)
             (gradient,) = torch.autograd.grad((answers * signs).sum(), seen["embedded"])
         sizes = gradient.abs().amax(-1)
         return (sizes[later].max() / _at_least_tiny(sizes.max())).item()
 
-    worst = max(exam.in_both_modes(leak).values())
+    worst = max(probe.in_both_modes(leak).values())
     if worst > 0:
         return failed(
             worst, f"sees the future: later tokens get {worst:.2g} of the largest gradient, and should get exactly none"
@@ -103,7 +103,7 @@ def causal_gradient(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def padding(exam: Exam) -> Outcome:
+def padding(probe: Probe) -> Outcome:
     """Padding changes nothing, wherever it stands and however much there is.
 
     Eight sentences are answered as they are, and again with 0 to 8 slots of padding before them and the rest behind,
@@ -111,13 +111,13 @@ def padding(exam: Exam) -> Outcome:
     spread. A model that fails gives a text another answer in another batch. Look for padding that is attended to,
     averaged into a pool or a norm, and for positions that count padding.
     """
-    plain = exam.answer(exam.padded().begun)
+    plain = probe.answer(probe.padded().begun)
     worst, how = 0.0, ""
     for filling in ("token 0", "random tokens"):
-        rows = exam.padded(random=filling == "random tokens")
-        answers = exam.answer(rows.ids, rows.real)
-        if exam.is_causal:
-            answers = answers[rows.real].view(plain.shape)
+        rows = probe.padded(random=filling == "random tokens")
+        answers = probe.answer(rows.ids, rows.padding_mask)
+        if probe.is_causal:
+            answers = answers[rows.padding_mask].view(plain.shape)
         for row, before in enumerate(rows.before):
             change = difference(answers[:, row], plain[:, row], of=plain)
             if not change <= worst:
@@ -128,25 +128,25 @@ def padding(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def batch_invariance(exam: Exam) -> Outcome:
+def batch_invariance(probe: Probe) -> Outcome:
     """A row gets the same answer alone, among others, and in another place among them.
 
     Eight sentences are answered together, in reverse order, and the first two alone. Other sizes of a matrix product
     add in another order, so a thousandth of the spread is allowed. A model that fails mixes rows: look for a norm or a
     mean over the batch axis, and for reshapes that swap axes.
     """
-    ids = exam.sentences
-    together = exam.answer(ids)
-    worst = difference(exam.answer(ids.flip(1)).flip(1), together)
+    ids = probe.sentences
+    together = probe.answer(ids)
+    worst = difference(probe.answer(ids.flip(1)).flip(1), together)
     for row in (0, ids.shape[1] - 1):
-        worst = larger(worst, difference(exam.answer(ids[:, row : row + 1]), together[:, row : row + 1], of=together))
+        worst = larger(worst, difference(probe.answer(ids[:, row : row + 1]), together[:, row : row + 1], of=together))
     if not worst <= TINY:
         return failed(worst, f"the other rows of a batch move a row's answer by {worst:.2g} of the spread")
     return passed(worst, f"a row's answer is its own, whoever stands beside it (largest change {worst:.1g})")
 
 
 @audit("model")
-def cache(exam: Exam) -> Outcome:
+def cache(probe: Probe) -> Outcome:
     """Answers given token by token, with a cache, are those given at once.
 
     Sentences are read in pieces of 1, 1, 3 and the rest, each piece with the state that the one before left, and
@@ -154,19 +154,19 @@ def cache(exam: Exam) -> Outcome:
     that fails samples text it would not stand by: look for positions that start again with every piece, and for keys
     that join the cache late or twice.
     """
-    if not exam.is_causal:
+    if not probe.is_causal:
         raise DoesNotApply("an encoder reads everything at once")
-    if exam.model.why_no_cache:
-        raise DoesNotApply(f"this model keeps no cache: {exam.model.why_no_cache}")
-    ids = exam.sentences
+    if probe.model.why_no_cache:
+        raise DoesNotApply(f"this model keeps no cache: {probe.model.why_no_cache}")
+    ids = probe.sentences
     pieces, state, first = [], None, 0
-    for size in (1, 1, 3, exam.length):
+    for size in (1, 1, 3, probe.length):
         piece = ids[:, :, first : first + size]
         if piece.shape[-1]:
-            answers, state = exam.model(piece, state)
+            answers, state = probe.model(piece, state)
             pieces.append(answers)
         first += size
-    worst = difference(torch.cat(pieces, 2), exam.answer(ids))
+    worst = difference(torch.cat(pieces, 2), probe.answer(ids))
     if not worst <= TINY:
         return failed(
             worst, f"answers given token by token differ by {worst:.2g} of the spread from those given at once"
@@ -175,19 +175,19 @@ def cache(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def determinism(exam: Exam) -> Outcome:
+def determinism(probe: Probe) -> Outcome:
     """Evaluation has no noise: two passes give the same numbers, bit for bit.
 
     Training noise is a function of the step, so the two passes are made at different steps. There is nothing to round
     differently, hence no tolerance. When it fails, dropout (or another noise) is on in evaluation, and every score is
     a draw from a lottery.
     """
-    clock = exam.model.clock
+    clock = probe.model.clock
     step = int(clock.step)
     clock.set(step)
-    first = exam.answer(exam.sentences)
+    first = probe.answer(probe.sentences)
     clock.set(step + 1)
-    second = exam.answer(exam.sentences)
+    second = probe.answer(probe.sentences)
     clock.set(step)
     if not torch.equal(first, second):
         change = difference(second, first)
@@ -196,7 +196,7 @@ def determinism(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def order(exam: Exam) -> Outcome:
+def order(probe: Probe) -> Outcome:
     """The order of words matters if and only if the model has positions.
 
     An encoder without positions sees a bag of words: its answer must stay, within a thousandth of the spread, when the
@@ -204,20 +204,20 @@ def order(exam: Exam) -> Outcome:
     answer must move. A decoder knows order through its mask as well; there the positions are taken away for a moment,
     and the answers must notice. When it fails, positions are built but not used, or order comes in by another door.
     """
-    if exam.length < 2:
+    if probe.length < 2:
         raise DoesNotApply("one token has no order")
-    has_positions = exam.recipe.model.positions.kind != "none"
-    ids = exam.sentences
-    plain = exam.answer(ids)
-    if exam.is_causal:
+    has_positions = probe.recipe.model.positions.kind != "none"
+    ids = probe.sentences
+    plain = probe.answer(ids)
+    if probe.is_causal:
         if not has_positions:
             raise DoesNotApply("a decoder without positions knows order through its mask")
-        change = difference(_without_positions(exam, ids), plain)
+        change = difference(_without_positions(probe, ids), plain)
         if change == 0:
             return failed(change, "the positions are not used: without them every answer is the same")
         return passed(change, f"taking the positions away moves the answers by {change:.2g} of their spread")
     shuffled = torch.cat((ids[:, :, :1], ids[:, :, 1:].flip(2)), 2)
-    change = difference(exam.answer(shuffled), plain)
+    change = difference(probe.answer(shuffled), plain)
     if has_positions and change <= LEAK:
         return failed(change, f"the positions are not used: words in reverse move the answer by only {change:.1g}")
     if not has_positions and not change <= TINY:
@@ -227,29 +227,29 @@ def order(exam: Exam) -> Outcome:
     return passed(change, f"words in reverse move the answer by {change:.1g} of the spread, as they should")
 
 
-def _without_positions(exam: Exam, ids: Tensor) -> Tensor:
-    positions, exam.model.positions = exam.model.positions, Positions()
+def _without_positions(probe: Probe, ids: Tensor) -> Tensor:
+    positions, probe.model.positions = probe.model.positions, Positions()
     try:
-        return exam.answer(ids)
+        return probe.answer(ids)
     finally:
-        exam.model.positions = positions
+        probe.model.positions = positions
 
 
 def _at_least_tiny(x: Tensor) -> Tensor:
     return x.clamp(min=torch.finfo(torch.float32).tiny)
 
 
-def _future(exam: Exam) -> tuple[Tensor, Tensor, Tensor]:
+def _future(probe: Probe) -> tuple[Tensor, Tensor, Tensor]:
     """Sentences [1, rows, T], the position each of them probes [rows], and what comes after it [1, rows, T]."""
-    if not exam.is_causal:
+    if not probe.is_causal:
         raise DoesNotApply("an encoder may look ahead")
-    if exam.length < 2:
+    if probe.length < 2:
         raise DoesNotApply("sequences of one token have no future")
-    rows, length = exam.sentences.shape[1:]
+    rows, length = probe.sentences.shape[1:]
     # From the first position to the last but one; real and drawn sentences take turns.
-    probed = torch.linspace(0, length - 2, rows, device=exam.device).round().long()
-    ids = exam.sentences.view(1, 2, rows // 2, length).transpose(1, 2).reshape(1, rows, length)
-    return ids, probed, (torch.arange(length, device=exam.device) > probed[:, None])[None]
+    probed = torch.linspace(0, length - 2, rows, device=probe.device).round().long()
+    ids = probe.sentences.view(1, 2, rows // 2, length).transpose(1, 2).reshape(1, rows, length)
+    return ids, probed, (torch.arange(length, device=probe.device) > probed[:, None])[None]
 
 
 ABOUT_ANSWERS = (finite, causality, causal_gradient, padding, batch_invariance, cache, determinism, order)

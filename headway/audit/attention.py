@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
-from headway.audit.probe import TINY, Exam, difference, larger
+from headway.audit.probe import TINY, Probe, difference, larger
 from headway.nn.attention import Attention
 from headway.nn.taps import intervene, named_taps, watch
 
@@ -24,7 +24,7 @@ LARGE = 1e6
 
 
 @audit("model")
-def attention_rows(exam: Exam) -> Outcome:
+def attention_rows(probe: Probe) -> Outcome:
     """Each row of attention sums to 1 over what may be seen, and is exactly 0 elsewhere.
 
     The weights of every layer and head are watched while sentences with padding are answered, and compared with what
@@ -33,11 +33,11 @@ def attention_rows(exam: Exam) -> Outcome:
     fresh model, which has no preferences yet, everything that may be seen must also get some weight. When it fails,
     the mask is not the one the recipe describes.
     """
-    rows = exam.padded()
-    may_see = _may_see(exam, rows.real)[:, :, None]  # [1, rows, 1, T, T]
-    asking = may_see.any(-1) & rows.real[:, :, None]
+    rows = probe.padded()
+    may_see = _may_see(probe, rows.padding_mask)[:, :, None]  # [1, rows, 1, T, T]
+    asking = may_see.any(-1) & rows.padding_mask[:, :, None]
     worst_outside, worst_sum, where = 0.0, 0.0, ""
-    for (_, name), weights in _watched(exam, ("weights",), rows.ids, rows.real).items():
+    for (_, name), weights in _watched(probe, ("weights",), rows.ids, rows.padding_mask).items():
         outside = weights.masked_fill(may_see, 0).abs().max().item()
         off = (weights.sum(-1) - 1).abs().masked_fill(~asking, 0).max().item()
         if not (outside <= worst_outside and off <= worst_sum):
@@ -47,8 +47,8 @@ def attention_rows(exam: Exam) -> Outcome:
         return failed(worst_outside, f"{where} gives up to {worst_outside:.2g} to slots that may not be seen")
     if not worst_sum <= ROUNDING:
         return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")
-    unspoilt = replace(exam, model=exam.fresh())
-    for (_, name), weights in _watched(unspoilt, ("weights",), rows.ids, rows.real).items():
+    unspoilt = replace(probe, model=probe.fresh())
+    for (_, name), weights in _watched(unspoilt, ("weights",), rows.ids, rows.padding_mask).items():
         unseen = (weights == 0) & may_see & asking[..., None]
         if unseen.any():
             share = (unseen.sum() / may_see.expand_as(weights).sum()).item()
@@ -57,7 +57,7 @@ def attention_rows(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def hard_mask(exam: Exam) -> Outcome:
+def hard_mask(probe: Probe) -> Outcome:
     """What is masked stays masked, however large the scores grow.
 
     The queries of every layer are multiplied by a million, and the keys and values of slots that nobody may see are
@@ -66,20 +66,20 @@ def hard_mask(exam: Exam) -> Outcome:
     once the scores have grown; minus infinity, or a weight set to zero, does not. When it fails, mask with `-inf`, or
     multiply the weights by the mask.
     """
-    rows = exam.padded()
-    last = rows.real & (rows.real.cumsum(-1) == rows.begun.shape[-1])
-    names = [name for name, _ in _layers(exam)]
-    probes = [(~rows.real, rows.real, names)]
-    if exam.is_causal:  # deeper layers hear of the last token from itself
-        probes.append((last, rows.real & ~last, names[:1]))
+    rows = probe.padded()
+    last = rows.padding_mask & (rows.padding_mask.cumsum(-1) == rows.begun.shape[-1])
+    names = [name for name, _ in _layers(probe)]
+    probes = [(~rows.padding_mask, rows.padding_mask, names)]
+    if probe.is_causal:  # deeper layers hear of the last token from itself
+        probes.append((last, rows.padding_mask & ~last, names[:1]))
     worst = 0.0
     for size in (LARGE, -LARGE):
-        with _hooked(exam, "queries", lambda q, size=size: size * q):
-            before = _watched(exam, ("mixed",), rows.ids, rows.real)
+        with _hooked(probe, "queries", lambda q, size=size: size * q):
+            before = _watched(probe, ("mixed",), rows.ids, rows.padding_mask)
             for hidden, asking, among in probes:
                 change = partial(_changed, where=hidden)
-                with _hooked(exam, "keys", change), _hooked(exam, "values", change):
-                    after = _watched(exam, ("mixed",), rows.ids, rows.real)
+                with _hooked(probe, "keys", change), _hooked(probe, "values", change):
+                    after = _watched(probe, ("mixed",), rows.ids, rows.padding_mask)
                 for key in (("mixed", name) for name in among):
                     heads = asking[:, :, None, :, None].expand_as(before[key])
                     worst = larger(worst, difference(after[key][heads], before[key][heads], of=before[key]))
@@ -89,7 +89,7 @@ def hard_mask(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def kernel(exam: Exam) -> Outcome:
+def kernel(probe: Probe) -> Outcome:
     """What the kernel computes is what the definition says: weights times values.
 
     In every layer the weights are computed again from queries and keys, plainly, and multiplied by the values; the
@@ -97,12 +97,12 @@ def kernel(exam: Exam) -> Outcome:
     evaluation, and in training where weights are not dropped. When it fails, the kernel uses another mask, bias or
     scale, and every attention map shown for this model is a map of something else: choose mixer.backend=plain.
     """
-    rows = exam.padded()
+    rows = probe.padded()
     worst, where = 0.0, ""
-    for ids, real in ((rows.begun, None), (rows.ids, rows.real)):
-        seen = _watched(exam, ("weights", "values", "mixed"), ids, real)
-        asking = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-        for name, layer in _layers(exam):
+    for ids, padding_mask in ((rows.begun, None), (rows.ids, rows.padding_mask)):
+        seen = _watched(probe, ("weights", "values", "mixed"), ids, padding_mask)
+        asking = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
+        for name, layer in _layers(probe):
             plain = seen["weights", name] @ seen["values", name]
             heads = asking[:, :, None, :, None].expand_as(plain)
             off = difference(seen["mixed", name][heads], plain[heads], of=plain)
@@ -113,26 +113,28 @@ def kernel(exam: Exam) -> Outcome:
     return passed(worst, f"the kernel gives weights times values, within {worst:.1g} of the spread")
 
 
-def _layers(exam: Exam) -> list[tuple[str, Attention]]:
+def _layers(probe: Probe) -> list[tuple[str, Attention]]:
     """Every attention layer, and what its taps' names begin with."""
-    names = {tap: name.rpartition(".")[0] for name, tap in named_taps(exam.model).items()}
-    found = [(names[module.weights], module) for module in exam.model.modules() if isinstance(module, Attention)]
+    names = {tap: name.rpartition(".")[0] for name, tap in named_taps(probe.model).items()}
+    found = [(names[module.weights], module) for module in probe.model.modules() if isinstance(module, Attention)]
     if not found:
         raise DoesNotApply("there is no attention in this model")
     return found
 
 
-def _watched(exam: Exam, what: Sequence[str], ids: Tensor, real: Tensor | None) -> dict[tuple[str, str], Tensor]:
+def _watched(
+    probe: Probe, what: Sequence[str], ids: Tensor, padding_mask: Tensor | None
+) -> dict[tuple[str, str], Tensor]:
     """What flows by these taps of every attention layer, by (tap, name of the layer)."""
-    taps = {f"{name}.{tap}": (tap, name) for name, _ in _layers(exam) for tap in what}
-    with watch(exam.model, *taps) as seen:
-        exam.answer(ids, real)
+    taps = {f"{name}.{tap}": (tap, name) for name, _ in _layers(probe) for tap in what}
+    with watch(probe.model, *taps) as seen:
+        probe.answer(ids, padding_mask)
     return {taps[place]: tensor for place, tensor in seen.items()}
 
 
-def _hooked(exam: Exam, what: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+def _hooked(probe: Probe, what: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
     """Change what flows by this tap of every attention layer."""
-    return intervene(exam.model, {f"{name}.{what}": change for name, _ in _layers(exam)})
+    return intervene(probe.model, {f"{name}.{what}": change for name, _ in _layers(probe)})
 
 
 def _changed(x: Tensor, where: Tensor) -> Tensor:
@@ -140,14 +142,14 @@ def _changed(x: Tensor, where: Tensor) -> Tensor:
     return torch.where(where[:, :, None, :, None], x + 3 * x.std(), x)
 
 
-def _may_see(exam: Exam, real: Tensor) -> Tensor:
+def _may_see(probe: Probe, padding_mask: Tensor) -> Tensor:
     """[1, rows, T, T]: the recipe's words, not the model's masks."""
-    T = real.shape[-1]
-    query, key = torch.arange(T, device=real.device)[:, None], torch.arange(T, device=real.device)
-    may = real[:, :, None, :].expand(-1, -1, T, -1)
-    if exam.is_causal:
+    T = padding_mask.shape[-1]
+    query, key = torch.arange(T, device=padding_mask.device)[:, None], torch.arange(T, device=padding_mask.device)
+    may = padding_mask[:, :, None, :].expand(-1, -1, T, -1)
+    if probe.is_causal:
         may = may & (key <= query)
-    if (window := exam.recipe.model.mixer.window) is not None:
+    if (window := probe.recipe.model.mixer.window) is not None:
         may = may & ((query - key).abs() < window)
     return may
 

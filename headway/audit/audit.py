@@ -5,12 +5,12 @@ line says what is asked, the rest what is done, why the threshold is where it is
 `headway audit --explain NAME` prints it.
 
     @audit("model")
-    def causality(exam: Exam) -> Outcome:
+    def causality(probe: Probe) -> Outcome:
         '''No output depends on a later token.
 
         Tokens after a position are exchanged …
         '''
-        if not exam.is_causal:
+        if not probe.is_causal:
             raise DoesNotApply("an encoder may look ahead")
         …
         return failed(change, f"changing later tokens moved earlier outputs by {change:.2g} of their spread")

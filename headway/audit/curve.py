@@ -15,7 +15,7 @@ PARTS = 30
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class TrainingCurve:
     steps: np.ndarray
     losses: np.ndarray
     """Of each step's batch."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import BASELINE_AUDITS, Comparison, bag_of_words, language_baselines, majority
-from headway.audit.curve import Course
+from headway.audit.curve import TrainingCurve
 from headway.audit.labels import LABEL_AUDITS, LabelledBatches
 from headway.audit.rows import ROW_AUDITS, RowSet
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
@@ -86,15 +86,15 @@ class Evidence(ABC):
         """Of one run: its score beside cheap methods, and the course of its training."""
         report = self._compared(run)
         if run.metrics():
-            return report + run_audits(TRAINING_AUDITS, self.course(run))
+            return report + run_audits(TRAINING_AUDITS, self.curve(run))
         return report + Report(not_run={one.name: "no training was recorded" for one in TRAINING_AUDITS})
 
-    def course(self, run: Run) -> Course:
+    def curve(self, run: Run) -> TrainingCurve:
         training, scores = run.recipe.training, {score.name: score.value for score in run.scores()}
         compared: dict[str, Any] = {}
         if self.judged is not None:
             compared = self.beside(self.judged) | {"scored": scores.get(f"{self.judged}.loss")}
-        return Course.of(run.metrics(), **compared, **_facts(run.recipe), clip=training.clip)
+        return TrainingCurve.of(run.metrics(), **compared, **_facts(run.recipe), clip=training.clip)
 
     def _compared(self, run: Run) -> Report:
         name = f"{self.judged}.{self.quantity}"

@@ -24,9 +24,9 @@ class HeadEntropies:
     def of(cls, model: Any, ids: Tensor) -> "HeadEntropies":
         """On these sentences [1, B, T], which hold no padding."""
         names = [name for name in tap_names(model) if name.endswith(".weights")]
-        real = torch.ones_like(ids, dtype=torch.bool)
+        padding_mask = torch.ones_like(ids, dtype=torch.bool)
         with torch.no_grad(), watch(model, *names) as seen:
-            model(ids, real=real)
+            model(ids, padding_mask=padding_mask)
         shares = [statistics(seen[name][0]).entropy_share.T.nan_to_num() for name in names]  # [heads, sentences] each
         return cls(torch.stack(shares).cpu().numpy() if shares else np.zeros((0, 0, 0)))
 

@@ -46,8 +46,8 @@ def labels(given: LabelledBatches) -> Outcome:
 
 def _rows(batch: Any) -> list[tuple[int, ...]]:
     """The tokens of each row, without padding."""
-    both = zip(batch.inputs[0], batch.real[0], strict=True)
-    return [tuple(ids[real].tolist()) for ids, real in both]
+    both = zip(batch.inputs[0], batch.padding_mask[0], strict=True)
+    return [tuple(ids[padding_mask].tolist()) for ids, padding_mask in both]
 
 
 LABEL_AUDITS: list[Audit] = [labels]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.probe import TINY, Exam, difference
+from headway.audit.probe import TINY, Probe, difference
 from headway.training.optimizers import AdamW, OptimizerSpec
 
 STEPS = 40
@@ -23,17 +23,17 @@ OTHER_RATES = (2e-3, 1e-2, 3e-2)
 
 
 @audit("model")
-def loss(exam: Exam) -> Outcome:
+def loss(probe: Probe) -> Outcome:
     """The loss that training lowers is the cross-entropy of what the model says.
 
     The model answers the inputs of a training batch; from the answers and the targets the loss is computed here again,
     in a line. The two may differ by rounding: a thousandth of the loss. When it fails, training lowers something else:
     labels that are shifted, targets that reach the model's input, padding that counts.
     """
-    batch = exam.excerpt(rows=4, tokens=64)
-    said = exam.answer(batch.inputs, getattr(batch, "real", None))
+    batch = probe.excerpt(rows=4, tokens=64)
+    said = probe.answer(batch.inputs, getattr(batch, "padding_mask", None))
     expected = F.cross_entropy(said.flatten(0, -2).float(), batch.targets.flatten()).item()
-    found = exam.model.loss(batch)[0].item()
+    found = probe.model.loss(batch)[0].item()
     off = abs(found - expected) / max(expected, 1e-3)
     if not off <= TINY:
         return failed(
@@ -43,46 +43,46 @@ def loss(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def targets(exam: Exam) -> Outcome:
+def targets(probe: Probe) -> Outcome:
     """Every target is the token after its input.
 
     In a training batch of a language model, the target at each place must be the input at the next. All of them are
     compared; one that differs is a failure. When targets are the inputs themselves the model learns to copy, and when
     they are two steps on it learns another task; both have losses that look reasonable.
     """
-    if not exam.is_causal:
+    if not probe.is_causal:
         raise DoesNotApply("the targets of a classifier are labels")
-    ahead, asked = exam.batch.inputs[..., 1:], exam.batch.targets[..., :-1]
+    ahead, asked = probe.batch.inputs[..., 1:], probe.batch.targets[..., :-1]
     if not asked.numel():
         raise DoesNotApply("segments of one token hold no target whose input is there to be compared")
     wrong = (ahead != asked).float().mean().item()
     if wrong > 0:
-        copies = torch.equal(exam.batch.inputs, exam.batch.targets)
+        copies = torch.equal(probe.batch.inputs, probe.batch.targets)
         what = "they are the inputs themselves" if copies else f"{wrong:.1%} of them are not"
         return failed(wrong, f"targets should be the next input, but {what}")
     return passed(0, f"all {asked.numel():,} targets of a batch are the next input")
 
 
 @audit("model")
-def tied(exam: Exam) -> Outcome:
+def tied(probe: Probe) -> Outcome:
     """The output matrix is the embedding table if the recipe says so, and only then.
 
     The last hidden vectors are multiplied by the embedding table and compared with the model's answers; equal, within a
     thousandth of the spread, means tied. Weights that were trained as one and loaded as two (or the other way round)
     give a model that nobody trained. When it fails, look at how the weights were loaded.
     """
-    if not exam.is_causal:
+    if not probe.is_causal:
         raise DoesNotApply("only language models have an output matrix of the embedding's shape")
-    hidden = exam.model.hidden(exam.sentences)[0]
-    off = difference(hidden @ exam.model.embedding.weight[:, None].mT, exam.answer(exam.sentences))
-    if (off <= TINY) != exam.model.spec.tied:
-        says, does = ("tied", "has one of its own") if exam.model.spec.tied else ("untied", "is the embedding table")
+    hidden = probe.model.hidden(probe.sentences)[0]
+    off = difference(hidden @ probe.model.embedding.weight[:, None].mT, probe.answer(probe.sentences))
+    if (off <= TINY) != probe.model.spec.tied:
+        says, does = ("tied", "has one of its own") if probe.model.spec.tied else ("untied", "is the embedding table")
         return failed(off, f"the recipe says {says}, but the output matrix {does} (answers differ by {off:.2g})")
-    return passed(off, f"the output matrix is {'' if exam.model.spec.tied else 'not '}the embedding table, as asked")
+    return passed(off, f"the output matrix is {'' if probe.model.spec.tied else 'not '}the embedding table, as asked")
 
 
 @audit("model")
-def initial_loss(exam: Exam) -> Outcome:
+def initial_loss(probe: Probe) -> Outcome:
     """A fresh model is as clueless as chance: its loss is the logarithm of the number of choices.
 
     A model of the recipe's seed, as training began with it, is asked a training batch. Random weights of a sane size
@@ -90,8 +90,8 @@ def initial_loss(exam: Exam) -> Outcome:
     steps and may never heal (warned from 1.5 nats, failed from 6). Below: a fresh model cannot know anything, so the
     target has reached its input (failed from 0.5 nats below).
     """
-    choices = exam.choices
-    found = exam.fresh().loss(exam.excerpt(rows=4, tokens=64))[0].item()
+    choices = probe.choices
+    found = probe.fresh().loss(probe.excerpt(rows=4, tokens=64))[0].item()
     excess = found - math.log(choices)
     says = f"the loss of a fresh model is {found:.3f}, of {choices:,} equal chances {math.log(choices):.3f}"
     if not -0.5 <= excess <= 6:
@@ -100,7 +100,7 @@ def initial_loss(exam: Exam) -> Outcome:
 
 
 @audit("model")
-def one_batch(exam: Exam) -> Outcome:
+def one_batch(probe: Probe) -> Outcome:
     """A fresh model can learn one small batch by heart, with the recipe's own optimizer and rate.
 
     The beginnings of four rows are shown up to 40 times, without dropout, at the recipe's highest learning rate (after
@@ -109,15 +109,15 @@ def one_batch(exam: Exam) -> Outcome:
     AdamW is tried at 0.002, 0.01 and 0.03: where one of them halves the loss, the recipe's rate is at fault; where none
     does, the architecture or the loss is. Both fail.
     """
-    training = exam.recipe.training
-    own = _learn(exam, training.optimizer, warm=training.schedule.warmup is not None)
+    training = probe.recipe.training
+    own = _learn(probe, training.optimizer, warm=training.schedule.warmup is not None)
     rate = f"{training.optimizer.kind} at {training.optimizer.learning_rate:g}"
     tried = f"with {rate}, {own.left:.0%} of the loss of one small batch is left after {own.steps} steps"
     if own.left <= HALF:
         return passed(own.left, tried)
     if own.is_falling:
         return passed(own.left, f"{tried}, and it is still falling")
-    if not any(_learn(exam, AdamW(learning_rate=other), warm=True).left <= HALF for other in OTHER_RATES):
+    if not any(_learn(probe, AdamW(learning_rate=other), warm=True).left <= HALF for other in OTHER_RATES):
         return failed(own.left, f"one small batch cannot be learnt: {tried}, and other rates do no better")
     fault = "low" if own.is_still else "high"
     return failed(own.left, f"the learning rate is too {fault} to train: {tried}, and it no longer falls")
@@ -147,12 +147,12 @@ class _Attempt(NamedTuple):
         return len(self.losses) > STEPS and not self.is_still and min(early) - min(late) >= 0.1 * gained > 0
 
 
-def _learn(exam: Exam, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
+def _learn(probe: Probe, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
     """Show one small batch until its loss has halved."""
     # Labels may hang on words far into a text, but there is one to a row.
-    model, batch = exam.fresh(), exam.excerpt(rows=4, tokens=16 if exam.is_causal else 64)
+    model, batch = probe.fresh(), probe.excerpt(rows=4, tokens=16 if probe.is_causal else 64)
     built = optimizer.build(dict(model.named_parameters()), [optimizer.learning_rate], [0.0])
-    alive = torch.ones(1, dtype=torch.bool, device=exam.device)
+    alive = torch.ones(1, dtype=torch.bool, device=probe.device)
     losses: list[float] = []
     for step in range(STEPS + 1):
         with torch.enable_grad():
@@ -162,23 +162,23 @@ def _learn(exam: Exam, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
             break
         loss.backward()
         factor = min(1.0, (step + 1) / 10) if warm else 1.0
-        built.step(torch.tensor(factor, device=exam.device), alive, exam.recipe.training.clip)
+        built.step(torch.tensor(factor, device=probe.device), alive, probe.recipe.training.clip)
         for p in built.parameters:
             p.grad = None
     return _Attempt(losses)
 
 
 @audit("model")
-def moved(exam: Exam) -> Outcome:
+def moved(probe: Probe) -> Outcome:
     """Training has moved every parameter away from its start.
 
     The start is a pure function of the seed, so it is made again and compared, tensor by tensor. One that is where it
     began, or has only been shrunk by weight decay, was frozen: by a learning rate of zero, a lost gradient, or a layer
     that nothing flows through. Weights that were imported began elsewhere and are not compared.
     """
-    if not exam.trained:
+    if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
-    start, now = dict(exam.fresh().named_parameters()), dict(exam.model.named_parameters())
+    start, now = dict(probe.fresh().named_parameters()), dict(probe.model.named_parameters())
     still = [name for name in start if name in now and _is_still(now[name], start[name])]
     share = len(still) / len(start)
     if len(still) == len(start):

@@ -33,7 +33,7 @@ class Padded(NamedTuple):
     """Beginnings of the sentences, without padding [1, rows, n]."""
     ids: Tensor
     """The same with padding [1, rows, T]."""
-    real: Tensor
+    padding_mask: Tensor
     """Where `ids` is not padding."""
     before: list[int]
     """How much of the padding stands before each row."""
@@ -42,7 +42,7 @@ class Padded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Exam:
+class Probe:
     model: Any
     """A single replica, in evaluation mode."""
     recipe: Recipe
@@ -61,9 +61,9 @@ class Exam:
     def is_causal(self) -> bool:
         return isinstance(self.model, LanguageModel)
 
-    def answer(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
+    def answer(self, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Everything the model says: [1, B, T, V] of a language model, [1, B, C] of a classifier."""
-        given = {} if real is None else {"real": real}
+        given = {} if padding_mask is None else {"padding_mask": padding_mask}
         found = self.model(ids, **given)
         return found[0] if isinstance(found, tuple) else found
 
@@ -87,8 +87,8 @@ class Exam:
         """[1, 8, T]: four rows of the training text, four drawn from the vocabulary."""
         drawn = self.draw("sentences", 8)
         ids = self.batch.inputs[:1, :4, : self.length]
-        real = getattr(self.batch, "real", None)
-        told = torch.ones_like(ids, dtype=torch.bool) if real is None else real[:1, :4, : self.length]
+        padding_mask = getattr(self.batch, "padding_mask", None)
+        told = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask[:1, :4, : self.length]
         rows, length = ids.shape[1:]
         drawn[:, :rows, :length] = torch.where(told, ids, drawn[:, :rows, :length])
         return drawn
@@ -111,7 +111,12 @@ class Exam:
         inputs, targets = self.batch.inputs[:1, :rows, :tokens], self.batch.targets
         if self.is_causal:
             return replace(self.batch, inputs=inputs, targets=targets[:1, :rows, :tokens])
-        return replace(self.batch, inputs=inputs, real=self.batch.real[:1, :rows, :tokens], targets=targets[:1, :rows])
+        return replace(
+            self.batch,
+            inputs=inputs,
+            padding_mask=self.batch.padding_mask[:1, :rows, :tokens],
+            targets=targets[:1, :rows],
+        )
 
     def padded(self, random: bool = False) -> Padded:
         """The beginnings of the sentences, and the same with padding: more of it before each row, the rest behind."""
@@ -121,10 +126,10 @@ class Exam:
         begun = self.sentences[:, :, : self.length - room]
         before = torch.linspace(0, room, begun.shape[1], device=self.device).round().long()
         slots = torch.arange(self.length, device=self.device)
-        real = ((slots >= before[:, None]) & (slots < before[:, None] + begun.shape[2]))[None]
+        padding_mask = ((slots >= before[:, None]) & (slots < before[:, None] + begun.shape[2]))[None]
         ids = self.draw("padding", begun.shape[1]) if random else torch.zeros_like(self.sentences)
-        ids[real] = begun.flatten()
-        return Padded(begun, ids, real, before.tolist(), room)
+        ids[padding_mask] = begun.flatten()
+        return Padded(begun, ids, padding_mask, before.tolist(), room)
 
     def in_both_modes(self, probe: Callable[[], Found]) -> dict[str, Found]:
         """What a probe finds in evaluation, and in training mode with its noise: that of a step is a pure function of

@@ -19,7 +19,7 @@ from headway.audit.evidence import evidence_of
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.labels import LABEL_AUDITS
 from headway.audit.learning import ABOUT_LEARNING, moved, one_batch
-from headway.audit.probe import Exam
+from headway.audit.probe import Probe
 from headway.audit.rows import ROW_AUDITS
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS
 from headway.audit.training import TRAINING_AUDITS
@@ -83,50 +83,50 @@ def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:
     own: list[Report] = []
     by_rate: dict[float, Report] = {}  # whether a model can learn hangs on its learning rate
     for run in runs:
-        exam = _exam_of(run, task)
-        own.append(audit_model(exam, OF_EACH_REPLICA) + _heads(exam))
+        probe = _exam_of(run, task)
+        own.append(audit_model(probe, OF_EACH_REPLICA) + _heads(probe))
         rate = run.recipe.training.optimizer.learning_rate
         if rate not in by_rate:
-            by_rate[rate] = audit_model(replace(exam, model=exam.fresh()), (one_batch,))
+            by_rate[rate] = audit_model(replace(probe, model=probe.fresh()), (one_batch,))
         # The architecture can be judged on any weights; where all were lost, on those that training began with.
-        if shared is None and (exam.is_whole or run is runs[-1]):
-            closely = exam if exam.is_whole else replace(exam, model=exam.fresh(), trained=False)
+        if shared is None and (probe.is_whole or run is runs[-1]):
+            closely = probe if probe.is_whole else replace(probe, model=probe.fresh(), trained=False)
             shared = audit_model(closely, [one for one in MODEL_AUDITS if one is not one_batch])
     assert shared is not None, "there is no run to audit"
     rates = [run.recipe.training.optimizer.learning_rate for run in runs]
     return [_merged(mine, by_rate[rate], shared) for mine, rate in zip(own, rates, strict=True)]
 
 
-def audit_model(exam: Exam, audits: Sequence[Audit] = MODEL_AUDITS) -> Report:
+def audit_model(probe: Probe, audits: Sequence[Audit] = MODEL_AUDITS) -> Report:
     """The audits of one model. Where a weight is lost all answers are, and there is nothing to compare."""
     with torch.no_grad():
-        if exam.is_whole:
-            return run_audits(audits, exam)
+        if probe.is_whole:
+            return run_audits(audits, probe)
         lost = {one.name: "the weights are not finite numbers" for one in audits if one is not finite}
-        return finite.run(exam) + Report(not_run=lost)
+        return finite.run(probe) + Report(not_run=lost)
 
 
-def _heads(exam: Exam) -> Report:
+def _heads(probe: Probe) -> Report:
     """Of weights that came from a checkpoint; where they were imported, somebody else trained them."""
-    if not exam.is_whole:
+    if not probe.is_whole:
         return Report(not_run={one.name: "the weights are not finite numbers" for one in HEAD_AUDITS})
-    return run_audits(HEAD_AUDITS, HeadEntropies.of(exam.model, exam.sentences))
+    return run_audits(HEAD_AUDITS, HeadEntropies.of(probe.model, probe.sentences))
 
 
-def _exam_of(run: Run, task: Task) -> Exam:
-    exam = _exam(run.recipe, task, lambda device: tasks.of(run.recipe).rebuild(run, device))
-    load_weights(exam.model, 0, run.checkpoint("auto").weights)
-    return replace(exam, trained="imported_from" not in run.facts)
+def _exam_of(run: Run, task: Task) -> Probe:
+    probe = _exam(run.recipe, task, lambda device: tasks.of(run.recipe).rebuild(run, device))
+    load_weights(probe.model, 0, run.checkpoint("auto").weights)
+    return replace(probe, trained="imported_from" not in run.facts)
 
 
-def _exam(recipe: Recipe, task: Task, build: Callable[[str], Any]) -> Exam:
+def _exam(recipe: Recipe, task: Task, build: Callable[[str], Any]) -> Probe:
     """Of a fresh model of this recipe."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     def fresh() -> Any:
         return build(device).eval()
 
-    return Exam(fresh(), recipe, task.sampler([recipe.seed], device).at(0), fresh, trained=False)
+    return Probe(fresh(), recipe, task.sampler([recipe.seed], device).at(0), fresh, trained=False)
 
 
 def _merged(*reports: Report) -> Report:

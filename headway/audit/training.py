@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.curve import Course
+from headway.audit.curve import TrainingCurve
 
 LITTLE = 0.02
 FEWEST_STEPS = 30
@@ -19,47 +19,47 @@ FEWEST_STEPS = 30
 
 
 @audit("training")
-def learning_rate_zero(course: Course) -> Outcome:
+def learning_rate_zero(curve: TrainingCurve) -> Outcome:
     """The learning rate is not zero, nor as good as zero.
 
     Fails if the rate was zero at every step; or if it was below 1e-6 throughout and the train loss fell by less than 2
     %. (A rate of 1e-5 still takes a small model a quarter of the way down.) Look at training.optimizer.learning_rate,
     and for a warm-up that is longer than the training.
     """
-    _needs(course, 1)
-    highest = float(course.rates.max())
+    _needs(curve, 1)
+    highest = float(curve.rates.max())
     if highest == 0:
         return failed(0.0, "the learning rate was zero at every step: nothing was trained")
-    if highest < 1e-6 and course.first - course.last < LITTLE * course.first:
+    if highest < 1e-6 and curve.first - curve.last < LITTLE * curve.first:
         return failed(highest, f"the learning rate was {highest:.1g} at most, and the loss has not moved")
     return passed(highest, f"the learning rate was {highest:.3g} at most")
 
 
 @audit("training")
-def diverged(course: Course) -> Outcome:
+def diverged(curve: TrainingCurve) -> Outcome:
     """The loss stayed a finite number, and did not climb back to where it came from.
 
     Fails if the training ended because a loss or a gradient was no longer finite; or if at the end the train loss had
     given back more than half of what it had gained (medians over a thirtieth of the training each, so a spike does not
     count), or lies above where it began by more than 5 %. Lower the learning rate, or lengthen the warm-up.
     """
-    if course.ended and "diverged" in course.ended:
-        return failed(None, course.ended)
-    _needs(course, FEWEST_STEPS)
-    lowest = float(course.parts.min())
-    gained, given_back = course.first - lowest, course.last - lowest
+    if curve.ended and "diverged" in curve.ended:
+        return failed(None, curve.ended)
+    _needs(curve, FEWEST_STEPS)
+    lowest = float(curve.parts.min())
+    gained, given_back = curve.first - lowest, curve.last - lowest
     sentence = (
-        f"the train loss began at {course.first:.3g}, was {lowest:.3g} at its lowest, and ended at {course.last:.3g}"
+        f"the train loss began at {curve.first:.3g}, was {lowest:.3g} at its lowest, and ended at {curve.last:.3g}"
     )
-    if course.last > 1.05 * course.first:
-        return failed(course.last - course.first, f"{sentence}: it ended above where it began")
+    if curve.last > 1.05 * curve.first:
+        return failed(curve.last - curve.first, f"{sentence}: it ended above where it began")
     if given_back > gained / 2 and given_back > LITTLE * lowest:
         return failed(given_back, f"{sentence}: more than half of the gain was lost again")
     return passed(given_back, sentence)
 
 
 @audit("training")
-def did_it_train(course: Course) -> Outcome:
+def did_it_train(curve: TrainingCurve) -> Outcome:
     """The loss fell well below what looks at nothing: token frequencies, or the frequency of the classes.
 
     A model reaches the unigram loss (for a classifier, the entropy of the classes) by its output bias alone. Fails if
@@ -68,25 +68,25 @@ def did_it_train(course: Course) -> Outcome:
     its curves look like: it did not overfit, and it needs no regularisation. Usual causes: a learning rate that is too
     high or too low by factors, post-norm without a warm-up, labels that do not belong to the inputs.
     """
-    _needs(course, 1)
-    reached, fell = course.reached, course.first - course.last
-    if course.chance is None:
-        share = fell / course.first
-        sentence = f"the train loss went from {course.first:.3g} to {course.last:.3g}"
+    _needs(curve, 1)
+    reached, fell = curve.reached, curve.first - curve.last
+    if curve.chance is None:
+        share = fell / curve.first
+        sentence = f"the train loss went from {curve.first:.3g} to {curve.last:.3g}"
         return passed(share, sentence) if share >= 0.1 else failed(share, f"it failed to train: {sentence}")
-    below = 1 - reached / course.chance
-    sentence = f"the loss ended at {reached:.3g}; {course.chance_is} alone give {course.chance:.3g}"
+    below = 1 - reached / curve.chance
+    sentence = f"the loss ended at {reached:.3g}; {curve.chance_is} alone give {curve.chance:.3g}"
     if below > LITTLE:
         return passed(below, sentence)
     where = f"less than {LITTLE:.0%} below" if below > 0 else "no lower than"
     sentence = (
-        f"it failed to train: the loss ended at {reached:.3g}, {where} the {course.chance:.3g} of {course.chance_is}"
+        f"it failed to train: the loss ended at {reached:.3g}, {where} the {curve.chance:.3g} of {curve.chance_is}"
     )
-    if course.post_norm and not course.warms_up:
+    if curve.post_norm and not curve.warms_up:
         sentence += "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
-    elif course.parts[-1] < 0.8 * course.chance:
+    elif curve.parts[-1] < 0.8 * curve.chance:
         sentence = sentence.replace("it failed to train", "it learnt train by heart and nothing else")
-    elif len(course.parts) >= 3 and course.parts[-1] < 0.99 * course.parts[-len(course.parts) // 3]:
+    elif len(curve.parts) >= 3 and curve.parts[-1] < 0.99 * curve.parts[-len(curve.parts) // 3]:
         sentence += "; the train loss was still falling: too few steps, or too low a rate"
     return failed(below, sentence)
 
@@ -95,7 +95,7 @@ def did_it_train(course: Course) -> Outcome:
 
 
 @audit("training")
-def learning_rate_too_high(course: Course) -> Outcome:
+def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
     """Loss and gradient do not jump, gradients are not all cut, and the loss does not wait for a lower rate.
 
     A jump is a step whose loss lies 10 % above the median of the 51 steps around it, or whose gradient is 3 times as
@@ -108,38 +108,38 @@ def learning_rate_too_high(course: Course) -> Outcome:
     of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too high by so little that training is
     merely slower. Only a second rate tells.
     """
-    _needs(course, FEWEST_STEPS)
-    settled = course.share_of_steps(0.1)
-    counted = settled & (_around(course.losses) > 0.1 * course.first)
-    spikes = {"loss": _spikes(course.losses, 1.1), "gradient": _spikes(course.norms, 3.0)}
+    _needs(curve, FEWEST_STEPS)
+    settled = curve.share_of_steps(0.1)
+    counted = settled & (_around(curve.losses) > 0.1 * curve.first)
+    spikes = {"loss": _spikes(curve.losses, 1.1), "gradient": _spikes(curve.norms, 3.0)}
     jumps = {kind: at & counted for kind, at in spikes.items()}
     most = max(jumps, key=lambda kind: jumps[kind].sum())
     share = float(jumps[most].sum() / max(1, counted.sum()))
     complaints = []
     if share >= 0.01 and jumps[most].sum() >= 3:
         complaints.append(
-            f"the {most} jumps at {share:.1%} of the steps, first at step {course.steps[jumps[most]][0]:,}"
+            f"the {most} jumps at {share:.1%} of the steps, first at step {curve.steps[jumps[most]][0]:,}"
         )
-    if course.clip is not None:
-        cut = float((course.norms[settled] > course.clip).mean())
-        times = float(np.median(course.norms[settled])) / course.clip
-        if cut >= 0.95 and times > 5 and course.last < 0.99 * course.first:  # an untrained model has steep slopes
+    if curve.clip is not None:
+        cut = float((curve.norms[settled] > curve.clip).mean())
+        times = float(np.median(curve.norms[settled])) / curve.clip
+        if cut >= 0.95 and times > 5 and curve.last < 0.99 * curve.first:  # an untrained model has steep slopes
             complaints.append(f"{cut:.0%} of the gradients were cut, half of them to less than 1/{int(times)}")
-    if waited := _waits_for_a_lower_rate(course):
+    if waited := _waits_for_a_lower_rate(curve):
         complaints.append(waited)
     if complaints:
         return warned(share, f"the learning rate seems too high: {'; '.join(complaints)}")
     return passed(share, f"loss and gradient jump at {share:.1%} of the steps")
 
 
-def _waits_for_a_lower_rate(course: Course) -> str:
-    high = np.flatnonzero(course.rates >= 0.7 * course.rates.max())
-    if len(high) < FEWEST_STEPS or high[-1] > 0.9 * len(course.rates):
+def _waits_for_a_lower_rate(curve: TrainingCurve) -> str:
+    high = np.flatnonzero(curve.rates >= 0.7 * curve.rates.max())
+    if len(high) < FEWEST_STEPS or high[-1] > 0.9 * len(curve.rates):
         return ""
-    early, late = (float(np.median(part)) for part in np.array_split(course.losses[high], 2))
-    if late < 0.995 * early or course.last > 0.98 * late:
+    early, late = (float(np.median(part)) for part in np.array_split(curve.losses[high], 2))
+    if late < 0.995 * early or curve.last > 0.98 * late:
         return ""
-    return f"at its highest the loss went from {early:.3g} to {late:.3g}, and fell to {course.last:.3g} only afterwards"
+    return f"at its highest the loss went from {early:.3g} to {late:.3g}, and fell to {curve.last:.3g} only afterwards"
 
 
 def _spikes(values: np.ndarray, factor: float) -> np.ndarray:
@@ -159,7 +159,7 @@ def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
 
 
 @audit("training")
-def plateaued(course: Course) -> Outcome:
+def plateaued(curve: TrainingCurve) -> Outcome:
     """The loss still fell in the last third of the training, or the rate had become low.
 
     Warns if in the last third the train loss fell by less than 1 % of all it fell, although the rate was, on average,
@@ -167,25 +167,25 @@ def plateaued(course: Course) -> Outcome:
     what is possible, or bounces around it. More steps at this rate will not help. Lower the rate towards the end
     (schedule: cosine), try another rate, or a larger model.
     """
-    _needs(course, FEWEST_STEPS)
-    _needs_training(course)
-    third = max(2, len(course.parts) // 3)
-    before, after = course.parts[-third - third // 2 : -third + third // 2], course.parts[-max(2, third // 2) :]
+    _needs(curve, FEWEST_STEPS)
+    _needs_training(curve)
+    third = max(2, len(curve.parts) // 3)
+    before, after = curve.parts[-third - third // 2 : -third + third // 2], curve.parts[-max(2, third // 2) :]
     fell = float(np.median(before) - np.median(after))
-    share = fell / max(course.first - course.last, 1e-9)
-    late = course.share_of_steps(2 / 3)
-    rate = float(course.rates[late].mean() / course.rates.max())
+    share = fell / max(curve.first - curve.last, 1e-9)
+    late = curve.share_of_steps(2 / 3)
+    rate = float(curve.rates[late].mean() / curve.rates.max())
     sentence = (
-        f"in the last third the train loss fell by {fell:.3g} of the {course.first - course.last:.3g} it fell in all"
+        f"in the last third the train loss fell by {fell:.3g} of the {curve.first - curve.last:.3g} it fell in all"
     )
     if rate < 0.3:
         return passed(share, f"{sentence}, at {rate:.0%} of the rate")
-    stuck = share < 0.01 and (course.counting is None or course.last > course.counting)
+    stuck = share < 0.01 and (curve.counting is None or curve.last > curve.counting)
     return (warned if stuck else passed)(share, f"{sentence}, with the rate at {rate:.0%} of its highest")
 
 
 @audit("training")
-def still_improving(course: Course) -> Outcome:
+def still_improving(curve: TrainingCurve) -> Outcome:
     """The loss had stopped falling when the training stopped.
 
     The end of the curve (held-out where it was scored four times or more, else train) is fitted by a line in the
@@ -197,9 +197,9 @@ def still_improving(course: Course) -> Outcome:
     for 1200, and got 0.54.) Where the schedule takes the rate down to nothing, any curve ends flat: it is done with
     this schedule, and a longer one may still do better.
     """
-    _needs(course, FEWEST_STEPS)
-    _needs_training(course)
-    steps, losses, which = _curve(course)
+    _needs(curve, FEWEST_STEPS)
+    _needs_training(curve)
+    steps, losses, which = _curve(curve)
     slopes = []
     for share in (0.5, 0.25):
         late = steps >= steps[-1] * (1 - share)
@@ -209,7 +209,7 @@ def still_improving(course: Course) -> Outcome:
         raise DoesNotApply("the loss was noted too seldom to tell how it falls")
     slope = max(slopes)
     gain = max(0.0, -float(slope) * math.log(1.5))
-    share = gain / max(abs(float(losses[-1])), 0.1 * course.first, 1e-9)
+    share = gain / max(abs(float(losses[-1])), 0.1 * curve.first, 1e-9)
     sentence = f"half as many steps again promise {gain:.2g} less than the {which} loss of {losses[-1]:.3g}"
     if share >= 0.05:
         return warned(share, f"still improving when it stopped: {sentence}")
@@ -217,27 +217,27 @@ def still_improving(course: Course) -> Outcome:
 
 
 @audit("training")
-def underfitted(course: Course) -> Outcome:
+def underfitted(curve: TrainingCurve) -> Outcome:
     """The model has taken more than half of what contexts offer.
 
     From token frequencies to a 5-gram model is a distance anyone can go by counting. Warns if the loss, on train as on
     held-out text (within 5 % of each other), is not even half-way there: the model is too small, the training too
     short, or the rate wrong; dropout and weight decay only make it worse.
     """
-    _needs_training(course)
-    if course.chance is None or course.counting is None or course.chance <= course.counting:
+    _needs_training(curve)
+    if curve.chance is None or curve.counting is None or curve.chance <= curve.counting:
         raise DoesNotApply("there is no 5-gram baseline to measure it by")
-    way = (course.chance - course.reached) / (course.chance - course.counting)
+    way = (curve.chance - curve.reached) / (curve.chance - curve.counting)
     sentence = (
-        f"{way:.0%} of the way from {course.chance_is} ({course.chance:.3g}) to 5-grams ({course.counting:.3g}): "
-        f"train {course.last:.3g}, held out {course.reached:.3g}"
+        f"{way:.0%} of the way from {curve.chance_is} ({curve.chance:.3g}) to 5-grams ({curve.counting:.3g}): "
+        f"train {curve.last:.3g}, held out {curve.reached:.3g}"
     )
-    close = course.reached < 1.05 * course.last
+    close = curve.reached < 1.05 * curve.last
     return (warned if way < 0.5 and close else passed)(way, sentence)
 
 
 @audit("training")
-def overfitted(course: Course) -> Outcome:
+def overfitted(curve: TrainingCurve) -> Outcome:
     """The held-out loss does not rise while the train loss falls.
 
     Compared are the held-out loss at the end with the lowest it had, and the train loss then and at the end. A rise of
@@ -245,56 +245,56 @@ def overfitted(course: Course) -> Outcome:
     diverged, or is noise). Where the best checkpoint is kept, that is the one that is scored, and it passes. Stop
     earlier (training.patience, training.keep_best), use more data, dropout, or a smaller model.
     """
-    _needs_training(course)
-    if course.held_out is None or len(course.evaluations[course.held_out][0]) < 3:
+    _needs_training(curve)
+    if curve.held_out is None or len(curve.evaluations[curve.held_out][0]) < 3:
         raise DoesNotApply("held-out text was scored fewer than three times")
-    steps, losses = course.evaluations[course.held_out]
+    steps, losses = curve.evaluations[curve.held_out]
     best = int(losses.argmin())
     rise = float(losses[-1] / losses[best] - 1)
-    train_then = _train_loss_at(course, int(steps[best]))
-    gap = float(losses[-1]) - course.last
+    train_then = _train_loss_at(curve, int(steps[best]))
+    gap = float(losses[-1]) - curve.last
     sentence = (
-        f"{course.held_out} loss {losses[best]:.3g} at step {steps[best]:,}, {losses[-1]:.3g} at the end; "
-        f"train loss {train_then:.3g} then, {course.last:.3g} at the end (gap {gap:.2g})"
+        f"{curve.held_out} loss {losses[best]:.3g} at step {steps[best]:,}, {losses[-1]:.3g} at the end; "
+        f"train loss {train_then:.3g} then, {curve.last:.3g} at the end (gap {gap:.2g})"
     )
-    if rise < LITTLE or course.last >= train_then:
+    if rise < LITTLE or curve.last >= train_then:
         return passed(rise, sentence)
-    if "keep_best" in course.selects:
+    if "keep_best" in curve.selects:
         return passed(rise, f"{sentence}; the best checkpoint is kept, and scored")
     return (failed if rise >= 0.1 else warned)(rise, f"overfitted: {sentence}")
 
 
-def _train_loss_at(course: Course, step: int) -> float:
-    size = max(5, len(course.losses) // 30)
-    at = int(np.searchsorted(course.steps, step))
-    return float(np.median(course.losses[max(0, at - size) : at + size // 2 + 1]))
+def _train_loss_at(curve: TrainingCurve, step: int) -> float:
+    size = max(5, len(curve.losses) // 30)
+    at = int(np.searchsorted(curve.steps, step))
+    return float(np.median(curve.losses[max(0, at - size) : at + size // 2 + 1]))
 
 
-def _curve(course: Course) -> tuple[np.ndarray, np.ndarray, str]:
-    if course.held_out and len(course.evaluations[course.held_out][0]) >= 4:
-        steps, losses = course.evaluations[course.held_out]
-        return steps.astype(float), losses, course.held_out
-    ends = np.array([part[-1] for part in np.array_split(course.steps, len(course.parts))], float)
-    return ends, course.parts, "train"
+def _curve(curve: TrainingCurve) -> tuple[np.ndarray, np.ndarray, str]:
+    if curve.held_out and len(curve.evaluations[curve.held_out][0]) >= 4:
+        steps, losses = curve.evaluations[curve.held_out]
+        return steps.astype(float), losses, curve.held_out
+    ends = np.array([part[-1] for part in np.array_split(curve.steps, len(curve.parts))], float)
+    return ends, curve.parts, "train"
 
 
 # --- how it was judged -------------------------------------------------------------------------------------------
 
 
 @audit("training")
-def selection_on_test(course: Course) -> Outcome:
+def selection_on_test(curve: TrainingCurve) -> Outcome:
     """No choice was made by looking at the test split.
 
     Fails if the best checkpoint or the end of the training was chosen by the loss on a split whose name begins with
     "test": its score is then the best of many, and too good. Warns if such a split is scored during training, for who
     sees the curve will choose by it. Let training.evaluate_on name valid; hold some of train out where there is none.
     """
-    tests = [split for split in course.evaluate_on if split.startswith("test")]
-    if course.selects and course.evaluate_on and course.evaluate_on[0] in tests:
-        return failed(None, f"{' and '.join(course.selects)} went by {course.evaluate_on[0]}, the split that is scored")
+    tests = [split for split in curve.evaluate_on if split.startswith("test")]
+    if curve.selects and curve.evaluate_on and curve.evaluate_on[0] in tests:
+        return failed(None, f"{' and '.join(curve.selects)} went by {curve.evaluate_on[0]}, the split that is scored")
     if tests:
         return warned(None, f"{', '.join(tests)} was scored during training; nothing was chosen by it automatically")
-    return passed(None, f"scored during training: {', '.join(course.evaluate_on) or 'nothing'}")
+    return passed(None, f"scored during training: {', '.join(curve.evaluate_on) or 'nothing'}")
 
 
 TRAINING_AUDITS: list[Audit] = [
@@ -310,13 +310,13 @@ TRAINING_AUDITS: list[Audit] = [
 ]
 
 
-def _needs(course: Course, steps: int) -> None:
-    if len(course.steps) < steps:
-        raise DoesNotApply(f"{len(course.steps)} steps are too few to tell; {steps} are needed")
+def _needs(curve: TrainingCurve, steps: int) -> None:
+    if len(curve.steps) < steps:
+        raise DoesNotApply(f"{len(curve.steps)} steps are too few to tell; {steps} are needed")
 
 
-def _needs_training(course: Course) -> None:
+def _needs_training(curve: TrainingCurve) -> None:
     """Raises if the training failed so thoroughly that finer questions have no meaning."""
     for earlier in (learning_rate_zero, did_it_train):
-        if earlier.check(course).verdict == "fail":
+        if earlier.check(curve).verdict == "fail":
             raise DoesNotApply(f"it did not train: see {earlier.name}")

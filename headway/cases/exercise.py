@@ -32,7 +32,7 @@ from headway.scoring.accuracy import wilson
 from headway.study.design.claims import Reported
 from headway.study.report.figures import Figure
 from headway.study.report.tables import Row, Table
-from headway.study.verdicts.judgement import Judgement, Standing, overall
+from headway.study.verdicts.judgement import ClaimStatus, Judgement, overall
 from headway.study.verdicts.wording import fixed
 
 QUICK, FULL = 300, 3000
@@ -71,7 +71,7 @@ class Finding:
 class Ruling(Finding):
     """… and how a claim stands after it."""
 
-    standing: Standing
+    status: ClaimStatus
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,12 @@ class Outcome:
     @property
     def judgements(self) -> list[Judgement]:
         return [
-            Judgement(claim, ruling.standing, ruling.why)
+            Judgement(claim, ruling.status, ruling.why)
             for claim, ruling in zip(self.exercise.claims, self.rulings, strict=True)
         ]
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> ClaimStatus:
         return overall(self.judgements)
 
     @property
@@ -143,7 +143,7 @@ class Outcome:
             "title": self.exercise.title,
             "conclusion": self.exercise.reported.conclusion,
             "answered": self.exercise.answered,
-            "standing": self.standing,
+            "standing": self.status,
             "instances": self.instances,
             "seconds": round(self.seconds, 2),
             "claims": claims,

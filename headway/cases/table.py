@@ -37,7 +37,7 @@ Made by `headway cases --table`, from what `headway case ID` and `headway case I
 class Done:
     """One size of a case that was carried out."""
 
-    standing: str
+    status: str
     where: str
     """The device, and how much was done there."""
     measured: Table
@@ -74,7 +74,7 @@ def _study(folder: Path) -> Done | None:
         overall(found.judgements) if found.judgements else "nothing claimed",
         f"{device}, {len(found.results.study.seeds)} seeds",
         _measured(found.results),
-        [f"- {j.claim.says}: **{j.standing}**. {j.why}" for j in found.judgements]
+        [f"- {j.claim.says}: **{j.status}**. {j.why}" for j in found.judgements]
         + [f"- *{verdict.question}* {verdict.sentence}" for verdict in besides],
     )
 
@@ -93,7 +93,7 @@ def _exercise(folder: Path) -> Done | None:
 
 
 def _standing(done: Done | None) -> str:
-    return f"**{done.standing}**" if done else "not run"
+    return f"**{done.status}**" if done else "not run"
 
 
 def _section(name: str, sizes: dict[bool, Done | None]) -> str:

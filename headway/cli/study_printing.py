@@ -101,7 +101,7 @@ def show_standing(said: str, judgements: Sequence[Judgement]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text.assemble("\n", (f"The report: {said}{overall(judgements)}", "bold")))
     for one in judgements:
-        console.print(Text.assemble((f"{one.standing:<14}", _COLOURS[one.standing]), one.claim.says))
+        console.print(Text.assemble((f"{one.status:<14}", _COLOURS[one.status]), one.claim.says))
 
 
 _COLOURS = {"holds": "green", "does not hold": "bold red", "not shown": "yellow", "cannot say": "yellow"}

@@ -29,7 +29,7 @@ BAR = (180, 10)
 
 
 @dataclass(frozen=True)
-class Text:
+class Label:
     x: float
     y: float
     """Of the line that letters stand on."""
@@ -60,7 +60,7 @@ class Map:
 
 
 @dataclass(frozen=True, eq=False)
-class Bar:
+class ColourBar:
     x: float
     y: float
     scale: Scale
@@ -71,8 +71,8 @@ class Layout:
     width: float
     height: float
     maps: list[Map]
-    texts: list[Text]
-    bars: list[Bar]
+    texts: list[Label]
+    bars: list[ColourBar]
 
 
 def arrange(picture: Picture) -> Layout:
@@ -86,11 +86,11 @@ def arrange(picture: Picture) -> Layout:
     maps, texts, bars = [], [], []
     y = MARGIN + 14.0
     for line in wrapped(picture.title.split(" "), " ", inner, 14):
-        texts.append(Text(MARGIN, y, line, 14, bold=True, colour=INK))
+        texts.append(Label(MARGIN, y, line, 14, bold=True, colour=INK))
         y += 17
     for said, colour in ((f"“{picture.sentence}”", INK), (picture.subtitle, FAINT)):
         for line in wrapped(said.split(" "), " ", inner, 11):
-            texts.append(Text(MARGIN, y, line, 11, colour=colour))
+            texts.append(Label(MARGIN, y, line, 11, colour=colour))
             y += 15
     x = MARGIN
     for grid in placed:
@@ -102,7 +102,7 @@ def arrange(picture: Picture) -> Layout:
     for scale in dict.fromkeys(g.scale for g in picture.grids):
         if x > MARGIN and x + BAR[0] > inner:
             x, y = MARGIN, y + 42
-        bars.append(Bar(x, y, scale))
+        bars.append(ColourBar(x, y, scale))
         texts += _ticks(x, y, scale)
         x += BAR[0] + 40
     y += BAR[1] + 46
@@ -110,7 +110,7 @@ def arrange(picture: Picture) -> Layout:
     thinned = [f"There is no room for all names: one token in {step} is named."] if step > 1 else []
     for note in [*thinned, *picture.notes]:
         for line in wrapped(note.split(" "), " ", inner, 10):
-            texts.append(Text(MARGIN, y, line, 10))
+            texts.append(Label(MARGIN, y, line, 10))
             y += 14
     return Layout(inner + 2 * MARGIN, y + MARGIN - 8, maps, texts, bars)
 
@@ -149,27 +149,27 @@ class _Grid:
     def maps(self, x: float, y: float) -> list[Map]:
         return [Map(at_x, at_y, self.cell, panel, self.grid) for panel, at_x, at_y, _ in self._places(x, y)]
 
-    def texts(self, x: float, y: float) -> Iterator[Text]:
+    def texts(self, x: float, y: float) -> Iterator[Label]:
         if self.top:
-            yield Text(x, y + 12, self.grid.title, 12, bold=True, colour=INK)
+            yield Label(x, y + 12, self.grid.title, 12, bold=True, colour=INK)
         for panel, at_x, at_y, (row, column) in self._places(x, y):
             title_y = at_y - 5 - (self.above if row == 0 else 0)
-            yield Text(at_x, title_y, panel.title, 10, bold=True, colour=INK)
+            yield Label(at_x, title_y, panel.title, 10, bold=True, colour=INK)
             below = at_y + self.cell * len(panel.rows) + 12
             for k, line in enumerate(self._caption(panel)):
-                yield Text(at_x, below + 12 * k, line, 9)
+                yield Label(at_x, below + 12 * k, line, 9)
             if column == 0:
                 for k in range(0, len(panel.rows), self.row_step):
                     middle = at_y + (k + 0.5) * self.cell + 0.35 * self.font
-                    yield Text(at_x - 5, middle, self.row_labels[k], self.font, "end", colour=INK)
+                    yield Label(at_x - 5, middle, self.row_labels[k], self.font, "end", colour=INK)
             if row == 0:
                 for k in range(0, len(panel.columns), self.column_step):
                     middle = at_x + (k + 0.5) * self.cell
                     if self.turned:
                         at = middle + 0.35 * self.font
-                        yield Text(at, at_y - 5, self.column_labels[k], self.font, turned=True, colour=INK)
+                        yield Label(at, at_y - 5, self.column_labels[k], self.font, turned=True, colour=INK)
                     else:
-                        yield Text(middle, at_y - 5, self.column_labels[k], self.font, "middle", colour=INK)
+                        yield Label(middle, at_y - 5, self.column_labels[k], self.font, "middle", colour=INK)
 
     def _places(self, x: float, y: float) -> Iterator[tuple[Panel, float, float, tuple[int, int]]]:
         for row, panels in enumerate(self.grid.panels):
@@ -197,11 +197,11 @@ def _cells(picture: Picture) -> list[float]:
     return [min(LARGEST_CELL, max(SMALLEST, room) / n) for n in tokens]
 
 
-def _ticks(x: float, y: float, scale: Scale) -> Iterator[Text]:
+def _ticks(x: float, y: float, scale: Scale) -> Iterator[Label]:
     for tick in scale.ticks:
         at = x + BAR[0] * float(scale.places(np.array(tick)))
-        yield Text(at, y + BAR[1] + 11, f"{tick:g}".replace("-", "−"), 8, "middle")
-    yield Text(x, y + BAR[1] + 23, f"{scale.name}; {scale.remark}", 9)
+        yield Label(at, y + BAR[1] + 11, f"{tick:g}".replace("-", "−"), 8, "middle")
+    yield Label(x, y + BAR[1] + 23, f"{scale.name}; {scale.remark}", 9)
 
 
 def shortened(token: str) -> str:

@@ -57,7 +57,7 @@ def writer_for(setting: Setting, processes: Processes, replicas: int) -> Writer:
     return WriterBeside(processes, at_most=replicas) if beside else Writer(processes)
 
 
-class Journal:
+class RunRecorder:
     def __init__(
         self,
         population: Population,
@@ -71,7 +71,7 @@ class Journal:
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> str | None:
         self.processes.write(lambda: self.members[replica].append_metrics(lines))
-        self.population.standings[replica].lines += len(lines)
+        self.population.replica_states[replica].lines += len(lines)
         answers = [observer.metrics(replica, lines) for observer in self.observers]
         for line in lines:
             if "scores" in line:

@@ -16,7 +16,7 @@ from headway.training.processes import Processes
 MOST_CHANGES_SAID = 5
 
 
-def standing_alike(folders: Sequence[Path]) -> list[list[int]]:
+def resumable_together(folders: Sequence[Path]) -> list[list[int]]:
     """Which of these runs can go on together, by their places: those that have saved a step in common, most of them
     first. What was begun but saved nothing starts with what was not begun at all, and before it in the list."""
     saved = [set(checkpoint.saved_steps(folder / "checkpoints")) for folder in folders]
@@ -117,7 +117,7 @@ def restore(population: Population, saved: list[Checkpoint]) -> int:
     if not any_saved:
         return 0
     newest = 0
-    for r in range(len(population.standings)):
+    for r in range(len(population.replica_states)):
         one = checkpoint_from_writer(processes, lambda r=r: saved[r])
         with processes.together():
             population.restore(r, one)

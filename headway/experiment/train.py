@@ -16,7 +16,7 @@ from headway.audit.audit import write_report
 from headway.audit.runner import audit_runs
 from headway.core.errors import UserError
 from headway.core.progress import Reporter
-from headway.experiment.recorder import Journal, writer_for
+from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, flat, newest_checkpoints, restore
 from headway.experiment.trackers import Observer
 from headway.nn.replicated import Trainable, set_dropout
@@ -87,8 +87,8 @@ def train(
                 _settle_vocabulary(run, task)
             saved = newest_checkpoints(written, reporter) if resume else []
         step = restore(population, saved)
-        for run, standing in zip(written, population.standings, strict=False):
-            standing.lines = len(run.metrics())
+        for run, replica_state in zip(written, population.replica_states, strict=False):
+            replica_state.lines = len(run.metrics())
         writer = writer_for(setting, processes, len(members))
         locks.callback(writer.close)  # before the locks are let go
         loop = Loop(
@@ -99,8 +99,8 @@ def train(
             setting,
             tokens_per_step=task.tokens_per_step,
             evaluate=lambda: task.evaluate(model),
-            journal=Journal(population, members, reporter, observers, writer),
-            standings=population.standings,
+            recorder=RunRecorder(population, members, reporter, observers, writer),
+            replica_states=population.replica_states,
             step=step,
             parallel=population.parallel,
         )
@@ -195,9 +195,9 @@ def _finish(loop: Loop, population: Population, members: list[Run], task: Task) 
             kept = checkpoint_from_writer(processes, lambda run=run: run.checkpoint("auto"))
             population.load_weights(r, kept.weights)
     with processes.together():
-        for run, standing in zip(members, population.standings, strict=True) if processes.is_writer else ():
-            ended = standing.ended or (f"interrupted at step {loop.step}" if loop.interrupted else "finished")
-            step, seconds = standing.ended_at or loop.step, round(standing.seconds, 2)
+        for run, replica_state in zip(members, population.replica_states, strict=True) if processes.is_writer else ():
+            ended = replica_state.ended or (f"interrupted at step {loop.step}" if loop.interrupted else "finished")
+            step, seconds = replica_state.ended_at or loop.step, round(replica_state.seconds, 2)
             run.note(status=ended, step=step, steps=loop.total, seconds=seconds)
     all_scores: list[list[Score]] = []
     if parallel.takes_part:

@@ -56,9 +56,9 @@ def statistics(weights: Float[Tensor, "*heads T T"]) -> Statistics:
     )
 
 
-def on_padding(weights: Float[Tensor, "*heads T T"], real: Bool[Tensor, "T"]) -> Float[Tensor, "*heads"]:
+def on_padding(weights: Float[Tensor, "*heads T T"], padding_mask: Bool[Tensor, "T"]) -> Float[Tensor, "*heads"]:
     """The share of their weight that tokens lose to padding: 0, unless a mask is wrong."""
-    return weights[..., real, :][..., ~real].double().sum(-1).mean(-1)
+    return weights[..., padding_mask, :][..., ~padding_mask].double().sum(-1).mean(-1)
 
 
 def rollout(layers: Sequence[Float[Tensor, "_ T T"]]) -> Float[Tensor, "T T"]:

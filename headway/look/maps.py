@@ -175,15 +175,17 @@ def maps_of(
             one.through(model)
         for row, number in enumerate(one.rows):
             sentence = sentences[number]
-            real = torch.arange(one.ids.shape[2]) < len(sentence.ids)
+            padding_mask = torch.arange(one.ids.shape[2]) < len(sentence.ids)
             at = {tap: found[replica, row].cpu() for tap, found in seen.items()}  # [H, T, …]
             weights = {n: at[f"{path}.weights"] for n, path in names.items()}
             difference = max(
-                float((at[f"{path}.mixed"] - at[f"{path}.weights"] @ at[f"{path}.values"])[:, real].abs().max())
+                float((at[f"{path}.mixed"] - at[f"{path}.weights"] @ at[f"{path}.values"])[:, padding_mask].abs().max())
                 for path in names.values()
             )
-            padding = None if real.all() else {n: of_maps.on_padding(w, real) for n, w in weights.items()}
-            cut = {n: w[:, real][:, :, real] for n, w in weights.items()}
+            padding = (
+                None if padding_mask.all() else {n: of_maps.on_padding(w, padding_mask) for n, w in weights.items()}
+            )
+            cut = {n: w[:, padding_mask][:, :, padding_mask] for n, w in weights.items()}
             made.append(Maps(title, sentence, cut, padding, difference))
     return made
 

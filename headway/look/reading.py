@@ -57,12 +57,12 @@ class Pass:
     """One call of a model, and which sentences its rows are."""
 
     ids: Int[Tensor, "R B T"]
-    real: Bool[Tensor, "R B T"] | None
+    padding_mask: Bool[Tensor, "R B T"] | None
     rows: list[int]
 
     def through(self, model: nn.Module) -> Tensor:
         """The logits."""
-        out = model(self.ids) if self.real is None else model(self.ids, real=self.real)
+        out = model(self.ids) if self.padding_mask is None else model(self.ids, padding_mask=self.padding_mask)
         return out[0] if isinstance(out, tuple) else out
 
 
@@ -70,7 +70,7 @@ def passes(model: nn.Module, sentences: Sequence[Sentence], padding: int = PADDI
     """All sentences, through this model."""
     parameter = next(model.parameters())
     device, replicas = parameter.device, len(parameter)
-    if "real" not in inspect.signature(model.forward).parameters:
+    if "padding_mask" not in inspect.signature(model.forward).parameters:
         for row, sentence in enumerate(sentences):
             yield Pass(torch.tensor(sentence.ids, device=device).expand(replicas, 1, -1), None, [row])
         return
@@ -78,8 +78,8 @@ def passes(model: nn.Module, sentences: Sequence[Sentence], padding: int = PADDI
     limits = [m.limit for m in model.modules() if isinstance(m, Positions) and m.limit is not None]
     width = max(longest, min([longest + padding, *limits]))
     ids = torch.zeros(replicas, len(sentences), width, dtype=torch.int64, device=device)
-    real = torch.zeros_like(ids, dtype=torch.bool)
+    padding_mask = torch.zeros_like(ids, dtype=torch.bool)
     for row, sentence in enumerate(sentences):
         ids[:, row, : len(sentence.ids)] = torch.tensor(sentence.ids, device=device)
-        real[:, row, : len(sentence.ids)] = True
-    yield Pass(ids, real, list(range(len(sentences))))
+        padding_mask[:, row, : len(sentence.ids)] = True
+    yield Pass(ids, padding_mask, list(range(len(sentences))))

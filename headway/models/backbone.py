@@ -1,7 +1,7 @@
 """What the models have in common: embed → place → layers → norm.
 
 ids   [R, B, T]      token numbers
-real  [R, B, T]      False where a row is filled up with padding; None = nowhere
+padding_mask  [R, B, T]   True where there is a token, False where a row is filled up; None = tokens everywhere
 x     [R, B, T, D]   through `layers`
 
 Padding may stand to the left or to the right of a row, in any amount. Nobody looks at it, and positions count real
@@ -22,7 +22,7 @@ from headway.core.spec import OR_BY_NAME, Problem, Spec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, MixerSpec, NormSpec
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.masks import Mask, Padding, Window
 from headway.nn.positions import Learned, PositionSpec
 from headway.nn.replicated import Dropout, Embedding, Trainable
@@ -31,7 +31,7 @@ from headway.nn.taps import Tap
 State = list[Any]
 
 
-class TrunkSpec(Spec):
+class BackboneSpec(Spec):
     """A stack of layers over embedded tokens."""
 
     layers: int = Field(default=4, ge=1)
@@ -58,8 +58,8 @@ class TrunkSpec(Spec):
             yield Problem(("positions", "width", "mixer.heads"), reason)
 
 
-class Trunk(Trainable):
-    def __init__(self, spec: TrunkSpec, vocabulary: int, replicas: int, device: str, mask: Mask):
+class Backbone(Trainable):
+    def __init__(self, spec: BackboneSpec, vocabulary: int, replicas: int, device: str, mask: Mask):
         super().__init__()
         self.replicas, self.vocabulary = replicas, vocabulary
         self.embedding = Embedding(replicas, vocabulary, spec.width)
@@ -78,27 +78,29 @@ class Trunk(Trainable):
         self.mask = mask if spec.mixer.window is None else mask & Window(spec.mixer.window)
 
     def hidden(
-        self, ids: Int[Tensor, "R B T"], state: State | None = None, real: Bool[Tensor, "R B T"] | None = None
+        self, ids: Int[Tensor, "R B T"], state: State | None = None, padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> tuple[Float[Tensor, "R B T D"], State]:
         """Everything but the output layer. A row that goes on from a state may be padded on its left only."""
         past = state[0].length if state else 0
         slots = torch.arange(past + ids.shape[2], device=ids.device)
-        before = state[0].real if state else None
-        if real is None and before is None:
+        before = state[0].padding_mask if state else None
+        if padding_mask is None and before is None:
             self.check_length(len(slots))
             at, mask = slots[past:], self.mask
         else:
-            real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-            before = real.new_ones(*real.shape[:2], past) if before is None else before
-            known = torch.cat((before, real), dim=2)  # [R, B, K]
+            padding_mask = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
+            before = padding_mask.new_ones(*padding_mask.shape[:2], past) if before is None else before
+            known = torch.cat((before, padding_mask), dim=2)  # [R, B, K]
             self.check_length(len(slots), known)
             at = (known.cumsum(2) - 1).clamp(min=0)[..., past:]
             mask = self.mask & Padding(known.flatten(0, 1))
-        scene = Scene((self.replicas, ids.shape[1], self.heads), self.positions, mask, slots[past:], slots, real)
+        context = AttentionContext(
+            (self.replicas, ids.shape[1], self.heads), self.positions, mask, slots[past:], slots, padding_mask
+        )
         x = self.embedded(self.drop(self.positions.embed(self.embedding(ids), at)))
         new_state: State = []
         for layer, layer_state in zip(self.layers, state or [None] * len(self.layers), strict=True):
-            x, layer_state = layer(x, scene, layer_state)
+            x, layer_state = layer(x, context, layer_state)
             new_state.append(layer_state)
         return self.norm(x), new_state
 

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.spec import OR_BY_NAME, Problem, Spec
-from headway.models.backbone import Trunk, TrunkSpec
+from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.pooling import Mean, PoolingSpec
 from headway.nn.masks import Everything
 from headway.nn.replicated import Linear, seed
@@ -36,7 +36,7 @@ class HeadSpec(Spec):
         return Head(self, replicas, width, classes)
 
 
-class ClassifierSpec(TrunkSpec):
+class ClassifierSpec(BackboneSpec):
     """An encoder that says which class a text is of."""
 
     reads: ClassVar[str] = "labelled"
@@ -61,29 +61,31 @@ class ClassifierSpec(TrunkSpec):
         return model
 
 
-class Classifier(Trunk):
+class Classifier(Backbone):
     def __init__(self, spec: ClassifierSpec, vocabulary: int, classes: int, replicas: int, device: str = "cpu"):
         super().__init__(spec, vocabulary, replicas, device, Everything())
         self.spec, self.classes = spec, classes
         self.head = spec.head.build(replicas, spec.width, classes)
         self.pooled, self.logits = Tap(), Tap()
 
-    def forward(self, ids: Int[Tensor, "R B T"], real: Bool[Tensor, "R B T"] | None = None) -> Float[Tensor, "R B C"]:
+    def forward(
+        self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None = None
+    ) -> Float[Tensor, "R B C"]:
         """The score of each class."""
-        x, _ = self.hidden(ids, real=real)
-        everything = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        x, _ = self.hidden(ids, padding_mask=padding_mask)
+        everything = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
         return self.logits(self.head(self.pooled(self.spec.pooling.pool(x, everything))))
 
     def losses(
-        self, ids: Int[Tensor, "R B T"], real: Bool[Tensor, "R B T"], targets: Int[Tensor, "R B"]
+        self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"], targets: Int[Tensor, "R B"]
     ) -> Float[Tensor, "R B"]:
         """Nats of the right class, for every row."""
-        logits = self(ids, real).float()
+        logits = self(ids, padding_mask).float()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
 
     def loss(self, batch: Any) -> Float[Tensor, "R"]:
         """What training lowers: mean nats per row, one number per replica."""
-        return self.losses(batch.inputs, batch.real, batch.targets).mean(1)
+        return self.losses(batch.inputs, batch.padding_mask, batch.targets).mean(1)
 
 
 class Head(nn.Module):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway.models.backbone import State, Trunk, TrunkSpec
+from headway.models.backbone import Backbone, BackboneSpec, State
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.heads import Fusion
 from headway.nn.masks import Causal
@@ -20,7 +20,7 @@ from headway.nn.replicated import Linear, seed
 from headway.nn.taps import Tap
 
 
-class LanguageModelSpec(TrunkSpec):
+class LanguageModelSpec(BackboneSpec):
     """A decoder that predicts the next token."""
 
     reads: ClassVar[str] = "text"
@@ -36,7 +36,7 @@ class LanguageModelSpec(TrunkSpec):
         return model
 
 
-class LanguageModel(Trunk):
+class LanguageModel(Backbone):
     def __init__(self, spec: LanguageModelSpec, vocabulary: int, replicas: int, device: str = "cpu"):
         super().__init__(spec, vocabulary, replicas, device, Causal())
         self.spec = spec
@@ -49,10 +49,10 @@ class LanguageModel(Trunk):
         return next((m.why_no_cache for m in self.modules() if isinstance(m, Fusion) and m.why_no_cache), None)
 
     def forward(
-        self, ids: Int[Tensor, "R B T"], state: State | None = None, real: Bool[Tensor, "R B T"] | None = None
+        self, ids: Int[Tensor, "R B T"], state: State | None = None, padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> tuple[Float[Tensor, "R B T V"], State]:
         """The scores of the next token after each token, and the state to go on from."""
-        x, state = self.hidden(ids, state, real)
+        x, state = self.hidden(ids, state, padding_mask)
         return self.logits(self.embedding.logits(x) if self.output is None else self.output(x)), state
 
     def losses(self, inputs: Int[Tensor, "R B T"], targets: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T"]:

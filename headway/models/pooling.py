@@ -18,9 +18,9 @@ class Mean(Spec):
 
     kind: Literal["mean"] = "mean"
 
-    def pool(self, x: Rows, real: Real) -> Pooled:
-        count = real.sum(2).clamp(min=1)[..., None]
-        return torch.where(real[..., None], x, 0.0).sum(2) / count
+    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+        count = padding_mask.sum(2).clamp(min=1)[..., None]
+        return torch.where(padding_mask[..., None], x, 0.0).sum(2) / count
 
 
 class First(Spec):
@@ -28,10 +28,10 @@ class First(Spec):
 
     kind: Literal["first"] = "first"
 
-    def pool(self, x: Rows, real: Real) -> Pooled:
-        first = real.int().argmax(2)[..., None, None]  # of equals, the first one
+    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+        first = padding_mask.int().argmax(2)[..., None, None]  # of equals, the first one
         vector = x.gather(2, first.expand(-1, -1, 1, x.shape[-1])).squeeze(2)
-        return torch.where(real.any(2, keepdim=True), vector, 0.0)
+        return torch.where(padding_mask.any(2, keepdim=True), vector, 0.0)
 
 
 class Max(Spec):
@@ -39,9 +39,9 @@ class Max(Spec):
 
     kind: Literal["max"] = "max"
 
-    def pool(self, x: Rows, real: Real) -> Pooled:
-        largest = x.masked_fill(~real[..., None], -torch.inf).amax(2)
-        return torch.where(real.any(2, keepdim=True), largest, 0.0)
+    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+        largest = x.masked_fill(~padding_mask[..., None], -torch.inf).amax(2)
+        return torch.where(padding_mask.any(2, keepdim=True), largest, 0.0)
 
 
 PoolingSpec = Annotated[Mean | First | Max, CHOSEN_BY_KIND, OR_BY_NAME]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headway.core.spec import Problem, Spec
 from headway.nn.backends import Backend, BackendName, Needs, choose_backend, scores, weights
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.heads import Concat, FusionSpec
 from headway.nn.replicated import Dropout, Linear
 from headway.nn.taps import Display, Tap
@@ -32,7 +32,7 @@ class Cache:
 
     keys: Float[Tensor, "R B H S d"]
     values: Float[Tensor, "R B H S d"]
-    real: Bool[Tensor, "R B S"] | None = None
+    padding_mask: Bool[Tensor, "R B S"] | None = None
     """Where these slots hold tokens and not padding; None = everywhere."""
 
     @property
@@ -41,14 +41,14 @@ class Cache:
 
     def extended(self, new: "Cache") -> "Cache":
         keys, values = torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3)
-        if self.real is None and new.real is None:
+        if self.padding_mask is None and new.padding_mask is None:
             return Cache(keys, values)
         return Cache(keys, values, torch.cat((self.known_real, new.known_real), dim=2))
 
     @property
     def known_real(self) -> Bool[Tensor, "R B S"]:
         (R, B, _, S, _), device = self.keys.shape, self.keys.device
-        return torch.ones(R, B, S, dtype=torch.bool, device=device) if self.real is None else self.real
+        return torch.ones(R, B, S, dtype=torch.bool, device=device) if self.padding_mask is None else self.padding_mask
 
 
 class AttentionSpec(Spec):
@@ -73,7 +73,7 @@ class AttentionSpec(Spec):
         return Attention(self, SelfProjection(replicas, width, self), backend, replicas, width, out_gain)
 
     def build_cross(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
-        """Queries from the decoder, keys and values from the memory that the encoder left in the scene."""
+        """Queries from the decoder, keys and values from the memory that the encoder left in the context."""
         backend = choose_backend(self.backend, needs)
         return Attention(self, CrossProjection(replicas, width, self), backend, replicas, width, out_gain)
 
@@ -96,10 +96,12 @@ class SelfProjection(nn.Module):
         self.heads = spec.heads
         self.together = Linear(replicas, width, 3 * width, bias=spec.bias)
 
-    def forward(self, x: Float[Tensor, "R B T D"], scene: Scene, past: Cache | None) -> tuple[Tensor, Cache]:
+    def forward(
+        self, x: Float[Tensor, "R B T D"], context: AttentionContext, past: Cache | None
+    ) -> tuple[Tensor, Cache]:
         q, k, v = (_split(part, self.heads) for part in self.together(x).chunk(3, dim=-1))
-        q, k = scene.positions.rotate(q, scene.queries), scene.positions.rotate(k, scene.queries)
-        new = Cache(k, v, scene.real)
+        q, k = context.positions.rotate(q, context.queries), context.positions.rotate(k, context.queries)
+        new = Cache(k, v, context.padding_mask)
         return q, new if past is None else past.extended(new)
 
 
@@ -114,12 +116,14 @@ class CrossProjection(nn.Module):
         self.queries = Linear(replicas, width, width, bias=spec.bias)
         self.keys_values = Linear(replicas, width, 2 * width, bias=spec.bias)
 
-    def forward(self, x: Float[Tensor, "R B T D"], scene: Scene, past: Cache | None) -> tuple[Tensor, Cache]:
-        q = scene.positions.rotate(_split(self.queries(x), self.heads), scene.queries)
+    def forward(
+        self, x: Float[Tensor, "R B T D"], context: AttentionContext, past: Cache | None
+    ) -> tuple[Tensor, Cache]:
+        q = context.positions.rotate(_split(self.queries(x), self.heads), context.queries)
         if past is not None:
             return q, past
-        k, v = (_split(part, self.heads) for part in self.keys_values(scene.memory).chunk(2, dim=-1))
-        return q, Cache(scene.positions.rotate(k, scene.keys), v)
+        k, v = (_split(part, self.heads) for part in self.keys_values(context.memory).chunk(2, dim=-1))
+        return q, Cache(context.positions.rotate(k, context.keys), v)
 
 
 class Attention(nn.Module):
@@ -144,16 +148,16 @@ class Attention(nn.Module):
         self.mixed, self.attended = Tap(), Tap("output")
 
     def forward(
-        self, x: Float[Tensor, "R B T D"], scene: Scene, state: Cache | None = None
+        self, x: Float[Tensor, "R B T D"], context: AttentionContext, state: Cache | None = None
     ) -> tuple[Float[Tensor, "R B T D"], Cache]:
-        q, cache = self.project(x, scene, state)
+        q, cache = self.project(x, context, state)
         q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
         if self.scores.is_watched:
-            self.scores(scores(q, k, scene.bias))
+            self.scores(scores(q, k, context.bias))
         if self.weights.is_watched:
-            self.weights(weights(q, k, scene.allowed, scene.bias))
-        heads = self.mixed(self.backend.attend(q, k, v, scene, self.drop))
-        return self.attended(self.output(self.fusion(heads, scene.real))), cache
+            self.weights(weights(q, k, context.allowed, context.bias))
+        heads = self.mixed(self.backend.attend(q, k, v, context, self.drop))
+        return self.attended(self.output(self.fusion(heads, context.padding_mask))), cache
 
 
 def _split(x: Float[Tensor, "R B T D"], heads: int) -> Float[Tensor, "R B H T d"]:

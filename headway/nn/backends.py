@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headway.core.errors import UserError
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.masks import Everything
 from headway.nn.replicated import Dropout
 
@@ -67,7 +67,7 @@ class Backend:
         """What stands in the way, or None."""
         return None
 
-    def attend(self, q: Heads, k: Heads, v: Heads, scene: Scene, drop: Dropout) -> Heads:
+    def attend(self, q: Heads, k: Heads, v: Heads, context: AttentionContext, drop: Dropout) -> Heads:
         raise NotImplementedError
 
 
@@ -76,8 +76,8 @@ class Plain(Backend):
 
     name = "plain"
 
-    def attend(self, q, k, v, scene, drop):
-        return drop(weights(q, k, scene.allowed, scene.bias)) @ v
+    def attend(self, q, k, v, context, drop):
+        return drop(weights(q, k, context.allowed, context.bias)) @ v
 
 
 class Sdpa(Backend):
@@ -90,15 +90,15 @@ class Sdpa(Backend):
             return "fused kernels draw dropout from one stream for all replicas; use plain, or mixer.dropout = 0"
         return None
 
-    def attend(self, q, k, v, scene, drop):
-        addend = None if scene.is_plainly_causal and scene.bias is None else scene.addend
+    def attend(self, q, k, v, context, drop):
+        addend = None if context.is_plainly_causal and context.bias is None else context.addend
         with _trusted_kernels(q.device):
             heads = F.scaled_dot_product_attention(
                 q.flatten(0, 1),
                 k.flatten(0, 1),
                 v.flatten(0, 1),
                 attn_mask=None if addend is None else _fold(addend, q.shape, q.dtype),
-                is_causal=scene.is_plainly_causal and addend is None,
+                is_causal=context.is_plainly_causal and addend is None,
             )
         return heads.unflatten(0, q.shape[:2])
 
@@ -115,11 +115,11 @@ class Flex(Backend):
             return "it cannot drop attention weights; use plain, or mixer.dropout = 0"
         return None
 
-    def attend(self, q, k, v, scene, drop):
+    def attend(self, q, k, v, context, drop):
         from torch.nn.attention.flex_attention import create_block_mask
 
         B = q.shape[1]
-        queries, keys, positions, mask = scene.queries, scene.keys, scene.positions, scene.mask
+        queries, keys, positions, mask = context.queries, context.keys, context.positions, context.mask
 
         def may_look(row, head, i, j):
             return mask.allows(row, queries[i], keys[j])

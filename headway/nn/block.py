@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from headway.core.spec import OR_BY_NAME, Spec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.replicated import Dropout, LayerNorm, Linear, RMSNorm
 from headway.nn.taps import Tap
 
 Stream = Float[Tensor, "R B T D"]
 
-# Recurrence joins here: a mixer takes (x, scene, state) and gives (y, state).
+# Recurrence joins here: a mixer takes (x, context, state) and gives (y, state).
 MixerSpec = Annotated[AttentionSpec, OR_BY_NAME]
 
 
@@ -127,8 +127,8 @@ class Block(nn.Module):
         self.feedforward = feedforward.build(replicas, width, out_gain)
         self.stream = Tap()
 
-    def forward(self, x: Stream, scene: Scene, state: Any = None) -> tuple[Stream, Any]:
-        x, state = self.around_mixer(x, lambda h: self.mixer(h, scene, state))
+    def forward(self, x: Stream, context: AttentionContext, state: Any = None) -> tuple[Stream, Any]:
+        x, state = self.around_mixer(x, lambda h: self.mixer(h, context, state))
         x, _ = self.around_feedforward(x, lambda h: (self.feedforward(h), None))
         return self.stream(x), state
 

@@ -29,7 +29,7 @@ class once:  # noqa: N801 (used like @property)
 
 
 @dataclass(frozen=True)
-class Scene:
+class AttentionContext:
     shape: tuple[int, int, int]
     """R, B, H"""
     positions: Positions
@@ -38,7 +38,7 @@ class Scene:
     """The slots, and so the positions, the queries stand in: 0 … T - 1, or from the cache's length on."""
     keys: Int[Tensor, "K"]
     """The slots that can be seen."""
-    real: Bool[Tensor, "R B T"] | None = None
+    padding_mask: Bool[Tensor, "R B T"] | None = None
     """Where the new slots hold tokens and not padding; None = everywhere."""
     memory: Float[Tensor, "R B S D"] | None = None
     """What cross attention looks at."""

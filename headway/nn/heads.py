@@ -24,7 +24,7 @@ class Fusion(Noisy):
 
     why_no_cache: str | None = None  # why a position's output cannot be kept while later tokens arrive
 
-    def forward(self, heads: Heads, real: Real | None = None) -> Fused:
+    def forward(self, heads: Heads, padding_mask: Real | None = None) -> Fused:
         return side_by_side(heads)
 
 
@@ -50,12 +50,12 @@ class Shuffle(Spec):
 
 
 class ShuffledOnce(Fusion):
-    def forward(self, heads, real=None):
+    def forward(self, heads, padding_mask=None):
         return side_by_side(_reorder(heads, self.keys, step=torch.zeros_like(self.clock.step)))
 
 
 class ShuffledEveryStep(Fusion):
-    def forward(self, heads, real=None):
+    def forward(self, heads, padding_mask=None):
         return side_by_side(_reorder(heads, self.keys, self.clock.step) if self.training else heads)
 
 
@@ -75,7 +75,7 @@ class Shifted(Fusion):
         super().__init__(replicas)
         self.by = by
 
-    def forward(self, heads, real=None):
+    def forward(self, heads, padding_mask=None):
         return side_by_side(heads.roll(self.by, dims=2))
 
 
@@ -101,8 +101,10 @@ class Reweighted(Fusion):
         super().__init__(replicas)
         self.share = share
 
-    def forward(self, heads, real=None):
-        counted = heads if real is None else heads * real[:, :, None, :, None]  # padding has no say in the norm
+    def forward(self, heads, padding_mask=None):
+        counted = (
+            heads if padding_mask is None else heads * padding_mask[:, :, None, :, None]
+        )  # padding has no say in the norm
         norms = torch.linalg.vector_norm(counted, dim=(-2, -1), keepdim=True)
         return side_by_side(heads * _weights(norms, self.share))
 
@@ -121,7 +123,7 @@ class ReweightCausal(Spec):
 class ReweightedByPosition(Reweighted):
     why_no_cache = None
 
-    def forward(self, heads, real=None):
+    def forward(self, heads, padding_mask=None):
         norms = torch.linalg.vector_norm(heads, dim=-1, keepdim=True)
         return side_by_side(heads * _weights(norms, self.share))
 

@@ -44,10 +44,10 @@ class Causal(Mask):
 class Padding(Mask):
     """Nobody looks at padding. `real` is True where a key slot holds a token; replicas are folded into the rows."""
 
-    real: Bool[Tensor, "rows K"]
+    padding_mask: Bool[Tensor, "rows K"]
 
     def allows(self, row, i, j):
-        return self.real[row, j]
+        return self.padding_mask[row, j]
 
 
 @dataclass(frozen=True)

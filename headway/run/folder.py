@@ -202,10 +202,10 @@ class Run:
     def resumable_checkpoints(self) -> Iterator[Checkpoint]:
         """The good ones from which training would end as it was going to: the best until then is there as well."""
         for saved in self.good_checkpoints():
-            standing = saved.facts["standing"]
+            state = saved.facts["standing"]
             try:
-                if self.recipe.training.keep_best and standing.get("best_loss") is not None:
-                    self._load(standing["best_step"], "best")
+                if self.recipe.training.keep_best and state.get("best_loss") is not None:
+                    self._load(state["best_step"], "best")
                 yield saved
             except BrokenCheckpointError as error:
                 print(f"passing over step {saved.step}, for the best before it is broken: {error}", file=sys.stderr)

@@ -128,8 +128,8 @@ def class_chances(model: Classifier, table: Int[Tensor, "N L"], lengths: Int[Ten
     for rows in lengths.argsort(stable=True).split(max(1, LARGEST // widest)):
         width = int(lengths[rows].max())
         ids = table[rows, :width].to(device, torch.int64).expand(model.replicas, -1, -1)
-        real = (torch.arange(width) < lengths[rows][:, None]).to(device).expand(model.replicas, -1, -1)
-        chances[:, rows] = model(ids, real).double().softmax(-1).cpu()
+        padding_mask = (torch.arange(width) < lengths[rows][:, None]).to(device).expand(model.replicas, -1, -1)
+        chances[:, rows] = model(ids, padding_mask).double().softmax(-1).cpu()
     return chances
 
 

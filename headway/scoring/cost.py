@@ -5,23 +5,23 @@ addition are two operations; only matrix products count, as is usual; causal att
 what kernels are compared by. A training step costs three times a forward pass.
 """
 
-from headway.models.backbone import TrunkSpec
+from headway.models.backbone import BackboneSpec
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
 
 
 def forward_flops_per_token(spec: LanguageModelSpec, vocabulary: int, segment: int) -> int:
     """For one token of a segment of this length, in one replica."""
-    return trunk_flops_per_token(spec, segment) + 2 * spec.width * vocabulary
+    return backbone_flops_per_token(spec, segment) + 2 * spec.width * vocabulary
 
 
 def forward_flops_per_row(spec: ClassifierSpec, classes: int, length: int) -> int:
     """For one text, filled up to this length, in one replica."""
     hidden = spec.head.hidden or spec.width
-    return length * trunk_flops_per_token(spec, length) + 2 * hidden * (spec.width + classes)
+    return length * backbone_flops_per_token(spec, length) + 2 * hidden * (spec.width + classes)
 
 
-def trunk_flops_per_token(spec: TrunkSpec, segment: int) -> int:
+def backbone_flops_per_token(spec: BackboneSpec, segment: int) -> int:
     """Of the layers alone."""
     D = spec.width
     hidden = spec.feedforward.hidden_units(D)

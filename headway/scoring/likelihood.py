@@ -22,14 +22,14 @@ from headway.scoring.score import Score
 LARGEST = 2**26  # numbers in the largest tensor of a batch: 256 MB in float32
 
 
-class Window(NamedTuple):
+class ScoredWindow(NamedTuple):
     """Inputs begin at `start`; of its targets, those from `first` on are scored."""
 
     start: int
     first: int
 
 
-def windows(tokens: int, segment: int, stride: int) -> tuple[int, list[Window]]:
+def windows(tokens: int, segment: int, stride: int) -> tuple[int, list[ScoredWindow]]:
     """The length of all windows, and where they stand. Targets are tokens 1 … tokens - 1, each scored once."""
     targets = tokens - 1
     length = min(segment, targets)
@@ -37,7 +37,7 @@ def windows(tokens: int, segment: int, stride: int) -> tuple[int, list[Window]]:
     while scored < targets:
         # A window that would reach beyond the end is moved back, so that all are of one length.
         start = min(max(0, scored - (segment - stride)), targets - length)
-        found.append(Window(start, scored - start))
+        found.append(ScoredWindow(start, scored - start))
         scored = start + length
     return length, found
 
@@ -120,7 +120,7 @@ def surprise(
     return [Surprise(total, end - 1, words, size, segment, stride, token_kind, strange) for total in totals]
 
 
-def _batches(places: list[Window], size: int) -> Iterator[list[Window]]:
+def _batches(places: list[ScoredWindow], size: int) -> Iterator[list[ScoredWindow]]:
     for k in range(0, len(places), size):
         yield places[k : k + size]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from headway.core import random
 from headway.core.errors import UserError
 from headway.nn.attention import Attention, SelfProjection
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.heads import Fusion
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
@@ -102,16 +102,16 @@ def as_matrix(
     """A self-attention layer at the input x: its matrix, its constant, and the Jacobian of what it truly computes."""
     project, output = self_projection(layer), layer.output
     D, H = x.shape[1], project.heads
-    scene = scene_of(x, H, positions or Positions(), mask or Everything())
+    context = context_of(x, H, positions or Positions(), mask or Everything())
     check_size(len(x), D)
     with watch(layer, "weights") as seen:
-        y = run_layer(layer, x, scene).detach()
+        y = run_layer(layer, x, context).detach()
     A = seen["weights"][0, 0].detach().double()
     P, from_bias = values_to_output(layer)
     constant = torch.einsum("hqk,hd->qd", A, from_bias)
     if output.bias is not None:
         constant = constant + output.bias[0].detach().double()
-    grad = torch.autograd.functional.jacobian(lambda inp: run_layer(layer, inp, scene), x.detach())  # [T, D, T, D]
+    grad = torch.autograd.functional.jacobian(lambda inp: run_layer(layer, inp, context), x.detach())  # [T, D, T, D]
     order = (0, 1, 2, 3) if stacking == "rows" else (1, 0, 3, 2)
     jacobian = grad.permute(*order).reshape(y.numel(), D * len(x)).double()
     return AttentionMatrix(
@@ -147,13 +147,13 @@ def self_projection(layer: Attention) -> SelfProjection:
     return layer.project
 
 
-def scene_of(x: Tokens, heads: int, positions: Positions, mask: Mask) -> Scene:
+def context_of(x: Tokens, heads: int, positions: Positions, mask: Mask) -> AttentionContext:
     slots = torch.arange(len(x))
-    return Scene((1, 1, heads), positions, mask, slots, slots)
+    return AttentionContext((1, 1, heads), positions, mask, slots, slots)
 
 
-def run_layer(layer: Attention, x: Tokens, scene: Scene) -> Tokens:
-    return layer(x[None, None], scene)[0][0, 0]
+def run_layer(layer: Attention, x: Tokens, context: AttentionContext) -> Tokens:
+    return layer(x[None, None], context)[0][0, 0]
 
 
 def _vec(x: Tokens, stacking: Stacking) -> Float[Tensor, "TD"]:

@@ -22,7 +22,7 @@ from headway.core import random
 from headway.core.errors import UserError
 from headway.nn.attention import Attention, AttentionSpec
 from headway.nn.backends import Needs
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
 from headway.solve.construction import attention_layer
@@ -31,8 +31,8 @@ from headway.solve.kronecker import (
     Tokens,
     as_matrix,
     check_size,
+    context_of,
     run_layer,
-    scene_of,
     self_projection,
     values_to_output,
 )
@@ -117,12 +117,12 @@ def fixed_layer(
         tuple(size * torch.randn(2, tokens, D, generator=random.generator(seed, "solve", trial), dtype=dtype))
         for trial, size in enumerate((1.0, 1.0, 1.0, 1.0, 10.0, 10.0, 0.1))
     ]
-    scene = scene_of(pairs[0][0], project.heads, positions, mask)
-    bends = [_bend(layer, scene, *pair) for pair in pairs]
+    context = context_of(pairs[0][0], project.heads, positions, mask)
+    bends = [_bend(layer, context, *pair) for pair in pairs]
     shown = next((k for k, bend in enumerate(bends) if bend > 0), None)
     one, two = pairs[shown or 0]
     here, there = (as_matrix(layer, x, positions, mask) for x in (one, two))
-    why = _why_fixed(layer, positions, scene)
+    why = _why_fixed(layer, positions, context)
     if why is not None:
         verdict, reason, gap = "replaceable", f"Replaceable: {why}, so M and c are the same for every input.", 0.0
     elif shown is not None:
@@ -176,15 +176,15 @@ def layer_of(matrices: Mapping[str, ArrayLike], heads: int) -> Attention:
 
 
 @torch.no_grad()
-def _why_fixed(layer: Attention, positions: Positions, scene: Scene) -> str | None:
+def _why_fixed(layer: Attention, positions: Positions, context: AttentionContext) -> str | None:
     """Why the output is an affine function of the input, if it is plain to see; else None.
 
     Up to what softmax ignores, head h scores token j for query i by x_iᵀG x_j + g·x_j with G = W_QᵀW_K and g = W_Kᵀb_Q.
     With two tokens or more that is independent of x only if G = 0 and g = 0. Positions that turn queries and keys make
     G another one for every distance: then only queries or keys that are 0 will do.
     """
-    allowed = scene.allowed
-    if len(scene.keys) == 1 or (allowed is not None and bool((allowed.sum(-1) <= 1).all())):
+    allowed = context.allowed
+    if len(context.keys) == 1 or (allowed is not None and bool((allowed.sum(-1) <= 1).all())):
         return "every query sees one token at most"
     silent = values_to_output(layer)[0].abs().amax((1, 2)) == 0
     if bool(silent.all()):
@@ -209,12 +209,12 @@ def _why_fixed(layer: Attention, positions: Positions, scene: Scene) -> str | No
 
 
 @torch.no_grad()
-def _bend(layer: Attention, scene: Scene, one: Tokens, two: Tokens) -> float:
+def _bend(layer: Attention, context: AttentionContext, one: Tokens, two: Tokens) -> float:
     """How far the layer is from affine between two inputs: the largest entry halfway; 0 if it is rounding."""
-    ends = [run_layer(layer, x, scene) for x in (one, two)]
-    bend = float((run_layer(layer, (one + two) / 2, scene) - (ends[0] + ends[1]) / 2).abs().max())
+    ends = [run_layer(layer, x, context) for x in (one, two)]
+    bend = float((run_layer(layer, (one + two) / 2, context) - (ends[0] + ends[1]) / 2).abs().max())
     size = max(1.0, *(float(y.abs().max()) for y in ends))
-    precision = torch.finfo(torch.float32 if _turns(scene.positions) else one.dtype).eps  # rotary turns in float32
+    precision = torch.finfo(torch.float32 if _turns(context.positions) else one.dtype).eps  # rotary turns in float32
     return bend if bend > 1e3 * precision * size else 0.0
 
 

@@ -87,10 +87,10 @@ def rows_and_seeds(first: np.ndarray, second: np.ndarray) -> RowsAndSeeds:
     if total == 0:  # they agree everywhere, or disagree in the same way everywhere
         return RowsAndSeeds(per_seed, effect, (effect, effect), 1.0 if effect == 0 else 0.0)
     parts = (of_seeds**2 / (S - 1), of_rows**2 / (N - 1), of_both**2 / ((S - 1) * (N - 1)))
-    freedom = max(S - 1.0, total**2 / sum(parts))
+    degrees_of_freedom = max(S - 1.0, total**2 / sum(parts))
     error = math.sqrt(total / (S * N))
-    reach = float(special.stdtrit(freedom, 1 - LEVEL / 2)) * error
-    p = float(2 * special.stdtr(freedom, -abs(effect) / error))
+    reach = float(special.stdtrit(degrees_of_freedom, 1 - LEVEL / 2)) * error
+    p = float(2 * special.stdtr(degrees_of_freedom, -abs(effect) / error))
     return RowsAndSeeds(per_seed, effect, (effect - reach, effect + reach), p)
 
 

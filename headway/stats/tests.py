@@ -33,7 +33,7 @@ class Contrast:
     estimate: float
     error: float
     """Standard error of the estimate."""
-    freedom: float
+    degrees_of_freedom: float
     """Degrees of freedom of that error."""
     differences: np.ndarray | None
     """The contrast at every seed, where the arms share their seeds; None where they were compared unpaired."""
@@ -58,14 +58,14 @@ class Contrast:
     @property
     def p(self) -> float:
         """Two-sided: how often chance alone shows at least as much, if there is no effect."""
-        return float(2 * special.stdtr(self.freedom, -abs(self.t)))
+        return float(2 * special.stdtr(self.degrees_of_freedom, -abs(self.t)))
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         return self.estimate - self.reach(level), self.estimate + self.reach(level)
 
     def reach(self, level: float) -> float:
         """Half the length of the interval."""
-        return float(special.stdtrit(self.freedom, 1 - level / 2)) * self.error
+        return float(special.stdtrit(self.degrees_of_freedom, 1 - level / 2)) * self.error
 
     @cached_property
     def bootstrap(self) -> tuple[float, float] | None:
@@ -77,7 +77,7 @@ class Contrast:
 
     def smallest_visible(self, level: float = LEVEL, power: float = POWER) -> float:
         """The effect that seeds with this spread find with this probability."""
-        return noncentrality(self.freedom, level, power) * self.error
+        return noncentrality(self.degrees_of_freedom, level, power) * self.error
 
 
 def contrast(columns: Sequence[Mapping[int, float]], weights: Sequence[float]) -> Contrast | None:
@@ -100,9 +100,9 @@ def contrast(columns: Sequence[Mapping[int, float]], weights: Sequence[float]) -
     parts = [w * w * a.var(ddof=1) / len(a) for w, a in zip(weights, arrays, strict=True)]
     estimate = float(sum(w * a.mean() for w, a in zip(weights, arrays, strict=True)))
     squares = sum(part**2 / (len(a) - 1) for part, a in zip(parts, arrays, strict=True))
-    freedom = float(sum(parts) ** 2 / squares) if squares > 0 else float(sum(map(len, arrays)) - len(arrays))
+    degrees_of_freedom = float(sum(parts) ** 2 / squares) if squares > 0 else float(sum(map(len, arrays)) - len(arrays))
     seeds = tuple(sorted(set.union(*(set(column) for column in columns))))
-    return Contrast(estimate, math.sqrt(sum(parts)), freedom, None, seeds, size)
+    return Contrast(estimate, math.sqrt(sum(parts)), degrees_of_freedom, None, seeds, size)
 
 
 def bootstrap_interval(values: np.ndarray, level: float = LEVEL, resamples: int = RESAMPLES) -> np.ndarray:
@@ -133,11 +133,11 @@ def _resampling(n: int, resamples: int) -> np.ndarray:
 
 
 @cache
-def noncentrality(freedom: float, level: float, power: float) -> float:
+def noncentrality(degrees_of_freedom: float, level: float, power: float) -> float:
     """How many standard errors an effect must measure to be found with this power by a two-sided t test."""
-    critical = float(special.stdtrit(freedom, 1 - level / 2))
+    critical = float(special.stdtrit(degrees_of_freedom, 1 - level / 2))
     # The power of a z test, averaged over what the estimated spread may turn out to be, in units of the true one.
-    spreads = np.sqrt(special.chdtri(freedom, (np.arange(2000) + 0.5) / 2000) / freedom)
+    spreads = np.sqrt(special.chdtri(degrees_of_freedom, (np.arange(2000) + 0.5) / 2000) / degrees_of_freedom)
 
     def found(effect: float) -> float:
         return float((special.ndtr(effect - critical * spreads) + special.ndtr(-effect - critical * spreads)).mean())
@@ -173,13 +173,13 @@ def picked_among(arms: int) -> float:
 
 
 @dataclass(frozen=True)
-class Interaction:
+class InteractionTest:
     f: float
-    freedom: tuple[float, float]
+    degrees_of_freedom: tuple[float, float]
     p: float
 
 
-def interaction(values: np.ndarray) -> Interaction:
+def interaction(values: np.ndarray) -> InteractionTest:
     """Does the effect of the rows depend on the columns? `[seeds, rows, columns]`, every seed with every cell.
 
     The F test of the interaction with seeds as blocks. Greenhouse and Geisser's factor takes degrees of freedom away
@@ -193,8 +193,8 @@ def interaction(values: np.ndarray) -> Interaction:
     q = len(contrasts)
     f = seeds * float((scores.mean(0) ** 2).sum()) / total
     evenness = total**2 / (q * float((covariance**2).sum()))
-    freedom = (evenness * q, evenness * q * (seeds - 1))
-    return Interaction(f, freedom, float(special.fdtrc(*freedom, f)))
+    degrees_of_freedom = (evenness * q, evenness * q * (seeds - 1))
+    return InteractionTest(f, degrees_of_freedom, float(special.fdtrc(*degrees_of_freedom, f)))
 
 
 def _differences(levels: int) -> np.ndarray:

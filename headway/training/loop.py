@@ -26,7 +26,7 @@ Scores = dict[str, float]
 
 
 @dataclass
-class Standing:
+class ReplicaState:
     """What is known of one replica beside its weights; saved with every checkpoint."""
 
     ended: str | None = None
@@ -39,7 +39,7 @@ class Standing:
     seconds: float = 0.0
 
 
-class Journal(Protocol):
+class Recorder(Protocol):
     """Who writes things down; `Loop` never sees a file."""
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> str | None:
@@ -63,8 +63,8 @@ class Loop:
     """Of one replica."""
     evaluate: Callable[[], list[Scores]]
     """`split.loss` … for every replica, as the model stands."""
-    journal: Journal
-    standings: list[Standing]
+    recorder: Recorder
+    replica_states: list[ReplicaState]
     step: int = 0
     parallel: Parallel | None = None
     """How processes share the work; None = this is the only one."""
@@ -76,7 +76,7 @@ class Loop:
         self.warmup = self._steps(self.spec.schedule.warmup) if self.spec.schedule.warmup else 0
         self.evaluate_every = self._steps(self.spec.evaluate_every)
         self.checkpoint_every = self._steps(self.spec.checkpoint_every)
-        self.alive = torch.tensor([s.ended is None for s in self.standings], device=self.setting.device)
+        self.alive = torch.tensor([s.ended is None for s in self.replica_states], device=self.setting.device)
         self.shared = self.parallel or Parallel(self.model)
         self.processes = self.shared.processes
         self.update = Update(self.model, self.optimizer, self.sampler, self.spec, self.setting, self.alive, self.shared)
@@ -105,7 +105,7 @@ class Loop:
 
     @property
     def anyone_left(self) -> bool:
-        return any(s.ended is None for s in self.standings)
+        return any(s.ended is None for s in self.replica_states)
 
     def take_step(self) -> None:
         """One update of every replica that is alive."""
@@ -122,11 +122,13 @@ class Loop:
         losses, norms = torch.stack(losses).tolist(), torch.stack(norms).tolist()  # the only wait for the device
         began, from_step = self._clock
         seconds = time.perf_counter() - began
-        tokens_per_second = (self.step - from_step) * self.tokens_per_step * len(self.standings) / max(seconds, 1e-9)
-        for r, standing in enumerate(self.standings):
-            if standing.ended is not None:
+        tokens_per_second = (
+            (self.step - from_step) * self.tokens_per_step * len(self.replica_states) / max(seconds, 1e-9)
+        )
+        for r, replica_state in enumerate(self.replica_states):
+            if replica_state.ended is not None:
                 continue
-            standing.seconds += seconds
+            replica_state.seconds += seconds
             base = self.optimizer.base_rates[r]
             lines, broke = [], None
             for step, loss, norm, rate in zip(steps, losses, norms, rates, strict=True):
@@ -134,10 +136,10 @@ class Loop:
                     broke = (step, "gradient" if _finite(loss[r]) else "loss")
                     break
                 lines.append({"step": step, "loss": loss[r], "norm": norm[r], "rate": base * rate})
-            self.journal.metrics(r, lines)
+            self.recorder.metrics(r, lines)
             if broke:
                 self._end(r, broke[0], f"diverged at step {broke[0]}: the {broke[1]} is no longer a finite number")
-        self.journal.progress(self.step, losses[-1], tokens_per_second)
+        self.recorder.progress(self.step, losses[-1], tokens_per_second)
         self._pending.clear()
         self._clock = (time.perf_counter(), self.step)
 
@@ -147,8 +149,8 @@ class Loop:
         self.model.eval()
         with torch.no_grad(), self.setting.autocast():
             all_scores = self.shared.asked_for(self.evaluate)
-        for r, (scores, standing) in enumerate(zip(all_scores, self.standings, strict=True)):
-            if standing.ended is not None:
+        for r, (scores, replica_state) in enumerate(zip(all_scores, self.replica_states, strict=True)):
+            if replica_state.ended is not None:
                 continue
             on = self.spec.evaluate_on[0]
             loss = scores[f"{on}.loss"]
@@ -156,34 +158,38 @@ class Loop:
                 why = f"diverged at step {self.step}: the loss on {on} is no longer a finite number"
                 self._end(r, self.step, why)
                 continue
-            enough = self.journal.metrics(r, [{"step": self.step, "scores": scores}])
-            if standing.best_loss is None or loss < standing.best_loss:
-                standing.best_loss, standing.best_step, standing.evaluations_since_best = loss, self.step, 0
+            enough = self.recorder.metrics(r, [{"step": self.step, "scores": scores}])
+            if replica_state.best_loss is None or loss < replica_state.best_loss:
+                replica_state.best_loss, replica_state.best_step, replica_state.evaluations_since_best = (
+                    loss,
+                    self.step,
+                    0,
+                )
                 if self.spec.keep_best:
-                    self.journal.best(r, self.step)
+                    self.recorder.best(r, self.step)
             else:
-                standing.evaluations_since_best += 1
+                replica_state.evaluations_since_best += 1
             if enough:
                 self._end(r, self.step, enough)
-            elif self.spec.patience and standing.evaluations_since_best >= self.spec.patience:
+            elif self.spec.patience and replica_state.evaluations_since_best >= self.spec.patience:
                 why = f"stopped at step {self.step}: no new lowest loss in {self.spec.patience} evaluations"
-                self._end(r, self.step, why, f" (best {standing.best_loss:.4f})")
+                self._end(r, self.step, why, f" (best {replica_state.best_loss:.4f})")
         self._clock = (time.perf_counter(), self.step)
 
     def save(self) -> None:
         self.write_down()
-        for r, standing in enumerate(self.standings):
-            if standing.ended is None:
-                self.journal.checkpoint(r, self.step)
+        for r, replica_state in enumerate(self.replica_states):
+            if replica_state.ended is None:
+                self.recorder.checkpoint(r, self.step)
         self._clock = (time.perf_counter(), self.step)
 
     def _end(self, r: int, step: int, why: str, more: str = "") -> None:
         """Replica r takes no further step; the others do not notice."""
-        self.standings[r].ended, self.standings[r].ended_at = why, step
+        self.replica_states[r].ended, self.replica_states[r].ended_at = why, step
         self.alive[r] = False
-        self.journal.metrics(r, [{"step": step, "ended": why}])
-        self.journal.ended(r, f"{why}{more}{'; the others go on' if self.anyone_left else ''}")
-        self.journal.checkpoint(r, step)
+        self.recorder.metrics(r, [{"step": step, "ended": why}])
+        self.recorder.ended(r, f"{why}{more}{'; the others go on' if self.anyone_left else ''}")
+        self.recorder.checkpoint(r, step)
 
     def _steps(self, duration: schedule.Duration) -> int:
         return duration.in_steps(self.sampler.steps_per_epoch, self.tokens_per_step)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headway.core.errors import UserError
 from headway.training.checkpoint import Checkpoint
-from headway.training.loop import Standing
+from headway.training.loop import ReplicaState
 from headway.training.optimizers import Optimizer
 from headway.training.parallel import Parallel
 
@@ -23,7 +23,7 @@ class Population(Generic[Model]):
     def __init__(self, model: Model, optimizer: Optimizer, replicas: int, parallel: Parallel | None = None):
         self.model, self.optimizer = model, optimizer
         self.parallel = parallel or Parallel(model)
-        self.standings = [Standing() for _ in range(replicas)]
+        self.replica_states = [ReplicaState() for _ in range(replicas)]
 
     def slice(self, r: int, step: int) -> Checkpoint:
         """Replica r as it stands, on the CPU. Where processes hold shards, all must ask for it."""
@@ -32,14 +32,14 @@ class Population(Generic[Model]):
         memory = {key: _own(whole(_name(key), t)[r]) for key, t in self.optimizer.state().items()}
         if self.optimizer.steps.is_cuda:
             torch.cuda.current_stream().synchronize()  # once for all copies
-        return Checkpoint(step, {"standing": asdict(self.standings[r])}, weights, memory)
+        return Checkpoint(step, {"standing": asdict(self.replica_states[r])}, weights, memory)
 
     def restore(self, r: int, saved: Checkpoint) -> None:
         """Put replica r back as it was saved."""
         self.load_weights(r, saved.weights)
         self._fill(r, self.optimizer.state(), saved.optimizer, "optimizer")
         self.optimizer.steps.fill_(saved.step)
-        self.standings[r] = Standing(**saved.facts["standing"])
+        self.replica_states[r] = ReplicaState(**saved.facts["standing"])
 
     def load_weights(self, r: int, weights: dict[str, Tensor]) -> None:
         self._fill(r, dict(self.parallel.parameters), weights, "weights")

@@ -56,7 +56,7 @@ class Constant(Spec):
         return 1.0
 
 
-class Linear(Spec):
+class LinearDecay(Spec):
     """A straight line down to `final`."""
 
     kind: Literal["linear"] = "linear"
@@ -82,10 +82,10 @@ class Cosine(Spec):
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
 
 
-ScheduleSpec = Annotated[Cosine | Linear | Constant, CHOSEN_BY_KIND, OR_BY_NAME]
+ScheduleSpec = Annotated[Cosine | LinearDecay | Constant, CHOSEN_BY_KIND, OR_BY_NAME]
 
 
-def factor(schedule: Cosine | Linear | Constant, step: int, warmup: int, total: int) -> float:
+def factor(schedule: Cosine | LinearDecay | Constant, step: int, warmup: int, total: int) -> float:
     """What the learning rate is multiplied by at this step (counted from 0)."""
     if step < warmup:
         return (step + 1) / (warmup + 1)

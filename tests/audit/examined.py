@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.learning import initial_loss, one_batch
-from headway.audit.probe import Exam
+from headway.audit.probe import Probe
 from headway.audit.runner import MODEL_AUDITS
 from headway.core import random as noise
 from headway.recipe.recipe import Recipe, from_tree
@@ -29,17 +29,17 @@ class Rows:
     """Texts of different lengths, and the class of each."""
 
     inputs: Tensor
-    real: Tensor
+    padding_mask: Tensor
     targets: Tensor
 
 
-def examine(*changes: str, steps: int = 0) -> Exam:
+def examine(*changes: str, steps: int = 0) -> Probe:
     """A model of this recipe, after so many steps of training."""
     recipe = small_recipe(*changes)
-    exam = Exam(fresh(recipe), recipe, batch_at(recipe, 0), lambda: fresh(recipe), trained=steps > 0)
+    probe = Probe(fresh(recipe), recipe, batch_at(recipe, 0), lambda: fresh(recipe), trained=steps > 0)
     if steps:
-        train(exam, steps)
-    return exam
+        train(probe, steps)
+    return probe
 
 
 def small_recipe(*changes: str) -> Recipe:
@@ -59,21 +59,21 @@ def batch_at(recipe: Recipe, step: int):
     if recipe.model.kind != "classifier":
         return recipe.data.batches.build(language(), CONTEXT, recipe.training.batch, [recipe.seed]).at(step)
     rows = language()[: 8 * CONTEXT].view(1, 8, CONTEXT).roll(step, 1)
-    real = torch.arange(CONTEXT) < torch.tensor([32, 20, 9, 32, 14, 32, 27, 30])[:, None]
-    return Rows(rows, real[None], rows[..., 0] % CLASSES)
+    padding_mask = torch.arange(CONTEXT) < torch.tensor([32, 20, 9, 32, 14, 32, 27, 30])[:, None]
+    return Rows(rows, padding_mask[None], rows[..., 0] % CLASSES)
 
 
-def train(exam: Exam, steps: int) -> None:
-    spec = exam.recipe.training
-    optimizer = spec.optimizer.build(dict(exam.model.named_parameters()), [spec.optimizer.learning_rate], [0.1])
+def train(probe: Probe, steps: int) -> None:
+    spec = probe.recipe.training
+    optimizer = spec.optimizer.build(dict(probe.model.named_parameters()), [spec.optimizer.learning_rate], [0.1])
     alive, whole_rate = torch.ones(1, dtype=torch.bool), torch.tensor(1.0)
-    exam.model.train()
+    probe.model.train()
     for step in range(steps):
-        exam.model.clock.set(step)
-        exam.model.loss(batch_at(exam.recipe, step)).sum().backward()
+        probe.model.clock.set(step)
+        probe.model.loss(batch_at(probe.recipe, step)).sum().backward()
         optimizer.step(whole_rate, alive, spec.clip)
-        exam.model.zero_grad()
-    exam.model.eval()
+        probe.model.zero_grad()
+    probe.model.eval()
 
 
 @cache

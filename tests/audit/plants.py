@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from pytest import MonkeyPatch
 
-from headway.audit.probe import Exam
+from headway.audit.probe import Probe
 from headway.data.running.batches import Batch, CropSampler
 from headway.models import classifier, pooling
-from headway.models.backbone import Trunk
+from headway.models.backbone import Backbone
 from headway.models.language_model import LanguageModel
 from headway.nn import attention, backends, heads, masks, positions, replicated
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.training import optimizers
 
 FUTURE = ("causality", "causal-gradient")
@@ -33,7 +33,7 @@ class Plant:
     """Changes to the recipe under which the fault shows."""
     plant: Callable[[MonkeyPatch], None] | None = None
     """Into modules, before the model is built."""
-    spoil: Callable[[Exam], None] | None = None
+    spoil: Callable[[Probe], None] | None = None
     """The model, after it was built."""
 
 
@@ -49,7 +49,7 @@ def plant(caught_by: str, *recipe: str, also: tuple[str, ...] = ()):
 
 
 def spoil(caught_by: str, *recipe: str, also: tuple[str, ...] = ()):
-    def keep(function: Callable[[Exam], None]) -> Callable[[Exam], None]:
+    def keep(function: Callable[[Probe], None]) -> Callable[[Probe], None]:
         PLANTS.append(Plant(function.__name__, caught_by, also, recipe, spoil=function))
         return function
 
@@ -79,15 +79,15 @@ def mask_that_hides_oneself(patch):
 
 @plant("causality", also=("causal-gradient", "kernel", "cache", "padding", "hard-mask"))
 def mask_forgotten_by_the_fused_kernel(patch):
-    patch.setattr(Scene, "is_plainly_causal", property(lambda self: False))
-    patch.setattr(backends.Sdpa, "attend", _sdpa(mask=lambda scene: None))
+    patch.setattr(AttentionContext, "is_plainly_causal", property(lambda self: False))
+    patch.setattr(backends.Sdpa, "attend", _sdpa(mask=lambda context: None))
 
 
 @plant("causality", PLAIN, "model.mixer.dropout=0.1", also=("causal-gradient",))
 def mask_dropped_when_weights_are(patch):
-    def attend(self, q, k, v, scene, drop):
-        allowed = None if drop.training and drop.active else scene.allowed
-        return drop(backends.weights(q, k, allowed, scene.bias)) @ v
+    def attend(self, q, k, v, context, drop):
+        allowed = None if drop.training and drop.active else context.allowed
+        return drop(backends.weights(q, k, allowed, context.bias)) @ v
 
     patch.setattr(backends.Plain, "attend", attend)
 
@@ -102,7 +102,7 @@ def finite_mask_in_the_fused_kernel(patch):
     def finite(self):
         return torch.where(self.allowed, self.bias, -1e4)
 
-    patch.setattr(Scene, "addend", property(finite), raising=False)
+    patch.setattr(AttentionContext, "addend", property(finite), raising=False)
 
 
 @plant("attention-rows", PLAIN, also=(*FUTURE, "cache", "padding", "hard-mask"))
@@ -145,7 +145,7 @@ def nan_covered_up(patch):
 
 @plant("padding", PLAIN, also=("attention-rows", "hard-mask"))
 def padding_attended(patch):
-    patch.setattr(masks.Padding, "allows", lambda self, row, i, j: torch.ones_like(self.real[row, j]))
+    patch.setattr(masks.Padding, "allows", lambda self, row, i, j: torch.ones_like(self.padding_mask[row, j]))
 
 
 @plant("padding", ENCODER, PLAIN, also=("attention-rows", "hard-mask"))
@@ -155,17 +155,17 @@ def padding_attended_by_an_encoder(patch):
 
 @plant("padding", ENCODER)
 def padding_averaged_into_the_pool(patch):
-    patch.setattr(pooling.Mean, "pool", lambda self, x, real: x.mean(2))
+    patch.setattr(pooling.Mean, "pool", lambda self, x, padding_mask: x.mean(2))
 
 
 @plant("padding", ENCODER, "model.pooling=max")
 def padding_in_the_maximum(patch):
-    patch.setattr(pooling.Max, "pool", lambda self, x, real: x.amax(2))
+    patch.setattr(pooling.Max, "pool", lambda self, x, padding_mask: x.amax(2))
 
 
 @plant("padding", ENCODER, "model.pooling=first")
 def the_first_slot_taken_for_the_first_token(patch):
-    patch.setattr(pooling.First, "pool", lambda self, x, real: x[:, :, 0])
+    patch.setattr(pooling.First, "pool", lambda self, x, padding_mask: x[:, :, 0])
 
 
 @plant("padding", "model.positions=learned")
@@ -198,7 +198,7 @@ def normalisation_over_the_batch(patch):
 
 @plant("causality", also=("causal-gradient", "cache", "padding"))
 def head_norm_over_the_sequence(patch):
-    def forward(self, given, real=None):
+    def forward(self, given, padding_mask=None):
         norms = torch.linalg.vector_norm(given, dim=(-2, -1), keepdim=True)
         return heads.side_by_side(given * norms / norms.mean(2, keepdim=True))
 
@@ -220,7 +220,7 @@ def wrong_scale_in_the_fused_kernel(patch):
 
 @plant("kernel", "model.positions=alibi", also=("order",))
 def bias_forgotten_by_the_fused_kernel(patch):
-    patch.setattr(backends.Sdpa, "attend", _sdpa(mask=lambda scene: scene.allowed))
+    patch.setattr(backends.Sdpa, "attend", _sdpa(mask=lambda context: context.allowed))
 
 
 @plant("cache")
@@ -316,33 +316,33 @@ settings(
 
 @plant("moved")
 def frozen_by_mistake(patch):
-    honest = Trunk.__init__
+    honest = Backbone.__init__
 
     def built(self, *given):
         honest(self, *given)
         for p in self.layers[0].feedforward.parameters():
             p.register_hook(torch.zeros_like)
 
-    patch.setattr(Trunk, "__init__", built)
+    patch.setattr(Backbone, "__init__", built)
 
 
 @spoil("tied")
-def tied_weights_untied_on_load(exam):
+def tied_weights_untied_on_load(probe):
     """Training had one matrix; whoever loaded it made two of it, and only one got the weights."""
-    model = exam.model
-    model.output = replicated.Linear(1, exam.recipe.model.width, model.vocabulary, bias=False)
+    model = probe.model
+    model.output = replicated.Linear(1, probe.recipe.model.width, model.vocabulary, bias=False)
     torch.nn.init.normal_(model.output.weight, 0, 0.02, generator=torch.Generator().manual_seed(0))
 
 
 @spoil("tied", "model.tied=false")
-def untied_weights_tied_on_load(exam):
-    exam.model.output = None
+def untied_weights_tied_on_load(probe):
+    probe.model.output = None
 
 
 @spoil("finite")
-def one_weight_lost(exam):
+def one_weight_lost(probe):
     with torch.no_grad():
-        exam.model.layers[0].feedforward.into.weight[0, 0, 0] = math.nan
+        probe.model.layers[0].feedforward.into.weight[0, 0, 0] = math.nan
 
 
 # --- what several plants are made of ---------------------------------------------------------------------------------
@@ -358,9 +358,9 @@ def _patch_weights(patch: MonkeyPatch, weigh: Callable) -> None:
         patch.setattr(module, "weights", weights)
 
 
-def _sdpa(mask: Callable = lambda scene: scene.addend, scale: float | None = None) -> Callable:
-    def attend(self, q, k, v, scene, drop):
-        given = mask(scene)
+def _sdpa(mask: Callable = lambda context: context.addend, scale: float | None = None) -> Callable:
+    def attend(self, q, k, v, context, drop):
+        given = mask(context)
         given = None if given is None else backends._fold(given, q.shape, q.dtype)
         folded = (x.flatten(0, 1) for x in (q, k, v))
         return F.scaled_dot_product_attention(*folded, attn_mask=given, scale=scale).unflatten(0, q.shape[:2])

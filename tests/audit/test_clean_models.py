@@ -60,8 +60,8 @@ def test_no_alarm_on_trained_models(changes: tuple[str, ...]):
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("steps", [0, 12])
 def test_reweighted_heads_see_the_future_and_nothing_else_is_wrong(position: str, steps: int):
-    exam = examine("model.mixer.fusion=reweight", f"model.positions={position}", steps=steps)
-    report = audit_model(exam, OF_WEIGHTS)
+    probe = examine("model.mixer.fusion=reweight", f"model.positions={position}", steps=steps)
+    report = audit_model(probe, OF_WEIGHTS)
     assert [f.audit for f in report.failures] == ["causality", "causal-gradient"]
     assert "sees the future" in report.failures[0].sentence
     assert "norm" in report.not_run["cache"]
@@ -80,11 +80,11 @@ def test_many_steps_leave_a_model_clean():
 
 def test_a_model_that_says_the_same_everywhere_is_no_alarm():
     """Where answers do not vary there is no spread to measure by."""
-    exam = examine(steps=3)
+    probe = examine(steps=3)
     with torch.no_grad():
-        for layer in exam.model.layers:
+        for layer in probe.model.layers:
             layer.mixer.output.weight.zero_()
             layer.feedforward.output.weight.zero_()
-        exam.model.embedding.weight[:] = exam.model.embedding.weight[:, :1] + 1e-6 * exam.model.embedding.weight
-    failures = {f.audit for f in audit_model(exam).failures}
+        probe.model.embedding.weight[:] = probe.model.embedding.weight[:, :1] + 1e-6 * probe.model.embedding.weight
+    failures = {f.audit for f in audit_model(probe).failures}
     assert failures <= {"order"}

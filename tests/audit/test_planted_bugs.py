@@ -11,11 +11,11 @@ from headway.audit.runner import MODEL_AUDITS, audit_model
 def test_planted(planted: Plant, monkeypatch: pytest.MonkeyPatch):
     if planted.plant:
         planted.plant(monkeypatch)
-    exam = examine(*planted.recipe, steps=3)
+    probe = examine(*planted.recipe, steps=3)
     if planted.spoil:
-        planted.spoil(exam)
+        planted.spoil(probe)
     audits = MODEL_AUDITS if planted.caught_by in ("initial-loss", "one-batch") else OF_WEIGHTS
-    report = audit_model(exam, audits)
+    report = audit_model(probe, audits)
     failures = {f.audit: f.sentence for f in report.failures}
     assert planted.caught_by in failures, f"not caught; {report}"
     unrelated = set(failures) - {planted.caught_by, *planted.also}
@@ -30,7 +30,7 @@ def test_a_leak_too_small_to_move_an_answer_has_a_gradient(monkeypatch: pytest.M
     """A ten-millionth of the mean over time: below what float32 shows in an answer."""
     from headway.nn import heads
 
-    def forward(self, given, real=None):
+    def forward(self, given, padding_mask=None):
         return heads.side_by_side(given + 1e-9 * given.mean(3, keepdim=True))
 
     monkeypatch.setattr(heads.Fusion, "forward", forward)

@@ -12,7 +12,7 @@ from tiny import cache_in, tiny_recipe
 from headway import tasks
 from headway.audit.audit import Report, run_audits
 from headway.audit.baselines import bag_of_words, language_baselines
-from headway.audit.curve import Course
+from headway.audit.curve import TrainingCurve
 from headway.audit.evidence import evidence_of
 from headway.audit.rows import ROW_AUDITS, RowSet
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
@@ -137,13 +137,13 @@ RECORDED = json.loads(Path(__file__).with_name("recorded_courses.json").read_tex
 """Real trainings, good and spoilt; each has the command that made it."""
 
 
-def recorded(name: str, **facts) -> Course:
+def recorded(name: str, **facts) -> TrainingCurve:
     kept = RECORDED[name]
     columns = [kept[key] for key in ("step", "loss", "norm", "rate")]
     lines = [dict(zip(("step", "loss", "norm", "rate"), line, strict=True)) for line in zip(*columns, strict=True)]
     lines += [{"step": step, "scores": {"valid.loss": loss}} for step, loss in kept["valid"]]
     baselines = {key: kept[key] for key in ("scored", "chance", "counting", "clip", "post_norm")}
-    return Course.of(lines, evaluate_on=["valid"], warms_up=bool(kept["warmup"]), **baselines, **facts)
+    return TrainingCurve.of(lines, evaluate_on=["valid"], warms_up=bool(kept["warmup"]), **baselines, **facts)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_learning_rate_of_zero_for_real(workshop, tmp_path):
     recipe = tiny_recipe(workshop.text, "training.optimizer.learning_rate=0", "training.duration=40 steps")
     with cache_in(workshop.cache):
         (run,) = train([recipe], ["zero"], tmp_path)
-    found = alarms(run_audits(TRAINING_AUDITS, Course.of(run.metrics(), evaluate_on=["valid"])))
+    found = alarms(run_audits(TRAINING_AUDITS, TrainingCurve.of(run.metrics(), evaluate_on=["valid"])))
     assert found == {"learning-rate-zero": "fail", "did-it-train": "fail"}
 
 

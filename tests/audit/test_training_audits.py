@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headway.audit.audit import DoesNotApply, run_audits
-from headway.audit.curve import Course
+from headway.audit.curve import TrainingCurve
 from headway.audit.heads import HeadEntropies, collapsed_heads
 from headway.audit.training import (
     TRAINING_AUDITS,
@@ -36,163 +36,165 @@ def lines(losses, valid=None, every=100, norms=None, rates=None, noise=0.05):
     return made
 
 
-def curve(bottom=2.0, top=4.5, speed=6.0):
+def falling(bottom=2.0, top=4.5, speed=6.0):
     """Falls fast, then flat: what a finished training looks like."""
     return bottom + (top - bottom) * np.exp(-speed * STEPS / 1000)
 
 
-def course(losses, valid=None, chance=3.2, counting=1.9, **facts):
+def curve(losses, valid=None, chance=3.2, counting=1.9, **facts):
     drawn = {key: facts.pop(key) for key in ("norms", "rates", "noise", "every") if key in facts}
-    return Course.of(lines(losses, valid, **drawn), chance=chance, counting=counting, clip=1.0, **facts)
+    return TrainingCurve.of(lines(losses, valid, **drawn), chance=chance, counting=counting, clip=1.0, **facts)
 
 
-def verdicts(given: Course) -> dict[str, str]:
+def verdicts(given: TrainingCurve) -> dict[str, str]:
     return {finding.audit: finding.verdict for finding in run_audits(TRAINING_AUDITS, given).findings}
 
 
 def test_a_good_training_raises_no_alarm():
-    good = course(curve(), curve() + 0.1, evaluate_on=["valid"])
+    good = curve(falling(), falling() + 0.1, evaluate_on=["valid"])
     assert set(verdicts(good)) == {one.name for one in TRAINING_AUDITS}
     assert set(verdicts(good).values()) == {"pass"}
 
 
 def test_metrics_are_read_whatever_the_lines_are():
-    made = Course.of([*lines([3.0, 2.0], [3.1, 2.1], every=1), {"step": 2, "ended": "stopped at step 2: patience"}])
+    made = TrainingCurve.of(
+        [*lines([3.0, 2.0], [3.1, 2.1], every=1), {"step": 2, "ended": "stopped at step 2: patience"}]
+    )
     assert made.steps.tolist() == [1, 2] and made.evaluations["valid"][1].tolist() == [3.1, 2.1]
     assert made.ended and made.held_out == "valid" and made.reached == 2.1
-    nothing = Course.of([])
+    nothing = TrainingCurve.of([])
     report = run_audits(TRAINING_AUDITS, nothing)
     assert [f.audit for f in report.findings] == ["selection-on-test"]
     assert "0 steps are too few" in report.not_run["did-it-train"]
 
 
 def test_a_single_odd_batch_moves_nothing():
-    odd = curve()
+    odd = falling()
     odd[-1] = 100
-    assert course(odd).last == pytest.approx(2.0, abs=0.1)
+    assert curve(odd).last == pytest.approx(2.0, abs=0.1)
 
 
 def test_learning_rate_zero():
     flat = np.full(1000, 4.5)
-    zero = course(flat, flat, rates=np.zeros(1000))
+    zero = curve(flat, flat, rates=np.zeros(1000))
     assert learning_rate_zero.check(zero).verdict == "fail"
     assert "overfitted" not in verdicts(zero) and "plateaued" not in verdicts(zero)
-    assert learning_rate_zero.check(course(flat, rates=np.full(1000, 1e-9))).verdict == "fail"
+    assert learning_rate_zero.check(curve(flat, rates=np.full(1000, 1e-9))).verdict == "fail"
     assert (
-        learning_rate_zero.check(course(curve(), rates=np.full(1000, 1e-9))).verdict == "pass"
+        learning_rate_zero.check(curve(falling(), rates=np.full(1000, 1e-9))).verdict == "pass"
     )  # SGD may be like this
 
 
 def test_divergence_is_told_from_a_spike():
-    back = np.concatenate([curve()[:500], np.linspace(2.1, 4.4, 500)])
-    assert diverged.check(course(back)).verdict == "fail"
-    assert diverged.check(course(np.linspace(4.5, 6, 1000))).verdict == "fail"
-    spike = curve()
+    back = np.concatenate([falling()[:500], np.linspace(2.1, 4.4, 500)])
+    assert diverged.check(curve(back)).verdict == "fail"
+    assert diverged.check(curve(np.linspace(4.5, 6, 1000))).verdict == "fail"
+    spike = falling()
     spike[500:510] += 5
-    assert diverged.check(course(spike)).verdict == "pass"
-    ended = Course.of(
-        [*lines(curve()[:50]), {"step": 51, "ended": "diverged at step 51: the loss is no longer finite"}]
+    assert diverged.check(curve(spike)).verdict == "pass"
+    ended = TrainingCurve.of(
+        [*lines(falling()[:50]), {"step": 51, "ended": "diverged at step 51: the loss is no longer finite"}]
     )
     assert diverged.check(ended) == ("fail", None, "diverged at step 51: the loss is no longer finite")
 
 
 def test_a_model_at_the_level_of_frequencies_has_failed_to_train_and_did_not_overfit():
     """Case C4: called overfitted, with a train loss that never fell."""
-    stuck = course(curve(3.2), curve(3.2) + 0.02, post_norm=True, warms_up=False)
+    stuck = curve(falling(3.2), falling(3.2) + 0.02, post_norm=True, warms_up=False)
     outcome = did_it_train.check(stuck)
     assert outcome.verdict == "fail" and "failed to train" in outcome.sentence
     assert "post-norm without a warm-up" in outcome.sentence
     assert "overfitted" not in verdicts(stuck)
-    warmed = did_it_train.check(course(curve(3.2), curve(3.2), post_norm=True, warms_up=True))
+    warmed = did_it_train.check(curve(falling(3.2), falling(3.2), post_norm=True, warms_up=True))
     assert warmed.verdict == "fail" and "post-norm" not in warmed.sentence
 
 
 def test_a_model_that_knows_train_by_heart_is_told_from_one_that_knows_nothing():
-    outcome = did_it_train.check(course(curve(0.1), curve(3.2) + 1))
+    outcome = did_it_train.check(curve(falling(0.1), falling(3.2) + 1))
     assert outcome.verdict == "fail" and "by heart" in outcome.sentence
 
 
 def test_a_model_that_was_on_its_way_is_told_so():
-    outcome = did_it_train.check(course(np.linspace(4.5, 3.6, 1000)))
+    outcome = did_it_train.check(curve(np.linspace(4.5, 3.6, 1000)))
     assert outcome.verdict == "fail" and "still falling" in outcome.sentence
 
 
 def test_without_a_baseline_the_own_beginning_counts():
-    assert did_it_train.check(course(curve(), chance=None)).verdict == "pass"
-    assert did_it_train.check(course(curve(4.2), chance=None)).verdict == "fail"
+    assert did_it_train.check(curve(falling(), chance=None)).verdict == "pass"
+    assert did_it_train.check(curve(falling(4.2), chance=None)).verdict == "fail"
 
 
 def test_the_score_of_the_whole_split_counts_where_there_is_one():
-    assert did_it_train.check(course(curve(), curve(), scored=3.19)).verdict == "fail"
+    assert did_it_train.check(curve(falling(), falling(), scored=3.19)).verdict == "fail"
 
 
 def test_jumps_of_loss_and_gradient():
-    jumpy = curve()
+    jumpy = falling()
     jumpy[200::60] *= 2
-    outcome = learning_rate_too_high.check(course(jumpy))
+    outcome = learning_rate_too_high.check(curve(jumpy))
     assert outcome.verdict == "warn" and "the loss jumps" in outcome.sentence
     norms = np.full(1000, 0.5)
     norms[200::60] = 4
-    assert "the gradient jumps" in learning_rate_too_high.check(course(curve(), norms=norms)).sentence
-    rare = curve()
+    assert "the gradient jumps" in learning_rate_too_high.check(curve(falling(), norms=norms)).sentence
+    rare = falling()
     rare[500:505] *= 2
-    assert learning_rate_too_high.check(course(rare)).verdict == "pass"
+    assert learning_rate_too_high.check(curve(rare)).verdict == "pass"
 
 
 def test_gradients_that_are_always_cut():
-    always = learning_rate_too_high.check(course(curve(), norms=np.full(1000, 20.0)))
+    always = learning_rate_too_high.check(curve(falling(), norms=np.full(1000, 20.0)))
     assert (
         always.verdict == "warn" and "100% of the gradients were cut, half of them to less than 1/20" in always.sentence
     )
-    assert learning_rate_too_high.check(course(curve(), norms=np.full(1000, 1.3))).verdict == "pass"
+    assert learning_rate_too_high.check(curve(falling(), norms=np.full(1000, 1.3))).verdict == "pass"
 
 
 def test_a_loss_that_waits_for_a_lower_rate():
-    late = np.concatenate([curve()[:50], np.full(600, 3.0), np.linspace(3.0, 2.5, 350)])
-    outcome = learning_rate_too_high.check(course(late, noise=0.01))
+    late = np.concatenate([falling()[:50], np.full(600, 3.0), np.linspace(3.0, 2.5, 350)])
+    outcome = learning_rate_too_high.check(curve(late, noise=0.01))
     assert outcome.verdict == "warn" and "only afterwards" in outcome.sentence
 
 
 def test_a_plateau_counts_while_the_rate_is_high_and_there_is_room():
-    flat, high = curve(2.5, speed=40), np.full(1000, 1e-3)
-    assert plateaued.check(course(flat, rates=high, noise=0.01)).verdict == "warn"
-    assert plateaued.check(course(flat, noise=0.01)).verdict == "pass"  # the rate had been taken down
-    assert plateaued.check(course(flat, rates=high, noise=0.01, counting=2.6)).verdict == "pass"  # it is done
-    assert plateaued.check(course(curve(speed=2), rates=high, noise=0.01)).verdict == "pass"
+    flat, high = falling(2.5, speed=40), np.full(1000, 1e-3)
+    assert plateaued.check(curve(flat, rates=high, noise=0.01)).verdict == "warn"
+    assert plateaued.check(curve(flat, noise=0.01)).verdict == "pass"  # the rate had been taken down
+    assert plateaued.check(curve(flat, rates=high, noise=0.01, counting=2.6)).verdict == "pass"  # it is done
+    assert plateaued.check(curve(falling(speed=2), rates=high, noise=0.01)).verdict == "pass"
 
 
 def test_still_improving_promises_what_more_steps_would_give():
     falling = 5 - 0.4 * np.log(STEPS)
-    outcome = still_improving.check(course(falling, falling))
+    outcome = still_improving.check(curve(falling, falling))
     assert outcome.verdict == "warn"
     assert outcome.value == pytest.approx(0.4 * np.log(1.5) / falling[-1], rel=0.01)
-    by_train = still_improving.check(course(falling))
+    by_train = still_improving.check(curve(falling))
     assert by_train.verdict == "warn" and "train loss" in by_train.sentence
-    assert still_improving.check(course(curve(), curve())).verdict == "pass"
+    assert still_improving.check(curve(falling(), falling())).verdict == "pass"
 
 
 def test_underfitted_is_less_than_half_of_what_counting_gets():
-    slow = curve(2.8, speed=30)
-    assert underfitted.check(course(slow, slow)).verdict == "warn"
-    assert underfitted.check(course(curve(2.2), curve(2.2))).verdict == "pass"
-    assert underfitted.check(course(curve(1.0), slow)).verdict == "pass"  # train is far lower: that is something else
+    slow = falling(2.8, speed=30)
+    assert underfitted.check(curve(slow, slow)).verdict == "warn"
+    assert underfitted.check(curve(falling(2.2), falling(2.2))).verdict == "pass"
+    assert underfitted.check(curve(falling(1.0), slow)).verdict == "pass"  # train is far lower: that is something else
     with pytest.raises(DoesNotApply, match="5-gram"):
-        underfitted.check(course(slow, slow, counting=None))
+        underfitted.check(curve(slow, slow, counting=None))
 
 
 @pytest.mark.parametrize(("rise", "verdict"), [(0.01, "pass"), (0.05, "warn"), (0.2, "fail")])
 def test_overfitted_by_how_much_it_rose(rise, verdict):
-    valid = np.maximum(curve(2.0), 2.0)
+    valid = np.maximum(falling(2.0), 2.0)
     valid[400:] = valid[399] * (1 + np.linspace(0, rise, 600))
-    outcome = overfitted.check(course(curve(0.5, speed=3), valid))
+    outcome = overfitted.check(curve(falling(0.5, speed=3), valid))
     assert outcome.verdict == verdict and "step 400" in outcome.sentence
-    kept = course(curve(0.5, speed=3), valid, selects=["keep_best"], evaluate_on=["valid"])
+    kept = curve(falling(0.5, speed=3), valid, selects=["keep_best"], evaluate_on=["valid"])
     assert overfitted.check(kept).verdict == "pass"
 
 
 def test_a_rise_with_the_train_loss_is_not_overfitting():
-    up = np.concatenate([curve()[:500], np.linspace(curve()[499], 2.6, 500)])
-    assert overfitted.check(course(up, up)).verdict == "pass"
+    up = np.concatenate([falling()[:500], np.linspace(falling()[499], 2.6, 500)])
+    assert overfitted.check(curve(up, up)).verdict == "pass"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_a_rise_with_the_train_loss_is_not_overfitting():
     ],
 )
 def test_selection_on_test(facts, verdict):
-    outcome = selection_on_test.check(course(curve(), **facts))
+    outcome = selection_on_test.check(curve(falling(), **facts))
     assert outcome.verdict == verdict
     assert ("keep_best and patience went by test" in outcome.sentence) == (verdict == "fail")
 

@@ -13,7 +13,7 @@ from headway.data.running import sources
 from headway.study.conclude import conclude
 from headway.study.design.study import Study
 from headway.study.execution.execute import execute
-from headway.study.execution.here import Here
+from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Sizes, check_scores
 
 CASES = list(packaged())
@@ -85,11 +85,11 @@ def test_a_quick_case_from_end_to_end(tmp_path: Path):
     whole = study_of("B7", True).named_arms
     arms = {arm: whole[arm] for arm in ("concat", "reweight-raw")}
     study, folder = tiny("B7", arms=arms, questions=[]), tmp_path / folder_of("B7", True)
-    outcome = execute(study, folder, Here())
+    outcome = execute(study, folder, InProcess())
     assert (outcome.done, outcome.failed) == (4, {})
     found = conclude(folder)
     causal, better, worse = found.judgements
-    assert causal.standing == better.standing == "does not hold" and "sees the future" in causal.why
+    assert causal.status == better.status == "does not hold" and "sees the future" in causal.why
     assert worse.claim.answer == "worse"
     assert found.report is not None
     page = found.report.read_text("utf-8")

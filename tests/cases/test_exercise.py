@@ -17,11 +17,11 @@ from headway.study.report.figures import Figure
 EXERCISES = [name for name in packaged() if isinstance(load_case(name, True), Exercise)]
 
 
-def toy(standing="does not hold") -> Exercise:
+def toy(status="does not hold") -> Exercise:
     def check(instances: int) -> Ruling:
         rows = [Reach("share <reached>", f"kind {k}", instances, "12 % [8, 17]", "all", "all") for k in (1, 2)]
         derivation = ["one step", "another step"]
-        return Ruling(standing=standing, why="because of <b>3 & 4</b>", reached=rows, derivation=derivation)
+        return Ruling(status=status, why="because of <b>3 & 4</b>", reached=rows, derivation=derivation)
 
     def answer(instances: int) -> Finding:
         return Finding(why=f"{instances} say so", figures=[Figure('<img alt="x" src="data:,">', "A picture")])
@@ -83,11 +83,11 @@ def test_a_share_comes_with_its_interval():
 
 
 def test_an_outcome_is_judged_as_a_study_is():
-    for standing in ("holds", "does not hold"):
-        found = work_out(toy(standing), 7)
-        assert found.standing == standing
+    for status in ("holds", "does not hold"):
+        found = work_out(toy(status), 7)
+        assert found.status == status
         (judgement,) = found.judgements
-        assert (judgement.claim.says, judgement.standing) == ("2 + 2 is 5", standing)
+        assert (judgement.claim.says, judgement.status) == ("2 + 2 is 5", status)
     said: list[str] = []
     work_out(toy(), 7, said.append)
     assert said == ["checking: 2 + 2 is 5", "answering: What is it then?"]

@@ -38,7 +38,7 @@ def worked() -> dict[str, Outcome]:
 )
 def test_how_the_claims_stand(worked, name, standings):
     found = worked[name]
-    assert [ruling.standing for ruling in found.rulings] == standings
+    assert [ruling.status for ruling in found.rulings] == standings
     for finding in (*found.rulings, *found.answers):
         assert finding.why and finding.reached and "nan" not in finding.why
         assert all("<img" in figure.picture or "<svg" in figure.picture for figure in finding.figures)
@@ -62,17 +62,17 @@ def test_a_planted_query_is_caught():
     def nearly(keys, wanted):
         return B1.least_squares(keys, wanted, factor=5.0)
 
-    assert B1.where_independent(FEW, nearly).standing == "does not hold"
-    assert B1.three_is_enough(FEW, factor=15.8).standing == "holds"
-    assert B1.zeros_average(FEW, lambda keys, wanted: np.full(keys.shape[1], 1e-6)).standing == "does not hold"
+    assert B1.where_independent(FEW, nearly).status == "does not hold"
+    assert B1.three_is_enough(FEW, factor=15.8).status == "holds"
+    assert B1.zeros_average(FEW, lambda keys, wanted: np.full(keys.shape[1], 1e-6)).status == "does not hold"
 
 
 def test_headways_own_queries_would_stand_where_the_reports_do_not():
     def ours(keys, wanted):
         return B1.find_query(keys, wanted, B1.WITHIN / 2).query
 
-    assert B1.for_any_keys(FEW, ours).standing == "holds"
-    assert B1.makes_the_identity(FEW, ours).standing == "holds"
+    assert B1.for_any_keys(FEW, ours).status == "holds"
+    assert B1.makes_the_identity(FEW, ours).status == "holds"
 
 
 def test_a_certificate_is_not_believed():
@@ -90,9 +90,9 @@ def test_a_certificate_is_not_believed():
 
 
 def test_another_key_than_the_copy_is_caught():
-    assert B2.copy_averages_three(FEW, lambda keys, query: keys[1]).standing == "holds"  # the other one does as well
-    assert B2.copy_averages_three(FEW, lambda keys, query: (keys[0] + keys[1]) / 2).standing == "holds"
-    assert B2.copy_averages_three(FEW, lambda keys, query: 1.01 * keys[0]).standing == "does not hold"
+    assert B2.copy_averages_three(FEW, lambda keys, query: keys[1]).status == "holds"  # the other one does as well
+    assert B2.copy_averages_three(FEW, lambda keys, query: (keys[0] + keys[1]) / 2).status == "holds"
+    assert B2.copy_averages_three(FEW, lambda keys, query: 1.01 * keys[0]).status == "does not hold"
 
 
 def test_what_a_key_of_length_one_gets_is_what_searching_finds():
@@ -123,7 +123,7 @@ def test_from_which_factor_on_it_is_selected():
     ids=["the taps themselves as biases", "W_V = I", "the kernel turned round"],
 )
 def test_a_wrong_convolution_is_caught(biases, value):
-    assert D2.computes_the_convolution(5, lambda c: D2.as_reported(c, biases, value)).standing == "does not hold"
+    assert D2.computes_the_convolution(5, lambda c: D2.as_reported(c, biases, value)).status == "does not hold"
 
 
 def test_the_direct_convolution_is_what_it_says():
@@ -132,8 +132,8 @@ def test_the_direct_convolution_is_what_it_says():
 
 
 def test_a_layer_that_is_the_maximum_would_stand():
-    assert D3.is_the_maximum(FEW, lambda window: max_pool(window, within=1e-3)).standing == "holds"
-    assert D3.is_the_maximum(FEW, lambda window: max_pool_as_reported(window, scale=1e4)).standing == "does not hold"
+    assert D3.is_the_maximum(FEW, lambda window: max_pool(window, within=1e-3)).status == "holds"
+    assert D3.is_the_maximum(FEW, lambda window: max_pool_as_reported(window, scale=1e4)).status == "does not hold"
 
 
 def test_the_bound_is_met_by_the_worst_input(worked):
@@ -147,9 +147,9 @@ def test_the_bound_is_met_by_the_worst_input(worked):
 
 
 def test_the_kronecker_product_the_right_way_round_stands_and_the_other_does_not():
-    assert E1.is_the_matrix(FEW, lambda A, width: stacked(A, width, "columns")).standing == "holds"
+    assert E1.is_the_matrix(FEW, lambda A, width: stacked(A, width, "columns")).status == "holds"
     swapped = E1.is_the_matrix(FEW, lambda A, width: stacked(A, width, "rows"))
-    assert swapped.standing == "does not hold"
+    assert swapped.status == "does not hold"
     assert all(float(row.reported) > 0.1 for row in swapped.reached if "width 1" not in row.of)
 
 
@@ -161,4 +161,4 @@ def test_the_matrix_is_what_it_does():
 
 
 def test_layers_that_do_not_look_at_their_input_can_be_replaced():
-    assert E1.can_be_replaced(FEW, blind=True).standing == "holds"
+    assert E1.can_be_replaced(FEW, blind=True).status == "holds"

@@ -109,10 +109,10 @@ def evaluations(run: Run) -> dict[int, float]:
 def same_end(a: Run, b: Run) -> bool:
     """Weights, optimizer, standing (but for the time it took) and metrics are equal to the bit."""
     ours, theirs = a.checkpoint("last"), b.checkpoint("last")
-    standings = [{**c.facts["standing"], "seconds": 0} for c in (ours, theirs)]
+    replica_states = [{**c.facts["standing"], "seconds": 0} for c in (ours, theirs)]
     return (
         ours.step == theirs.step
-        and standings[0] == standings[1]
+        and replica_states[0] == replica_states[1]
         and _equal(ours.weights, theirs.weights)
         and _equal(ours.optimizer, theirs.optimizer)
         and a.metrics() == b.metrics()
@@ -355,8 +355,8 @@ def test_the_best_checkpoint_is_the_one_with_the_lowest_loss(base: Recipe):
     by_hand = min(evaluations(run).items(), key=lambda entry: entry[1])
     best = run.checkpoint("auto")
     assert best.step == by_hand[0] != STEPS
-    standing = run.checkpoint("last").facts["standing"]
-    assert (standing["best_step"], standing["best_loss"]) == by_hand
+    replica_state = run.checkpoint("last").facts["standing"]
+    assert (replica_state["best_step"], replica_state["best_loss"]) == by_hand
     (score,) = (s for s in run.scores() if s.name == "valid.loss")
     assert score.value == pytest.approx(by_hand[1], rel=1e-6)
     plain, _ = load_model(run, "last")

@@ -75,7 +75,7 @@ def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeyp
     take_step, sizes = Loop.take_step, []
 
     def filling(self):
-        sizes.append(len(self.standings))
+        sizes.append(len(self.replica_states))
         if sizes[-1] > 2 and self.step >= 5:
             raise FULL[0]
         take_step(self)
@@ -97,15 +97,15 @@ def test_a_half_that_was_finished_is_not_begun_again(five, tmp_path: Path, monke
     take_step, steps = Loop.take_step, []
 
     def filling(self):
-        steps.append((len(self.standings), self.step))
-        if len(self.standings) > 3 and self.step >= 5:
+        steps.append((len(self.replica_states), self.step))
+        if len(self.replica_states) > 3 and self.step >= 5:
             raise MemoryError
-        if len(self.standings) == 2:
+        if len(self.replica_states) == 2:
             raise RuntimeError("stopped")
         take_step(self)
 
     def watched(self):
-        steps.append((len(self.standings), self.step))
+        steps.append((len(self.replica_states), self.step))
         take_step(self)
 
     monkeypatch.setattr(Loop, "take_step", filling)

@@ -8,7 +8,7 @@ from headway.data.tokenizers import Char, Tokenizer, Word
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.heads import Concat
 from headway.nn.masks import Everything, Padding
 from headway.nn.positions import Learned
@@ -39,14 +39,14 @@ class Encoder(Trainable):
         self.layers = nn.ModuleList(nn.ModuleDict({"mixer": spec.build(1, WIDTH, 1.0, Needs())}) for _ in range(2))
         self.output = Linear(1, WIDTH, CLASSES)
 
-    def forward(self, ids, real):
+    def forward(self, ids, padding_mask):
         slots = torch.arange(ids.shape[2])
-        mask = Padding(real.flatten(0, 1)) if self.heeds else Everything()
-        scene = Scene((1, ids.shape[1], HEADS), self.positions, mask, slots, slots, real)
+        mask = Padding(padding_mask.flatten(0, 1)) if self.heeds else Everything()
+        context = AttentionContext((1, ids.shape[1], HEADS), self.positions, mask, slots, slots, padding_mask)
         x = self.positions.embed(self.embedding(ids), slots)
         for layer in self.layers:
-            x = x + layer["mixer"](x, scene)[0]
-        pooled = (x * real[..., None]).sum(2, keepdim=True) / real.sum(2)[..., None, None]
+            x = x + layer["mixer"](x, context)[0]
+        pooled = (x * padding_mask[..., None]).sum(2, keepdim=True) / padding_mask.sum(2)[..., None, None]
         return self.output(pooled)[:, :, 0]
 
 

@@ -66,8 +66,10 @@ def test_any_axes_may_lead():
 
 def test_what_is_lost_to_padding():
     weights = torch.tensor([[[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
-    real = torch.tensor([True, True, False])
-    assert on_padding(weights, real).tolist() == [0.125]  # of the two tokens; what padding does is nobody's concern
+    padding_mask = torch.tensor([True, True, False])
+    assert on_padding(weights, padding_mask).tolist() == [
+        0.125
+    ]  # of the two tokens; what padding does is nobody's concern
 
 
 def test_rollout_is_abnars_and_zuidemas():

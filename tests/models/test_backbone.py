@@ -70,11 +70,11 @@ def padded(rows: list[Tensor], left: list[int], right: int, filler: int) -> tupl
     """Rows [R, n] of different lengths side by side, as [R, B, T] ids and where they are real."""
     T = max(before + row.shape[1] for row, before in zip(rows, left, strict=True)) + right
     ids = torch.full((2, len(rows), T), filler)
-    real = torch.zeros(2, len(rows), T, dtype=torch.bool)
+    padding_mask = torch.zeros(2, len(rows), T, dtype=torch.bool)
     for b, (row, before) in enumerate(zip(rows, left, strict=True)):
         ids[:, b, before : before + row.shape[1]] = row
-        real[:, b, before : before + row.shape[1]] = True
-    return ids, real
+        padding_mask[:, b, before : before + row.shape[1]] = True
+    return ids, padding_mask
 
 
 def rows_of(lengths: list[int], number: int = 3) -> list[Tensor]:
@@ -84,8 +84,8 @@ def rows_of(lengths: list[int], number: int = 3) -> list[Tensor]:
 
 def check_language_model(model: LanguageModel, lengths: list[int], left: list[int], right: int, filler: int) -> None:
     rows = rows_of(lengths)
-    ids, real = padded(rows, left, right, filler)
-    logits, _ = model(ids, real=real)
+    ids, padding_mask = padded(rows, left, right, filler)
+    logits, _ = model(ids, padding_mask=padding_mask)
     assert logits.isfinite().all()
     for b, (row, before) in enumerate(zip(rows, left, strict=True)):
         alone, _ = model(row[:, None])
@@ -95,8 +95,8 @@ def check_language_model(model: LanguageModel, lengths: list[int], left: list[in
 
 def check_classifier(model: Classifier, lengths: list[int], left: list[int], right: int, filler: int) -> None:
     rows = rows_of(lengths)
-    ids, real = padded(rows, left, right, filler)
-    logits = model(ids, real)
+    ids, padding_mask = padded(rows, left, right, filler)
+    logits = model(ids, padding_mask)
     for b, row in enumerate(rows):
         torch.testing.assert_close(logits[:, b], model(row[:, None])[:, 0], rtol=1e-5, atol=1e-5)
 
@@ -155,9 +155,9 @@ def test_gradients_are_those_without_padding(positions, backend):
     """Among them: what a query that may look nowhere sends back is nothing, not NaN."""
     model = language_model(positions, backend=backend)
     rows = rows_of([4, 4])
-    ids, real = padded(rows, [3, 0], 2, 1)
-    seen = real.nonzero(as_tuple=True)
-    model(ids, real=real)[0][seen].square().sum().backward()
+    ids, padding_mask = padded(rows, [3, 0], 2, 1)
+    seen = padding_mask.nonzero(as_tuple=True)
+    model(ids, padding_mask=padding_mask)[0][seen].square().sum().backward()
     ours = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     model(torch.stack(rows, 1))[0].square().sum().backward()
@@ -169,26 +169,28 @@ def test_gradients_are_those_without_padding(positions, backend):
 def test_rows_padded_on_their_left_go_on_from_a_cache(positions):
     model = language_model(positions)
     rows = rows_of([5, 3])
-    ids, real = padded(rows, [0, 2], 0, 1)
-    whole, _ = model(ids, real=real)
-    _, state = model(ids[..., :3], real=real[..., :3])
-    later, state = model(ids[..., 3:4], state, real[..., 3:4])
+    ids, padding_mask = padded(rows, [0, 2], 0, 1)
+    whole, _ = model(ids, padding_mask=padding_mask)
+    _, state = model(ids[..., :3], padding_mask=padding_mask[..., :3])
+    later, state = model(ids[..., 3:4], state, padding_mask[..., 3:4])
     last, state = model(ids[..., 4:], state)  # nothing said: all real
     torch.testing.assert_close(torch.cat((later, last), 2), whole[..., 3:, :], rtol=1e-5, atol=1e-5)
-    assert state[0].length == 5 and torch.equal(state[0].real, real)
+    assert state[0].length == 5 and torch.equal(state[0].padding_mask, padding_mask)
 
 
 def test_without_padding_the_plainly_causal_path_is_taken(monkeypatch):
-    from headway.nn.context import Scene
+    from headway.nn.context import AttentionContext
 
     seen = []
-    kept = Scene.is_plainly_causal
-    monkeypatch.setattr(Scene, "is_plainly_causal", property(lambda s: seen.append(kept.fget(s)) or seen[-1]))
+    kept = AttentionContext.is_plainly_causal
+    monkeypatch.setattr(
+        AttentionContext, "is_plainly_causal", property(lambda s: seen.append(kept.fget(s)) or seen[-1])
+    )
     model, (row,) = language_model(Learned()), rows_of([4])
     model(row[:, None])
     assert seen and all(seen)
     seen.clear()
-    model(row[:, None], real=torch.ones_like(row[:, None], dtype=torch.bool))
+    model(row[:, None], padding_mask=torch.ones_like(row[:, None], dtype=torch.bool))
     assert seen and not any(seen)
 
 
@@ -203,7 +205,7 @@ def test_a_row_of_nothing_but_padding_gives_numbers():
 def test_learned_positions_end_where_tokens_do_not_slots():
     model = classifier(Learned())
     (row,) = rows_of([CONTEXT])
-    ids, real = padded([row], [20], 20, 0)
-    torch.testing.assert_close(model(ids, real), model(row[:, None]), rtol=1e-5, atol=1e-5)
+    ids, padding_mask = padded([row], [20], 20, 0)
+    torch.testing.assert_close(model(ids, padding_mask), model(row[:, None]), rtol=1e-5, atol=1e-5)
     with pytest.raises(UserError, match=r"7 tokens, but the learned positions end at 6 \(model.context\)"):
         model(*padded(rows_of([CONTEXT + 1]), [3], 0, 0))

@@ -25,13 +25,15 @@ def spec(**changes) -> ClassifierSpec:
 
 def rows(replicas: int = 1, number: int = 0) -> tuple[Tensor, Tensor]:
     ids = torch.randint(V, (replicas, len(LENGTHS), CONTEXT), generator=torch.Generator().manual_seed(number))
-    real = (torch.arange(CONTEXT) < torch.tensor(LENGTHS)[:, None]).expand_as(ids)
-    return ids, real
+    padding_mask = (torch.arange(CONTEXT) < torch.tensor(LENGTHS)[:, None]).expand_as(ids)
+    return ids, padding_mask
 
 
 def batch(replicas: int) -> SimpleNamespace:
-    ids, real = rows(replicas)
-    return SimpleNamespace(inputs=ids, real=real, targets=torch.tensor([0, 1, 2, 3]).expand(replicas, -1))
+    ids, padding_mask = rows(replicas)
+    return SimpleNamespace(
+        inputs=ids, padding_mask=padding_mask, targets=torch.tensor([0, 1, 2, 3]).expand(replicas, -1)
+    )
 
 
 @torch.no_grad()
@@ -69,23 +71,23 @@ def test_the_encoder_is_torchs_padding_included(backend, placement, activation):
     changes = {"mixer": {"heads": 2, "backend": backend}, "feedforward": activation, "norm": {"placement": placement}}
     ours = spec(**changes).build(V, C).eval()
     copy_torch(theirs, ours)
-    ids, real = rows()
+    ids, padding_mask = rows()
     embedded = ours.embedding(ids)[0] + ours.positions.table.weight[0, :CONTEXT]
-    reference = theirs(embedded, src_key_padding_mask=~real[0])
-    hidden, _ = ours.hidden(ids, real=real)
-    torch.testing.assert_close(hidden[0][real[0]], reference[real[0]], rtol=1e-5, atol=1e-5)
+    reference = theirs(embedded, src_key_padding_mask=~padding_mask[0])
+    hidden, _ = ours.hidden(ids, padding_mask=padding_mask)
+    torch.testing.assert_close(hidden[0][padding_mask[0]], reference[padding_mask[0]], rtol=1e-5, atol=1e-5)
     mean = torch.stack([reference[b, :n].mean(0) for b, n in enumerate(LENGTHS)])
     head = ours.head
     expected = torch.relu(mean @ head.into.weight[0].T + head.into.bias[0]) @ head.output.weight[0].T
-    torch.testing.assert_close(ours(ids, real)[0], expected + head.output.bias[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours(ids, padding_mask)[0], expected + head.output.bias[0], rtol=1e-5, atol=1e-5)
 
 
 def test_pooling_takes_real_tokens_only():
     x = torch.tensor([[1.0, -5.0], [3.0, -1.0], [100.0, 100.0], [-7.0, 2.0]]).view(1, 1, 4, 2)
-    real = torch.tensor([False, True, False, True]).view(1, 1, 4)
-    assert Mean().pool(x, real).flatten().tolist() == [-2.0, 0.5]
-    assert First().pool(x, real).flatten().tolist() == [3.0, -1.0]
-    assert Max().pool(x, real).flatten().tolist() == [3.0, 2.0]
+    padding_mask = torch.tensor([False, True, False, True]).view(1, 1, 4)
+    assert Mean().pool(x, padding_mask).flatten().tolist() == [-2.0, 0.5]
+    assert First().pool(x, padding_mask).flatten().tolist() == [3.0, -1.0]
+    assert Max().pool(x, padding_mask).flatten().tolist() == [3.0, 2.0]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
@@ -120,25 +122,25 @@ def test_replicas_together_are_replicas_apart(positions):
 
 
 def test_without_positions_the_order_of_words_makes_no_difference_and_with_them_it_does():
-    ids, real = rows()
+    ids, padding_mask = rows()
     turned = torch.stack([torch.cat((row[:n].flip(0), row[n:])) for row, n in zip(ids[0], LENGTHS, strict=True)])[None]
     for positions, same in [("none", True), ("rotary", False), ("learned", False)]:
         model = spec(positions=positions).build(V, C).eval()
         with torch.no_grad():
             for p in model.parameters():
                 p += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
-        assert torch.allclose(model(ids, real), model(turned, real), atol=1e-5) == same
+        assert torch.allclose(model(ids, padding_mask), model(turned, padding_mask), atol=1e-5) == same
 
 
 def test_a_classifier_can_be_watched_by_name():
     model = spec().build(V, C).eval()
     assert {"embedded", "pooled", "logits", "layers.1.attention.weights"} <= set(tap_names(model))
-    ids, real = rows()
+    ids, padding_mask = rows()
     with watch(model, "layers.0.attention.weights", "pooled") as seen:
-        model(ids, real)
+        model(ids, padding_mask)
     weights = seen["layers.0.attention.weights"]
     assert weights.shape == (1, 4, 2, CONTEXT, CONTEXT) and seen["pooled"].shape == (1, 4, D)
-    assert (weights.masked_select(~real[:, :, None, None, :].expand_as(weights)) == 0).all()
+    assert (weights.masked_select(~padding_mask[:, :, None, None, :].expand_as(weights)) == 0).all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
 
 

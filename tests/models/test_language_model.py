@@ -15,7 +15,7 @@ from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import weights
 from headway.nn.block import FeedForwardSpec, NormSpec
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
 from headway.nn.taps import tap_names, watch
@@ -253,11 +253,11 @@ def test_watched_internals_are_what_they_say(positions, backend: str):
     assert torch.equal(seen["logits"], logits)
     slots = torch.arange(T)
     assert torch.equal(seen["embedded"], model.positions.embed(model.embedding(ids), slots))
-    scene = Scene((2, B, 2), model.positions, model.mask, slots, slots)
+    context = AttentionContext((2, B, 2), model.positions, model.mask, slots, slots)
     for k in range(2):
         inside = ("queries", "keys", "values", "weights", "mixed")
         q, key, v, w, mixed = (seen[f"layers.{k}.attention.{n}"] for n in inside)
-        torch.testing.assert_close(w, weights(q, key, scene.allowed, scene.bias))
+        torch.testing.assert_close(w, weights(q, key, context.allowed, context.bias))
         torch.testing.assert_close(w.sum(-1), torch.ones(2, B, 2, T))
         torch.testing.assert_close(mixed, w @ v, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(model.embedding.logits(model.norm(seen["layers.1.stream"])), logits)

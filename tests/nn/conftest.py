@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from headway.nn.attention import AttentionSpec, Cache
 from headway.nn.backends import Needs
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.heads import Concat
 from headway.nn.masks import Causal, Mask
 from headway.nn.positions import NoPositions
@@ -34,11 +34,13 @@ class Layer(Trainable):
         self.positions = positions.build(replicas, width, spec.heads, context)
         self.attention = spec.build(replicas, width, 1.0, Needs(positions=positions.kind))
 
-    def forward(self, x: Tensor, real: Tensor | None = None, state: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, state: Cache | None = None) -> Tensor:
         slots = torch.arange(x.shape[2] + (state.length if state else 0))
         new = slots[-x.shape[2] :]
-        scene = Scene((self.replicas, x.shape[1], self.heads), self.positions, self.mask, new, slots, real)
-        y, self.state = self.attention(self.positions.embed(x, new), scene, state)
+        context = AttentionContext(
+            (self.replicas, x.shape[1], self.heads), self.positions, self.mask, new, slots, padding_mask
+        )
+        y, self.state = self.attention(self.positions.embed(x, new), context, state)
         return y
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from headway.nn.attention import Attention, AttentionSpec
 from headway.nn.backends import BACKENDS, Needs, weights
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.masks import Causal, Everything, Padding, Window
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
@@ -29,9 +29,13 @@ def stream(length: int = T, replicas: int = 1, number: int = 3) -> Tensor:
     return torch.randn(replicas, B, length, D, generator=torch.Generator().manual_seed(number))
 
 
-def plain_scene(mask=None, queries: int = T, keys: int = T, replicas: int = 1, memory: Tensor | None = None) -> Scene:
+def plain_context(
+    mask=None, queries: int = T, keys: int = T, replicas: int = 1, memory: Tensor | None = None
+) -> AttentionContext:
     shape, positions = (replicas, B, H), NoPositions().build(replicas, D, H, T)
-    return Scene(shape, positions, mask or Everything(), torch.arange(queries), torch.arange(keys), memory=memory)
+    return AttentionContext(
+        shape, positions, mask or Everything(), torch.arange(queries), torch.arange(keys), memory=memory
+    )
 
 
 def torchs(bias: bool = True) -> nn.MultiheadAttention:
@@ -60,7 +64,7 @@ def test_self_attention_is_torchs(bias: bool, backend: str, causal: bool, random
     ours = randomised(AttentionSpec(heads=H, bias=bias, backend=backend).build(1, D, 1.0, Needs()))
     theirs, x = torchs(bias), stream()
     copy_to_torch(ours, theirs)
-    found, _ = ours(x, plain_scene(Causal() if causal else None))
+    found, _ = ours(x, plain_context(Causal() if causal else None))
     forbidden = ~torch.ones(T, T).tril().bool() if causal else None
     expected, _ = theirs(x[0], x[0], x[0], attn_mask=forbidden, need_weights=False)
     torch.testing.assert_close(found[0], expected, rtol=1e-5, atol=1e-5)
@@ -71,9 +75,9 @@ def test_cross_attention_to_a_memory_of_another_length_is_torchs(backend: str, r
     ours = randomised(AttentionSpec(heads=H, backend=backend).build_cross(1, D, 1.0, Needs()))
     theirs, x, memory = torchs(), stream(), stream(S, number=4)
     copy_to_torch(ours, theirs)
-    real = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]]).bool()
-    found, _ = ours(x, plain_scene(Padding(real), keys=S, memory=memory))
-    expected, _ = theirs(x[0], memory[0], memory[0], key_padding_mask=~real, need_weights=False)
+    padding_mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]]).bool()
+    found, _ = ours(x, plain_context(Padding(padding_mask), keys=S, memory=memory))
+    expected, _ = theirs(x[0], memory[0], memory[0], key_padding_mask=~padding_mask, need_weights=False)
     torch.testing.assert_close(found[0], expected, rtol=1e-5, atol=1e-5)
 
 
@@ -86,7 +90,7 @@ def test_three_replicas_are_three_attentions(cross: bool, randomised, copied, re
     def call(module, replicas):
         def forward(x: Tensor, memory: Tensor) -> Tensor:
             keys = S if cross else T
-            return module(x, plain_scene(None, T, keys, replicas, memory if cross else None))[0]
+            return module(x, plain_context(None, T, keys, replicas, memory if cross else None))[0]
 
         return forward
 
@@ -160,8 +164,8 @@ def test_watched_weights_are_those_of_queries_and_keys_under_every_backend(layer
         with watch(made) as seen:
             made(x)
         at = lambda name, seen=seen: seen[f"attention.{name}"]  # noqa: E731
-        scene = Scene((1, B, H), made.positions, made.mask, torch.arange(T), torch.arange(T))
-        expected = weights(at("queries"), at("keys"), scene.allowed, scene.bias)
+        context = AttentionContext((1, B, H), made.positions, made.mask, torch.arange(T), torch.arange(T))
+        expected = weights(at("queries"), at("keys"), context.allowed, context.bias)
         torch.testing.assert_close(at("weights"), expected)
         torch.testing.assert_close(at("mixed"), expected @ at("values"), rtol=1e-5, atol=1e-5)
 
@@ -180,9 +184,9 @@ def test_scores_are_those_before_the_mask_and_the_output_is_what_comes_out(layer
     with watch(made) as seen:
         y = made(x)
     at = lambda name: seen[f"attention.{name}"]  # noqa: E731
-    scene = Scene((1, B, H), made.positions, made.mask, torch.arange(T), torch.arange(T))
+    context = AttentionContext((1, B, H), made.positions, made.mask, torch.arange(T), torch.arange(T))
     assert at("scores").isfinite().all()
-    torch.testing.assert_close(at("scores").masked_fill(~scene.allowed, -torch.inf).softmax(-1), at("weights"))
+    torch.testing.assert_close(at("scores").masked_fill(~context.allowed, -torch.inf).softmax(-1), at("weights"))
     assert torch.equal(at("output"), y)
 
 
@@ -207,12 +211,12 @@ def test_the_dropout_of_weights_is_part_of_the_architecture(seeded):
 def test_weights_are_dropped_in_training_only(seeded, randomised):
     made = randomised(seeded(AttentionSpec(heads=H, dropout=0.5).build(1, D, 1.0, Needs(weight_dropout=True)), [0]))
     assert made.backend is BACKENDS["plain"]
-    x, scene = stream(), plain_scene()
-    trained = made(x, scene)[0]
-    evaluated = made.eval()(x, scene)[0]
+    x, context = stream(), plain_context()
+    trained = made(x, context)[0]
+    evaluated = made.eval()(x, context)[0]
     made.drop.set_rates([0.0])
     assert not torch.allclose(trained, evaluated)
-    assert torch.equal(evaluated, made.train()(x, scene)[0])
+    assert torch.equal(evaluated, made.train()(x, context)[0])
 
 
 # Specs

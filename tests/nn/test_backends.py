@@ -6,7 +6,7 @@ from torch import Tensor
 
 from headway.core.errors import UserError
 from headway.nn.backends import BACKENDS, Needs, choose_backend, weights
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.masks import Causal, Everything, Padding, Prefix, Window
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
@@ -46,11 +46,11 @@ def stream(replicas: int) -> Tensor:
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("positions", POSITIONS, ids=lambda p: p.kind)
 def test_sdpa_is_plain(positions, mask: str, fusion: str, replicas: int, layer, results, agree):
-    real = REAL.expand(replicas, -1, -1) if "padding" in mask else None
+    padding_mask = REAL.expand(replicas, -1, -1) if "padding" in mask else None
     found = {}
     for backend in ("plain", "sdpa"):
         made = layer(positions, FUSIONS[fusion], MASKS[mask](replicas), backend, replicas)
-        found[backend] = results(made, lambda x, made=made: made(x, real), stream(replicas))
+        found[backend] = results(made, lambda x, made=made: made(x, padding_mask), stream(replicas))
     assert all(value.isfinite().all() for value in found["plain"].values())
     agree(found["sdpa"], found["plain"])
 
@@ -58,7 +58,7 @@ def test_sdpa_is_plain(positions, mask: str, fusion: str, replicas: int, layer, 
 @pytest.mark.parametrize("backend", ["plain", "sdpa"])
 @pytest.mark.parametrize("positions", [NoPositions(), Alibi(), T5()], ids=lambda p: p.kind)
 def test_a_query_that_may_look_nowhere_gets_exactly_zero(backend: str, positions, randomised):
-    scene = Scene(
+    context = AttentionContext(
         (1, B, H),
         randomised(positions.build(1, D, H, T)),
         Padding(REAL) & Causal(),
@@ -66,7 +66,7 @@ def test_a_query_that_may_look_nowhere_gets_exactly_zero(backend: str, positions
         torch.arange(T),
     )
     q, k, v = (torch.randn(1, B, H, T, D // H, requires_grad=True) for _ in range(3))
-    out = BACKENDS[backend].attend(q, k, v, scene, Dropout(1, 0.0))
+    out = BACKENDS[backend].attend(q, k, v, context, Dropout(1, 0.0))
     assert out[:, 1, :, :2].eq(0).all() and out[:, 1, :, 2:].ne(0).all()
     out.square().sum().backward()
     for x in (q, k, v):

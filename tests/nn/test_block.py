@@ -8,7 +8,7 @@ from torch import Tensor
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, NormSpec
-from headway.nn.context import Scene
+from headway.nn.context import AttentionContext
 from headway.nn.masks import Causal
 from headway.nn.positions import NoPositions
 from headway.nn.replicated import LayerNorm, RMSNorm
@@ -27,9 +27,9 @@ def stream(replicas: int = R) -> Tensor:
     return torch.randn(replicas, B, T, D, generator=torch.Generator().manual_seed(0))
 
 
-def scene(replicas: int = R) -> Scene:
+def context(replicas: int = R) -> AttentionContext:
     positions = NoPositions().build(replicas, D, H, T)
-    return Scene((replicas, B, H), positions, Causal(), torch.arange(T), torch.arange(T))
+    return AttentionContext((replicas, B, H), positions, Causal(), torch.arange(T), torch.arange(T))
 
 
 # Where the norm stands
@@ -38,17 +38,17 @@ def scene(replicas: int = R) -> Scene:
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 def test_pre_norm_leaves_the_stream_alone(kind: str, randomised):
     made, x = block(randomised, NormSpec(kind=kind)), stream()
-    attended = x + made.mixer(made.around_mixer.norm(x), scene())[0]
+    attended = x + made.mixer(made.around_mixer.norm(x), context())[0]
     expected = attended + made.feedforward(made.around_feedforward.norm(attended))
-    torch.testing.assert_close(made(x, scene())[0], expected)
+    torch.testing.assert_close(made(x, context())[0], expected)
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 def test_post_norm_norms_the_stream(kind: str, randomised):
     made, x = block(randomised, NormSpec(kind=kind, placement="post")), stream()
-    attended = made.around_mixer.norm(x + made.mixer(x, scene())[0])
+    attended = made.around_mixer.norm(x + made.mixer(x, context())[0])
     expected = made.around_feedforward.norm(attended + made.feedforward(attended))
-    torch.testing.assert_close(made(x, scene())[0], expected)
+    torch.testing.assert_close(made(x, context())[0], expected)
 
 
 def test_norms_are_of_the_kind_that_was_asked_for():
@@ -63,7 +63,7 @@ def test_a_pre_norm_block_whose_outputs_are_zero_is_the_identity(randomised):
     with torch.no_grad():
         for linear in (made.mixer.output, made.feedforward.output):
             linear.weight.zero_(), linear.bias.zero_()
-    assert torch.equal(made(x, scene())[0], x)
+    assert torch.equal(made(x, context())[0], x)
 
 
 # Feed-forward
@@ -110,10 +110,10 @@ def test_hidden_and_bias_are_what_was_asked_for():
 def test_three_replicas_are_three_blocks(placement, randomised, copied, results, agree):
     norm = NormSpec(placement=placement)
     together, x = block(randomised, norm, replicas=3), stream(3)
-    whole = results(together, lambda x: together(x, scene(3))[0], x)
+    whole = results(together, lambda x: together(x, context(3))[0], x)
     for r in range(3):
         alone = copied(block(randomised, norm, replicas=1), together, replica=r)
-        agree(results(alone, lambda x, alone=alone: alone(x, scene(1))[0], x[r : r + 1]), whole, replica=r)
+        agree(results(alone, lambda x, alone=alone: alone(x, context(1))[0], x[r : r + 1]), whole, replica=r)
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
@@ -121,12 +121,12 @@ def test_dropout_is_applied_to_what_each_sublayer_adds(placement, randomised, se
     made = seeded(block(randomised, NormSpec(placement=placement), dropout=0.5), [0, 1])
     randomised(made)
     x = stream()
-    dropped = made(x, scene())[0]
-    kept = made.eval()(x, scene())[0]
+    dropped = made(x, context())[0]
+    kept = made.eval()(x, context())[0]
     assert not torch.allclose(dropped, kept)
     drop_mixer, drop_feedforward = made.train().around_mixer.drop, made.around_feedforward.drop
     if placement == "pre":
-        attended = x + drop_mixer(made.mixer(made.around_mixer.norm(x), scene())[0])
+        attended = x + drop_mixer(made.mixer(made.around_mixer.norm(x), context())[0])
         expected = attended + drop_feedforward(made.feedforward(made.around_feedforward.norm(attended)))
         torch.testing.assert_close(dropped, expected)
 
@@ -134,5 +134,5 @@ def test_dropout_is_applied_to_what_each_sublayer_adds(placement, randomised, se
 def test_the_stream_can_be_watched_and_the_state_comes_out(randomised):
     made, x = block(randomised), stream()
     with watch(made, "stream") as seen:
-        out, state = made(x, scene())
+        out, state = made(x, context())
     assert torch.equal(seen["stream"], out) and state.length == T

@@ -111,12 +111,12 @@ def test_reweight_looks_at_the_whole_sequence_and_says_so(seeded):
 
 def test_padding_has_no_say_in_the_norm(seeded):
     x, fusion = heads(), built(seeded, Reweight())
-    real = torch.ones(R, B, T, dtype=torch.bool)
-    real[:, 1, 2:] = False
+    padding_mask = torch.ones(R, B, T, dtype=torch.bool)
+    padding_mask[:, 1, 2:] = False
     changed = x.clone()
     changed[:, 1, :, 2:] = 100.0
-    assert torch.equal(fusion(x, real)[:, :, :2], fusion(changed, real)[:, :, :2])
-    torch.testing.assert_close(fusion(x, real)[:, 1, :2], fusion(x[..., :2, :])[:, 1])
+    assert torch.equal(fusion(x, padding_mask)[:, :, :2], fusion(changed, padding_mask)[:, :, :2])
+    torch.testing.assert_close(fusion(x, padding_mask)[:, 1, :2], fusion(x[..., :2, :])[:, 1])
 
 
 SPECS = [Concat(), Shuffle(), Shuffle(drawn="every-step"), Shift(), Reweight(), Reweight(scale="raw"), ReweightCausal()]

@@ -67,7 +67,7 @@ MASKS = st.one_of(
     st.builds(Window, st.integers(1, 6)),
     st.builds(Prefix, st.integers(0, 6)),
     st.lists(st.booleans(), min_size=ROWS * SLOTS, max_size=ROWS * SLOTS).map(
-        lambda real: Padding(torch.tensor(real).view(ROWS, SLOTS))
+        lambda padding_mask: Padding(torch.tensor(padding_mask).view(ROWS, SLOTS))
     ),
 )
 

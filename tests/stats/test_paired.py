@@ -13,7 +13,7 @@ from headway.stats.paired import McNemar, mcnemar, paired_bootstrap, rows_and_se
 from headway.study.conclude import so_far
 from headway.study.design.study import Study
 from headway.study.execution.execute import execute
-from headway.study.execution.here import Here
+from headway.study.execution.in_process import InProcess
 from headway.study.results.rows import correct_in
 
 
@@ -112,7 +112,7 @@ def test_rows_of_other_data_are_not_compared(tmp_path, monkeypatch):
         "questions": [{"kind": "better", "arm": "large", "than": "small", "on": "valid.accuracy"}],
     }
     study = Study.model_validate(tree)
-    execute(study, tmp_path / "study", Here())
+    execute(study, tmp_path / "study", InProcess())
     (verdict,) = so_far(tmp_path / "study").verdicts
     assert study.reads_other_rows and not any("row by row" in note for note in verdict.notes)
     tokens = Study.model_validate({**tree, "arms": {"words": [], "signs": ["data.tokenizer=char"]}, "questions": []})

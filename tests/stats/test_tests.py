@@ -38,7 +38,7 @@ def test_arms_with_other_seeds_are_compared_by_welchs_test():
     found = contrast([*columns(a), *columns(b, first=100)], [1, -1])
     reference = stats.ttest_ind(a, b, equal_var=False)
     assert not found.paired and found.bootstrap is None
-    assert (found.p, found.freedom) == pytest.approx((reference.pvalue, reference.df))
+    assert (found.p, found.degrees_of_freedom) == pytest.approx((reference.pvalue, reference.df))
     interval = reference.confidence_interval()
     assert found.interval() == pytest.approx((interval.low, interval.high))
 
@@ -77,14 +77,14 @@ def test_holm_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("freedom", "level", "power"), [(7, 0.05, 0.8), (2, 0.05, 0.8), (31, 0.01, 0.9), (4, 0.008, 0.8)]
+    ("degrees_of_freedom", "level", "power"), [(7, 0.05, 0.8), (2, 0.05, 0.8), (31, 0.01, 0.9), (4, 0.008, 0.8)]
 )
-def test_the_smallest_visible_effect_has_the_power_it_is_said_to_have(freedom, level, power):
-    effect = noncentrality(freedom, level, power)
-    critical = stats.t.ppf(1 - level / 2, freedom)
-    assert stats.nct.sf(critical, freedom, effect) + stats.nct.cdf(-critical, freedom, effect) == pytest.approx(
-        power, abs=1e-3
-    )
+def test_the_smallest_visible_effect_has_the_power_it_is_said_to_have(degrees_of_freedom, level, power):
+    effect = noncentrality(degrees_of_freedom, level, power)
+    critical = stats.t.ppf(1 - level / 2, degrees_of_freedom)
+    assert stats.nct.sf(critical, degrees_of_freedom, effect) + stats.nct.cdf(
+        -critical, degrees_of_freedom, effect
+    ) == pytest.approx(power, abs=1e-3)
 
 
 def test_with_two_seeds_only_huge_effects_are_visible():
@@ -150,7 +150,7 @@ def test_a_larger_interaction_is_the_block_designs_f():
     of_chance = ((within - effect) ** 2).sum() / ((a - 1) * (b - 1) * (seeds - 1))
     found = interaction(y)
     assert found.f == pytest.approx(of_effect / of_chance)
-    assert 1 <= found.freedom[0] <= (a - 1) * (b - 1)
+    assert 1 <= found.degrees_of_freedom[0] <= (a - 1) * (b - 1)
 
 
 def test_interactions_of_nothing_are_found_one_time_in_twenty():

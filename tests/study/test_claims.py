@@ -45,63 +45,63 @@ ALIKE = {"none": [30.0, 31.0, 29.0, 30.5], "learned": [30.2, 30.8, 29.1, 30.4]}
 
 
 @pytest.mark.parametrize(
-    ("said", "values", "standing"),
+    ("said", "values", "status"),
     [
         ("better", BETTER, "holds"),
         ("worse", BETTER, "does not hold"),
         ("better", ALIKE, "not shown"),
     ],
 )
-def test_an_answer_is_held_against_the_verdict(workshop, said, values, standing):
+def test_an_answer_is_held_against_the_verdict(workshop, said, values, status):
     study = small_study(workshop.text, seeds=4, questions=[], claims=[asked(said)])
     (found,) = judged(study, results(study, values))
-    assert found.standing == standing
+    assert found.status == status
     assert "4 seeds" in found.why
 
 
 @pytest.mark.parametrize(
-    ("values", "percent", "standing"),
+    ("values", "percent", "status"),
     [(ALIKE, 5, "holds"), (ALIKE, 0.1, "not shown"), (BETTER, 5, "does not hold"), (BETTER, 60, "holds")],
 )
-def test_no_difference_is_none_to_speak_of(workshop, values, percent, standing):
+def test_no_difference_is_none_to_speak_of(workshop, values, percent, status):
     claim = {**asked("no difference"), "within": percent}
     study = small_study(workshop.text, seeds=4, questions=[], claims=[claim])
     (found,) = judged(study, results(study, values))
-    assert found.standing == standing and f"up to {percent:g} would be none to speak of" in found.why
+    assert found.status == status and f"up to {percent:g} would be none to speak of" in found.why
 
 
 def test_a_number_of_an_arm_that_sees_the_future_proves_nothing_good(workshop):
     study = small_study(workshop.text, seeds=4, questions=[], claims=[asked("better"), asked("worse")])
     better, worse = judged(study, results(study, BETTER, sees="learned"))
-    assert better.standing == worse.standing == "does not hold" and "sees the future" in better.why
+    assert better.status == worse.status == "does not hold" and "sees the future" in better.why
     turned = {"none": BETTER["learned"], "learned": BETTER["none"]}
     better, worse = judged(study, results(study, turned, sees="learned"))
-    assert (better.standing, worse.standing) == ("does not hold", "holds")  # it is worse although it looks ahead
+    assert (better.status, worse.status) == ("does not hold", "holds")  # it is worse although it looks ahead
     _, worse = judged(study, results(study, turned, sees="none"))
-    assert worse.standing == "does not hold"  # worse than a number that is none
+    assert worse.status == "does not hold"  # worse than a number that is none
 
 
 def test_one_seed_cannot_say(workshop):
     study = small_study(workshop.text, seeds=1, questions=[], claims=[asked("better")])
     (found,) = judged(study, results(study, {"none": [30.0], "learned": [20.0]}))
-    assert found.standing == "cannot say"
+    assert found.status == "cannot say"
 
 
 def test_an_audit_must_pass_in_every_run(workshop):
     claim = {"says": "it reads from left to right", "audit": "causality"}
     study = small_study(workshop.text, seeds=4, claims=[claim, {**claim, "arm": "none"}])
     everywhere, of_one = judged(study, results(study, BETTER, sees="learned"))
-    assert everywhere.standing == "does not hold" and everywhere.why.startswith("learned: sees the future")
-    assert of_one.standing == "holds"
+    assert everywhere.status == "does not hold" and everywhere.why.startswith("learned: sees the future")
+    assert of_one.status == "holds"
     (unknown, _) = judged(study, results(study, BETTER, audited=False))
-    assert unknown.standing == "cannot say" and "an encoder may look ahead" in unknown.why
+    assert unknown.status == "cannot say" and "an encoder may look ahead" in unknown.why
 
 
 def test_a_conclusion_stands_as_well_as_the_weakest(workshop):
     study = small_study(workshop.text, seeds=4, claims=[asked("better"), asked("worse")])
     good, bad = judged(study, results(study, BETTER))
     assert overall([good]) == "holds" and overall([good, bad]) == "does not hold"
-    assert overall([good, replace(good, standing="not shown")]) == "not shown"
+    assert overall([good, replace(good, status="not shown")]) == "not shown"
 
 
 def test_questions_of_claims_are_asked_once(workshop):

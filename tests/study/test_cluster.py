@@ -16,7 +16,7 @@ from headway.study.execution import cluster
 from headway.study.execution.board import Watcher
 from headway.study.execution.cluster import Ray, pack, parcels, train_there, unpack
 from headway.study.execution.execute import execute, place
-from headway.study.execution.here import Here
+from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
 from headway.study.results.results import read_results
 
@@ -143,7 +143,7 @@ def test_a_study_outlives_one_of_two_nodes(workshop, tmp_path: Path):
         nodes.shutdown()
     execute(study, tmp_path / "here", Pool(2))
     assert read_results(tmp_path / "ray").table(SCORE) == read_results(tmp_path / "here").table(SCORE)
-    assert execute(study, tmp_path / "ray", Here()).done == 8
+    assert execute(study, tmp_path / "ray", InProcess()).done == 8
 
 
 @pytest.mark.slow

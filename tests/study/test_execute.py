@@ -20,7 +20,7 @@ from headway.run.folder import open_run
 from headway.study.design.study import Study
 from headway.study.execution.board import Lines, Watcher
 from headway.study.execution.execute import execute, place
-from headway.study.execution.here import Here
+from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
 from headway.study.folder import StudyFolder, written
 from headway.study.results.results import ending, read_results
@@ -49,7 +49,7 @@ def values(folder: Path) -> dict[str, dict[int, float]]:
 
 def test_every_run_is_trained_once(workshop, tmp_path):
     study, folder = small_study(workshop.text), tmp_path / "one"
-    outcome = execute(study, folder, Here())
+    outcome = execute(study, folder, InProcess())
     assert (outcome.done, outcome.failed, outcome.interrupted) == (4, {}, False)
     assert {path.name for path in (folder / "runs").iterdir()} == {run.name for run in study.runs()}
     for run in study.runs():
@@ -58,7 +58,7 @@ def test_every_run_is_trained_once(workshop, tmp_path):
         assert made.facts["parameters"] > 0 and made.facts["flops_per_step"] > 0
     assert all(len(row) == 2 for row in values(folder).values())
     before = stamps(folder / "runs")
-    assert execute(study, folder, Here()).done == 4
+    assert execute(study, folder, InProcess()).done == 4
     assert stamps(folder / "runs") == before
     assert StudyFolder(folder).study == study
 
@@ -72,7 +72,7 @@ def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(worksho
         return train(recipes, *rest)
 
     monkeypatch.setattr(population, "train", filled)
-    outcome = execute(small_study(workshop.text, seeds=3), tmp_path / "split", Here())
+    outcome = execute(small_study(workshop.text, seeds=3), tmp_path / "split", InProcess())
     assert (outcome.done, outcome.failed) == (6, {})
     log = (tmp_path / "split" / "log.txt").read_text("utf-8")
     assert log.count("none.seed-0 …: the memory was full: going on with 2 at a time") == 1
@@ -81,13 +81,13 @@ def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(worksho
 def test_a_disk_that_is_full_is_said_without_names_of_classes(workshop, tmp_path, monkeypatch):
     error = OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
     monkeypatch.setattr(population, "train", lambda *given: (_ for _ in ()).throw(error))
-    outcome = execute(small_study(workshop.text), tmp_path / "full", Here())
+    outcome = execute(small_study(workshop.text), tmp_path / "full", InProcess())
     assert set(outcome.failed.values()) == {"No space left on device (metrics.jsonl)"}
 
 
 def test_what_is_done_is_not_done_again_and_the_rest_is(workshop, tmp_path):
     study = small_study(workshop.text, seeds=3)
-    execute(study, tmp_path / "whole", Here())
+    execute(study, tmp_path / "whole", InProcess())
     shutil.copytree(tmp_path / "whole", tmp_path / "torn")
     runs = tmp_path / "torn" / "runs"
     shutil.rmtree(runs / "none.seed-1")  # never begun
@@ -99,7 +99,7 @@ def test_what_is_done_is_not_done_again_and_the_rest_is(workshop, tmp_path):
         (runs / name / "run.json").write_text(json.dumps({**facts, "status": "started"}))
         (runs / name / "scores.json").unlink()
     before = stamps(runs / "none.seed-0")
-    assert execute(study, tmp_path / "torn", Here()).done == 6
+    assert execute(study, tmp_path / "torn", InProcess()).done == 6
     assert stamps(runs / "none.seed-0") == before
     whole = values(tmp_path / "whole")
     for arm, row in values(tmp_path / "torn").items():
@@ -122,7 +122,7 @@ def test_one_that_diverges_or_cannot_be_trained_does_not_stop_the_others(worksho
     assert values(tmp_path)["tame"].keys() == {0}
     # The cause is removed; the same study goes on, and the failure is forgotten.
     (tmp_path / "runs" / "tame.seed-1").rmdir()
-    outcome = execute(study, tmp_path, Here())
+    outcome = execute(study, tmp_path, InProcess())
     assert (outcome.done, outcome.failed) == (4, {})
 
 
@@ -132,7 +132,7 @@ def test_populations_are_packed_to_what_the_device_holds(workshop, tmp_path, mon
     plain = population.train
     monkeypatch.setattr(population, "train", lambda recipes, *rest: sizes.append(len(recipes)) or plain(recipes, *rest))
     arms = {"slow": ["training.optimizer.learning_rate=1e-4"], "fast": [], "wide": ["model.width=32"]}
-    execute(small_study(workshop.text, arms=arms, questions=[], seeds=2), tmp_path / "x", Here())
+    execute(small_study(workshop.text, arms=arms, questions=[], seeds=2), tmp_path / "x", InProcess())
     assert sizes == [2, 2, 2]
 
 
@@ -145,7 +145,7 @@ def test_a_population_that_fails_is_reported_and_the_next_one_goes_on(workshop, 
         return plain(recipes, *rest)
 
     monkeypatch.setattr(population, "train", sometimes)
-    outcome = execute(small_study(workshop.text), tmp_path / "x", Here())
+    outcome = execute(small_study(workshop.text), tmp_path / "x", InProcess())
     assert outcome.failed == {f"none.seed-{s}": "RuntimeError: out of something" for s in (0, 1)}
     assert outcome.done == 2
     assert "Traceback" in (tmp_path / "x" / "failures" / "none.seed-0.txt").read_text()
@@ -156,7 +156,7 @@ def test_a_population_that_fails_is_reported_and_the_next_one_goes_on(workshop, 
 
 def test_a_study_that_changed_says_what_and_offers_a_name(workshop, tmp_path):
     folder = tmp_path / "fusion"
-    execute(small_study(workshop.text), folder, Here())
+    execute(small_study(workshop.text), folder, InProcess())
     before = stamps(folder)
     for changed, what in (
         ({"seeds": 3}, r"seeds was \[0, 1\] and is \[0, 1, 2\]"),
@@ -165,21 +165,21 @@ def test_a_study_that_changed_says_what_and_offers_a_name(workshop, tmp_path):
         ({"arms": {"none": ["model.positions=none"], "learned": []}, "equal": "steps"}, "equal was None and is steps"),
     ):
         with pytest.raises(UserError, match=f"{what}.*--name fusion-2"):
-            execute(small_study(workshop.text, **changed), folder, Here())
+            execute(small_study(workshop.text, **changed), folder, InProcess())
     assert {k: v for k, v in stamps(folder).items() if "lock" not in k} == {
         k: v for k, v in before.items() if "lock" not in k
     }
     base = small_study(workshop.text).base.with_changes(["training.batch=2"]).model_dump(mode="json")
     with pytest.raises(UserError, match=r"base\.training\.batch was 4 and is 2"):
-        execute(small_study(workshop.text, base=base), folder, Here())
-    assert execute(small_study(workshop.text, title="In other words"), folder, Here()).done == 4
+        execute(small_study(workshop.text, base=base), folder, InProcess())
+    assert execute(small_study(workshop.text, title="In other words"), folder, InProcess()).done == 4
 
 
 def test_a_second_process_on_one_study_is_refused(workshop, tmp_path):
     study, home = small_study(workshop.text), StudyFolder(tmp_path / "one")
     with home.taken(study), pytest.raises(UserError, match=f"one is being written by process {os.getpid()}"):
-        execute(study, tmp_path / "one", Here())
-    assert execute(study, tmp_path / "one", Here()).done == 4
+        execute(study, tmp_path / "one", InProcess())
+    assert execute(study, tmp_path / "one", InProcess()).done == 4
 
 
 def test_budgets_are_fixed_when_the_study_begins(workshop, tmp_path, monkeypatch):
@@ -187,17 +187,17 @@ def test_budgets_are_fixed_when_the_study_begins(workshop, tmp_path, monkeypatch
 
     monkeypatch.setattr(executing, "budgets", lambda study, sizes: {"none": 4, "learned": 3})
     study = small_study(workshop.text, equal="seconds")
-    execute(study, tmp_path / "x", Here())
+    execute(study, tmp_path / "x", InProcess())
     monkeypatch.setattr(executing, "budgets", lambda study, sizes: pytest.fail("measured again"))
     shutil.rmtree(tmp_path / "x" / "runs" / "learned.seed-1")
-    assert execute(study, tmp_path / "x", Here()).done == 4
+    assert execute(study, tmp_path / "x", InProcess()).done == 4
     steps = {run.folder.name: run.steps for run in read_results(tmp_path / "x").runs}
     assert steps == {"none.seed-0": 4, "none.seed-1": 4, "learned.seed-0": 3, "learned.seed-1": 3}
 
 
 def test_a_place_has_a_name(workshop):
     study = small_study(workshop.text)
-    assert place("here", None, study) == Here() and place("pool", 3, study) == Pool(3)
+    assert place("here", None, study) == InProcess() and place("pool", 3, study) == Pool(3)
     assert place(None, 3, study) == Pool(3)
     with pytest.raises(UserError, match="there is no place 'hre' to train; did you mean 'here'"):
         place("hre", None, study)

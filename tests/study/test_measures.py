@@ -13,7 +13,7 @@ from headway.scoring.likelihood import token_losses
 from headway.study.conclude import measure_all
 from headway.study.design.measures import FILE, Segments, Sentences, measured_scores
 from headway.study.execution.execute import execute
-from headway.study.execution.here import Here
+from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Sizes, check_scores
 from headway.study.results.results import read_results
 
@@ -61,7 +61,7 @@ def test_measures_of_a_study_are_taken_once_and_can_be_asked_about(workshop, tmp
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     asked = {"kind": "better", "arm": "learned", "than": "none", "on": "sentences.perplexity"}
     study = small_study(workshop.text, measures=MEASURES, questions=[asked])
-    execute(study, tmp_path / "m", Here())
+    execute(study, tmp_path / "m", InProcess())
     measure_all(tmp_path / "m")
     files = sorted((tmp_path / "m" / "runs").glob(f"*/{FILE}"))
     before = [file.stat().st_mtime_ns for file in files]
@@ -78,9 +78,9 @@ def test_measures_of_a_study_are_taken_once_and_can_be_asked_about(workshop, tmp
 
 def test_other_measures_of_the_same_runs_may_be_asked_for_later(workshop, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
-    execute(small_study(workshop.text), tmp_path / "m", Here())
+    execute(small_study(workshop.text), tmp_path / "m", InProcess())
     more = small_study(workshop.text, measures=[{"kind": "segments", "lengths": [2]}])
-    execute(more, tmp_path / "m", Here())
+    execute(more, tmp_path / "m", InProcess())
     measure_all(tmp_path / "m")
     assert read_results(tmp_path / "m").table("valid-2.perplexity")["none"]
 

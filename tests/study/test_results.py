@@ -12,7 +12,7 @@ from headway.audit.audit import Finding, Report, write_report
 from headway.core.errors import UserError
 from headway.core.files import write_json
 from headway.study.execution.execute import execute
-from headway.study.execution.here import Here
+from headway.study.execution.in_process import InProcess
 from headway.study.folder import StudyFolder, written
 from headway.study.report.tables import estimate
 from headway.study.results.results import Results, ending, find_study, read_results
@@ -127,7 +127,7 @@ def test_evaluations_while_training_are_looks_at_test_and_said(workshop, tmp_pat
     question = {"kind": "better", "arm": "learned", "than": "none", "on": "test.perplexity"}
     study = small_study(tmp_path, changes=changes, questions=[question])
     assert any("looked at while training" in warning for warning in study.warnings()) == (looks > 1)
-    execute(study, tmp_path / "s", Here())
+    execute(study, tmp_path / "s", InProcess())
     (verdict,) = answer(study.asked, read_results(tmp_path / "s"))
     said = "on test, which was scored once" if looks == 1 else f"test was looked at {looks} times, evaluations while"
     assert any(note.startswith(said) for note in verdict.notes)

@@ -17,7 +17,7 @@ from headway.run.folder import open_run
 from headway.study.conclude import conclude
 from headway.study.execution import reuse
 from headway.study.execution.execute import execute
-from headway.study.execution.here import Here
+from headway.study.execution.in_process import InProcess
 from headway.study.folder import StudyFolder
 from headway.study.results.results import read_results
 
@@ -42,14 +42,14 @@ def trained(monkeypatch) -> list[str]:
 def first(workshop, tmp_path, monkeypatch, trained) -> Path:
     """A study of two arms with two seeds, carried out."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
-    execute(small_study(workshop.text, seeds=2), tmp_path / "first", Here())
+    execute(small_study(workshop.text, seeds=2), tmp_path / "first", InProcess())
     trained.clear()
     return tmp_path / "first"
 
 
 def test_more_seeds_are_trained_and_no_others(workshop, tmp_path, first, trained):
     study, folder = small_study(workshop.text, seeds=3), tmp_path / "second"
-    outcome = execute(study, folder, Here(), reuse=[first])
+    outcome = execute(study, folder, InProcess(), reuse=[first])
     assert (outcome.done, sorted(trained)) == (6, ["learned.seed-2", "none.seed-2"])
     before, after = read_results(first).table(SCORE), read_results(folder).table(SCORE)
     assert all(before[arm][seed] == after[arm][seed] for arm in before for seed in (0, 1))
@@ -61,14 +61,14 @@ def test_more_seeds_are_trained_and_no_others(workshop, tmp_path, first, trained
     assert conclusion.report is not None
     assert f"4 of these runs were made by {first}" in conclusion.report.read_text("utf-8")
     trained.clear()
-    assert execute(study, folder, Here()).done == 6 and not trained
+    assert execute(study, folder, InProcess()).done == 6 and not trained
 
 
 def test_an_arm_may_have_another_name(workshop, tmp_path, first, trained):
     study = small_study(workshop.text, seeds=2)
     renamed = study.model_dump(mode="json", by_alias=True)
     renamed["arms"] = {f"my {name}": changes for name, changes in renamed["arms"].items()}
-    execute(type(study).model_validate({**renamed, "questions": []}), tmp_path / "named", Here(), reuse=[first])
+    execute(type(study).model_validate({**renamed, "questions": []}), tmp_path / "named", InProcess(), reuse=[first])
     assert not trained
     assert {path.name for path in (tmp_path / "named" / "runs").iterdir()} >= {"my none.seed-0", "my learned.seed-1"}
 
@@ -78,16 +78,16 @@ def test_what_is_not_the_same_is_trained(workshop, tmp_path, first, trained, spo
     """Of another version, another recipe, another text; or not to its end."""
     path = first / "runs" / "none.seed-0" / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), spoilt: "started"}))
-    execute(small_study(workshop.text, seeds=2), tmp_path / "second", Here(), reuse=[first])
+    execute(small_study(workshop.text, seeds=2), tmp_path / "second", InProcess(), reuse=[first])
     assert trained == ["none.seed-0"]
 
 
 def test_what_was_begun_here_goes_on_here(workshop, tmp_path, first, trained):
     study = small_study(workshop.text, seeds=2)
-    execute(study, tmp_path / "second", Here(), reuse=[first])
+    execute(study, tmp_path / "second", InProcess(), reuse=[first])
     path = tmp_path / "second" / "runs" / "none.seed-0"
     (path / "scores.json").unlink()
-    execute(study, tmp_path / "second", Here(), reuse=[first])
+    execute(study, tmp_path / "second", InProcess(), reuse=[first])
     assert trained == ["none.seed-0"] and (path / "scores.json").exists()
 
 
@@ -97,7 +97,7 @@ def test_only_what_is_whole_is_taken_over(workshop, tmp_path, first, trained):
     shutil.copytree(first / "runs" / "none.seed-0", half)
     shutil.rmtree(half / "checkpoints")
     (first / "runs" / "learned.seed-0" / "run.json").write_text("{", "utf-8")
-    execute(small_study(workshop.text, seeds=2), tmp_path / "second", Here(), reuse=[first])
+    execute(small_study(workshop.text, seeds=2), tmp_path / "second", InProcess(), reuse=[first])
     assert trained == ["learned.seed-0"]
     load_model(open_run("none.seed-0", tmp_path / "second" / "runs"))
     assert "passing over learned.seed-0: " in (tmp_path / "second" / "log.txt").read_text("utf-8")
@@ -108,7 +108,7 @@ def test_who_was_killed_while_copying_copies_again(workshop, tmp_path, first, tr
     half = tmp_path / "second" / "runs" / f".none.seed-0.{os.getpid()}.partial"
     half.mkdir(parents=True)
     shutil.copy(first / "runs" / "none.seed-0" / "run.json", half)
-    outcome = execute(small_study(workshop.text, seeds=2), tmp_path / "second", Here(), reuse=[first])
+    outcome = execute(small_study(workshop.text, seeds=2), tmp_path / "second", InProcess(), reuse=[first])
     assert outcome.done == 4 and not trained and not half.exists()
 
 
@@ -119,7 +119,7 @@ def test_an_archive_that_nobody_may_change_can_be_reused(workshop, tmp_path, fir
     (run / "checkpoints").symlink_to(tmp_path / "elsewhere")
     for path in [run, *run.rglob("*"), *(tmp_path / "elsewhere").rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    execute(small_study(workshop.text, seeds=2), tmp_path / "second", Here(), reuse=[first])
+    execute(small_study(workshop.text, seeds=2), tmp_path / "second", InProcess(), reuse=[first])
     copy = tmp_path / "second" / "runs" / "none.seed-0"
     assert not trained and not (copy / "checkpoints").is_symlink()
     assert all(path.stat().st_mode & stat.S_IWUSR for path in [copy, *copy.rglob("*")])
@@ -131,7 +131,7 @@ def test_a_disk_that_fills_is_said_of_the_new_folder(workshop, tmp_path, first, 
 
     monkeypatch.setattr(reuse.shutil, "copyfileobj", full)
     with pytest.raises(OSError) as caught:
-        execute(small_study(workshop.text, seeds=2), tmp_path / "second", Here(), reuse=[first])
+        execute(small_study(workshop.text, seeds=2), tmp_path / "second", InProcess(), reuse=[first])
     assert caught.value.filename == str(tmp_path / "second" / "runs" / "none.seed-0")
     assert not [*(tmp_path / "second" / "runs").iterdir()]
 
@@ -140,20 +140,20 @@ def test_what_failed_here_and_is_taken_over_has_not_failed(workshop, tmp_path, f
     study, home = small_study(workshop.text, seeds=2), StudyFolder(tmp_path / "second")
     with home.taken(study):
         home.note_failure("none.seed-0", "its process died")
-    assert execute(study, home.path, Here(), reuse=[first]).failed == {}
+    assert execute(study, home.path, InProcess(), reuse=[first]).failed == {}
 
 
 def test_several_studies_are_asked_in_turn_and_only_for_what_is_left(workshop, tmp_path, first, trained):
     study, folder = small_study(workshop.text, seeds=2), tmp_path / "second"
-    execute(small_study(workshop.text, seeds=3), tmp_path / "three", Here(), reuse=[first])
+    execute(small_study(workshop.text, seeds=3), tmp_path / "three", InProcess(), reuse=[first])
     trained.clear()
-    execute(small_study(workshop.text, seeds=3), folder, Here(), reuse=[first, tmp_path / "three", first])
-    execute(small_study(workshop.text, seeds=3), folder, Here(), reuse=[first])
+    execute(small_study(workshop.text, seeds=3), folder, InProcess(), reuse=[first, tmp_path / "three", first])
+    execute(small_study(workshop.text, seeds=3), folder, InProcess(), reuse=[first])
     said = [line.partition(" ")[2] for line in (folder / "log.txt").read_text("utf-8").splitlines()]
     assert not trained
     assert said == [f"4 of 6 runs taken over from {first}", f"2 of 2 runs taken over from {tmp_path / 'three'}"]
     fourth = tmp_path / "fourth"
-    execute(study, fourth, Here(), reuse=[folder])
+    execute(study, fourth, InProcess(), reuse=[folder])
     assert open_run("none.seed-1", fourth / "runs").facts["taken_from"] == str(first), "the study that made it"
 
 
@@ -162,26 +162,26 @@ def test_measured_steps_are_taken_over_too(workshop, tmp_path, trained, monkeypa
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     measured = iter([3, 5, 5])
     monkeypatch.setattr("headway.study.execution.execute.budgets", lambda *_: {"none": 4, "learned": next(measured)})
-    execute(small_study(workshop.text, equal="seconds"), tmp_path / "first", Here())
+    execute(small_study(workshop.text, equal="seconds"), tmp_path / "first", InProcess())
     trained.clear()
     more = small_study(workshop.text, equal="seconds", seeds=3)
-    execute(more, tmp_path / "second", Here(), reuse=[tmp_path / "first"])
+    execute(more, tmp_path / "second", InProcess(), reuse=[tmp_path / "first"])
     assert sorted(trained) == ["learned.seed-2", "none.seed-2"]
     assert {run.steps for run in read_results(tmp_path / "second").of("learned")} == {3}
     trained.clear()  # in another order: the budget is that of another arm
     arms = {"learned": [], "none": ["model.positions=none"]}
     turned = small_study(workshop.text, equal="seconds", arms=arms)
-    execute(turned, tmp_path / "other", Here(), reuse=[tmp_path / "first"])
+    execute(turned, tmp_path / "other", InProcess(), reuse=[tmp_path / "first"])
     assert sorted(trained) == ["learned.seed-0", "learned.seed-1"]
 
 
 def test_what_the_other_study_measured_besides_is_not_asked_here(workshop, tmp_path, first):
     measures = [{"kind": "segments", "lengths": [4]}]
     measuring = tmp_path / "measuring"
-    execute(small_study(workshop.text, measures=measures), measuring, Here(), reuse=[first])
+    execute(small_study(workshop.text, measures=measures), measuring, InProcess(), reuse=[first])
     conclude(measuring)
     assert "valid-4.loss" in read_results(measuring).score_names
-    execute(small_study(workshop.text, seeds=3), tmp_path / "plain", Here(), reuse=[measuring])
+    execute(small_study(workshop.text, seeds=3), tmp_path / "plain", InProcess(), reuse=[measuring])
     assert "valid-4.loss" not in read_results(tmp_path / "plain").score_names
 
 
@@ -191,14 +191,14 @@ def test_the_report_names_the_command_that_made_this_study(workshop, tmp_path, f
         path = folder / "environment.json"
         made = {**json.loads(path.read_text("utf-8")), "command": ["headway", "first"], "device": "cuda:0 (a GPU)"}
         path.write_text(json.dumps(made), "utf-8")
-    execute(small_study(workshop.text, seeds=3), tmp_path / "second", Here(), reuse=[first])
+    execute(small_study(workshop.text, seeds=3), tmp_path / "second", InProcess(), reuse=[first])
     page = (conclude(tmp_path / "second").report or Path()).read_text("utf-8")
     assert "headway first" not in page and f"4 of these runs were made by {first}, on cuda:0 (a GPU)" in page
-    execute(small_study(workshop.text, seeds=1), tmp_path / "third", Here(), reuse=[first])
+    execute(small_study(workshop.text, seeds=1), tmp_path / "third", InProcess(), reuse=[first])
     page = (conclude(tmp_path / "third").report or Path()).read_text("utf-8")
     assert f"<pre>headway study run {tmp_path / 'third'}/study.yaml</pre>" in page
 
 
 def test_a_study_cannot_reuse_itself(workshop, first):
     with pytest.raises(UserError, match="cannot reuse itself"):
-        execute(small_study(workshop.text, seeds=2), first, Here(), reuse=[first])
+        execute(small_study(workshop.text, seeds=2), first, InProcess(), reuse=[first])

@@ -17,7 +17,7 @@ from headway.draw.charts import Curve, apart, interval_mark, line_chart, logarit
 from headway.scoring.score import Score
 from headway.study.conclude import Conclusion, conclude
 from headway.study.execution.execute import execute
-from headway.study.execution.here import Here
+from headway.study.execution.in_process import InProcess
 from headway.study.report.tables import Row, Table, literal, markdown
 
 EMPTY = {"meta", "line", "circle", "rect", "polygon", "polyline", "image", "br", "link"}
@@ -76,7 +76,7 @@ def done(workshop, tmp_path_factory) -> Conclusion:
         patch.setenv("HEADWAY_CACHE", str(workshop.cache))
         patch.setattr("headway.experiment.train.audit_runs", lambda runs, task: [Report()] * len(runs))
         folder = tmp_path_factory.mktemp("studies") / "small"
-        execute(study, folder, Here())
+        execute(study, folder, InProcess())
         for run in (folder / "runs").glob("a_b.*"):
             sees = Finding("causality", "fail", 0.5, "sees the future: a lot of it")
             cheap = Baseline("unigram", Score("valid.perplexity", 25.0, "as made up"))
@@ -136,7 +136,7 @@ def test_two_factors_are_a_heat_map_and_runs_without_questions_are_reported(work
         "width": {"key": "model.width", "values": [8, 16]},
     }
     study = small_study(workshop.text, arms={}, factors=factors, questions=[], seeds=1, changes=QUICK)
-    execute(study, tmp_path / "grid", Here())
+    execute(study, tmp_path / "grid", InProcess())
     page = Page(conclude(tmp_path / "grid").report)
     assert "valid.perplexity by positions and width" in page.words
     assert page.tags.count("rect") == 4

@@ -95,8 +95,8 @@ def made_loop() -> Callable[..., Loop]:
             setting.choose(spec, MODEL.width),
             tokens_per_step=spec.batch * MODEL.context,
             evaluate=evaluate,
-            journal=Recorder(),
-            standings=population.standings,
+            recorder=Recorder(),
+            replica_states=population.replica_states,
         )
         loop.population = population
         return loop

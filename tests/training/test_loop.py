@@ -30,25 +30,25 @@ def same_weights(a: Loop, b: Loop, replicas=None) -> bool:
     "optimizer", [{}, {"optimizer": Sgd()}, {"optimizer": Adagrad()}], ids=["adamw", "sgd", "adagrad"]
 )
 def test_four_replicas_together_lose_what_they_lose_apart(ran, optimizer):
-    together = ran(SEEDS, RATES, DROPOUTS, **optimizer).journal
+    together = ran(SEEDS, RATES, DROPOUTS, **optimizer).recorder
     for r in range(4):
-        alone = ran(SEEDS[r : r + 1], RATES[r : r + 1], DROPOUTS[r : r + 1], **optimizer).journal
+        alone = ran(SEEDS[r : r + 1], RATES[r : r + 1], DROPOUTS[r : r + 1], **optimizer).recorder
         assert together.losses(r) == pytest.approx(alone.losses(0), abs=1e-5)
         assert len(together.losses(r)) == 12
     assert len({tuple(together.losses(r)) for r in range(4)}) == 4
 
 
 def test_training_lowers_the_loss(ran):
-    losses = ran(steps=80, rates=[1e-2]).journal.losses(0)
+    losses = ran(steps=80, rates=[1e-2]).recorder.losses(0)
     assert sum(losses[-5:]) < sum(losses[:5]) - 0.1
 
 
 def test_dropout_and_seed_and_rate_do_matter(ran):
-    base = ran([0]).journal.losses(0)
-    assert ran([1]).journal.losses(0) != base
-    assert ran([0], rates=[1e-2]).journal.losses(0)[1:] != base[1:]
-    assert ran([0], dropouts=[0.3]).journal.losses(0) != base
-    assert ran([0]).journal.losses(0) == base
+    base = ran([0]).recorder.losses(0)
+    assert ran([1]).recorder.losses(0) != base
+    assert ran([0], rates=[1e-2]).recorder.losses(0)[1:] != base[1:]
+    assert ran([0], dropouts=[0.3]).recorder.losses(0) != base
+    assert ran([0]).recorder.losses(0) == base
 
 
 # Divergence
@@ -59,14 +59,14 @@ def test_a_replica_that_diverges_ends_and_nobody_notices(ran, clip):
     calm = ran(SEEDS, RATES, DROPOUTS, clip=clip)
     disturbed = ran(SEEDS, [1e-3, 1e38, 1e-2, 3e-3], DROPOUTS, clip=clip)
     for r in (0, 2, 3):
-        assert disturbed.journal.losses(r) == calm.journal.losses(r)
+        assert disturbed.recorder.losses(r) == calm.recorder.losses(r)
     assert same_weights(disturbed, calm, [0, 2, 3])
-    ended = disturbed.standings[1].ended
-    assert ended.startswith("diverged at step 2: the loss is no longer") and len(disturbed.journal.losses(1)) == 1
-    assert disturbed.journal.lines[1][-1] == {"step": 2, "ended": ended}
-    assert disturbed.journal.messages == [f"replica 1 {ended}; the others go on"]
-    assert [s.ended for k, s in enumerate(disturbed.standings) if k != 1] == [None] * 3
-    assert [r for r, _ in disturbed.journal.checkpoints] == [1, 0, 2, 3]
+    ended = disturbed.replica_states[1].ended
+    assert ended.startswith("diverged at step 2: the loss is no longer") and len(disturbed.recorder.losses(1)) == 1
+    assert disturbed.recorder.lines[1][-1] == {"step": 2, "ended": ended}
+    assert disturbed.recorder.messages == [f"replica 1 {ended}; the others go on"]
+    assert [s.ended for k, s in enumerate(disturbed.replica_states) if k != 1] == [None] * 3
+    assert [r for r, _ in disturbed.recorder.checkpoints] == [1, 0, 2, 3]
 
 
 @pytest.mark.parametrize("poison", ["loss", "gradient"])
@@ -85,7 +85,7 @@ def test_a_replica_that_breaks_keeps_the_weights_it_had(made_loop, ran, poison: 
 
     loop.update.loss = broken
     loop.run()
-    assert loop.standings[1].ended == f"diverged at step 4: the {poison} is no longer a finite number"
+    assert loop.replica_states[1].ended == f"diverged at step 4: the {poison} is no longer a finite number"
     assert same_weights(loop, ran([0, 1], steps=3), [1])
     assert same_weights(loop, ran([0, 1]), [0])
 
@@ -98,7 +98,7 @@ def test_when_all_have_diverged_the_loop_ends(made_loop):
     assert not loop.anyone_left
     loop.run()
     assert loop.step == 3
-    assert loop.journal.messages[-1].endswith("finite number")  # there are no others who could go on
+    assert loop.recorder.messages[-1].endswith("finite number")  # there are no others who could go on
 
 
 # Accumulation
@@ -108,14 +108,14 @@ def test_when_all_have_diverged_the_loop_ends(made_loop):
 def test_a_batch_in_parts_is_the_batch(ran, parts: int):
     whole, split = (ran([0, 1], [0.1], [0.0, 0.4], accumulate=n, optimizer=Sgd()) for n in (1, parts))
     for r in range(2):
-        assert split.journal.losses(r) == pytest.approx(whole.journal.losses(r), abs=1e-5)
+        assert split.recorder.losses(r) == pytest.approx(whole.recorder.losses(r), abs=1e-5)
     theirs = dict(whole.model.named_parameters())
     for name, p in split.model.named_parameters():
         torch.testing.assert_close(p, theirs[name], rtol=1e-5, atol=1e-5)
 
 
 def test_a_batch_in_parts_is_the_batch_for_adamw_too(ran):
-    whole, split = (ran([0, 1], dropouts=[0.0, 0.4], accumulate=n).journal for n in (1, 4))
+    whole, split = (ran([0, 1], dropouts=[0.0, 0.4], accumulate=n).recorder for n in (1, 4))
     for r in range(2):
         assert split.losses(r) == pytest.approx(whole.losses(r), abs=1e-5)
 
@@ -125,39 +125,39 @@ def test_a_batch_in_parts_is_the_batch_for_adamw_too(ran):
 
 def test_scores_and_checkpoints_come_when_due_and_at_the_end(ran):
     loop = ran([0, 1], steps=11, evaluate_on=["valid"], evaluate_every=every(4), checkpoint_every=every(5))
-    assert loop.journal.evaluated(0) == loop.journal.evaluated(1) == [4, 8, 11]
-    assert loop.journal.checkpoints == [(r, step) for step in (5, 10, 11) for r in (0, 1)]
+    assert loop.recorder.evaluated(0) == loop.recorder.evaluated(1) == [4, 8, 11]
+    assert loop.recorder.checkpoints == [(r, step) for step in (5, 10, 11) for r in (0, 1)]
 
 
 def test_without_splits_nothing_is_evaluated(ran):
-    assert ran(evaluate_every=every(1)).journal.evaluated(0) == []
+    assert ran(evaluate_every=every(1)).recorder.evaluated(0) == []
 
 
 def test_the_best_is_the_lowest_so_far(ran):
     scores = [[3.0, 2.0, 2.5, 2.0, 1.5, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]
     loop = ran([0, 1], scores=scores, evaluate_on=["valid"], evaluate_every=every(2), keep_best=True)
-    assert [b for b in loop.journal.bests if b[0] == 0] == [(0, 2), (0, 4), (0, 10)]  # an equal loss is no new lowest
-    assert [b for b in loop.journal.bests if b[0] == 1] == [(1, 2)]
-    assert [(s.best_loss, s.best_step) for s in loop.standings] == [(1.5, 10), (1.0, 2)]
-    assert [s.evaluations_since_best for s in loop.standings] == [1, 5]
+    assert [b for b in loop.recorder.bests if b[0] == 0] == [(0, 2), (0, 4), (0, 10)]  # an equal loss is no new lowest
+    assert [b for b in loop.recorder.bests if b[0] == 1] == [(1, 2)]
+    assert [(s.best_loss, s.best_step) for s in loop.replica_states] == [(1.5, 10), (1.0, 2)]
+    assert [s.evaluations_since_best for s in loop.replica_states] == [1, 5]
 
 
 def test_the_best_goes_by_the_first_split_and_is_kept_only_if_asked_for(ran):
     loop = ran(scores=[[2.0, 1.0]], steps=4, evaluate_on=["test", "valid"], evaluate_every=every(2))
-    assert loop.journal.bests == [] and loop.standings[0].best_step == 4
+    assert loop.recorder.bests == [] and loop.replica_states[0].best_step == 4
 
 
 def test_patience_ends_a_replica_and_leaves_the_others_alone(ran):
     scores = [[3.0, 2.0, 2.1, 2.2, 9.0, 9.0], [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]]
     settings = {"evaluate_on": ["valid"], "evaluate_every": every(2), "seeds": [0, 1]}
     loop, patient = ran(scores=scores, patience=2, **settings), ran(scores=scores, **settings)
-    impatient = loop.standings[0]
+    impatient = loop.replica_states[0]
     assert impatient.ended == "stopped at step 8: no new lowest loss in 2 evaluations"
     assert impatient.best_step == 4
-    assert loop.journal.losses(0) == patient.journal.losses(0)[:8]
-    assert loop.journal.evaluated(0) == [2, 4, 6, 8] and loop.journal.evaluated(1) == [2, 4, 6, 8, 10, 12]
-    assert loop.journal.losses(1) == patient.journal.losses(1) and same_weights(loop, patient, [1])
-    assert loop.journal.checkpoints == [(0, 8), (1, 12)]
+    assert loop.recorder.losses(0) == patient.recorder.losses(0)[:8]
+    assert loop.recorder.evaluated(0) == [2, 4, 6, 8] and loop.recorder.evaluated(1) == [2, 4, 6, 8, 10, 12]
+    assert loop.recorder.losses(1) == patient.recorder.losses(1) and same_weights(loop, patient, [1])
+    assert loop.recorder.checkpoints == [(0, 8), (1, 12)]
     stopped = ran(seeds=[0, 1], steps=8)
     assert same_weights(loop, stopped, [0])
 
@@ -165,36 +165,36 @@ def test_patience_ends_a_replica_and_leaves_the_others_alone(ran):
 def test_somebody_who_watches_can_end_a_replica_and_leave_the_others_alone(made_loop, ran):
     settings = {"evaluate_on": ["valid"], "evaluate_every": every(2), "seeds": [0, 1]}
     loop, unwatched = made_loop(**settings), ran(**settings)
-    written = loop.journal.metrics
+    written = loop.recorder.metrics
 
     def watched(replica, lines):
         written(replica, lines)
         return "pruned" if replica == 0 and any("scores" in line and line["step"] == 4 for line in lines) else None
 
-    loop.journal.metrics = watched
+    loop.recorder.metrics = watched
     loop.run()
-    assert (loop.standings[0].ended, loop.standings[0].ended_at) == ("pruned", 4)
-    assert loop.journal.losses(0) == unwatched.journal.losses(0)[:4]
-    assert loop.journal.checkpoints == [(0, 4), (1, 12)]
+    assert (loop.replica_states[0].ended, loop.replica_states[0].ended_at) == ("pruned", 4)
+    assert loop.recorder.losses(0) == unwatched.recorder.losses(0)[:4]
+    assert loop.recorder.checkpoints == [(0, 4), (1, 12)]
     assert same_weights(loop, unwatched, [1]) and same_weights(loop, ran(seeds=[0, 1], steps=4), [0])
 
 
 def test_when_all_patience_is_over_the_loop_ends(ran):
     loop = ran(scores=[[1.0, 2.0, 3.0]], steps=100, evaluate_on=["valid"], evaluate_every=every(2), patience=1)
-    assert loop.step == 4 and loop.standings[0].ended
+    assert loop.step == 4 and loop.replica_states[0].ended
 
 
 def test_a_replica_whose_score_is_not_a_number_has_diverged(ran):
     nan = float("nan")
     settings = {"evaluate_on": ["valid"], "evaluate_every": every(2), "keep_best": True, "patience": 1}
     loop = ran([0, 1, 2], scores=[[3.0, nan], [nan, nan], [2.0, 1.0]], steps=4, **settings)
-    assert loop.journal.bests == [(0, 2), (2, 2), (2, 4)]
+    assert loop.recorder.bests == [(0, 2), (2, 2), (2, 4)]
     for r, step in ((0, 4), (1, 2)):
         ended = f"diverged at step {step}: the loss on valid is no longer a finite number"
-        assert loop.standings[r].ended == ended and loop.journal.lines[r][-1] == {"step": step, "ended": ended}
-        assert (r, step) in loop.journal.checkpoints
-    assert [s.best_loss for s in loop.standings] == [3.0, None, 1.0]
-    assert len(loop.journal.losses(1)) == 2
+        assert loop.replica_states[r].ended == ended and loop.recorder.lines[r][-1] == {"step": step, "ended": ended}
+        assert (r, step) in loop.recorder.checkpoints
+    assert [s.best_loss for s in loop.replica_states] == [3.0, None, 1.0]
+    assert len(loop.recorder.losses(1)) == 2
 
 
 # The rate
@@ -202,7 +202,7 @@ def test_a_replica_whose_score_is_not_a_number_has_diverged(ran):
 
 def test_the_rate_written_down_is_the_rate_that_was_used(ran):
     loop = ran([0, 1], rates=[1e-3, 1e-2], steps=6, schedule=Cosine(warmup=every(2), final=0.5))
-    rates = [[line["rate"] for line in loop.journal.lines[r]] for r in (0, 1)]
+    rates = [[line["rate"] for line in loop.recorder.lines[r]] for r in (0, 1)]
     assert rates[0] == pytest.approx([1e-3 * f for f in (1 / 3, 2 / 3, 1, 0.875, 0.625, 0.5)])
     assert rates[1] == pytest.approx([10 * rate for rate in rates[0]])
 
@@ -223,14 +223,14 @@ def test_an_interrupt_finishes_the_step_and_saves_without_an_evaluation_of_its_o
     settings = {"evaluate_on": ["valid"], "evaluate_every": every(4), "seeds": [0, 1]}
     loop = ran(on_evaluate=interrupt, scores=[[1.0], [1.0]], patience=1, **settings)
     assert loop.interrupted and loop.step == 5
-    assert loop.journal.evaluated(0) == [4]
-    assert loop.journal.checkpoints == [(0, 5), (1, 5)]
-    assert [s.ended for s in loop.standings] == [None, None]
-    assert len(loop.journal.losses(0)) == 5
+    assert loop.recorder.evaluated(0) == [4]
+    assert loop.recorder.checkpoints == [(0, 5), (1, 5)]
+    assert [s.ended for s in loop.replica_states] == [None, None]
+    assert len(loop.recorder.losses(0)) == 5
 
 
 def test_a_finished_loop_does_nothing_more(ran):
     loop = ran(steps=5)
-    before = [len(lines) for lines in loop.journal.lines.values()]
+    before = [len(lines) for lines in loop.recorder.lines.values()]
     loop.run()
-    assert loop.step == 5 and [len(lines) for lines in loop.journal.lines.values()] == before
+    assert loop.step == 5 and [len(lines) for lines in loop.recorder.lines.values()] == before

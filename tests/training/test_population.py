@@ -12,7 +12,7 @@ SEEDS, RATES, DROPOUTS = [7, 8, 9], [1e-3, 3e-3, 1e-2], [0.0, 0.2, 0.4]
 
 
 def slices(loop: Loop) -> list[Checkpoint]:
-    return [loop.population.slice(r, loop.step) for r in range(len(loop.standings))]
+    return [loop.population.slice(r, loop.step) for r in range(len(loop.replica_states))]
 
 
 def resumed(loop: Loop, saved: list[Checkpoint]) -> Loop:
@@ -56,27 +56,27 @@ def test_stopped_and_restored_ends_as_if_never_stopped(made_loop, ran, replicas:
     whole = ran(*settings)
     again = resumed(made_loop(*settings), slices(stopped_after(made_loop(*settings), 5)))
     assert all(equal(a, b) for a, b in zip(slices(whole), slices(again), strict=True))
-    assert again.journal.losses(0) == whole.journal.losses(0)[5:]
+    assert again.recorder.losses(0) == whole.recorder.losses(0)[5:]
 
 
 def test_replicas_can_leave_a_population_and_join_another(made_loop, ran):
     together = slices(stopped_after(made_loop(SEEDS, RATES, DROPOUTS), 5))
     alone = resumed(made_loop(SEEDS[1:2], RATES[1:2], DROPOUTS[1:2]), together[1:2])
     whole = ran(SEEDS, RATES, DROPOUTS)
-    assert alone.journal.losses(0) == pytest.approx(whole.journal.losses(1)[5:], abs=1e-5)
+    assert alone.recorder.losses(0) == pytest.approx(whole.recorder.losses(1)[5:], abs=1e-5)
     pair = resumed(made_loop(SEEDS[::-2], RATES[::-2], DROPOUTS[::-2]), together[::-2])
-    assert pair.journal.losses(0) == pytest.approx(whole.journal.losses(2)[5:], abs=1e-5)
-    assert pair.journal.losses(1) == pytest.approx(whole.journal.losses(0)[5:], abs=1e-5)
+    assert pair.recorder.losses(0) == pytest.approx(whole.recorder.losses(2)[5:], abs=1e-5)
+    assert pair.recorder.losses(1) == pytest.approx(whole.recorder.losses(0)[5:], abs=1e-5)
 
 
 def test_a_standing_is_restored_with_its_replica(made_loop):
     loop = made_loop([0, 1])
-    loop.standings[1].ended, loop.standings[1].best_loss, loop.standings[1].best_step = "why", 1.5, 40
+    loop.replica_states[1].ended, loop.replica_states[1].best_loss, loop.replica_states[1].best_step = "why", 1.5, 40
     saved = loop.population.slice(1, 50)
     other = made_loop([0, 1])
     other.population.restore(1, saved)
-    assert other.population.standings[1] == loop.standings[1]
-    assert other.population.standings[0].ended is None
+    assert other.population.replica_states[1] == loop.replica_states[1]
+    assert other.population.replica_states[0].ended is None
     assert other.optimizer.steps == 50
 
 

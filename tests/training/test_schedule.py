@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
 from headway.core.spec import Spec
-from headway.training.schedule import Constant, Cosine, Duration, Linear, factor
+from headway.training.schedule import Constant, Cosine, Duration, LinearDecay, factor
 
 AMOUNTS = st.one_of(st.integers(1, 10**18), st.floats(1e-12, 1e18, exclude_min=True))
 
@@ -101,7 +101,7 @@ def rates(schedule, total: int, warmup: int = 0) -> list[float]:
     return [factor(schedule, step, warmup, total) for step in range(total)]
 
 
-@pytest.mark.parametrize("schedule", [Constant(), Linear(final=0.2), Cosine(final=0.2)], ids=lambda s: s.kind)
+@pytest.mark.parametrize("schedule", [Constant(), LinearDecay(final=0.2), Cosine(final=0.2)], ids=lambda s: s.kind)
 @pytest.mark.parametrize("warmup", [1, 4, 9])
 def test_the_rate_rises_evenly_to_its_height_and_ends_at_its_last_value(schedule, warmup: int):
     found = rates(schedule, 20, warmup)
@@ -117,8 +117,8 @@ def test_constant_stays():
 
 
 def test_linear_is_a_straight_line():
-    assert rates(Linear(final=0.0), 5) == pytest.approx([1, 0.75, 0.5, 0.25, 0])
-    assert rates(Linear(final=0.5), 3) == pytest.approx([1, 0.75, 0.5])
+    assert rates(LinearDecay(final=0.0), 5) == pytest.approx([1, 0.75, 0.5, 0.25, 0])
+    assert rates(LinearDecay(final=0.5), 3) == pytest.approx([1, 0.75, 0.5])
 
 
 def test_cosine_is_half_a_cosine():
@@ -129,5 +129,5 @@ def test_cosine_is_half_a_cosine():
 
 @given(total=st.integers(1, 50), warmup=st.integers(0, 60), final=st.floats(0, 1))
 def test_rates_are_between_zero_and_one_at_any_length(total: int, warmup: int, final: float):
-    for schedule in (Constant(), Linear(final=final), Cosine(final=final)):
+    for schedule in (Constant(), LinearDecay(final=final), Cosine(final=final)):
         assert all(0 <= rate <= 1 for rate in rates(schedule, total, warmup))

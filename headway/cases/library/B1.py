@@ -124,7 +124,7 @@ def where_independent(instances: int, recipe: Recipe = least_squares) -> Ruling:
     counts = counted(INDEPENDENT, instances, recipe)
     reached, total = sum(one.reported for one in counts), sum(one.instances for one in counts)
     return Ruling(
-        standing="holds" if reached == total else "does not hold",
+        status="holds" if reached == total else "does not hold",
         why=f"it reaches {reached:,} of {total:,}: independent keys can be given any scores at all, and 100 for the "
         "wanted ones with 0 for the others leaves e^−100 to those",
         reached=[one.row for one in counts],
@@ -138,7 +138,7 @@ def for_any_keys(instances: int, recipe: Recipe = least_squares) -> Ruling:
     answer, theirs = find_query(keys, wanted, WITHIN), recipe(keys, wanted)
     given = softmax(keys @ theirs)
     return Ruling(
-        standing="holds" if reported >= possible else "does not hold",
+        status="holds" if reported >= possible else "does not hold",
         why=f"of {possible:,} instances with dependent keys for which there is a query, it finds one for {reported:,}. "
         "Softmax does not see a constant that is added to all scores, but least squares does: of the keys (1, 0), "
         f"(3, 1) and (3, −1) it is to select the first, and gives it {number(given[0])} of the attention",
@@ -169,7 +169,7 @@ def three_is_enough(instances: int, factor: float = 3.0) -> Ruling:
         rows.append(Reach("left to others", f"select 1 of {n}", instances, *cells))
         worst = max(worst, left)
     return Ruling(
-        standing="holds" if worst <= 0.01 else "does not hold",
+        status="holds" if worst <= 0.01 else "does not hold",
         why=f"with {factor:g} for the wanted key's score and 0 for the n − 1 others, those keep "
         f"(n − 1)/(n − 1 + e^{factor:g}) of the attention: {100 * worst:.0f} % for 8 keys. To leave them 1e-6, the "
         "factor must be log((n − 1)/1e-6), which is 13.8 to 15.8 here; 100 is more than independent keys need",
@@ -197,7 +197,7 @@ def makes_the_identity(instances: int, recipe: Recipe = least_squares) -> Ruling
     ours = max(error(circle, a.query, a.wanted) for a in answers)
     rows.append(Reach("wrong in a row", "8 on a circle", 1, f"{theirs:.2g}", number(ours), "0 in the limit"))
     return Ruling(
-        standing="holds" if as_good and theirs <= WITHIN else "does not hold",
+        status="holds" if as_good and theirs <= WITHIN else "does not hold",
         why="for independent keys it does; not for more keys than dimensions. Of 8 keys on a circle each can be "
         f"selected, and least squares finds the right directions, but 100 is too short: {theirs:.2g} of each row is in "
         "the wrong place",
@@ -218,7 +218,7 @@ def zeros_average(instances: int, recipe: Recipe = zeros) -> Ruling:
         wanted = average(None, len(keys))
         worst = max(worst, error(keys, recipe(keys, wanted), wanted))
     return Ruling(
-        standing="holds" if worst < 1e-12 else "does not hold",
+        status="holds" if worst < 1e-12 else "does not hold",
         why=f"all scores are 0, whatever the keys, and softmax gives each 1/n: the largest error in "
         f"{instances:,} instances is {worst:.1g}, with 1 to 64 keys of all sizes, repeated ones among them",
         reached=[Reach("wrong at most", "average 1 to 64", instances, f"{worst:.1g}", f"{worst:.1g}", "0")],

@@ -62,7 +62,7 @@ def copy_averages_three(instances: int, new_key: Callable[[Keys, Vector], Vector
         )
         missed, total = missed + tried - theirs, total + tried
     return Ruling(
-        standing="does not hold" if missed else "holds",
+        status="does not hold" if missed else "holds",
         why=f"it does in {total - missed:,} of {total:,} instances where some query averages the first two. The copy "
         "has the score of the first key for every query, so three keys share what two had, and the others get even "
         "less. Any key with that score would do as well: only its product with the query counts",

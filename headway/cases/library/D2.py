@@ -58,7 +58,7 @@ def computes_the_convolution(instances: int, reported: Callable[[int], Construct
     theirs, ours = ({c: errors(make(c), instances)[0] for c in CHANNELS} for make in (reported, headways))
     worst, made = max(theirs.values()), headways(1)
     return Ruling(
-        standing="holds" if worst < 1e-12 else "does not hold",
+        status="holds" if worst < 1e-12 else "does not hold",
         why="without queries and keys only the biases count: softmax(ln 2, −∞, 0) = (2/3, 0, 1/3), and three times "
         f"that is the kernel. As a layer of headway.nn it is {worst:.1g} from torch's conv1d at most, but for the ends",
         reached=[

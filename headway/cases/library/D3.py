@@ -72,7 +72,7 @@ def is_the_maximum(instances: int, reported: Callable[[int], Construction] = as_
     middle = number(float(reported(3)(x)[1, 0]))
     rows.sort(key=lambda row: row.quantity, reverse=True)
     return Ruling(
-        standing="does not hold" if worst > WRONG else "holds",
+        status="does not hold" if worst > WRONG else "holds",
         why="the scores are C²·x_i·x_j, so where the token's own x_i is negative, the smallest of the window wins: for "
         f"x = (2, −1, 2) it gives {middle} in the middle, where the maximum is 2. Of random places with windows of "
         f"{WINDOWS[0]}, {rows[0].reported} are wrong",

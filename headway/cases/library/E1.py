@@ -59,7 +59,7 @@ def is_the_matrix(instances: int, reported: Matrix = as_reported) -> Ruling:
     A, _ = instance(3, 2, 0)
     matrices = {"A": A, "I ⊗ A (columns)": stacked(A, 2, "columns"), "A ⊗ I (tokens)": stacked(A, 2, "rows")}
     return Ruling(
-        standing="holds" if worst < 1e-12 else "does not hold",
+        status="holds" if worst < 1e-12 else "does not hold",
         why="for T tokens of width d, vec(X) has T·d numbers and A is T × T: that fits a width of 1 only. With the "
         "columns of X one under the other, M = I_d ⊗ A, a block of A for every channel; with the tokens one after the "
         "other, M = A ⊗ I_d",
@@ -93,7 +93,7 @@ def can_be_replaced(instances: int, blind: bool = False) -> Ruling:
         gaps.append(answer.gap / float(answer.here.y.abs().max()))
     shown = fixed_layer(random_layer(4, 2), 4)
     return Ruling(
-        standing="does not hold" if refuted else "holds",
+        status="does not hold" if refuted else "holds",
         why=f"M depends on X through the attention weights. Of {some} random layers, {refuted} are refuted by three "
         "inputs on a line: halfway between two inputs every fixed layer gives the mean of what it gives at them, and "
         "attention does not. So every fixed layer, whatever its weights, is wrong on one of the three, in the median "

@@ -1,1 +1,1 @@
-"""The cases, one file each: a study is YAML, an exercise is Python. `headway/study/cases.py` reads them."""
+"""The cases, one file each: a study is YAML, an exercise is Python. `headway/cases/catalogue.py` reads them."""

@@ -37,7 +37,7 @@ class RowBatch:
     """Texts, and the class of each."""
 
     inputs: Int64[Tensor, "R B T"]
-    real: Bool[Tensor, "R B T"]
+    padding_mask: Bool[Tensor, "R B T"]
     targets: Int64[Tensor, "R B"]
     first_row: int = 0
     """Where in the whole batch these rows are; 0 for the whole. Noise is drawn by row, so parts get what is theirs."""
@@ -48,7 +48,9 @@ class RowBatch:
         if left_over:
             raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be taken in {n} equal parts")
         mine = slice(k * rows, (k + 1) * rows)
-        return RowBatch(self.inputs[:, mine], self.real[:, mine], self.targets[:, mine], self.first_row + k * rows)
+        return RowBatch(
+            self.inputs[:, mine], self.padding_mask[:, mine], self.targets[:, mine], self.first_row + k * rows
+        )
 
 
 class Shuffled(Spec):

@@ -53,9 +53,9 @@ class Texts:
         """The first `context` tokens of each text, filled up to the longest; and how many of them are real."""
         lengths = np.minimum(self.lengths, context)
         table = np.zeros((len(self), int(lengths.max())), dtype=np.int32)
-        real = np.arange(table.shape[1]) < lengths[:, None]
+        padding_mask = np.arange(table.shape[1]) < lengths[:, None]
         begins = self.ends - self.lengths
-        table[real] = self.ids[(begins[:, None] + np.arange(table.shape[1]))[real]]
+        table[padding_mask] = self.ids[(begins[:, None] + np.arange(table.shape[1]))[padding_mask]]
         return table, lengths
 
 

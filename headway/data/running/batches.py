@@ -42,7 +42,7 @@ class Batch:
         return Batch(self.inputs[:, mine], self.targets[:, mine], self.begins, self.first_row + k * rows)
 
 
-class Sampler(Protocol):
+class TokenSampler(Protocol):
     @property
     def steps_per_epoch(self) -> int:
         """Steps until as many tokens were seen as the text has."""

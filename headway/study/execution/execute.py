@@ -13,8 +13,8 @@ from headway.core.errors import UserError, did_you_mean
 from headway.study.design.study import Study
 from headway.study.execution.board import Watcher
 from headway.study.execution.cluster import Ray
-from headway.study.execution.executor import Log, Place
-from headway.study.execution.here import Here
+from headway.study.execution.executor import Executor, Log
+from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Sizes, budgets, check_scores
 from headway.study.execution.pool import Pool, cores
 from headway.study.execution.reuse import take_over
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def execute(
-    study: Study, folder: Path, on: Place | None = None, watcher: Watcher | None = None, reuse: Sequence[Path] = ()
+    study: Study, folder: Path, on: Executor | None = None, watcher: Watcher | None = None, reuse: Sequence[Path] = ()
 ) -> Outcome:
     """Train what is not trained yet, in this study's folder; nor in those of the studies to `reuse`."""
     home, watcher = StudyFolder(folder), watcher or Watcher()
@@ -75,12 +75,12 @@ def _measured_by(others: Sequence[Path], study: Study) -> dict[str, int] | None:
     return None
 
 
-def place(on: str | None, workers: int | None, study: Study) -> Place:
+def place(on: str | None, workers: int | None, study: Study) -> Executor:
     """By the name that the command line knows it by."""
     if on is None:
         return suited(study, workers)
     if on == "here":
-        return Here()
+        return InProcess()
     if on == "pool":
         return Pool(workers)
     if on == "ray" or on.startswith("ray://"):
@@ -88,12 +88,12 @@ def place(on: str | None, workers: int | None, study: Study) -> Place:
     raise UserError(f"there is no place '{on}' to train{did_you_mean(on, ['here', 'pool', 'ray', 'ray://HOST:PORT'])}")
 
 
-def suited(study: Study, workers: int | None = None) -> Place:
+def suited(study: Study, workers: int | None = None) -> Executor:
     """Populations where there is a GPU, else a pool of processes."""
     from headway.training.setting import choose
 
     recipe = next(iter(study.recipes.values()))
-    return Here() if choose(recipe.training, recipe.model.width).device.type == "cuda" else Pool(workers)
+    return InProcess() if choose(recipe.training, recipe.model.width).device.type == "cuda" else Pool(workers)
 
 
 def processes_for(study: Study, workers: int | None) -> int | None:

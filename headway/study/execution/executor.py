@@ -11,7 +11,7 @@ from headway.study.execution.board import Watcher, step_text
 from headway.study.folder import StudyFolder
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Where runs are trained."""
 
     def train(self, runs: Sequence[PlannedRun], log: "Log") -> bool:

@@ -26,10 +26,10 @@ from headway.study.report import tables
 from headway.study.report.figures import Figure, figures
 from headway.study.results.results import Results
 from headway.study.verdicts.analysis import Verdict, notes_once
-from headway.study.verdicts.judgement import Judgement, Standing, overall
+from headway.study.verdicts.judgement import ClaimStatus, Judgement, overall
 from headway.study.verdicts.wording import amount, chance, large, listed, percent, sentence
 
-STANDS: dict[Standing, str] = {
+STANDS: dict[ClaimStatus, str] = {
     "holds": "That holds:",
     "does not hold": "That does not hold:",
     "not shown": "That is not shown:",
@@ -87,7 +87,7 @@ class Paper:
         return sentence(text, self.results.arms)
 
     @property
-    def standing(self) -> Standing | None:
+    def status(self) -> ClaimStatus | None:
         """How what the report concluded stands; None: there is no report."""
         return overall(self.judgements) if self.judgements else None
 
@@ -197,8 +197,8 @@ class Paper:
 
 def weakest_of(judgements: Sequence[Judgement], say: Callable[[str], str]) -> str:
     """The claim that a conclusion fails by, or the first of those it stands on."""
-    weakest = next(one for one in judgements if one.standing == overall(judgements))
-    return f"“{say(weakest.claim.says)}” {STANDS[weakest.standing]} {say(weakest.why)}"
+    weakest = next(one for one in judgements if one.status == overall(judgements))
+    return f"“{say(weakest.claim.says)}” {STANDS[weakest.status]} {say(weakest.why)}"
 
 
 def rendered(template: str, **given: Any) -> str:

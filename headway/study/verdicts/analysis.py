@@ -93,7 +93,7 @@ class Family:
         return LEVEL / max(1, self.size)
 
 
-class Inquiry(ABC):
+class Analysis(ABC):
     """One question with what was measured for it. Finds its p value first; gives the verdict once all are known."""
 
     p: float | None = None
@@ -158,7 +158,7 @@ def seed_notes(found: Contrast, columns: dict[str, Column]) -> tuple[str, ...]:
         notes.append("the arms share too few seeds to be compared seed by seed: unpaired (Welch), which shows less")
     elif any(len(c.values) > len(found.seeds) for c in columns.values()):
         notes.append(f"compared on the {len(found.seeds)} seeds that all arms have; the others are left out")
-    if found.freedom < 2:
+    if found.degrees_of_freedom < 2:
         notes.append("2 seeds bear an interval on one degree of freedom: it is right, and too wide to be of much use")
     return tuple(notes)
 
@@ -166,4 +166,4 @@ def seed_notes(found: Contrast, columns: dict[str, Column]) -> tuple[str, ...]:
 def method(found: Contrast, is_ratio: bool) -> str:
     test = "paired t" if found.paired else "Welch's t"
     scale = " on logarithms (averages of perplexities are geometric)" if is_ratio else ""
-    return f"{test}{scale}, {found.freedom:.3g} degree{'s' * (found.freedom != 1)} of freedom"
+    return f"{test}{scale}, {found.degrees_of_freedom:.3g} degree{'s' * (found.degrees_of_freedom != 1)} of freedom"

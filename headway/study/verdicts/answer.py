@@ -13,10 +13,10 @@ from headway.stats.paired import Correct
 from headway.stats.tests import holm
 from headway.study.design.questions import Best, Better, Depends, Ordered, Question
 from headway.study.results.evidence import Circumstances, Evidence, Measured
-from headway.study.verdicts.analysis import Family, Inquiry, Verdict
+from headway.study.verdicts.analysis import Analysis, Family, Verdict
 from headway.study.verdicts.best_arm import BestArm
 from headway.study.verdicts.in_order import InOrder
-from headway.study.verdicts.interaction import Interplay
+from headway.study.verdicts.interaction import Interaction
 from headway.study.verdicts.two_arms import TwoArms
 
 __all__ = ["Circumstances", "Evidence", "Measured", "Verdict", "answer"]
@@ -27,15 +27,15 @@ def answer(questions: Sequence[Question], evidence: Evidence, correct: Correct |
 
     Where `correct` knows which rows classifiers get right (`rows.correct_in(runs)` reads it from their folders),
     accuracies are also compared row by row."""
-    inquiries = [_inquiry(question, evidence, correct) for question in questions]
-    p_values = [inquiry.p for inquiry in inquiries if inquiry.p is not None]
+    analyses = [_inquiry(question, evidence, correct) for question in questions]
+    p_values = [analysis.p for analysis in analyses if analysis.p is not None]
     corrected = iter(holm(p_values))
     return [
-        inquiry.verdict(Family(len(p_values), 1.0 if inquiry.p is None else next(corrected))) for inquiry in inquiries
+        analysis.verdict(Family(len(p_values), 1.0 if analysis.p is None else next(corrected))) for analysis in analyses
     ]
 
 
-def _inquiry(question: Question, evidence: Evidence, correct: Correct | None) -> Inquiry:
+def _inquiry(question: Question, evidence: Evidence, correct: Correct | None) -> Analysis:
     match question:
         case Better():
             return TwoArms(question, evidence, correct)
@@ -44,4 +44,4 @@ def _inquiry(question: Question, evidence: Evidence, correct: Correct | None) ->
         case Ordered():
             return InOrder(question, evidence)
         case Depends():
-            return Interplay(question, evidence)
+            return Interaction(question, evidence)

@@ -7,12 +7,12 @@ import numpy as np
 from headway.stats.tests import LEVEL, Contrast, contrast, picked_among, shrunk_best
 from headway.study.design.questions import Best
 from headway.study.results.evidence import Evidence
-from headway.study.verdicts.analysis import NO_CHANCE, Family, Inquiry, Outcome, Verdict, method, seed_notes
+from headway.study.verdicts.analysis import NO_CHANCE, Analysis, Family, Outcome, Verdict, method, seed_notes
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
 from headway.study.verdicts.wording import amount, digits, fixed, listed, mirrored, plain, seeds
 
 
-class BestArm(Inquiry):
+class BestArm(Analysis):
     """The best is compared with every other by a test that knows it was picked after the fact. Whatever is truly best
     is among the arms named with probability 0.95, and where two are equally good, one is called the best in at most 5
     of 100 studies. An arm that diverged at any seed is out: no average shows what it would cost to depend on it. So is

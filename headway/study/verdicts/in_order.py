@@ -8,11 +8,11 @@ from headway.stats.tests import LEVEL, contrast
 from headway.study.design.questions import Ordered
 from headway.study.results.evidence import Evidence, column
 from headway.study.results.quantities import quantity
-from headway.study.verdicts.analysis import Family, Inquiry, Outcome, Verdict, method, why_not
+from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, why_not
 from headway.study.verdicts.wording import amount, mirrored, plain, seeds
 
 
-class InOrder(Inquiry):
+class InOrder(Analysis):
     """Every step of the order must stand: the p value is the largest of the steps', which needs no correction for their
     number, because all of them are claimed at once. That a step goes the other way is one finding among several, and
     pays for that (Bonferroni)."""

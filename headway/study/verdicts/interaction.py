@@ -8,13 +8,13 @@ from headway.core.errors import UserError, did_you_mean
 from headway.stats.tests import LEVEL, Contrast, contrast, interaction
 from headway.study.design.questions import Depends
 from headway.study.results.evidence import Column, Evidence
-from headway.study.verdicts.analysis import Family, Inquiry, Outcome, Verdict, method, seed_notes, why_not
+from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, seed_notes, why_not
 from headway.study.verdicts.wording import amount, digits, fixed, seeds
 
 Levels = tuple[str, str]
 
 
-class Interplay(Inquiry):
+class Interaction(Analysis):
     """For two levels each: the difference of the two effects, seed by seed. For more: the F test of the interaction,
     and the plainest of those differences with an interval that holds for all of them. Cells are averaged over other
     factors.
@@ -48,7 +48,10 @@ class Interplay(Inquiry):
             return
         table = np.array([[cell.values[seed] for cell in self.cells.values()] for seed in shared])
         test = interaction(table.reshape(len(shared), len(self.rows), len(self.places)))
-        self.p, self.test = test.p, f"F({test.freedom[0]:.3g}, {test.freedom[1]:.3g}) = {test.f:.3g}; "
+        self.p, self.test = (
+            test.p,
+            f"F({test.degrees_of_freedom[0]:.3g}, {test.degrees_of_freedom[1]:.3g}) = {test.f:.3g}; ",
+        )
 
     def _levels(self, factor: str) -> list[str]:
         known = list(dict.fromkeys(name for facts in self.evidence.arms.values() for name in facts.levels))

@@ -13,8 +13,8 @@ from headway.study.verdicts.analysis import Verdict
 from headway.study.verdicts.caveats import sees_the_future
 from headway.study.verdicts.wording import listed
 
-Standing = Literal["holds", "does not hold", "not shown", "cannot say"]
-WORST_FIRST: tuple[Standing, ...] = ("does not hold", "cannot say", "not shown", "holds")
+ClaimStatus = Literal["holds", "does not hold", "not shown", "cannot say"]
+WORST_FIRST: tuple[ClaimStatus, ...] = ("does not hold", "cannot say", "not shown", "holds")
 
 
 class Claimed(Protocol):
@@ -29,12 +29,12 @@ class Judgement:
     """One claim, and how it stands."""
 
     claim: Claimed
-    standing: Standing
+    status: ClaimStatus
     why: str
     """In plain words, with the number."""
 
     def as_json(self) -> dict[str, Any]:
-        return {"says": self.claim.says, "standing": self.standing, "why": self.why}
+        return {"says": self.claim.says, "standing": self.status, "why": self.why}
 
 
 def judge(results: Results, verdicts: Sequence[Verdict]) -> list[Judgement]:
@@ -45,9 +45,9 @@ def judge(results: Results, verdicts: Sequence[Verdict]) -> list[Judgement]:
     ]
 
 
-def overall(judgements: Sequence[Judgement]) -> Standing:
+def overall(judgements: Sequence[Judgement]) -> ClaimStatus:
     """A conclusion stands as well as the weakest of what it rests on."""
-    return next(one for one in WORST_FIRST if any(found.standing == one for found in judgements))
+    return next(one for one in WORST_FIRST if any(found.status == one for found in judgements))
 
 
 def _by_verdict(claim: Claim, results: Results, verdicts: Sequence[Verdict]) -> Judgement:
@@ -55,8 +55,8 @@ def _by_verdict(claim: Claim, results: Results, verdicts: Sequence[Verdict]) -> 
     if verdict is None or verdict.outcome == "cannot say":
         return Judgement(claim, "cannot say", "nothing was measured" if verdict is None else verdict.sentence)
     if verdict.outcome == "not comparable":
-        standing = "holds" if _worse_all_the_same(claim, results, verdict) else "does not hold"
-        return Judgement(claim, standing, verdict.sentence)
+        status = "holds" if _worse_all_the_same(claim, results, verdict) else "does not hold"
+        return Judgement(claim, status, verdict.sentence)
     if claim.within is not None:
         return _within(claim, claim.within, verdict)
     if verdict.outcome == claim.answer:
@@ -86,12 +86,12 @@ def _within(claim: Claim, margin: float, verdict: Verdict) -> Judgement:
         f"the difference lies between {low:.2g} and {high:.2g} {unit}, and up to {margin:g} would be none to speak of"
     )
     if -margin <= low and high <= margin:
-        standing: Standing = "holds"
+        status: ClaimStatus = "holds"
     elif low > margin or high < -margin or verdict.outcome in ("better", "worse"):
-        standing = "does not hold"
+        status = "does not hold"
     else:
-        standing = "not shown"
-    return Judgement(claim, standing, f"{verdict.sentence}; {where}")
+        status = "not shown"
+    return Judgement(claim, status, f"{verdict.sentence}; {where}")
 
 
 def _by_audit(claim: Claim, results: Results) -> Judgement:

@@ -6,11 +6,11 @@ from headway.stats.paired import Correct, RowsAndSeeds, rows_and_seeds
 from headway.stats.tests import LEVEL, contrast
 from headway.study.design.questions import Better
 from headway.study.results.evidence import Column, Evidence
-from headway.study.verdicts.analysis import Family, Inquiry, Outcome, Range, Verdict, method, seed_notes, why_not
+from headway.study.verdicts.analysis import Analysis, Family, Outcome, Range, Verdict, method, seed_notes, why_not
 from headway.study.verdicts.wording import amount, chance, digits, fixed, mirrored, percent, seeds
 
 
-class TwoArms(Inquiry):
+class TwoArms(Analysis):
     """Is one arm better than another?"""
 
     question: Better

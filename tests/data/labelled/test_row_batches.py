@@ -34,10 +34,15 @@ def test_an_epoch_is_every_text_once_but_for_what_fills_the_last_batches(given_l
     seen: Counter[int] = Counter()
     for step in range(epoch * sampler.steps_per_epoch, (epoch + 1) * sampler.steps_per_epoch):
         made = sampler.at(step)
-        assert made.inputs.shape == made.real.shape and made.inputs.shape[:2] == made.targets.shape == (1, batch)
-        for row, real, label in zip(made.inputs[0], made.real[0], made.targets[0].tolist(), strict=True):
-            assert int(real.sum()) == given_lengths[label] and (row[real] == label + 1).all()
-            assert not row[~real].any()
+        assert made.inputs.shape == made.padding_mask.shape and made.inputs.shape[:2] == made.targets.shape == (
+            1,
+            batch,
+        )
+        for row, padding_mask, label in zip(
+            made.inputs[0], made.padding_mask[0], made.targets[0].tolist(), strict=True
+        ):
+            assert int(padding_mask.sum()) == given_lengths[label] and (row[padding_mask] == label + 1).all()
+            assert not row[~padding_mask].any()
         seen.update(made.targets.flatten().tolist())
     assert set(seen) == set(range(len(given_lengths)))
     assert sampler.steps_per_epoch * batch - len(given_lengths) < buckets * batch
@@ -50,7 +55,11 @@ def test_it_depends_on_seed_and_step_alone():
         alone = Shuffled().build(*rows, 8, [seed], "cpu")
         for step in (700, 0, 41, 1):  # in any order: nothing runs on inside
             ours, theirs = together.at(step), alone.at(torch.tensor(step, dtype=torch.int32))
-            for a, b in [(ours.inputs, theirs.inputs), (ours.real, theirs.real), (ours.targets, theirs.targets)]:
+            for a, b in [
+                (ours.inputs, theirs.inputs),
+                (ours.padding_mask, theirs.padding_mask),
+                (ours.targets, theirs.targets),
+            ]:
                 assert torch.equal(a[r], b[0])
 
 
@@ -68,7 +77,7 @@ def test_buckets_save_padding_and_leave_no_order_of_lengths_behind():
     padding, widths = {}, {}
     for k, sampler in batches.items():
         made = [sampler.at(step) for step in range(sampler.steps_per_epoch)]
-        padding[k] = sum(int((~m.real).sum()) for m in made) / sum(m.real.numel() for m in made)
+        padding[k] = sum(int((~m.padding_mask).sum()) for m in made) / sum(m.padding_mask.numel() for m in made)
         widths[k] = [m.inputs.shape[2] for m in made]
     assert padding[1] > 0.4 and padding[4] < 0.2
     assert len(set(widths[4])) == 4 and len(set(widths[1])) == 1
@@ -99,7 +108,7 @@ def test_a_step_to_be_recorded_sees_the_same_rows_in_one_shape_and_never_asks_fo
         ours, theirs = recorded.at(step), plain.at(step)
         assert ours.inputs.shape == (2, 8, 30) and torch.equal(ours.targets, theirs.targets)
         width = theirs.inputs.shape[2]
-        assert torch.equal(ours.inputs[..., :width], theirs.inputs) and not ours.real[..., width:].any()
+        assert torch.equal(ours.inputs[..., :width], theirs.inputs) and not ours.padding_mask[..., width:].any()
     with FakeTensorMode() as fake:  # tensors without numbers: to ask for one is an error
         for name, value in vars(recorded).items():
             if isinstance(value, torch.Tensor):
@@ -112,7 +121,7 @@ def test_a_batch_is_taken_in_parts():
     whole = Shuffled().build(*table(lengths(50)), 6, [0, 1], "cpu").at(3)
     parts = [whole.part(k, 3) for k in range(3)]
     assert [part.first_row for part in parts] == [0, 2, 4]
-    for name in ("inputs", "real", "targets"):
+    for name in ("inputs", "padding_mask", "targets"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts], 1), getattr(whole, name))
     with pytest.raises(UserError, match="a batch of 6 rows cannot be taken in 4 equal parts"):
         whole.part(0, 4)

@@ -15,7 +15,7 @@ from headway.study.results.results import ending
 
 
 @dataclass(frozen=True)
-class Here:
+class InProcess:
     """In this process: runs of one shape as populations, as many at once as the device holds."""
 
     together: int | None = None
