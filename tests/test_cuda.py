@@ -108,7 +108,7 @@ def test_a_sharded_model_learns_by_nccl_what_a_whole_one_learns(tmp_path):
             parallel = kind(model, Processes())
             optimizer = AdamW().build(parallel.parameters, [1e-2], [0.1])
             for _ in range(5):
-                losses = model.loss(batch)
+                losses, _ = model.loss(batch)
                 losses.sum().backward()
                 parallel.average(losses.detach())
                 optimizer.step(torch.ones((), device="cuda"), torch.ones(1, dtype=torch.bool, device="cuda"), 1.0)

@@ -33,7 +33,7 @@ def loss(probe: Probe) -> Outcome:
     batch = probe.excerpt(rows=4, tokens=64)
     said = probe.answer(batch.inputs, getattr(batch, "padding_mask", None))
     expected = F.cross_entropy(said.flatten(0, -2).float(), batch.targets.flatten()).item()
-    found = probe.model.loss(batch)[0].item()
+    found = probe.model.loss(batch)[0].sum().item()
     off = abs(found - expected) / max(expected, 1e-3)
     if not off <= TINY:
         return failed(
@@ -91,7 +91,7 @@ def initial_loss(probe: Probe) -> Outcome:
     target has reached its input (failed from 0.5 nats below).
     """
     choices = probe.choices
-    found = probe.fresh().loss(probe.excerpt(rows=4, tokens=64))[0].item()
+    found = probe.fresh().loss(probe.excerpt(rows=4, tokens=64))[0].sum().item()
     excess = found - math.log(choices)
     says = f"the loss of a fresh model is {found:.3f}, of {choices:,} equal chances {math.log(choices):.3f}"
     if not -0.5 <= excess <= 6:
@@ -156,7 +156,7 @@ def _learn(probe: Probe, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
     losses: list[float] = []
     for step in range(STEPS + 1):
         with torch.enable_grad():
-            loss = model.loss(batch).sum()
+            loss = model.loss(batch)[0].sum()
         losses.append(loss.item())
         if not math.isfinite(losses[-1]) or losses[-1] <= HALF * losses[0]:
             break

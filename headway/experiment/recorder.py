@@ -80,12 +80,12 @@ class RunRecorder:
         return next(filter(None, answers), None) if self.processes.world == 1 else None
 
     def checkpoint(self, replica: int, step: int) -> None:
-        if self.population.parallel.takes_part:
+        if self.population.takes_part:
             made = self.population.slice(replica, step)
             self.writer(lambda: self.members[replica].save_checkpoint(made))
 
     def best(self, replica: int, step: int) -> None:
-        if self.population.parallel.takes_part:
+        if self.population.takes_part:
             made = self.population.slice(replica, step)
             self.writer(lambda: self.members[replica].save_best(made))
 

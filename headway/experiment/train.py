@@ -103,6 +103,7 @@ def train(
             replica_states=population.replica_states,
             step=step,
             parallel=population.parallel,
+            carried=population.carried,
         )
         if loop.warmup >= loop.total:
             reporter.warn(f"training ends in the warm-up ({loop.warmup:,} steps): the full rate is never reached")

@@ -1,7 +1,7 @@
 """An encoder that says which class a text is of: embed → place → layers → norm → pool → head.
 
 ids     [R, B, T]
-real    [R, B, T]      False where a row is padding
+padding_mask  [R, B, T]   True where there is a token, False where a row is filled up
 x       [R, B, T, D]   through `layers`; everybody sees everybody
 pooled  [R, B, D]      of real tokens only
 logits  [R, B, C]
@@ -20,7 +20,7 @@ from headway.core.spec import OR_BY_NAME, Problem, Spec
 from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.pooling import Mean, PoolingSpec
 from headway.nn.masks import Everything
-from headway.nn.replicated import Linear, seed
+from headway.nn.replicated import Carried, Linear, seed
 from headway.nn.taps import Tap
 
 
@@ -83,9 +83,9 @@ class Classifier(Backbone):
         logits = self(ids, padding_mask).float()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
 
-    def loss(self, batch: Any) -> Float[Tensor, "R"]:
-        """What training lowers: mean nats per row, one number per replica."""
-        return self.losses(batch.inputs, batch.padding_mask, batch.targets).mean(1)
+    def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
+        """What training lowers: mean nats per row, one number per replica. No text goes on from another."""
+        return self.losses(batch.inputs, batch.padding_mask, batch.targets).mean(1), None
 
 
 class Head(nn.Module):

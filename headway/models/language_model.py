@@ -16,7 +16,7 @@ from headway.models.backbone import Backbone, BackboneSpec, State
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.heads import Fusion
 from headway.nn.masks import Causal
-from headway.nn.replicated import Linear, seed
+from headway.nn.replicated import Carried, Linear, seed
 from headway.nn.taps import Tap
 
 
@@ -61,8 +61,8 @@ class LanguageModel(Backbone):
         nats = F.cross_entropy(logits.flatten(0, 2).float(), targets.flatten(), reduction="none")
         return nats.view(targets.shape)
 
-    def loss(self, batch: Any) -> Float[Tensor, "R"]:
+    def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
         """What training lowers: mean nats per token, one number per replica."""
         x, _ = self.hidden(batch.inputs)
         weight = self.embedding.weight if self.output is None else self.output.weight
-        return mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2))
+        return mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2)), None

@@ -103,14 +103,20 @@ class Noisy(nn.Module):
         self.register_buffer("keys", torch.zeros(replicas, 2, dtype=torch.int32), persistent=False)
 
 
+Carried = dict[str, Tensor]
+"""The state that a model carries from one batch of training to the next, by name: tensors [R, B, …], a row of each for
+a row of the batch. Zeros mean that nothing came before."""
+
+
 class Trainable(nn.Module):
     """What the training loop knows of a model."""
 
     replicas: int
     clock: Clock
 
-    def loss(self, batch: Any) -> Float[Tensor, "R"]:
-        """What training lowers: one number per replica."""
+    def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
+        """What training lowers, one number per replica; and the state that the next batch goes on from, None if this
+        model carries none."""
         raise NotImplementedError
 
 

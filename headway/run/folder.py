@@ -153,8 +153,8 @@ class Run:
         self._save(made, "step")
 
     def save_best(self, made: Checkpoint) -> None:
-        """To be scored, not trained on: without the optimizer."""
-        self._save(replace(made, optimizer={}), "best")
+        """To be scored, not trained on: without the optimizer, and without a state that training carries."""
+        self._save(replace(made, optimizer={}, state={}), "best")
 
     def _save(self, made: Checkpoint, kind: str) -> None:
         marked = replace(made, facts={**made.facts, "recipe": self.mark})

@@ -3,14 +3,16 @@
     step-00001000/
       weights.safetensors      no replica axis: any population, or none, can take it up
       optimizer.safetensors
-      checkpoint.json          step, standing, and the sha256 of all three
+      state.safetensors        only of a model that carries a state from batch to batch: that of every row
+      checkpoint.json          step, standing, and the sha256 of all files
 
 Sampler, schedule and every random stream are functions of (seed, step), so the step is all there is to save of them.
 """
 
 import hashlib
+import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from torch import Tensor
 from headway.core.errors import UserError
 from headway.core.files import checksum, write_folder_whole, write_json
 
-WEIGHTS, OPTIMIZER, FACTS = "weights.safetensors", "optimizer.safetensors", "checkpoint.json"
+WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.safetensors"
+FACTS = "checkpoint.json"
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,12 @@ class Checkpoint:
     facts: dict[str, Any]
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+    state: dict[str, Tensor] = field(default_factory=dict)
+    """What the model carries from batch to batch, [B, …]; empty for one that carries nothing."""
+
+    @property
+    def files(self) -> dict[str, dict[str, Tensor]]:
+        return {WEIGHTS: self.weights, OPTIMIZER: self.optimizer, **({STATE: self.state} if self.state else {})}
 
 
 class BrokenCheckpointError(UserError):
@@ -39,7 +48,7 @@ class BrokenCheckpointError(UserError):
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     def fill(partial: Path) -> None:
         sums = {}
-        for name, tensors in ((WEIGHTS, checkpoint.weights), (OPTIMIZER, checkpoint.optimizer)):
+        for name, tensors in checkpoint.files.items():
             content = safetensors.torch.save(tensors)  # not save_file, which hides a full disk in an error of its own
             (partial / name).write_bytes(content)
             sums[name] = checksum(content)
@@ -53,7 +62,7 @@ def load(folder: Path) -> Checkpoint:
     try:
         facts = json.loads((folder / FACTS).read_text("utf-8"))
         sums = facts.pop("sha256")
-        contents = {name: (folder / name).read_bytes() for name in (WEIGHTS, OPTIMIZER)}
+        contents = {name: (folder / name).read_bytes() for name in (WEIGHTS, OPTIMIZER, STATE) if name in sums}
         found = {FACTS: _sum_of(facts)} | {name: checksum(content) for name, content in contents.items()}
         for name in found:
             if found[name] != sums[name]:
@@ -70,17 +79,17 @@ def load(folder: Path) -> Checkpoint:
 
 def pack(checkpoint: Checkpoint) -> bytes:
     """As one piece, to be sent to another process."""
-    weights, optimizer = (safetensors.torch.save(t) for t in (checkpoint.weights, checkpoint.optimizer))
-    head = json.dumps({"step": checkpoint.step, "facts": checkpoint.facts, "weights": len(weights)})
-    return b"\n".join((head.encode(), weights + optimizer))
+    contents = [safetensors.torch.save(tensors) for tensors in checkpoint.files.values()]
+    head = json.dumps({"step": checkpoint.step, "facts": checkpoint.facts, "sizes": [len(c) for c in contents]})
+    return b"\n".join((head.encode(), b"".join(contents)))
 
 
 def unpack(packed: bytes) -> Checkpoint:
     head, _, tensors = packed.partition(b"\n")
     known = json.loads(head)
-    cut = known["weights"]
-    weights, optimizer = (safetensors.torch.load(part) for part in (tensors[:cut], tensors[cut:]))
-    return Checkpoint(known["step"], known["facts"], weights, optimizer)
+    ends = list(itertools.accumulate(known["sizes"], initial=0))
+    contents = (tensors[begin:end] for begin, end in itertools.pairwise(ends))
+    return Checkpoint(known["step"], known["facts"], *(safetensors.torch.load(content) for content in contents))
 
 
 def _sum_of(facts: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The training loop. It knows R replicas and nothing of the model: `model.loss(batch)` gives one loss per replica.
+"""The training loop. It knows R replicas and nothing of the model: `model.loss` gives one loss per replica.
 
 Each step: batch → losses → gradients → clip → step. Numbers stay on the device until they are due to be written. A
 replica ends when the run is over, when its loss or gradient is no longer finite, when its patience is, or when somebody
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headway.nn.replicated import Trainable
 from headway.training import schedule
+from headway.training.carried import CarriedState
 from headway.training.interrupts import interruptible
 from headway.training.optimizers import Optimizer
 from headway.training.parallel import Parallel
@@ -68,6 +69,8 @@ class Loop:
     step: int = 0
     parallel: Parallel | None = None
     """How processes share the work; None = this is the only one."""
+    carried: CarriedState | None = None
+    """What the model carries from batch to batch; None = nothing yet."""
     interrupted: bool = False
     _pending: list[tuple[int, Tensor, Tensor, float]] = field(default_factory=list)
 
@@ -79,7 +82,11 @@ class Loop:
         self.alive = torch.tensor([s.ended is None for s in self.replica_states], device=self.setting.device)
         self.shared = self.parallel or Parallel(self.model)
         self.processes = self.shared.processes
-        self.update = Update(self.model, self.optimizer, self.sampler, self.spec, self.setting, self.alive, self.shared)
+        self.carried = CarriedState(self.processes) if self.carried is None else self.carried
+        self.carried.check_rows(self.spec.batch)
+        self.update = Update(
+            self.model, self.optimizer, self.sampler, self.spec, self.setting, self.alive, self.shared, self.carried
+        )
         self._clock = (time.perf_counter(), self.step)
 
     def run(self) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.core.errors import UserError
+from headway.training.carried import CarriedState
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import ReplicaState
 from headway.training.optimizers import Optimizer
@@ -24,20 +25,28 @@ class Population(Generic[Model]):
         self.model, self.optimizer = model, optimizer
         self.parallel = parallel or Parallel(model)
         self.replica_states = [ReplicaState() for _ in range(replicas)]
+        self.carried = CarriedState(self.parallel.processes)
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether a checkpoint needs us: to write it, or for our share of weights or rows."""
+        return self.parallel.takes_part or bool(self.carried)
 
     def slice(self, r: int, step: int) -> Checkpoint:
-        """Replica r as it stands, on the CPU. Where processes hold shards, all must ask for it."""
+        """Replica r as it stands, on the CPU. Where processes hold shards, or rows of a state, all must ask for it."""
         whole = self.parallel.whole
         weights = {name: _own(whole(name, p)[r]) for name, p in self.parallel.parameters.items()}
         memory = {key: _own(whole(_name(key), t)[r]) for key, t in self.optimizer.state().items()}
+        carried = {name: _own(rows) for name, rows in self.carried.of_replica(r).items()}
         if self.optimizer.steps.is_cuda:
             torch.cuda.current_stream().synchronize()  # once for all copies
-        return Checkpoint(step, {"standing": asdict(self.replica_states[r])}, weights, memory)
+        return Checkpoint(step, {"standing": asdict(self.replica_states[r])}, weights, memory, carried)
 
     def restore(self, r: int, saved: Checkpoint) -> None:
         """Put replica r back as it was saved."""
         self.load_weights(r, saved.weights)
         self._fill(r, self.optimizer.state(), saved.optimizer, "optimizer")
+        self.carried.restore(r, len(self.replica_states), saved.state, self.optimizer.steps.device)
         self.optimizer.steps.fill_(saved.step)
         self.replica_states[r] = ReplicaState(**saved.facts["standing"])
 

@@ -122,6 +122,15 @@ class Processes:
                 dist.all_reduce(tensor)
         return tensor
 
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Everybody's tensor, all of one shape, in the order of the ranks."""
+        if self.world == 1:
+            return [tensor]
+        found = [torch.empty_like(tensor) for _ in range(self.world)]
+        with self._talking() as dist:
+            dist.all_gather(found, tensor.contiguous())
+        return found
+
     def copy_from_writer(self, tensors: Sequence[Tensor]) -> None:
         """Everyone gets the writer's values."""
         for tensor in tensors if self.world > 1 else ():

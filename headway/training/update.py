@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headway.nn.replicated import Trainable
+from headway.training.carried import CarriedState
 from headway.training.optimizers import Optimizer
 from headway.training.parallel import Parallel
 from headway.training.setting import Setting
@@ -21,10 +22,26 @@ STEPS_BEFORE_RECORDING = 3  # kernels are chosen, compiled and warmed up in the 
 Losses = Float[Tensor, "R"]
 
 
+class Batch(Protocol):
+    @property
+    def first_row(self) -> int:
+        """Where in the whole batch these rows are."""
+        ...
+
+    @property
+    def begins(self) -> Bool[Tensor, "..."]:
+        """Whether the rows begin anew: a state carried from the step before means nothing to them."""
+        ...
+
+    def part(self, k: int, n: int) -> Any:
+        """The k-th of n equal slices of the rows."""
+        ...
+
+
 class Sampler(Protocol):
     steps_per_epoch: int
 
-    def at(self, step: Any) -> Any:
+    def at(self, step: Any) -> Batch:
         """The batch of this step, which may be given as a tensor."""
         ...
 
@@ -39,10 +56,12 @@ class Update:
         setting: Setting,
         alive: Bool[Tensor, "R"],
         parallel: Parallel | None = None,
+        carried: CarriedState | None = None,
     ):
         self.model, self.optimizer, self.sampler, self.spec, self.setting = model, optimizer, sampler, spec, setting
         self.alive = alive  # changed in place: by a step, when a number is no longer finite; by the loop, at an end
         self.parallel = parallel or Parallel(model)
+        self.carried = CarriedState(self.parallel.processes) if carried is None else carried
         self.loss = model.loss
         if setting.compiled:
             self.loss = torch.compile(model.loss)
@@ -73,12 +92,17 @@ class Update:
         batch = self.sampler.at(self.model.clock.step)  # the whole of it, in every process: it is only numbers of words
         losses = torch.zeros_like(self.alive, dtype=torch.float32)
         rank, world = self.parallel.processes.rank, self.parallel.processes.world
-        for k in range(self.spec.accumulate):
-            part = batch.part(rank * self.spec.accumulate + k, world * self.spec.accumulate)
+        parts = self.spec.accumulate
+        for k in range(parts):
+            part = batch.part(rank * parts + k, world * parts)
             self.model.clock.first_row = part.first_row
+            before = self.carried.before(k, parts, part.begins) if self.carried else None
             with self.setting.autocast():
-                part_losses = self.loss(part) / self.spec.accumulate
+                part_losses, state = self.loss(part, before)
+            part_losses = part_losses / parts
             part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
+            if state is not None:
+                self.carried.after(k, parts, state)
             losses += part_losses.detach()
         self.parallel.average(losses)
         self.alive &= losses.isfinite()

@@ -70,7 +70,7 @@ def train(probe: Probe, steps: int) -> None:
     probe.model.train()
     for step in range(steps):
         probe.model.clock.set(step)
-        probe.model.loss(batch_at(probe.recipe, step)).sum().backward()
+        probe.model.loss(batch_at(probe.recipe, step))[0].sum().backward()
         optimizer.step(whole_rate, alive, spec.clip)
         probe.model.zero_grad()
     probe.model.eval()

@@ -280,13 +280,15 @@ def target_fed_as_input(patch):
 @plant("loss")
 def target_fed_to_the_model_by_its_loss(patch):
     honest = LanguageModel.loss
-    patch.setattr(LanguageModel, "loss", lambda self, batch: honest(self, replace(batch, inputs=batch.targets)))
+    patch.setattr(
+        LanguageModel, "loss", lambda self, batch, state=None: honest(self, replace(batch, inputs=batch.targets))
+    )
 
 
 @plant("loss")
 def labels_of_the_row_before(patch):
     honest = LanguageModel.loss
-    shifted = lambda self, batch: honest(self, replace(batch, targets=batch.targets.roll(1, 1)))  # noqa: E731
+    shifted = lambda self, batch, state=None: honest(self, replace(batch, targets=batch.targets.roll(1, 1)))  # noqa: E731
     patch.setattr(LanguageModel, "loss", shifted)
 
 

@@ -94,7 +94,7 @@ def test_pooling_takes_real_tokens_only():
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "alibi-symmetric", "rotary", "t5-symmetric"])
 def test_an_untrained_classifier_knows_nothing_and_everything_learns(positions, pooling):
     model = spec(positions=positions, pooling=pooling, width=32).build(V, C, [0, 1])
-    loss = model.loss(batch(2))
+    loss, _ = model.loss(batch(2))
     assert loss.tolist() == pytest.approx([math.log(C)] * 2, abs=0.1)
     loss.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -108,12 +108,12 @@ def test_replicas_together_are_replicas_apart(positions):
     together = spec(positions=positions).build(V, C, seeds)
     set_dropout(together, rates)
     made = batch(3)
-    losses = together.loss(made)
+    losses, _ = together.loss(made)
     losses.sum().backward()
     for r, (seed, rate) in enumerate(zip(seeds, rates, strict=True)):
         alone = spec(positions=positions, dropout=rate).build(V, C, [seed])
         mine = SimpleNamespace(**{name: value[r : r + 1] for name, value in vars(made).items()})
-        loss = alone.loss(mine)
+        loss, _ = alone.loss(mine)
         loss.sum().backward()
         torch.testing.assert_close(loss[0], losses[r], rtol=1e-5, atol=1e-5)
         ours = dict(together.named_parameters())
@@ -155,7 +155,7 @@ def test_schemes_that_look_back_only_are_refused_in_words(positions, words):
 
 COMPILED = """
 import torch
-from headway.data.rows import RowBatch
+from headway.data.labelled.batches import RowBatch
 from headway.models.classifier import ClassifierSpec
 for positions, pooling in (("learned", "mean"), ("alibi-symmetric", "first"), ("t5-symmetric", "max")):
     torch._dynamo.reset()

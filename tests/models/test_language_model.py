@@ -95,7 +95,7 @@ def test_logits_losses_and_gradients_are_those_of_gpt2(tied: bool, backend: str)
     logits, _ = ours(ids)
     reference = theirs(ids[0])
     torch.testing.assert_close(logits[0], reference.logits, rtol=1e-5, atol=1e-5)
-    loss = ours.loss(SimpleNamespace(inputs=ids[..., :-1], targets=ids[..., 1:]))
+    loss, _ = ours.loss(SimpleNamespace(inputs=ids[..., :-1], targets=ids[..., 1:]))
     expected = theirs(ids[0], labels=ids[0]).loss
     torch.testing.assert_close(loss[0], expected, rtol=1e-5, atol=1e-5)
     loss.sum().backward()
@@ -124,7 +124,7 @@ def test_an_untrained_model_knows_nothing(positions, tied: bool, placement):
     changes = {"positions": positions, "tied": tied, "norm": NormSpec(placement=placement), "width": 32}
     model = spec(**changes).build(V, [0, 1])
     ids = torch.randint(V, (2, 64, 9), generator=torch.Generator().manual_seed(0))
-    loss = model.loss(SimpleNamespace(inputs=ids[..., :-1], targets=ids[..., 1:]))
+    loss, _ = model.loss(SimpleNamespace(inputs=ids[..., :-1], targets=ids[..., 1:]))
     assert loss.tolist() == pytest.approx([math.log(V)] * 2, abs=0.08 if tied else 0.2)
 
 
@@ -281,7 +281,7 @@ def test_heads_that_do_not_divide_the_width_are_a_problem():
 def test_every_parameter_learns():
     for positions in POSITIONS:
         model, ids = built(positions=positions, feedforward=FeedForwardSpec(kind="swiglu")).train(), tokens()
-        model.loss(SimpleNamespace(inputs=ids[..., :-1], targets=ids[..., 1:])).sum().backward()
+        model.loss(SimpleNamespace(inputs=ids[..., :-1], targets=ids[..., 1:]))[0].sum().backward()
         silent = [n for n, p in model.named_parameters() if p.grad is None or p.grad.eq(0).all()]
         assert silent == []
 

@@ -74,14 +74,14 @@ def test_a_replica_that_breaks_keeps_the_weights_it_had(made_loop, ran, poison: 
     loop = made_loop([0, 1])
     healthy = loop.update.loss
 
-    def broken(batch):
-        losses = healthy(batch)
+    def broken(batch, state):
+        losses, state = healthy(batch, state)
         if loop.step < 3:
-            return losses
+            return losses, state
         if poison == "loss":
-            return losses * torch.tensor([1.0, torch.nan])
+            return losses * torch.tensor([1.0, torch.nan]), state
         losses.register_hook(lambda gradient: gradient * torch.tensor([1.0, torch.inf]))
-        return losses
+        return losses, state
 
     loop.update.loss = broken
     loop.run()

@@ -42,6 +42,11 @@ class RowBatch:
     first_row: int = 0
     """Where in the whole batch these rows are; 0 for the whole. Noise is drawn by row, so parts get what is theirs."""
 
+    @property
+    def begins(self) -> Bool[Tensor, ""]:
+        """Every text stands for itself: no row continues one of the step before."""
+        return torch.ones((), dtype=torch.bool, device=self.inputs.device)
+
     def part(self, k: int, n: int) -> "RowBatch":
         """The k-th of n equal slices of the rows, for batches that are too large to be taken at once."""
         rows, left_over = divmod(self.inputs.shape[1], n)
