@@ -292,7 +292,7 @@ def test_the_tokenizer_comes_back(run):
 HOLD = """
 import sys, time
 from pathlib import Path
-from headway.run import open_run
+from headway.run.folder import open_run
 with open_run(sys.argv[1], Path()).locked():
     print("locked", flush=True)
     time.sleep(60)
