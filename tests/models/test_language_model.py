@@ -288,7 +288,7 @@ def test_every_parameter_learns():
 
 COMPILED = """
 import torch
-from headway.data.batches import Batch
+from headway.data.running.batches import Batch
 from headway.models.language_model import LanguageModelSpec
 for positions in ("rotary", "alibi", "t5"):
     torch._dynamo.reset()
