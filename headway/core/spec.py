@@ -1,17 +1,13 @@
 """What every part of a recipe has in common.
 
 A *spec* is a small frozen description that stands beside the thing it describes and can build it. Variants of one idea
-(position schemes, head fusions, optimizers …) are specs with different `kind`s, joined in a union:
-
-    PositionSpec = Annotated[Learned | Alibi | Rotary, CHOSEN_BY_KIND, OR_BY_NAME]
-
-so that a recipe may say `positions: alibi` or, with settings, `positions: {kind: rotary, base: 500}`.
+(position schemes, head fusions, optimizers …) are specs with different `kind`s: `variants.py`.
 """
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 
 class Problem(NamedTuple):
@@ -60,5 +56,4 @@ def _by_name(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-CHOSEN_BY_KIND: Any = Field(discriminator="kind")
 OR_BY_NAME = BeforeValidator(_by_name)

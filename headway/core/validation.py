@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from headway.core.errors import UserError, did_you_mean
 from headway.core.spec import Problem, Spec
+from headway.core.variants import Variant, is_slot, kinds
 
 S = TypeVar("S", bound=Spec)
 Path = tuple[str, ...]
@@ -99,12 +100,8 @@ def _reason(cls: type[Spec], tree: Any, path: Path, value: Any, detail: ErrorDet
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown(cls, tree, path)
-    if kind == "union_tag_invalid":
-        tags = [tag.strip("' ") for tag in str(context["expected_tags"]).split(",")]
-        return f"there is no '{context['tag']}' here{did_you_mean(str(context['tag']), tags)}"
-    if kind == "union_tag_not_found":
-        tags = [v.model_fields["kind"].default for v in variants(cls, [part for part in path if not part.isdigit()])]
-        return f"its kind is missing{did_you_mean('', tags)}"
+    if kind in ("kind_unknown", "kind_missing"):
+        return f"{detail['msg']}{did_you_mean(context.get('kind', ''), context['known'])}"
     if kind == "too_short":
         return f"expected at least {context['min_length']} of them, not {value!r}"
     if kind == "literal_error":
@@ -133,11 +130,9 @@ def _unknown(cls: type[Spec], tree: Any, path: Path) -> str:
         if not isinstance(tree, dict):
             continue
         kind = tree.get("kind", default)
-        cls = next(
-            (v for v in variants if "kind" in v.model_fields and v.model_fields["kind"].default == kind), variants[0]
-        )
-    if owners := [v.model_fields["kind"].default for v in variants if name in v.model_fields]:
-        return f"{cls.model_fields['kind'].default} has no such setting; {', '.join(owners)} {_has(owners)}"
+        cls = next((v for v in variants if kind in kinds(v)), variants[0])
+    if owners := [kind for v in variants for kind in kinds(v) if name in v.model_fields]:
+        return f"{tree.get('kind', default)} has no such setting; {', '.join(owners)} {_has(owners)}"
     hint = did_you_mean(name, [field.alias or own for own, field in cls.model_fields.items()])
     elsewhere = [k for k in keys if k.rsplit(".", 1)[-1] == name]
     if elsewhere and "did you mean" not in hint:
@@ -185,7 +180,9 @@ _HOLDING_OTHERS = (typing.Union, typing.Annotated, list, dict)
 
 
 def _specs_in(annotation: Any) -> Iterator[type[Spec]]:
-    if isinstance(annotation, type) and issubclass(annotation, Spec):
+    if isinstance(annotation, type) and issubclass(annotation, Variant) and is_slot(annotation):
+        yield from dict.fromkeys(annotation.variants.values())
+    elif isinstance(annotation, type) and issubclass(annotation, Spec):
         yield annotation
     elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) in _HOLDING_OTHERS:
         for inner in typing.get_args(annotation):

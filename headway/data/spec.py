@@ -1,12 +1,14 @@
 """The data part of a recipe: running text, or texts that have labels."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from headway.core.errors import did_you_mean
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
+from headway.core.spec import Problem
+from headway.core.variants import Variant
 from headway.data.labelled.batches import RowBatchSpec, Shuffled
 from headway.data.labelled.sources import LABELLED_SETS, Columns
 from headway.data.labelled.tables import Column
@@ -15,7 +17,19 @@ from headway.data.running.sources import CORPORA
 from headway.data.tokenizers import Char, TokenizerSpec, Word
 
 
-class Text(Spec):
+class DataSpec(Variant):
+    """What a model learns from."""
+
+    @abstractmethod
+    def row_length(self, context: int) -> int:
+        """Tokens per row of training, for a model of this context."""
+
+    if TYPE_CHECKING:  # not every kind of data has what most have
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class Text(DataSpec):
     """Which text, cut into which tokens, read in which order."""
 
     kind: Literal["text"] = "text"
@@ -51,7 +65,7 @@ class Text(Spec):
         return self.segment or context
 
 
-class Labelled(Spec):
+class Labelled(DataSpec):
     """Which labelled texts, cut into which tokens, read in which order."""
 
     kind: Literal["labelled"] = "labelled"
@@ -104,6 +118,3 @@ class Labelled(Spec):
 
 def _other_kind(source: str, known: Sequence[str], kind: str) -> str:
     return f"; as one of data.kind={kind} there is" if source in known else ""
-
-
-DataSpec = Annotated[Text | Labelled, CHOSEN_BY_KIND, OR_BY_NAME]

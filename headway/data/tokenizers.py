@@ -21,7 +21,7 @@ from pydantic import Field
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 from headway.core.errors import UserError
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.variants import Variant
 
 UNKNOWN = "<unk>"
 LINE_END = "\n"
@@ -210,7 +210,7 @@ class BpeTokenizer(Tokenizer):
 _OF_KIND = {cls.kind: cls for cls in (CharTokenizer, WordTokenizer, BpeTokenizer)}
 
 
-class VocabularySpec(Spec, ABC):
+class TokenizerSpec(Variant):
     """Where a vocabulary comes from."""
 
     @abstractmethod
@@ -222,7 +222,7 @@ class VocabularySpec(Spec, ABC):
         return self.model_dump_json()
 
 
-class Char(VocabularySpec):
+class Char(TokenizerSpec):
     """One token per character. The vocabulary is the characters of the train split, and text with others is refused."""
 
     kind: Literal["char"] = "char"
@@ -233,7 +233,7 @@ class Char(VocabularySpec):
         return CharTokenizer(library)
 
 
-class Word(VocabularySpec):
+class Word(TokenizerSpec):
     """One token per word, and one per line end. Words that the vocabulary lacks become `<unk>`."""
 
     kind: Literal["word"] = "word"
@@ -265,7 +265,7 @@ class Word(VocabularySpec):
         return library
 
 
-class Bpe(VocabularySpec):
+class Bpe(TokenizerSpec):
     """Byte pairs: common words are one token, rare ones several, and any text at all can be written. A line end is
     always a token of its own, and no token goes beyond one word. (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909)
     """
@@ -290,7 +290,7 @@ class Bpe(VocabularySpec):
         return BpeTokenizer(library)
 
 
-class Given(VocabularySpec):
+class Given(TokenizerSpec):
     """A vocabulary that is there already, and is taken as it is: another run's, or an imported model's."""
 
     kind: Literal["given"] = "given"
@@ -308,9 +308,6 @@ class Given(VocabularySpec):
             return Path(self.path).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {error}") from None
-
-
-TokenizerSpec = Annotated[Char | Word | Bpe | Given, CHOSEN_BY_KIND, OR_BY_NAME]
 
 
 def _byte_of_sign() -> dict[str, int]:

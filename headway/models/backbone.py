@@ -18,7 +18,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.errors import UserError
-from headway.core.spec import OR_BY_NAME, Problem, Spec
+from headway.core.spec import OR_BY_NAME, Problem
+from headway.models.spec import ModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, MixerSpec, NormSpec
@@ -31,7 +32,7 @@ from headway.nn.taps import Tap
 State = list[Any]
 
 
-class BackboneSpec(Spec):
+class BackboneSpec(ModelSpec):
     """A stack of layers over embedded tokens."""
 
     layers: int = Field(default=4, ge=1)

@@ -1,19 +1,28 @@
 """How the vectors of a row become one. Padding has no say; a row without a single token becomes zeros."""
 
-from typing import Annotated, Literal
+from abc import abstractmethod
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.variants import Variant
 
 Rows = Float[Tensor, "R B T D"]
 Real = Bool[Tensor, "R B T"]
 Pooled = Float[Tensor, "R B D"]
 
 
-class Mean(Spec):
+class PoolingSpec(Variant):
+    """How the vectors of a row become one."""
+
+    @abstractmethod
+    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+        """Of tokens only, not of padding."""
+
+
+class Mean(PoolingSpec):
     """The mean of all tokens."""
 
     kind: Literal["mean"] = "mean"
@@ -23,7 +32,7 @@ class Mean(Spec):
         return torch.where(padding_mask[..., None], x, 0.0).sum(2) / count
 
 
-class First(Spec):
+class First(PoolingSpec):
     """The vector of the first token, which gathers what matters if it is trained to."""
 
     kind: Literal["first"] = "first"
@@ -34,7 +43,7 @@ class First(Spec):
         return torch.where(padding_mask.any(2, keepdim=True), vector, 0.0)
 
 
-class Max(Spec):
+class Max(PoolingSpec):
     """In every dimension, the largest of all tokens."""
 
     kind: Literal["max"] = "max"
@@ -42,6 +51,3 @@ class Max(Spec):
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
         largest = x.masked_fill(~padding_mask[..., None], -torch.inf).amax(2)
         return torch.where(padding_mask.any(2, keepdim=True), largest, 0.0)
-
-
-PoolingSpec = Annotated[Mean | First | Max, CHOSEN_BY_KIND, OR_BY_NAME]

@@ -1,9 +1,16 @@
 """The model part of a recipe."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME
-from headway.models.classifier import ClassifierSpec
-from headway.models.language_model import LanguageModelSpec
+from headway.core.variants import Variant
 
-ModelSpec = Annotated[LanguageModelSpec | ClassifierSpec, CHOSEN_BY_KIND, OR_BY_NAME]
+
+class ModelSpec(Variant):
+    """What is trained. Which task a model is for follows from its kind."""
+
+    reads: ClassVar[str]
+    """The kind of data it learns from."""
+
+    if TYPE_CHECKING:  # not every model has what most have
+
+        def __getattr__(self, name: str) -> Any: ...

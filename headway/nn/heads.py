@@ -4,14 +4,15 @@ A fusion takes `[R, B, H, T, d]` and gives `[R, B, T, H·d]`; the output project
 order, and with which weight, the heads are laid side by side.
 """
 
-from typing import Annotated, Literal
+from abc import abstractmethod
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headway.core import random
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.variants import Variant
 from headway.nn.replicated import Noisy
 
 Heads = Float[Tensor, "R B H T d"]
@@ -28,7 +29,15 @@ class Fusion(Noisy):
         return side_by_side(heads)
 
 
-class Concat(Spec):
+class FusionSpec(Variant):
+    """How the outputs of the heads become one vector."""
+
+    @abstractmethod
+    def build(self, replicas: int, heads: int) -> Fusion:
+        """For a layer of so many heads."""
+
+
+class Concat(FusionSpec):
     """Heads side by side, in order. https://arxiv.org/abs/1706.03762"""
 
     kind: Literal["concat"] = "concat"
@@ -37,7 +46,7 @@ class Concat(Spec):
         return Fusion(replicas)
 
 
-class Shuffle(Spec):
+class Shuffle(FusionSpec):
     """Heads side by side in a random order, each layer its own (case B5)."""
 
     kind: Literal["shuffle"] = "shuffle"
@@ -59,7 +68,7 @@ class ShuffledEveryStep(Fusion):
         return side_by_side(_reorder(heads, self.keys, self.clock.step) if self.training else heads)
 
 
-class Shift(Spec):
+class Shift(FusionSpec):
     """Head h takes the place of head h + by, the last ones come first (case B6)."""
 
     kind: Literal["shift"] = "shift"
@@ -79,7 +88,7 @@ class Shifted(Fusion):
         return side_by_side(heads.roll(self.by, dims=2))
 
 
-class Reweight(Spec):
+class Reweight(FusionSpec):
     """Each head times the Frobenius norm of its own output over the *whole sequence*, as case B7 reports it.
 
     In a decoder this leaks: what stands at a position depends on tokens after it. It is here to be measured and caught.
@@ -109,7 +118,7 @@ class Reweighted(Fusion):
         return side_by_side(heads * _weights(norms, self.share))
 
 
-class ReweightCausal(Spec):
+class ReweightCausal(FusionSpec):
     """Each head times the norm of its output at the same position: the honest form of `reweight`."""
 
     kind: Literal["reweight-causal"] = "reweight-causal"
@@ -126,9 +135,6 @@ class ReweightedByPosition(Reweighted):
     def forward(self, heads, padding_mask=None):
         norms = torch.linalg.vector_norm(heads, dim=-1, keepdim=True)
         return side_by_side(heads * _weights(norms, self.share))
-
-
-FusionSpec = Annotated[Concat | Shuffle | Shift | Reweight | ReweightCausal, CHOSEN_BY_KIND, OR_BY_NAME]
 
 
 def side_by_side(heads: Heads) -> Fused:

@@ -5,19 +5,22 @@
     bias(replica, head, i, j) add something to the attention scores      ALiBi, T5
 
 `at`, `i` and `j` are positions (not slots of a cache or of a padded row). `bias` is asked with broadcasting index
-tensors, or index by index from inside a compiled kernel. A new scheme is one spec and one module in this file.
+tensors, or index by index from inside a compiled kernel. A new scheme is one spec and one module, in this
+file or in the user's own.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
+from headway.core.spec import Problem
+from headway.core.variants import Variant
 from headway.nn.replicated import Embedding, parameter
 
 
@@ -37,7 +40,15 @@ class Positions(nn.Module):
         raise NotImplementedError
 
 
-class NoPositions(Spec):
+class PositionSpec(Variant):
+    """How a model knows where a token stands."""
+
+    @abstractmethod
+    def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
+        """What acts on embeddings, queries, keys or scores."""
+
+
+class NoPositions(PositionSpec):
     """No positions at all: order is seen only through the causal mask. https://arxiv.org/abs/2305.19466"""
 
     kind: Literal["none"] = "none"
@@ -46,7 +57,7 @@ class NoPositions(Spec):
         return Positions()
 
 
-class Learned(Spec):
+class Learned(PositionSpec):
     """A learned vector per position, added to the embeddings. https://arxiv.org/abs/1705.03122"""
 
     kind: Literal["learned"] = "learned"
@@ -65,7 +76,7 @@ class LearnedPositions(Positions):
         return x + self.table(at.expand(len(x), 1, -1) if at.ndim == 1 else at)
 
 
-class Sinusoidal(Spec):
+class Sinusoidal(PositionSpec):
     """Fixed sines and cosines, added to the embeddings. https://arxiv.org/abs/1706.03762"""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -92,7 +103,7 @@ class SinusoidalPositions(Positions):
         return x + self.size * (waves if at.ndim > 1 else waves[None, None]).to(x.dtype)
 
 
-class Alibi(Spec):
+class Alibi(PositionSpec):
     """A penalty on the scores that grows with the distance, steeper in some heads. https://arxiv.org/abs/2108.12409"""
 
     kind: Literal["alibi"] = "alibi"
@@ -113,7 +124,7 @@ class AlibiPositions(Positions):
         return self.slopes[head] * (j - i)
 
 
-class SymmetricAlibi(Spec):
+class SymmetricAlibi(PositionSpec):
     """ALiBi for encoders: the penalty grows in both directions."""
 
     kind: Literal["alibi-symmetric"] = "alibi-symmetric"
@@ -127,7 +138,7 @@ class SymmetricAlibiPositions(AlibiPositions):
         return -self.slopes[head] * (j - i).abs()
 
 
-class Rotary(Spec):
+class Rotary(PositionSpec):
     """Queries and keys are turned by an angle that grows with the position. https://arxiv.org/abs/2104.09864"""
 
     kind: Literal["rotary"] = "rotary"
@@ -153,7 +164,7 @@ class RotaryPositions(Positions):
         return turned.flatten(-2).to(x.dtype)
 
 
-class T5(Spec):
+class T5(PositionSpec):
     """A learned bias per head and distance back; long distances share buckets. https://arxiv.org/abs/1910.10683"""
 
     kind: Literal["t5"] = "t5"
@@ -169,7 +180,7 @@ class T5(Spec):
         return T5Positions(replicas, heads, self.buckets, self.furthest)
 
 
-class SymmetricT5(Spec):
+class SymmetricT5(PositionSpec):
     """T5's bias for encoders: one half of the buckets for each direction."""
 
     kind: Literal["t5-symmetric"] = "t5-symmetric"
@@ -211,11 +222,6 @@ class SymmetricT5Positions(T5Positions):
     def bucket(self, distance):
         half = self.buckets // 2
         return self.by_size(distance.abs(), half) + half * (distance > 0)
-
-
-PositionSpec = Annotated[
-    NoPositions | Learned | Sinusoidal | Alibi | SymmetricAlibi | Rotary | T5 | SymmetricT5, CHOSEN_BY_KIND, OR_BY_NAME
-]
 
 
 def alibi_slopes(heads: int) -> list[float]:

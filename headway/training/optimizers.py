@@ -11,21 +11,37 @@ Rates and step counts are tensors: nothing here waits for the device, and a step
 # pyright: reportPrivateImportUsage=false
 # (torch._foreach_* and _fused_* have no public names, but are what torch.optim itself is made of.)
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.variants import Variant
 
 Table = Float[Tensor, "R n"]
 Column = Float[Tensor, "R 1"]
 
 
-class AdamW(Spec):
+class OptimizerSpec(Variant):
+    """Which way down."""
+
+    learning_rate: float = Field(default=1e-3, ge=0)
+    """The highest rate; the schedule scales it."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Pull of the matrices towards zero."""
+
+    @abstractmethod
+    def build(
+        self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
+    ) -> "Optimizer":
+        """For replicas with these learning rates and weight decays, which may differ."""
+
+
+class AdamW(OptimizerSpec):
     """Adam with decoupled weight decay. https://arxiv.org/abs/1711.05101"""
 
     kind: Literal["adamw"] = "adamw"
@@ -46,7 +62,7 @@ class AdamW(Spec):
         return AdamWOptimizer(self, parameters, rates, decays)
 
 
-class Sgd(Spec):
+class Sgd(OptimizerSpec):
     """Stochastic gradient descent, with momentum if asked for."""
 
     kind: Literal["sgd"] = "sgd"
@@ -65,7 +81,7 @@ class Sgd(Spec):
         return SgdOptimizer(self, parameters, rates, decays)
 
 
-class Adagrad(Spec):
+class Adagrad(OptimizerSpec):
     """Rates that shrink with the sum of squared gradients. https://jmlr.org/papers/v12/duchi11a.html"""
 
     kind: Literal["adagrad"] = "adagrad"
@@ -80,9 +96,6 @@ class Adagrad(Spec):
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
     ) -> "Optimizer":
         return AdagradOptimizer(self, parameters, rates, decays)
-
-
-OptimizerSpec = Annotated[AdamW | Sgd | Adagrad, CHOSEN_BY_KIND, OR_BY_NAME]
 
 
 class Optimizer:

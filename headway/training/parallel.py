@@ -13,19 +13,38 @@ Checkpoints hold whole tensors in all three cases: a run may go on with another 
 
 import json
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from headway.core.errors import UserError
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.variants import Variant
 from headway.nn.replicated import Trainable
 from headway.training.processes import ALONE, Processes
 
 
-class Ddp(Spec):
+class ParallelSpec(Variant):
+    """What several processes share."""
+
+    sharded: ClassVar[bool]
+
+    @abstractmethod
+    def check(self, replicas: int) -> None:
+        """Whether so many replicas can be trained this way."""
+
+    @abstractmethod
+    def reason(self, processes: Processes) -> str:
+        """What is done, in words."""
+
+    @abstractmethod
+    def build(self, model: Trainable, processes: Processes) -> "Parallel":
+        """For one process or several."""
+
+
+class Ddp(ParallelSpec):
     """Each process has a copy of the whole model."""
 
     kind: Literal["ddp"] = "ddp"
@@ -41,7 +60,7 @@ class Ddp(Spec):
         return Copies(model, processes) if processes.world > 1 else Parallel(model)
 
 
-class Fsdp(Spec):
+class Fsdp(ParallelSpec):
     """Each process keeps a share of the weights, gradients and optimizer: for one model too large for one GPU.
     https://arxiv.org/abs/2304.11277"""
 
@@ -60,9 +79,6 @@ class Fsdp(Spec):
 
     def build(self, model: Trainable, processes: Processes) -> "Parallel":
         return Shards(model, processes) if processes.world > 1 else Parallel(model)
-
-
-ParallelSpec = Annotated[Ddp | Fsdp, CHOSEN_BY_KIND, OR_BY_NAME]
 
 
 def check_rows(batch: int, accumulate: int, processes: Processes) -> None:

@@ -2,12 +2,13 @@
 
 import math
 import re
-from typing import Annotated, Any, Literal, NamedTuple
+from abc import abstractmethod
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.variants import Variant
 
 
 class Duration(NamedTuple):
@@ -45,18 +46,27 @@ class Duration(NamedTuple):
         return core_schema.no_info_plain_validator_function(cls.parse, serialization=core_schema.to_string_ser_schema())
 
 
-class Constant(Spec):
+class ScheduleSpec(Variant):
+    """How the learning rate moves."""
+
+    warmup: Duration | None = None
+    """Over which the rate rises from zero; null = none."""
+
+    @abstractmethod
+    def after_warmup(self, progress: float) -> float:
+        """What is left of the rate when this share of the steps after the warm-up is done."""
+
+
+class Constant(ScheduleSpec):
     """The same rate from the first step to the last, after the warm-up if there is one."""
 
     kind: Literal["constant"] = "constant"
-    warmup: Duration | None = None
-    """Over which the rate rises from zero; null = none."""
 
     def after_warmup(self, progress: float) -> float:
         return 1.0
 
 
-class LinearDecay(Spec):
+class LinearDecay(ScheduleSpec):
     """A straight line down to `final`."""
 
     kind: Literal["linear"] = "linear"
@@ -69,7 +79,7 @@ class LinearDecay(Spec):
         return 1 + (self.final - 1) * progress
 
 
-class Cosine(Spec):
+class Cosine(ScheduleSpec):
     """Half a cosine down to `final`. https://arxiv.org/abs/1608.03983"""
 
     kind: Literal["cosine"] = "cosine"
@@ -82,10 +92,7 @@ class Cosine(Spec):
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
 
 
-ScheduleSpec = Annotated[Cosine | LinearDecay | Constant, CHOSEN_BY_KIND, OR_BY_NAME]
-
-
-def factor(schedule: Cosine | LinearDecay | Constant, step: int, warmup: int, total: int) -> float:
+def factor(schedule: ScheduleSpec, step: int, warmup: int, total: int) -> float:
     """What the learning rate is multiplied by at this step (counted from 0)."""
     if step < warmup:
         return (step + 1) / (warmup + 1)

@@ -1,26 +1,31 @@
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 import pytest
 from pydantic import Field
 
 from headway.core.errors import UserError
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Problem, Spec
+from headway.core.spec import Problem, Spec
 from headway.core.validation import ImpossibleError, known_keys, validated
+from headway.core.variants import Variant
 
 
-class Round(Spec):
+class Shape(Variant):
+    pass
+
+
+class Round(Shape):
     kind: Literal["round"] = "round"
     radius: float = Field(default=1.0, gt=0)
 
 
-class Square(Spec):
+class Square(Shape):
     kind: Literal["square"] = "square"
     side: int = Field(default=2, ge=1)
 
 
 class Box(Spec):
-    shape: Annotated[Round | Square, CHOSEN_BY_KIND, OR_BY_NAME] = Round()
+    shape: Shape = Round()
     colour: Literal["red", "green"] = "red"
     labels: list[str] = Field(default=[])
     most: int = 3

@@ -13,9 +13,10 @@ as on a CPU, with more padding around them.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from headway.core import random
 from headway.core.errors import UserError
-from headway.core.spec import OR_BY_NAME, Spec
+from headway.core.variants import Variant
 from headway.data.running.batches import Step, on_device
 
 BATCHES_PER_BUCKET = 8
@@ -58,7 +59,29 @@ class RowBatch:
         )
 
 
-class Shuffled(Spec):
+class RowSampler(Protocol):
+    steps_per_epoch: int
+
+    def at(self, step: Step) -> RowBatch: ...
+
+
+class RowBatchSpec(Variant):
+    """Which texts a step sees."""
+
+    @abstractmethod
+    def build(
+        self,
+        table: Int[np.ndarray, "N L"],
+        lengths: Int[np.ndarray, " N"],
+        labels: Int[np.ndarray, " N"],
+        batch: int,
+        seeds: Sequence[int],
+        device: str,
+    ) -> RowSampler:
+        """Of these texts, filled up to one length."""
+
+
+class Shuffled(RowBatchSpec):
     """In every epoch every text once, in another order, texts of similar length together."""
 
     kind: Literal["shuffled"] = "shuffled"
@@ -77,9 +100,6 @@ class Shuffled(Spec):
         return ShuffledSampler(
             table, lengths, labels, batch, bucket_widths(lengths, self.buckets, batch), seeds, device
         )
-
-
-RowBatchSpec = Annotated[Shuffled, OR_BY_NAME]
 
 
 def bucket_widths(lengths: Int[np.ndarray, " N"], buckets: int, batch: int) -> list[int]:

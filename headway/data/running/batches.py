@@ -6,9 +6,10 @@ who trains beside it.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from jaxtyping import Bool, Int, Int32, Int64
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from headway.core import random
 from headway.core.errors import UserError
-from headway.core.spec import CHOSEN_BY_KIND, OR_BY_NAME, Spec
+from headway.core.variants import Variant
 
 Step = int | Int32[Tensor, ""]
 """As a tensor, so that a step can be replayed as a graph in which only this number is another."""
@@ -43,15 +44,23 @@ class Batch:
 
 
 class TokenSampler(Protocol):
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps until as many tokens were seen as the text has."""
-        ...
+    steps_per_epoch: int
+    """Steps until as many tokens were seen as the text has."""
 
     def at(self, step: Step) -> Batch: ...
 
 
-class Crops(Spec):
+class BatchSpec(Variant):
+    """Which parts of the text a step sees."""
+
+    @abstractmethod
+    def build(
+        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+    ) -> TokenSampler:
+        """A row of `segment` tokens, and the one after it, for each of `batch` rows and each seed."""
+
+
+class Crops(BatchSpec):
     """Every row is a crop from anywhere in the text. Each seed has crops of its own."""
 
     kind: Literal["crops"] = "crops"
@@ -66,7 +75,7 @@ class Crops(Spec):
         return CropSampler(tokens_on_device, segment, batch, keys)
 
 
-class Contiguous(Spec):
+class Contiguous(BatchSpec):
     """The text is cut into as many streams as the batch has rows, and each is read from left to right, segment after
     segment, so that a state can be carried from one batch to the next. The order of the text is the same for every
     seed. What is left over at the end of the streams, too short for one more segment, is not read."""
@@ -82,9 +91,6 @@ class Contiguous(Spec):
             raise _too_short(tokens_on_device, needed, length - 1)
         streams = tokens_on_device[: batch * length].reshape(batch, length)
         return ContiguousSampler(streams, segment, len(seeds))
-
-
-BatchSpec = Annotated[Crops | Contiguous, CHOSEN_BY_KIND, OR_BY_NAME]
 
 
 class CropSampler:

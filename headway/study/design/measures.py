@@ -9,9 +9,10 @@ What was found is kept in the run's folder as measures.json, with what was asked
 import itertools
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -19,7 +20,8 @@ from pydantic import Field
 from headway.core import random
 from headway.core.errors import UserError
 from headway.core.files import write_json
-from headway.core.spec import CHOSEN_BY_KIND, Problem, Spec
+from headway.core.spec import Problem
+from headway.core.variants import Variant
 from headway.data.running.corpus import Corpus
 from headway.experiment.train import load_model
 from headway.models.language_model import LanguageModel
@@ -32,14 +34,33 @@ from headway.tasks.task import Task
 FILE = "measures.json"
 
 
-class OfText(Spec):
-    """What every measure of a language model has."""
+class Measure(Variant):
+    """What is measured of a finished run beside the scores of its recipe."""
 
-    quantities: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
+    quantities: ClassVar[tuple[str, ...]]
     """What each of its `splits` is measured in."""
 
     split: str = "valid"
     """Where the text comes from."""
+
+    @abstractmethod
+    def check(self, task: Task) -> None:
+        """That it can be measured there, before anything is trained."""
+
+    @property
+    @abstractmethod
+    def splits(self) -> list[str]:
+        """What its scores are of: `valid-16` …"""
+
+    @abstractmethod
+    def scores(self, model: Any, data: Any) -> Iterator[Score]:
+        """Of one trained model."""
+
+
+class OfText(Measure):
+    """What every measure of a language model has."""
+
+    quantities = ("loss", "perplexity")
 
     def check(self, task: Task) -> None:
         """That it can be measured there, before anything is trained."""
@@ -74,10 +95,10 @@ class Segments(OfText):
     def splits(self) -> list[str]:
         return [f"{self.split}-{length}" for length in self.lengths]
 
-    def scores(self, model: LanguageModel, corpus: Corpus) -> Iterator[Score]:
-        tokenizer = corpus.tokenizer
+    def scores(self, model: LanguageModel, data: Corpus) -> Iterator[Score]:
+        tokenizer = data.tokenizer
         for length, name in zip(self.lengths, self.splits, strict=True):
-            text = corpus.split(self.split)
+            text = data.split(self.split)
             (found,) = surprise(model, text, length, length, tokenizer.kind, self.tokens, tokenizer.unknown)
             yield from (score for score in found.scores(name) if score.name.endswith((".loss", ".perplexity")))
 
@@ -116,8 +137,8 @@ class Sentences(OfText):
         between = (ids[a + 1 : b + 1] for a, b in itertools.pairwise(ends))
         return list(itertools.islice((s for s in between if self.shortest <= len(s) <= self.longest), self.count))
 
-    def scores(self, model: LanguageModel, corpus: Corpus) -> Iterator[Score]:
-        plain, order = self.found_in(corpus), random.generator(0, "scrambled sentences")
+    def scores(self, model: LanguageModel, data: Corpus) -> Iterator[Score]:
+        plain, order = self.found_in(data), random.generator(0, "scrambled sentences")
         scrambled = [s[torch.randperm(len(s), generator=order)] for s in plain]
         joined = [torch.cat(plain[k : k + 8]) for k in range(0, len(plain) - 7, 8)]
         what = ("as they are", "their tokens in random order", "eight joined together")
@@ -125,13 +146,10 @@ class Sentences(OfText):
             nats = _nats(model, texts)
             mean = math.fsum(nats) / len(nats)
             label = f"{len(texts)} sentences of {self.split}, {how}, each read alone · {len(nats):,} tokens"
-            kind = corpus.tokenizer.kind
+            kind = data.tokenizer.kind
             yield Score(f"{name}.loss", mean, f"nats per token ({kind}) · {label}")
             value = math.exp(mean) if mean < 700 else math.inf
             yield Score(f"{name}.perplexity", value, f"perplexity per token ({kind}) · {label}")
-
-
-Measure = Annotated[Segments | Sentences, CHOSEN_BY_KIND]
 
 
 def _nats(model: LanguageModel, texts: Sequence[torch.Tensor]) -> list[float]:

@@ -1,17 +1,28 @@
 """What can be asked of a study. Each question is answered by one verdict."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from headway.core.errors import UserError
-from headway.core.spec import CHOSEN_BY_KIND, Problem, Spec
+from headway.core.spec import Problem
+from headway.core.variants import Variant
 from headway.study.results.quantities import quantity
 
 
-class Asked(Spec):
-    """What every question has: the score it is asked of."""
+class Question(Variant):
+    """What is asked of a study."""
+
+    if TYPE_CHECKING:  # a setting of some, worked out by others
+        on: Any
+        """The score that speaks for the question."""
+        scores: Any
+        """Everything that must have been measured."""
+
+
+class Asked(Question):
+    """What most questions have: the score they are asked of."""
 
     on: str = "valid.perplexity"
     """The score, as split.quantity: valid.perplexity, test.accuracy. Choices are made on valid."""
@@ -55,7 +66,7 @@ class Best(Asked):
         return f"Which is best on {self.on}?"
 
 
-class Ordered(Spec):
+class Ordered(Question):
     """Are several scores of one arm in this order, each better than the next?"""
 
     kind: Literal["ordered"] = "ordered"
@@ -102,6 +113,3 @@ class Depends(Asked):
 
     def __str__(self) -> str:
         return f"Does the effect of {self.effect} on {self.on} depend on {self.on_factor}?"
-
-
-Question = Annotated[Better | Best | Ordered | Depends, CHOSEN_BY_KIND]

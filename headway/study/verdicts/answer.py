@@ -9,6 +9,7 @@ alone.
 
 from collections.abc import Sequence
 
+from headway.core.errors import UserError
 from headway.stats.paired import Correct
 from headway.stats.tests import holm
 from headway.study.design.questions import Best, Better, Depends, Ordered, Question
@@ -45,3 +46,5 @@ def _inquiry(question: Question, evidence: Evidence, correct: Correct | None) ->
             return InOrder(question, evidence)
         case Depends():
             return Interaction(question, evidence)
+        case _:
+            raise UserError(f"nobody knows how to answer a question of kind '{question.kind}'")
