@@ -312,7 +312,7 @@ settings(
     "model.norm.placement=post",
     "model.layers=6",
     "training.schedule.warmup=null",
-    "training.optimizer.learning_rate=3e-2",
+    "training.optimizer.learning_rate=1e-1",
 )
 
 

@@ -164,11 +164,11 @@ def test_a_plateau_counts_while_the_rate_is_high_and_there_is_room():
 
 
 def test_still_improving_promises_what_more_steps_would_give():
-    falling = 5 - 0.4 * np.log(STEPS)
-    outcome = still_improving.check(curve(falling, falling))
+    logarithm = 5 - 0.4 * np.log(STEPS)
+    outcome = still_improving.check(curve(logarithm, logarithm))
     assert outcome.verdict == "warn"
-    assert outcome.value == pytest.approx(0.4 * np.log(1.5) / falling[-1], rel=0.01)
-    by_train = still_improving.check(curve(falling))
+    assert outcome.value == pytest.approx(0.4 * np.log(1.5) / logarithm[-1], rel=0.01)
+    by_train = still_improving.check(curve(logarithm))
     assert by_train.verdict == "warn" and "train loss" in by_train.sentence
     assert still_improving.check(curve(falling(), falling())).verdict == "pass"
 

@@ -87,7 +87,7 @@ def test_a_disk_that_really_is_full(bench: Bench, small_disk: Path):
 
 REPLACE = """
 from pathlib import Path
-from headway.files import write_folder_whole, write_whole
+from headway.core.files import write_folder_whole, write_whole
 def fill(partial):
     for name in "ab":
         write_whole(partial / name, "new")

@@ -54,10 +54,10 @@ def test_killed_at_every_change_of_the_disk_it_ends_the_same(bench: Bench, repli
 
 
 BESIDE = """
-import headway.experiment
+import headway.experiment.train
 from headway.cli import main
-from headway.journal import WriterBeside
-headway.experiment.writer_for = lambda setting, processes, replicas: WriterBeside(processes, replicas)
+from headway.experiment.recorder import WriterBeside
+headway.experiment.train.writer_for = lambda setting, processes, replicas: WriterBeside(processes, replicas)
 main()
 """
 

@@ -307,11 +307,11 @@ def written(folder):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from headway.recipe import load
-from headway.study import tuning
-from headway.study.search import Search
-from headway.study.search_space import over
-from headway.run import Run
+from headway.recipe.recipe import load
+from headway.tuning import tune
+from headway.tuning.search import Search
+from headway.tuning.space import over
+from headway.run.folder import Run
 
 recipe, folder, when = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 count, saved = 0, Run.save_checkpoint
@@ -323,7 +323,7 @@ def save(self, made):
         os.kill(os.getpid(), signal.SIGKILL)
 Run.save_checkpoint = save
 search = Search(load(recipe), over(["training.optimizer.learning_rate=1e-3..1e-1:log"]), "valid.perplexity")
-tuning.tune(search, folder, trials=4, together=2)
+tune.tune(search, folder, trials=4, together=2)
 """
 
 
