@@ -27,7 +27,7 @@ from headway.tasks.classification import Classification
 from headway.tasks.language_modelling import LanguageModelling
 from headway.tasks.task import Task
 
-_FORMAT = 1  # of what is kept; raise it when the same data give other findings than before
+_FORMAT = 2  # of what is kept; raise it when the same data give other findings than before
 
 
 class Evidence(ABC):

@@ -60,7 +60,9 @@ def test_split_by_line_of_one_document(docs, every):
         "train": "\n".join(line for k, line in enumerate(lines) if k % every),
         "test": "\n".join(lines[::every]),
     }
-    assert alarms(run_audits(TEXT_AUDITS, TextSet(texts))) == {"split-by-line": "fail"}
+    found = alarms(run_audits(TEXT_AUDITS, TextSet(texts)))
+    assert found.pop("split-by-line") == "fail"
+    assert found in ({}, {"nearly-repeated-text": "warn"})  # which is right: pages were torn apart
 
 
 def test_vocabulary_built_on_test(docs):
