@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from headway.core.status import Status
+
 PARTS = 30
 
 
@@ -24,7 +26,7 @@ class TrainingCurve:
     rates: np.ndarray
     evaluations: Mapping[str, tuple[np.ndarray, np.ndarray]]
     """By split: at which steps it was scored, and the losses."""
-    ended: str | None = None
+    ended: Status | None = None
     """Why training ended before its time."""
     scored: float | None = None
     """The loss on the whole of the held-out split, after training; the baselines are on the same tokens."""
@@ -44,7 +46,7 @@ class TrainingCurve:
     """Whether the learning rate begins low."""
 
     @classmethod
-    def of(cls, metrics: Iterable[Mapping[str, Any]], **facts: Any) -> "Course":
+    def of(cls, metrics: Iterable[Mapping[str, Any]], **facts: Any) -> "TrainingCurve":
         """From the lines of metrics.jsonl; `facts` are the fields above from `scored` on."""
         taken = _Lines()
         for line in metrics:
@@ -94,7 +96,7 @@ class _Lines:
     steps: list[tuple[float, float, float, float]] = field(default_factory=list)
     where: dict[str, list[int]] = field(default_factory=dict)
     scores: dict[str, list[float]] = field(default_factory=dict)
-    ended: str | None = None
+    ended: Status | None = None
 
     def add(self, line: Mapping[str, Any]) -> None:
         if "loss" in line:
@@ -104,4 +106,5 @@ class _Lines:
             if quantity == "loss" and value is not None:
                 self.where.setdefault(split, []).append(line["step"])
                 self.scores.setdefault(split, []).append(value)
-        self.ended = line.get("ended", self.ended)
+        if "ended" in line:
+            self.ended = Status.read(line, "ended")

@@ -67,7 +67,7 @@ class Evidence(ABC):
 
     @abstractmethod
     def beside(self, split: str) -> dict[str, Any]:
-        """Losses to compare a training with: fields of `Course`."""
+        """Losses to compare a training with: fields of `TrainingCurve`."""
 
     @abstractmethod
     def size(self, split: str) -> int:

@@ -43,8 +43,8 @@ def diverged(curve: TrainingCurve) -> Outcome:
     given back more than half of what it had gained (medians over a thirtieth of the training each, so a spike does not
     count), or lies above where it began by more than 5 %. Lower the learning rate, or lengthen the warm-up.
     """
-    if curve.ended and "diverged" in curve.ended:
-        return failed(None, curve.ended)
+    if curve.ended and curve.ended.is_diverged:
+        return failed(None, str(curve.ended))
     _needs(curve, FEWEST_STEPS)
     lowest = float(curve.parts.min())
     gained, given_back = curve.first - lowest, curve.last - lowest

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from headway.audit.audit import Audit, Finding, Report, read_report
 from headway.core.format import number
+from headway.core.status import State
 from headway.run.folder import Run
 from headway.scoring.score import Confusion, Score
 from headway.scoring.sentence import ScoredText
@@ -22,7 +23,7 @@ def run_as_json(run: Run, scores: Sequence[Score], report: Report) -> dict[str, 
 
 def runs_as_json(runs: Sequence[Run]) -> dict[str, Any]:
     """`run`, `scores` and `audits` of the first run; of every one under `runs`, where there are several."""
-    all_of_them = [run_as_json(run, run.scores(), kept(run)) | {"status": run.facts["status"]} for run in runs]
+    all_of_them = [run_as_json(run, run.scores(), kept(run)) | run.status.as_json() for run in runs]
     return all_of_them[0] | ({"runs": all_of_them} if len(runs) > 1 else {})
 
 
@@ -78,8 +79,8 @@ def show_scores(runs: Sequence[Run]) -> None:
     console = Console(highlight=False)
     if len(runs) == 1:
         show_labelled(runs[0].scores(), kept(runs[0]))
-        if runs[0].facts["status"] != "finished":
-            console.print(runs[0].facts["status"], style="yellow", markup=False)
+        if (status := runs[0].status).state is not State.FINISHED:
+            console.print(str(status), style="yellow", markup=False)
     else:
         show_runs(runs)
         for score in runs[0].scores()[:2]:
@@ -136,8 +137,8 @@ def show_runs(runs: Sequence[Run]) -> None:
     for run in runs:
         named = [(score.name.split("."), score.value) for score in run.scores()]
         shown = [f"{name[0]} {number(v)}" for name, v in named if name[1:] in (["perplexity"], ["accuracy"])]
-        facts = run.facts
-        rows.append([run.name, str(facts.get("status", "?")), f"{facts.get('step', 0):,}", ", ".join(shown)])
+        status = run.status
+        rows.append([run.name, str(status), f"{status.step or 0:,}", ", ".join(shown)])
     kinds = {run.recipe.model.kind for run in runs}
     measures = {"language-model": "perplexity per token", "classifier": "accuracy"}
     show_table(["run", "status", "steps", " or ".join(measures[k] for k in measures if k in kinds)], rows)

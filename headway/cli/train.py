@@ -42,7 +42,6 @@ def train(
     from headway.experiment.trackers import Tracking
     from headway.recipe.recipe import load
     from headway.recipe.sweep import varied
-    from headway.run.folder import is_interrupted
     from headway.training.processes import started
 
     with started() as processes:  # several under torchrun, else just us
@@ -57,9 +56,9 @@ def train(
         print_json(printing.runs_as_json(made))
     else:
         printing.show_scores(made)
-    interrupted = [run for run in made if is_interrupted(run.facts["status"])]
+    interrupted = [run for run in made if run.status.is_interrupted]
     if interrupted:
         words = [*processes.command, *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"]
         again = shlex.join(words)
-        print(f"stopped at step {interrupted[0].facts['step']:,} and saved; to go on: {again}", file=sys.stderr)
+        print(f"stopped at step {interrupted[0].status.step:,} and saved; to go on: {again}", file=sys.stderr)
         raise typer.Exit(130)

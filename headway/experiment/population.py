@@ -13,7 +13,7 @@ from headway.experiment.resume import ended_apart
 from headway.experiment.trackers import Observer
 from headway.experiment.train import assemble, check_names, check_population, train
 from headway.recipe.recipe import Recipe
-from headway.run.folder import Run, check_new, is_interrupted
+from headway.run.folder import Run, check_new
 from headway.training import setting as settings
 from headway.training.capacity import Capacity, free_memory, is_out_of_memory, largest_population
 from headway.training.processes import Processes, started
@@ -87,7 +87,7 @@ def _in_turns(
             continue
         made |= zip(turn, trained, strict=True)
         groups = [rest for rest in (groups[0][size:], *groups[1:]) if rest]
-        (stop,) = processes.agree(processes.is_writer and any(is_interrupted(run.facts["status"]) for run in trained))
+        (stop,) = processes.agree(processes.is_writer and any(run.status.is_interrupted for run in trained))
         if stop:
             break
     return [made[k] for k in sorted(made)]

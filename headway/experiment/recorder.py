@@ -92,5 +92,10 @@ class RunRecorder:
     def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None:
         self.reporter.update(step, losses, tokens_per_second)
 
-    def ended(self, replica: int, why: str) -> None:
-        self.reporter.say(f"{self.members[replica].name} {why}")
+    def ended(self, replica: int) -> None:
+        states = self.population.replica_states
+        said = f"{self.members[replica].name} {states[replica].ended}"
+        if (best := states[replica].best_loss) is not None:
+            said += f" (best {best:.4f})"
+        others = "; the others go on" if any(state.ended is None for state in states) else ""
+        self.reporter.say(said + others)

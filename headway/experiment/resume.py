@@ -7,7 +7,7 @@ from typing import Any
 
 from headway.core.errors import UserError
 from headway.core.progress import Reporter
-from headway.run.folder import Run, is_end, open_run, read_json
+from headway.run.folder import Run, open_run, read_status
 from headway.training import checkpoint
 from headway.training.checkpoint import Checkpoint
 from headway.training.population import Population
@@ -35,7 +35,7 @@ def ended_apart(folders: Sequence[Path]) -> list[list[int]]:
     them (the memory had run out, and halves went in turns), and need not be trained again."""
     everyone = list(range(len(folders)))
     saved = [set(checkpoint.saved_steps(folder / "checkpoints")) for folder in folders]
-    ended = [k for k in everyone if saved[k] and is_end(str(read_json(folders[k] / "run.json").get("status")))]
+    ended = [k for k in everyone if saved[k] and read_status(folders[k]).is_end]
     if not ended or set.intersection(*saved) or not all(folder.exists() for folder in folders):
         return [everyone]
     return [group for group in (ended, [k for k in everyone if k not in ended]) if group]

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple, Protocol
 
 from headway.core.errors import UserError, did_you_mean
 from headway.core.progress import Reporter
+from headway.core.status import State, Status
+from headway.experiment.resume import flat
 from headway.recipe.text import annotated
 from headway.run.folder import Run
 from headway.scoring.score import Score
@@ -54,7 +56,7 @@ class Tracker(Protocol):
 
     def metrics(self, points: Sequence[Point]) -> None: ...
     def scores(self, step: int, scores: Sequence[Score]) -> None: ...
-    def end(self, status: str) -> None: ...
+    def end(self, status: Status) -> None: ...
 
 
 class TensorBoard:
@@ -78,7 +80,7 @@ class TensorBoard:
         self.metrics([Point(step, {_final(s): s.value for s in scores})])
         self.writer.add_text("final", _as_block("\n".join(f"{s.value:10.4f}  {s.label}" for s in scores)), step)
 
-    def end(self, status: str) -> None:
+    def end(self, status: Status) -> None:
         self.writer.close()
 
 
@@ -98,7 +100,7 @@ class Trackio:
             trackio.init,
             project=self.PROJECT,
             name=run.name,
-            config=_flat(run.recipe.model_dump(mode="json")) | {"recipe_hash": run.recipe.hash},
+            config=flat(run.recipe.model_dump(mode="json")) | {"recipe_hash": run.recipe.hash},
             resume="allow" if resumed else "never",
             embed=False,
             auto_log_gpu=False,
@@ -114,7 +116,7 @@ class Trackio:
     def scores(self, step: int, scores: Sequence[Score]) -> None:
         self.run.log({_final(s): s.value for s in scores}, step=step)
 
-    def end(self, status: str) -> None:
+    def end(self, status: Status) -> None:
         self.run.finish()
 
 
@@ -148,7 +150,7 @@ class MLflow:
             "headway.folder": str(run.folder),
         }
         self.id = self.client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
-        recipe = _flat(run.recipe.model_dump(mode="json"))
+        recipe = flat(run.recipe.model_dump(mode="json"))
         self.client.log_batch(self.id, params=[Param(key, str(value)[:500]) for key, value in recipe.items()])
         return -1
 
@@ -165,11 +167,10 @@ class MLflow:
         for score in scores:
             self.client.set_tag(self.id, f"label.{score.name}", score.label)
 
-    def end(self, status: str) -> None:
-        self.client.set_tag(self.id, "headway.status", status)
-        word = status.split()[0]
-        outcome = {"finished": "FINISHED", "stopped": "FINISHED", "interrupted": "KILLED"}.get(word, "FAILED")
-        self.client.set_terminated(self.id, outcome)
+    def end(self, status: Status) -> None:
+        self.client.set_tag(self.id, "headway.status", str(status))
+        outcomes = {State.FINISHED: "FINISHED", State.STOPPED: "FINISHED", State.INTERRUPTED: "KILLED"}
+        self.client.set_terminated(self.id, outcomes.get(status.state, "FAILED"))
 
 
 class Kind(NamedTuple):
@@ -232,10 +233,10 @@ class Tracking:
 
     def _conclude(self, trackers: Sequence[Tracker]) -> None:
         for tracker, run in zip(trackers, self.members, strict=True):
-            facts, scores = run.facts, [score for score in run.scores() if _finite(score.value)]
-            if scores and "step" in facts:
-                tracker.scores(facts["step"], scores)
-            tracker.end(str(facts["status"]))
+            status, scores = run.status, [score for score in run.scores() if _finite(score.value)]
+            if scores and status.step is not None:
+                tracker.scores(status.step, scores)
+            tracker.end(status)
 
     def _points(self, lines: Sequence[dict[str, Any]], after: int) -> list[Point]:
         """Lines of metrics.jsonl under the names trackers group by: train/loss, valid/loss."""
@@ -277,10 +278,3 @@ def _identity(run: Run) -> str:
 
 def _as_block(text: str) -> str:
     return "\n".join("    " + line for line in text.splitlines())  # Markdown for "as it is"
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat

@@ -16,6 +16,7 @@ from headway.audit.audit import write_report
 from headway.audit.runner import audit_runs
 from headway.core.errors import UserError
 from headway.core.progress import Reporter
+from headway.core.status import State, Status
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, flat, newest_checkpoints, restore
 from headway.experiment.trackers import Observer
@@ -197,9 +198,9 @@ def _finish(loop: Loop, population: Population, members: list[Run], task: Task) 
             population.load_weights(r, kept.weights)
     with processes.together():
         for run, replica_state in zip(members, population.replica_states, strict=True) if processes.is_writer else ():
-            ended = replica_state.ended or (f"interrupted at step {loop.step}" if loop.interrupted else "finished")
-            step, seconds = replica_state.ended_at or loop.step, round(replica_state.seconds, 2)
-            run.note(status=ended, step=step, steps=loop.total, seconds=seconds)
+            now = Status(State.INTERRUPTED if loop.interrupted else State.FINISHED, loop.step)
+            ended, seconds = replica_state.ended or now, round(replica_state.seconds, 2)
+            run.note(**ended.as_json(), steps=loop.total, seconds=seconds)
     all_scores: list[list[Score]] = []
     if parallel.takes_part:
         model.eval()  # in float32, whatever was trained in: the same number that `headway score` gives later

@@ -112,7 +112,7 @@ model, tokenizer = (kind.from_pretrained("FOLDER") for kind in (AutoModelForCaus
 def _history(run: Run, step: int) -> str:
     facts, recipe = run.facts, run.recipe
     origin = f"imported from {facts['imported_from']}, " if "imported_from" in facts else ""
-    trained = f"trained on {recipe.data.source}, seed {recipe.seed}, step {step:,} ({facts['status']})"
+    trained = f"trained on {recipe.data.source}, seed {recipe.seed}, step {step:,} ({run.status})"
     return origin + (trained if step else "not trained here")
 
 

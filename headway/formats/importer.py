@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headway.core.errors import UserError
+from headway.core.status import State, Status
 from headway.data.tokenizers import Tokenizer
 from headway.experiment.train import check_names
 from headway.formats import gpt2
@@ -98,7 +99,7 @@ def _make(home: Path, recipe: Recipe, tokenizer: Tokenizer, weights: dict[str, T
     try:
         run.tokenizer = tokenizer
         run.save_checkpoint(Population(model, optimizer, 1).slice(0, 0))
-        run.note(status="imported", step=0)
+        run.note(**Status(State.IMPORTED, 0).as_json())
     except BaseException:  # half a run folder would only be in the way
         shutil.rmtree(home, ignore_errors=True)
         raise

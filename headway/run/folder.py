@@ -36,6 +36,7 @@ from headway.core.files import (
     write_json,
     write_whole,
 )
+from headway.core.status import State, Status
 from headway.core.yaml import read_tree
 from headway.data.tokenizers import Tokenizer
 from headway.recipe.recipe import Recipe, from_tree
@@ -69,7 +70,9 @@ class Run:
             write_whole(partial / "recipe.yaml", annotated(recipe))
             write_json(partial / "environment.json", environment(device))
             created = datetime.now(UTC).isoformat(timespec="seconds")
-            write_json(partial / "run.json", run._facts_with({"status": "started", "created": created, **facts}))
+            write_json(
+                partial / "run.json", run._facts_with({**Status(State.STARTED).as_json(), "created": created, **facts})
+            )
 
         try:
             clean_up(folder.parent, folder.name)
@@ -83,6 +86,10 @@ class Run:
     @property
     def facts(self) -> dict[str, Any]:
         return read_json(self.folder / "run.json")
+
+    @property
+    def status(self) -> Status:
+        return read_status(self.folder)
 
     def note(self, **facts: Any) -> None:
         """Add to run.json."""
@@ -260,14 +267,12 @@ class Run:
             yield
 
 
-def is_end(status: str) -> bool:
-    """Finished, stopped by its patience, or diverged: there is nothing left to train."""
-    return not status.startswith(("started", "interrupted"))
-
-
-def is_interrupted(status: str) -> bool:
-    """Somebody pressed Ctrl-C: it was saved, and can be resumed."""
-    return status.startswith("interrupted")
+def read_status(folder: Path) -> Status:
+    """How the run in this folder stands, by its run.json; its recipe is not read."""
+    try:
+        return Status.read(read_json(folder / "run.json"))
+    except UserError as error:
+        raise UserError(f"{folder / 'run.json'}: {error}") from None
 
 
 def check_new(folder: Path) -> None:

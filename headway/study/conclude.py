@@ -74,5 +74,5 @@ def measure_all(folder: Path) -> None:
         return
     for run in study.runs(home.budgets):
         status = ending(home.runs / run.name)
-        if status is not None and not status.startswith("diverged"):
+        if status is not None and not status.is_diverged:
             measure(home.runs / run.name, run.recipe, sizes.task(run.recipe), study.measures)

@@ -4,7 +4,7 @@ studies/NAME/
   study.yaml       the study, whole: its base recipe is written out
   budget.json      how many steps each arm may take, where something is to be equal; fixed when the study begins
   runs/            ARM.seed-K/ …, ordinary run folders
-  failures/        ARM.seed-K.txt: why a run did not end, on its first line, and what is known besides
+  failures/        ARM.seed-K.json: why a run did not end, and what is known besides
   log.txt          what those who trained had to say: warnings, populations that had to be split
 """
 
@@ -17,9 +17,11 @@ from typing import Any
 
 from headway.core.errors import UserError
 from headway.core.files import clean_up, locked, naming, write_json, write_whole
+from headway.core.status import State, Status
 from headway.core.yaml import write_tree
 from headway.experiment.resume import flat, what_changed
 from headway.experiment.train import check_names
+from headway.run.folder import read_json
 from headway.study.design.study import Study, load_study
 
 
@@ -88,17 +90,19 @@ class StudyFolder:
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
-    def note_failure(self, run: str, reason: str, details: str = "") -> None:
+    def note_failure(self, run: str, status: Status, details: str = "") -> None:
         (self.path / "failures").mkdir(exist_ok=True)
-        write_whole(self.path / "failures" / f"{run}.txt", f"{reason}\n\n{details}".rstrip() + "\n")
+        write_json(self.path / "failures" / f"{run}.json", {**status.as_json(), "details": details.splitlines()})
 
     def forget_failure(self, run: str) -> None:
-        (self.path / "failures" / f"{run}.txt").unlink(missing_ok=True)
+        for kind in ("json", "txt"):
+            (self.path / "failures" / f"{run}.{kind}").unlink(missing_ok=True)
 
-    def failures(self) -> dict[str, str]:
-        """Run → reason."""
-        found = (self.path / "failures").glob("*.txt")
-        return {file.stem: file.read_text("utf-8").partition("\n")[0] for file in sorted(found)}
+    def failures(self) -> dict[str, Status]:
+        """By run. Earlier versions wrote text files, with the reason on their first line."""
+        noted, texts = ((self.path / "failures").glob(f"*.{kind}") for kind in ("json", "txt"))
+        found = {file.stem: Status(State.FAILED, reason=file.read_text("utf-8").splitlines()[0]) for file in texts}
+        return dict(sorted({**found, **{file.stem: Status.read(read_json(file)) for file in noted}}.items()))
 
 
 def written(study: Study) -> str:

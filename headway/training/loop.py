@@ -6,13 +6,14 @@ who watches has seen enough; ended replicas keep their weights and the others do
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from headway.core.status import State, Status
 from headway.nn.replicated import Trainable
 from headway.training import schedule
 from headway.training.carried import CarriedState
@@ -30,14 +31,25 @@ Scores = dict[str, float]
 class ReplicaState:
     """What is known of one replica beside its weights; saved with every checkpoint."""
 
-    ended: str | None = None
-    ended_at: int | None = None
+    ended: Status | None = None
+    """Before its time."""
     best_loss: float | None = None
     best_step: int = 0
     evaluations_since_best: int = 0
     lines: int = 0
     """Of metrics, so far."""
     seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ended": self.ended and self.ended.as_json()}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "ReplicaState":
+        known = dict(stored)
+        ended, at = known.pop("ended"), known.pop("ended_at", None)
+        # An earlier version's is a sentence, with its step beside it.
+        told = {"status": ended, "step": at} if isinstance(ended, str) else ended
+        return cls(ended=Status.read(told) if told else None, **known)
 
 
 class Recorder(Protocol):
@@ -50,7 +62,9 @@ class Recorder(Protocol):
     def checkpoint(self, replica: int, step: int) -> None: ...
     def best(self, replica: int, step: int) -> None: ...
     def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None: ...
-    def ended(self, replica: int, why: str) -> None: ...
+    def ended(self, replica: int) -> None:
+        """Its state says how."""
+        ...
 
 
 @dataclass
@@ -145,7 +159,7 @@ class Loop:
                 lines.append({"step": step, "loss": loss[r], "norm": norm[r], "rate": base * rate})
             self.recorder.metrics(r, lines)
             if broke:
-                self._end(r, broke[0], f"diverged at step {broke[0]}: the {broke[1]} is no longer a finite number")
+                self._end(r, State.DIVERGED, broke[0], f"the {broke[1]} is no longer a finite number")
         self.recorder.progress(self.step, losses[-1], tokens_per_second)
         self._pending.clear()
         self._clock = (time.perf_counter(), self.step)
@@ -162,8 +176,7 @@ class Loop:
             on = self.spec.evaluate_on[0]
             loss = scores[f"{on}.loss"]
             if not _finite(loss):
-                why = f"diverged at step {self.step}: the loss on {on} is no longer a finite number"
-                self._end(r, self.step, why)
+                self._end(r, State.DIVERGED, self.step, f"the loss on {on} is no longer a finite number")
                 continue
             enough = self.recorder.metrics(r, [{"step": self.step, "scores": scores}])
             if replica_state.best_loss is None or loss < replica_state.best_loss:
@@ -177,10 +190,9 @@ class Loop:
             else:
                 replica_state.evaluations_since_best += 1
             if enough:
-                self._end(r, self.step, enough)
+                self._end(r, State.PRUNED, self.step, enough)
             elif self.spec.patience and replica_state.evaluations_since_best >= self.spec.patience:
-                why = f"stopped at step {self.step}: no new lowest loss in {self.spec.patience} evaluations"
-                self._end(r, self.step, why, f" (best {replica_state.best_loss:.4f})")
+                self._end(r, State.STOPPED, self.step, f"no new lowest loss in {self.spec.patience} evaluations")
         self._clock = (time.perf_counter(), self.step)
 
     def save(self) -> None:
@@ -190,12 +202,12 @@ class Loop:
                 self.recorder.checkpoint(r, self.step)
         self._clock = (time.perf_counter(), self.step)
 
-    def _end(self, r: int, step: int, why: str, more: str = "") -> None:
+    def _end(self, r: int, state: State, step: int, reason: str) -> None:
         """Replica r takes no further step; the others do not notice."""
-        self.replica_states[r].ended, self.replica_states[r].ended_at = why, step
+        self.replica_states[r].ended = Status(state, step, reason)
         self.alive[r] = False
-        self.recorder.metrics(r, [{"step": step, "ended": why}])
-        self.recorder.ended(r, f"{why}{more}{'; the others go on' if self.anyone_left else ''}")
+        self.recorder.metrics(r, [{"step": step, "ended": str(state), "reason": reason}])
+        self.recorder.ended(r)
         self.recorder.checkpoint(r, step)
 
     def _steps(self, duration: schedule.Duration) -> int:

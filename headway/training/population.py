@@ -4,7 +4,6 @@ A slice has no replica axis and says nothing of the others, so a run can leave a
 checkpoint.
 """
 
-from dataclasses import asdict
 from typing import Generic, TypeVar
 
 import torch
@@ -40,7 +39,7 @@ class Population(Generic[Model]):
         carried = {name: _own(rows) for name, rows in self.carried.of_replica(r).items()}
         if self.optimizer.steps.is_cuda:
             torch.cuda.current_stream().synchronize()  # once for all copies
-        return Checkpoint(step, {"standing": asdict(self.replica_states[r])}, weights, memory, carried)
+        return Checkpoint(step, {"standing": self.replica_states[r].as_json()}, weights, memory, carried)
 
     def restore(self, r: int, saved: Checkpoint) -> None:
         """Put replica r back as it was saved."""
@@ -48,7 +47,7 @@ class Population(Generic[Model]):
         self._fill(r, self.optimizer.state(), saved.optimizer, "optimizer")
         self.carried.restore(r, len(self.replica_states), saved.state, self.optimizer.steps.device)
         self.optimizer.steps.fill_(saved.step)
-        self.replica_states[r] = ReplicaState(**saved.facts["standing"])
+        self.replica_states[r] = ReplicaState.from_json(saved.facts["standing"])
 
     def load_weights(self, r: int, weights: dict[str, Tensor]) -> None:
         self._fill(r, dict(self.parallel.parameters), weights, "weights")

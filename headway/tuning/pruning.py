@@ -45,7 +45,7 @@ class Watching:
             if self.evaluations[replica] not in told:  # a resumed trial may come by again
                 trial.report(self._value(line["scores"]), self.evaluations[replica])
             if line["step"] < self.total and trial.should_prune():
-                return f"pruned at step {line['step']}: others were better by then"
+                return "others were better by then"
         return None
 
     def end(self) -> None:

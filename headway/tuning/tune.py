@@ -32,12 +32,13 @@ from headway.core import random
 from headway.core.errors import UserError
 from headway.core.files import locked, write_json, write_whole
 from headway.core.progress import Reporter
+from headway.core.status import State
 from headway.experiment.evaluate import audited, score_splits_again
 from headway.experiment.population import train_in_turns
 from headway.experiment.resume import check_reopened, flat, what_changed
 from headway.recipe.recipe import Recipe
 from headway.recipe.text import annotated
-from headway.run.folder import Run, is_interrupted, open_run, read_json
+from headway.run.folder import Run, open_run, read_json, read_status
 from headway.study.execution.populations import shape
 from headway.study.results.evidence import Circumstances
 from headway.study.results.quantities import better_is_lower, quantity
@@ -158,7 +159,7 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
             watching = Watching(trials, search.on)
             these, named = [recipes[k] for k in some], [names[k] for k in some]
             made = train_in_turns(these, named, runs, standing == "begun", reporter, observers=[watching])
-            stopped = [run for run in made if is_interrupted(_status(run))]
+            stopped = [run for run in made if run.status.is_interrupted]
             for run in made:
                 if run not in stopped:
                     _tell(study, trials[run.name], run, search.on)
@@ -180,18 +181,17 @@ def _possible(search: Search, trial: Trial, study: optuna.Study) -> bool:
 def _standing(folder: Path) -> Literal["new", "begun", "over"]:
     if not folder.exists():
         return "new"
-    status = _status(open_run(folder.name, folder.parent))
-    is_over = not status.startswith(("started", "interrupted")) and (folder / "scores.json").exists()
+    is_over = read_status(folder).is_end and (folder / "scores.json").exists()
     return "over" if is_over else "begun"
 
 
 def _tell(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
-    status = _status(run)
+    status = run.status
     value = next((score.value for score in run.scores() if score.name == on), math.nan)
     is_no_score = sees_the_future(Circumstances(failed_audits=_failures(run)))
-    trial.set_user_attr("ended", no_such_number(quantity(on)) if is_no_score else status)
+    trial.set_user_attr("ended", no_such_number(quantity(on)) if is_no_score else str(status))
     # What diverged is told as pruned too: Optuna forgets failures, and would try the same place again.
-    if status.startswith(("pruned", "diverged")) or is_no_score or not math.isfinite(value):
+    if status.state in (State.PRUNED, State.DIVERGED) or is_no_score or not math.isfinite(value):
         study.tell(trial, state=TrialState.PRUNED)
     else:
         study.tell(trial, value)
@@ -251,7 +251,3 @@ def _name(trial: Trial | FrozenTrial) -> str:
 
 def _failures(run: Run) -> dict[str, str]:
     return {finding.audit: finding.sentence for finding in audited(run).failures}
-
-
-def _status(run: Run) -> str:
-    return str(run.facts["status"])

@@ -147,9 +147,9 @@ def test_a_replica_that_diverges_is_reported_and_disturbs_nobody(variants: list[
     disturbed = trained(wild, "wild", reporter=told)
     for k in (0, 2, 3):
         assert same_end(disturbed[k], calm[k])
-        assert disturbed[k].facts["status"] == "finished"
-    assert disturbed[1].facts["status"].startswith("diverged at step 2")
-    assert disturbed[1].metrics()[-1]["ended"] == disturbed[1].facts["status"]
+        assert str(disturbed[k].status) == "finished"
+    assert str(disturbed[1].status).startswith("diverged at step 2")
+    assert disturbed[1].metrics()[-1]["ended"] == disturbed[1].facts["status"] == "diverged"
     assert any("diverged at step" in text and "the others go on" in text for text in told.texts)
 
 
@@ -216,13 +216,13 @@ def test_interrupted_and_resumed_ends_as_if_never_interrupted(variants: list[Rec
     recipes = [r.with_changes(["training.keep_best=true", "training.patience=3"]) for r in variants[1 : 1 + replicas]]
     whole = trained(recipes, "whole")
     stopped = trained(recipes, "broken", reporter=Interrupting(at))
-    assert [run.facts["status"] for run in stopped] == [f"interrupted at step {at + 1}"] * replicas
+    assert [str(run.status) for run in stopped] == [f"interrupted at step {at + 1}"] * replicas
     assert all(run.scores() and len(losses(run)) == at + 1 for run in stopped)
     resumed = trained(recipes, "broken", resume=True)
     for ours, theirs in zip(resumed, whole, strict=True):
         assert same_end(ours, theirs)
         assert _equal(ours.checkpoint("best").weights, theirs.checkpoint("best").weights)
-        assert ours.facts["status"] == theirs.facts["status"]
+        assert str(ours.status) == str(theirs.status)
 
 
 def test_interrupted_twice_is_no_different(variants: list[Recipe]):
@@ -280,7 +280,7 @@ def test_an_ended_replica_stays_ended_when_the_others_are_resumed(variants: list
     resumed = trained(recipes, "broken", resume=True, reporter=told)
     assert f"from step 7 to {STEPS}" in told.texts
     assert same_end(resumed[0], whole[0])
-    assert resumed[1].facts["status"] == whole[1].facts["status"]
+    assert str(resumed[1].status) == str(whole[1].status)
     assert resumed[1].metrics() == whole[1].metrics()
 
 
@@ -289,7 +289,7 @@ def test_resuming_a_finished_run_changes_nothing(base: Recipe):
     before, metrics = run.checkpoint("last"), run.metrics()
     (again,) = train([base], ["run"], resume=True)
     assert _equal(again.checkpoint("last").weights, before.weights) and again.metrics() == metrics
-    assert again.facts["status"] == "finished"
+    assert str(again.status) == "finished"
 
 
 def test_a_run_of_another_recipe_is_not_resumed(base: Recipe):
@@ -380,7 +380,7 @@ def test_patience_stops_where_a_hand_would(base: Recipe, patience: int):
     expected = stop_by_hand(evaluations(endless), patience)
     assert expected is not None and expected < 30
     (run,) = train([base.with_changes([*changes, f"training.patience={patience}"])], ["run"])
-    assert run.facts["status"].startswith(f"stopped at step {expected}: no new lowest loss in {patience} evaluation")
+    assert str(run.status).startswith(f"stopped at step {expected}: no new lowest loss in {patience} evaluation")
     assert losses(run) == losses(endless)[:expected]
     assert run.checkpoint("last").step == expected
 
@@ -393,7 +393,7 @@ def test_a_run_that_was_never_resumed_has_one_line_per_step_and_evaluation(base:
     lines = run.metrics()
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, STEPS + 1))
     assert list(evaluations(run)) == [3, 6, 9, 12]
-    assert run.facts["status"] == "finished" and run.facts["step"] == run.facts["steps"] == STEPS
+    assert str(run.status) == "finished" and run.facts["step"] == run.facts["steps"] == STEPS
 
 
 def test_metrics_are_json_also_when_a_replica_diverges(base: Recipe):
@@ -408,7 +408,7 @@ def test_metrics_are_json_also_when_a_replica_diverges(base: Recipe):
     texts += [file.read_text() for file in run.folder.rglob("*.json")]
     for text in texts:
         json.loads(text, parse_constant=refuse)
-    assert run.facts["status"] == "diverged at step 1: the loss on valid is no longer a finite number"
+    assert str(run.status) == "diverged at step 1: the loss on valid is no longer a finite number"
 
 
 def test_a_misspelt_split_is_noticed_before_training(base: Recipe):
@@ -436,5 +436,5 @@ def test_a_text_that_changed_is_not_trained_on_again(base: Recipe):
 def test_a_run_that_diverged_says_at_which_step_whenever_that_was_noticed(base: Recipe):
     wild = base.with_changes(["training.optimizer.learning_rate=1e38"])
     calm, broken = train([base, wild], ["calm", "wild"])
-    assert broken.facts["status"].startswith(f"diverged at step {broken.facts['step']}:")
+    assert str(broken.status).startswith(f"diverged at step {broken.facts['step']}:")
     assert broken.checkpoint("last").step == broken.facts["step"] < calm.facts["step"] == STEPS

@@ -43,7 +43,7 @@ def test_turns_go_on_where_they_were_stopped(five, tmp_path: Path):
     names, recipes = five
     train_in_turns(recipes[:2], names[:2], tmp_path, together=2)
     made = train_in_turns(recipes, names, tmp_path, resume=True, together=2)
-    assert [run.facts["status"] for run in made] == ["finished"] * 5
+    assert [str(run.status) for run in made] == ["finished"] * 5
 
 
 class Said(Reporter):
@@ -83,7 +83,7 @@ def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeyp
     monkeypatch.setattr(Loop, "take_step", filling)
     said = Said()
     made = train_in_turns(recipes, names, tmp_path / "halved", reporter=said)
-    assert [run.name for run in made] == names and {run.facts["status"] for run in made} == {"finished"}
+    assert [run.name for run in made] == names and {str(run.status) for run in made} == {"finished"}
     words = "the memory was full: going on with {} at a time, from what was saved"
     assert said.warned == [words.format(3), words.format(2)]
     assert sizes.count(2) == 2 * (12 - 4) and sizes.count(1) == 12 - 4  # from step 4, and not from the beginning
@@ -115,7 +115,7 @@ def test_a_half_that_was_finished_is_not_begun_again(five, tmp_path: Path, monke
     steps.clear()
     made = train_in_turns(recipes, names, tmp_path, resume=True)
     assert steps == [(2, step) for step in range(4, 12)]
-    assert [run.name for run in made] == names and {run.facts["status"] for run in made} == {"finished"}
+    assert [run.name for run in made] == names and {str(run.status) for run in made} == {"finished"}
 
 
 @pytest.mark.parametrize(("error", "tried"), [(MemoryError(), [3, 2, 1]), (RuntimeError("sizes differ"), [3])])

@@ -155,11 +155,11 @@ def test_every_run_of_a_population_is_tracked_by_its_own_name(kind: str, runs: P
 def test_a_resumed_run_goes_on_in_the_same_curve(kind: str, runs: Path, workshop):
     recipe, name = tiny_recipe(workshop.text, "seed=2"), f"{kind}-resumed"
     (run,) = train([recipe], [name], runs, reporter=Told(interrupt_at=8), observers=[Tracking([kind], runs)])
-    assert run.facts["status"].startswith("interrupted")
+    assert str(run.status).startswith("interrupted")
     assert len(READ[kind](runs, name)["train/loss"]) < 12
     told = Told()
     (run,) = train([recipe], [name], runs, resume=True, reporter=told, observers=[Tracking([kind], runs)])
-    assert told.warned == [] and run.facts["status"] == "finished"
+    assert told.warned == [] and str(run.status) == "finished"
     assert same(without_final(READ[kind](runs, name)), expected(run))
 
 
@@ -244,7 +244,7 @@ def test_a_tracker_that_fails_is_reported_once_and_left_alone(recording, where: 
     told = Told()
     recipes = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)]
     finished = train(recipes, ["a", "b"], tmp_path, reporter=told, observers=[Tracking(["recording"], tmp_path)])
-    assert [run.facts["status"] for run in finished] == ["finished", "finished"]
+    assert [str(run.status) for run in finished] == ["finished", "finished"]
     sentence = f"recording failed and is no longer told anything, training goes on: no {where} today"
     assert told.warned == [sentence]
     assert sum(tracker.calls.count(where) for tracker in made) == 1

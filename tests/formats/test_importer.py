@@ -35,7 +35,7 @@ def test_an_imported_model_has_its_logits_and_leaves_as_it_came(gpt2_folder, tmp
     folder, model = gpt2_folder(saved=saved, **settings)
     assert (folder / INDEX).exists() == bool(saved)
     run = import_folder(folder, None, tmp_path / "runs").run
-    assert run.name == "theirs" and run.facts["status"] == "imported" and run.checkpoint().step == 0
+    assert run.name == "theirs" and str(run.status) == "imported" and run.checkpoint().step == 0
     ids = torch.randint(300, (2, 16))
     with torch.no_grad():
         torch.testing.assert_close(logits(run, ids), model(ids).logits, atol=1e-5, rtol=1e-5)
@@ -98,7 +98,7 @@ def test_it_can_be_trained_on(imported):
     run = imported.run
     before = score_splits_again(run, None, None, None, "auto")[0].value
     (run,) = train([run.recipe], ["mine"], run.folder.parent, resume=True)
-    assert run.facts["status"] == "finished" and run.facts["step"] == 4
+    assert str(run.status) == "finished" and run.facts["step"] == 4
     assert run.metrics()[0]["step"] <= 1
     assert run.scores()[0].value < before
     card = (export_run(run, "gpt2", run.folder.parent / "out").folder / "README.md").read_text("utf-8")

@@ -10,6 +10,7 @@ from small import small_study
 from tiny import snapshot
 
 from headway.core.errors import UserError
+from headway.core.status import Status
 from headway.experiment import population
 from headway.run.folder import open_run
 from headway.study.execution import cluster
@@ -73,7 +74,7 @@ def test_a_population_comes_back_as_whole_run_folders(workshop, tmp_path):
     for run, found in zip(runs, train_there(orders), strict=True):
         unpack(found["folder"], tmp_path / run.name)
         made = open_run(run.name, tmp_path)
-        assert made.recipe == run.recipe and made.facts["status"] == "finished"
+        assert made.recipe == run.recipe and str(made.status) == "finished"
         assert made.checkpoint("last").step == 4
         assert [path.name for path in made.home.iterdir()] == ["step-00000004"]
         packed = pack(tmp_path / run.name)
@@ -116,8 +117,8 @@ class Killer(Watcher):
         super().__init__()
         self.kill = kill
 
-    def ended(self, name: str, status: str, failed: bool) -> None:
-        super().ended(name, status, failed)
+    def ended(self, name: str, status: Status) -> None:
+        super().ended(name, status)
         if self.ended_now == 1:
             self.kill()
 

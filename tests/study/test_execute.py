@@ -15,6 +15,7 @@ import pytest
 from small import QUICK, small_study
 
 from headway.core.errors import UserError
+from headway.core.status import State, Status
 from headway.experiment import population
 from headway.run.folder import open_run
 from headway.study.design.study import Study
@@ -54,7 +55,7 @@ def test_every_run_is_trained_once(workshop, tmp_path):
     assert {path.name for path in (folder / "runs").iterdir()} == {run.name for run in study.runs()}
     for run in study.runs():
         made = open_run(run.name, folder / "runs")
-        assert made.recipe == run.recipe and made.facts["status"] == "finished"
+        assert made.recipe == run.recipe and str(made.status) == "finished"
         assert made.facts["parameters"] > 0 and made.facts["flops_per_step"] > 0
     assert all(len(row) == 2 for row in values(folder).values())
     before = stamps(folder / "runs")
@@ -113,11 +114,11 @@ def test_one_that_diverges_or_cannot_be_trained_does_not_stop_the_others(worksho
     (tmp_path / "study.yaml").write_text(written(study), "utf-8")
     heard = Heard()
     outcome = execute(study, tmp_path, Pool(1), heard)
-    assert list(outcome.failed) == ["tame.seed-1"] and "is not a run folder" in outcome.failed["tame.seed-1"]
+    assert list(outcome.failed) == ["tame.seed-1"] and "is not a run folder" in str(outcome.failed["tame.seed-1"])
     assert outcome.done == 3
     missing = read_results(tmp_path).missing
     assert missing.keys() == {"wild.seed-0", "wild.seed-1", "tame.seed-1"}
-    assert missing["wild.seed-0"].startswith("diverged at step")
+    assert missing["wild.seed-0"].is_diverged
     assert missing["tame.seed-1"] == outcome.failed["tame.seed-1"]
     assert values(tmp_path)["tame"].keys() == {0}
     # The cause is removed; the same study goes on, and the failure is forgotten.
@@ -146,9 +147,11 @@ def test_a_population_that_fails_is_reported_and_the_next_one_goes_on(workshop, 
 
     monkeypatch.setattr(population, "train", sometimes)
     outcome = execute(small_study(workshop.text), tmp_path / "x", InProcess())
-    assert outcome.failed == {f"none.seed-{s}": "RuntimeError: out of something" for s in (0, 1)}
+    assert {name: how.reason for name, how in outcome.failed.items()} == {
+        f"none.seed-{s}": "RuntimeError: out of something" for s in (0, 1)
+    }
     assert outcome.done == 2
-    assert "Traceback" in (tmp_path / "x" / "failures" / "none.seed-0.txt").read_text()
+    assert "Traceback" in (tmp_path / "x" / "failures" / "none.seed-0.json").read_text()
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------
@@ -219,9 +222,9 @@ class Heard(Watcher):
         if text.startswith("step"):
             self.on_step(name)
 
-    def ended(self, name: str, status: str, failed: bool) -> None:
-        super().ended(name, status, failed)
-        self.told.append((name, status))
+    def ended(self, name: str, status: Status) -> None:
+        super().ended(name, status)
+        self.told.append((name, str(status)))
 
 
 def slow_study(text: Path) -> Study:
@@ -319,8 +322,8 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(workshop, tmp_path):
 def test_progress_is_told_in_lines(capsys):
     lines = Lines()
     lines.begin({"a.seed-0": "a", "a.seed-1": "a", "b.seed-0": "b"}, ["a.seed-0"])
-    lines.ended("a.seed-1", "finished", failed=False)
-    lines.ended("b.seed-0", "its process was killed", failed=True)
+    lines.ended("a.seed-1", Status(State.FINISHED))
+    lines.ended("b.seed-0", Status(State.FAILED, reason="its process was killed"))
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("a.seed-1: finished  (2 of 3 runs, 0:00:0")
     assert said[1] == "b.seed-0: its process was killed  (2 of 3 runs, 1 failed)"

@@ -11,6 +11,7 @@ from small import QUICK, small_study
 from headway.audit.audit import Finding, Report, write_report
 from headway.core.errors import UserError
 from headway.core.files import write_json
+from headway.core.status import State, Status
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
 from headway.study.folder import StudyFolder, written
@@ -43,12 +44,12 @@ def test_values_by_arm_and_seed_with_facts_and_audits(home):
     found = read_results(home.path)
     assert found.table("valid.perplexity") == {"none": {0: 9.0, 1: 10.0, 2: 11.0}, "learned": {1: 8.0}}
     assert found.label("valid.perplexity") == "perplexity, whole"
-    assert found.missing == {"learned.seed-0": "not begun", "learned.seed-2": "not begun"}
+    assert found.missing == dict.fromkeys(["learned.seed-0", "learned.seed-2"], Status(State.NOT_BEGUN))
     none, learned = found.arms["none"], found.arms["learned"]
     assert (none.parameters, none.flops, none.seconds, none.lost) == (10, 400, 2.0, {})
     assert (learned.parameters, learned.flops) == (12, None)
     assert learned.failed_audits == {"causality": "it sees the future"}
-    assert learned.lost == {0: "not begun", 2: "not begun"}
+    assert learned.lost == dict.fromkeys([0, 2], Status(State.NOT_BEGUN))
     assert found.test_scored == 2
     assert found.as_json()["runs"]["learned.seed-1"]["failed_audits"] == ["causality"]
     json.dumps(found.as_json(), allow_nan=False)
@@ -59,13 +60,15 @@ def test_runs_that_have_not_ended_well_are_listed_with_the_reason(home):
     stub(home.runs / "none.seed-1", 9.0, status="interrupted at step 2")
     (stub(home.runs / "none.seed-2", 9.0) / "scores.json").unlink()  # killed before it was scored
     stub(home.runs / "learned.seed-0", 9.0, status="started")
-    home.note_failure("learned.seed-1", "its process was killed", "a traceback\nof many lines")
+    home.note_failure(
+        "learned.seed-1", Status(State.FAILED, reason="its process was killed"), "a traceback\nof many lines"
+    )
     found = read_results(home.path)
     assert found.runs == []
-    assert found.missing == {
+    assert found.as_json()["missing"] == {
         "none.seed-0": "diverged at step 3: the loss is no longer a finite number",
         "none.seed-1": "interrupted at step 2",
-        "none.seed-2": "finished, but not scored",
+        "none.seed-2": "not scored",
         "learned.seed-0": "not finished",
         "learned.seed-1": "its process was killed",
         "learned.seed-2": "not begun",

@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from headway.core.errors import UserError
+from headway.core.status import State, Status
 from headway.stats.tests import interaction
 from headway.study.design.questions import Best, Better, Depends, Question
 from headway.study.results.quantities import better_is_lower, quantity
@@ -137,9 +138,8 @@ def test_a_winner_that_diverged_is_not_simply_better(broken):
 
 
 def test_a_diverged_run_does_not_count_although_its_last_weights_have_a_score():
-    about = {
-        "old": Circumstances(lost={2: "diverged at step 40: the loss is no longer a finite number", 5: "not finished"})
-    }
+    nan = Status(State.DIVERGED, 40, "the loss is no longer a finite number")
+    about = {"old": Circumstances(lost={2: nan, 5: Status(State.STARTED)})}
     verdict = is_better({"new": arm(0.05), "old": arm()}, about)
     assert verdict.seeds == 6 and verdict.outcome == "better"
     assert "old diverged at 1 of 8 seeds" in verdict.sentence
@@ -153,9 +153,9 @@ def test_an_arm_that_always_diverged_gives_no_number():
 
 
 def test_an_arm_that_was_never_finished_gives_no_number():
-    about = {"new": Circumstances(lost={0: "failed: out of memory"}), "old": Circumstances()}
+    about = {"new": Circumstances(lost={0: Status(State.FAILED, reason="out of memory")}), "old": Circumstances()}
     verdict = is_better({"old": arm()}, about)
-    assert "no finished run of new" in verdict.sentence and "new, seed 0: failed: out of memory" in verdict.notes
+    assert "no finished run of new" in verdict.sentence and "new, seed 0: out of memory" in verdict.notes
 
 
 def test_a_model_that_sees_the_future_has_no_perplexity():
@@ -250,7 +250,7 @@ def test_who_comes_closest_is_who_can_least_be_told_from_the_best():
 def test_seeds_that_are_lost_do_not_turn_the_order_of_a_pair_round():
     """On the seeds that all share a is best; on those that a and b share, b is."""
     table = {"a": {0: 1.0, 1: 1.01, 2: 9.0, 3: 9.1}, "b": {0: 1.5, 1: 1.52, 2: 2.0, 3: 2.1}, "c": {0: 3.0, 1: 3.1}}
-    verdict = ask(Best(), table, {"c": Circumstances(lost={2: "failed", 3: "failed"})})
+    verdict = ask(Best(), table, {"c": Circumstances(lost=dict.fromkeys([2, 3], Status(State.FAILED)))})
     assert "b" in verdict.arms and "behind b" in verdict.sentence
 
 

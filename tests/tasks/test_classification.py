@@ -153,7 +153,7 @@ def test_replicas_together_end_as_they_do_apart(home: Path, tmp_path: Path):
 def test_stopped_and_resumed_it_ends_as_if_nothing_had_been(home: Path, tmp_path: Path):
     (whole,) = train([recipe(home)], ["run"], tmp_path / "whole")
     (stopped,) = train([recipe(home)], ["run"], tmp_path / "stopped", reporter=Interrupting())
-    assert str(stopped.facts["status"]).startswith("interrupted at step 6")
+    assert str(stopped.status).startswith("interrupted at step 6")
     (resumed,) = train([recipe(home)], ["run"], tmp_path / "stopped", resume=True)
     assert resumed.metrics() == whole.metrics()
     ours, theirs = resumed.checkpoint("last"), whole.checkpoint("last")
@@ -170,7 +170,7 @@ def test_accumulated_parts_are_the_whole_batch(home: Path, tmp_path: Path):
 def test_a_population_in_turns_and_the_best_checkpoint(home: Path, tmp_path: Path):
     recipes = [recipe(home, f"seed={k}", "training.keep_best=true") for k in range(3)]
     runs = train_in_turns(recipes, ["a", "b", "c"], tmp_path, together=2)
-    assert [run.facts["status"] for run in runs] == ["finished"] * 3
+    assert [str(run.status) for run in runs] == ["finished"] * 3
     for run in runs:
         evaluated = {line["step"]: line["scores"]["valid.loss"] for line in run.metrics() if "scores" in line}
         assert run.checkpoint("best").step == min(evaluated, key=evaluated.__getitem__)

@@ -29,7 +29,7 @@ class Recorder:
     lines: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     checkpoints: list[tuple[int, int]] = field(default_factory=list)
     bests: list[tuple[int, int]] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
+    endings: list[int] = field(default_factory=list)
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> None:
         self.lines.setdefault(replica, []).extend(lines)
@@ -42,8 +42,8 @@ class Recorder:
 
     def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None: ...
 
-    def ended(self, replica: int, why: str) -> None:
-        self.messages.append(f"replica {replica} {why}")
+    def ended(self, replica: int) -> None:
+        self.endings.append(replica)
 
     def losses(self, replica: int) -> list[float]:
         return [line["loss"] for line in self.lines[replica] if "loss" in line]

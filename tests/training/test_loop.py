@@ -6,6 +6,7 @@ import signal
 import pytest
 import torch
 
+from headway.core.status import State, Status
 from headway.training.loop import Loop
 from headway.training.optimizers import Adagrad, Sgd
 from headway.training.schedule import Cosine, Duration
@@ -62,9 +63,9 @@ def test_a_replica_that_diverges_ends_and_nobody_notices(ran, clip):
         assert disturbed.recorder.losses(r) == calm.recorder.losses(r)
     assert same_weights(disturbed, calm, [0, 2, 3])
     ended = disturbed.replica_states[1].ended
-    assert ended.startswith("diverged at step 2: the loss is no longer") and len(disturbed.recorder.losses(1)) == 1
-    assert disturbed.recorder.lines[1][-1] == {"step": 2, "ended": ended}
-    assert disturbed.recorder.messages == [f"replica 1 {ended}; the others go on"]
+    assert (ended.state, ended.step) == (State.DIVERGED, 2) and len(disturbed.recorder.losses(1)) == 1
+    assert disturbed.recorder.lines[1][-1] == {"step": 2, "ended": "diverged", "reason": ended.reason}
+    assert disturbed.recorder.endings == [1]
     assert [s.ended for k, s in enumerate(disturbed.replica_states) if k != 1] == [None] * 3
     assert [r for r, _ in disturbed.recorder.checkpoints] == [1, 0, 2, 3]
 
@@ -85,7 +86,7 @@ def test_a_replica_that_breaks_keeps_the_weights_it_had(made_loop, ran, poison: 
 
     loop.update.loss = broken
     loop.run()
-    assert loop.replica_states[1].ended == f"diverged at step 4: the {poison} is no longer a finite number"
+    assert loop.replica_states[1].ended == Status(State.DIVERGED, 4, f"the {poison} is no longer a finite number")
     assert same_weights(loop, ran([0, 1], steps=3), [1])
     assert same_weights(loop, ran([0, 1]), [0])
 
@@ -98,7 +99,7 @@ def test_when_all_have_diverged_the_loop_ends(made_loop):
     assert not loop.anyone_left
     loop.run()
     assert loop.step == 3
-    assert loop.recorder.messages[-1].endswith("finite number")  # there are no others who could go on
+    assert loop.recorder.endings == [0, 1]
 
 
 # Accumulation
@@ -152,7 +153,7 @@ def test_patience_ends_a_replica_and_leaves_the_others_alone(ran):
     settings = {"evaluate_on": ["valid"], "evaluate_every": every(2), "seeds": [0, 1]}
     loop, patient = ran(scores=scores, patience=2, **settings), ran(scores=scores, **settings)
     impatient = loop.replica_states[0]
-    assert impatient.ended == "stopped at step 8: no new lowest loss in 2 evaluations"
+    assert impatient.ended == Status(State.STOPPED, 8, "no new lowest loss in 2 evaluations")
     assert impatient.best_step == 4
     assert loop.recorder.losses(0) == patient.recorder.losses(0)[:8]
     assert loop.recorder.evaluated(0) == [2, 4, 6, 8] and loop.recorder.evaluated(1) == [2, 4, 6, 8, 10, 12]
@@ -169,11 +170,15 @@ def test_somebody_who_watches_can_end_a_replica_and_leave_the_others_alone(made_
 
     def watched(replica, lines):
         written(replica, lines)
-        return "pruned" if replica == 0 and any("scores" in line and line["step"] == 4 for line in lines) else None
+        return (
+            "others were better"
+            if replica == 0 and any("scores" in line and line["step"] == 4 for line in lines)
+            else None
+        )
 
     loop.recorder.metrics = watched
     loop.run()
-    assert (loop.replica_states[0].ended, loop.replica_states[0].ended_at) == ("pruned", 4)
+    assert loop.replica_states[0].ended == Status(State.PRUNED, 4, "others were better")
     assert loop.recorder.losses(0) == unwatched.recorder.losses(0)[:4]
     assert loop.recorder.checkpoints == [(0, 4), (1, 12)]
     assert same_weights(loop, unwatched, [1]) and same_weights(loop, ran(seeds=[0, 1], steps=4), [0])
@@ -190,8 +195,8 @@ def test_a_replica_whose_score_is_not_a_number_has_diverged(ran):
     loop = ran([0, 1, 2], scores=[[3.0, nan], [nan, nan], [2.0, 1.0]], steps=4, **settings)
     assert loop.recorder.bests == [(0, 2), (2, 2), (2, 4)]
     for r, step in ((0, 4), (1, 2)):
-        ended = f"diverged at step {step}: the loss on valid is no longer a finite number"
-        assert loop.replica_states[r].ended == ended and loop.recorder.lines[r][-1] == {"step": step, "ended": ended}
+        ended = Status(State.DIVERGED, step, "the loss on valid is no longer a finite number")
+        assert loop.replica_states[r].ended == ended and loop.recorder.lines[r][-1]["ended"] == "diverged"
         assert (r, step) in loop.recorder.checkpoints
     assert [s.best_loss for s in loop.replica_states] == [3.0, None, 1.0]
     assert len(loop.recorder.losses(1)) == 2

@@ -193,7 +193,7 @@ def stop_alone(job: Job, name: str, text: Path, runs: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Loop, "take_step", step)
         (run,) = do(name, job, text, runs)
-    assert run.facts["status"] == "interrupted at step 6"
+    assert str(run.status) == "interrupted at step 6"
 
 
 def same_numbers(a: Run, b: Run) -> None:
@@ -211,7 +211,7 @@ def same_numbers(a: Run, b: Run) -> None:
         assert (our.name, our.label) == (their.name, their.label) and our.value == pytest.approx(
             their.value, rel=1e-4, nan_ok=True
         )
-    assert a.facts["status"] == b.facts["status"] and a.facts["step"] == b.facts["step"]
+    assert str(a.status) == str(b.status) and a.facts["step"] == b.facts["step"]
 
 
 # --- what became of the jobs ------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_and_end_with_its_weights(pair: Pair, job: str):
 
 
 def test_one_diverges_and_all_processes_know(pair: Pair):
-    assert [pair.together(f"diverging-{r}").facts["status"][:8] for r in range(3)] == [
+    assert [str(pair.together(f"diverging-{r}").status)[:8] for r in range(3)] == [
         "finished",
         "diverged",
         "finished",
@@ -250,14 +250,14 @@ def test_one_diverges_and_all_processes_know(pair: Pair):
 
 
 def test_patience_ends_all_processes_at_one_step(pair: Pair):
-    assert pair.together("best").facts["status"].startswith("stopped at step")
+    assert str(pair.together("best").status).startswith("stopped at step")
     assert pair.notes[0]["best"]["step"] == pair.notes[1]["best"]["step"] < 12
 
 
 @pytest.mark.parametrize(("job", "whole"), [("stopped", "whole"), ("stopped-fsdp", "whole-fsdp")])
 def test_a_signal_to_one_stops_all_and_one_goes_on_alone(pair: Pair, job: str, whole: str):
     assert [notes[job]["step"] for notes in pair.notes] == [6, 6]
-    assert pair.together(job).facts["status"] == "interrupted at step 6"
+    assert str(pair.together(job).status) == "interrupted at step 6"
     with cache_in(pair.home / "cache"):
         (resumed,) = do(job, Job(JOBS[job].changes, resume=True), pair.text, pair.home / "two")
     same_numbers(resumed, pair.alone(whole))
@@ -285,7 +285,7 @@ def test_a_full_disk_ends_all_at_the_next_step(pair: Pair):
     assert [notes["full-disk"]["error"][0] for notes in pair.notes] == ["OSError", "EndedElsewhereError"]
     assert pair.notes[0]["full-disk"]["step"] == pair.notes[1]["full-disk"]["step"]
     assert pair.together("full-disk").checkpoint("last").step == 4
-    assert pair.together("after-all-that").facts["status"] == "finished"
+    assert str(pair.together("after-all-that").status) == "finished"
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

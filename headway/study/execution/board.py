@@ -5,11 +5,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headway.core.status import State, Status
+
 ROWS = 24
 """Of the table: more would scroll."""
 
 
 SECONDS_BETWEEN_LINES = 10
+LOST = (State.FAILED, State.DIVERGED)
 
 
 class Watcher:
@@ -36,9 +39,9 @@ class Watcher:
     def progress(self, name: str, text: str) -> None:
         self.running[name] = text
 
-    def ended(self, name: str, status: str, failed: bool) -> None:
+    def ended(self, name: str, status: Status) -> None:
         self.running.pop(name, None)
-        counts = self.failed if failed else self.done
+        counts = self.failed if status.state in LOST else self.done
         counts[self.arm_of[name]] = counts.get(self.arm_of[name], 0) + 1
         self.ended_now += 1
 
@@ -69,8 +72,8 @@ class Lines(Watcher):
         if time.monotonic() - max(self.last_line, self.began) > SECONDS_BETWEEN_LINES:
             self.say(f"{name}: {text}  ({self.summary})")
 
-    def ended(self, name: str, status: str, failed: bool) -> None:
-        super().ended(name, status, failed)
+    def ended(self, name: str, status: Status) -> None:
+        super().ended(name, status)
         self.say(f"{name}: {status}  ({self.summary})")
 
 
@@ -98,9 +101,9 @@ class Board(Watcher):
         super().progress(name, text)
         self.draw()
 
-    def ended(self, name: str, status: str, failed: bool) -> None:
-        super().ended(name, status, failed)
-        if failed or status != "finished":
+    def ended(self, name: str, status: Status) -> None:
+        super().ended(name, status)
+        if status.state is not State.FINISHED:
             self.console.print(f"{name}: {status}", markup=False, style="yellow")
         self.draw()
 

@@ -25,6 +25,7 @@ from headway.core.files import write_folder_whole
 from headway.core.progress import Reporter
 from headway.experiment.population import train_in_turns
 from headway.recipe.recipe import from_tree
+from headway.run.folder import read_status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, reason_of
 from headway.study.execution.populations import by_shape
@@ -134,7 +135,7 @@ def _arrived(ray: Any, run: PlannedRun, part: Any, log: Log) -> None:
         return
     folder = log.folder.runs / run.name
     write_folder_whole(folder, lambda partial: unpack(found["folder"], partial))
-    log.ended(run.name, ending(folder) or "not finished")
+    log.ended(run.name, read_status(folder))
 
 
 # --- on a machine of the cluster -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.status import Status
 from headway.study.design.study import Study
 from headway.study.execution.board import Watcher
 from headway.study.execution.cluster import Ray
@@ -27,8 +28,8 @@ class Outcome:
     folder: Path
     done: int
     """Runs that have ended: finished, stopped by their patience, or diverged."""
-    failed: dict[str, str]
-    """Run → reason; the same command tries them again."""
+    failed: dict[str, Status]
+    """By run, with the reason; the same command tries them again."""
     interrupted: bool
 
 

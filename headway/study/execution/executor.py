@@ -6,6 +6,7 @@ from typing import Protocol
 
 from headway.core.errors import UserError
 from headway.core.progress import Reporter
+from headway.core.status import State, Status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.board import Watcher, step_text
 from headway.study.folder import StudyFolder
@@ -34,14 +35,15 @@ class Log:
     def progress(self, name: str, text: str) -> None:
         self.watcher.progress(name, text)
 
-    def ended(self, name: str, status: str) -> None:
+    def ended(self, name: str, status: Status) -> None:
         """Diverged is an end too: there is nothing left to do."""
         self.folder.forget_failure(name)
-        self.watcher.ended(name, status, failed=status.startswith("diverged"))
+        self.watcher.ended(name, status)
 
     def failed(self, name: str, reason: str, details: str = "") -> None:
-        self.folder.note_failure(name, reason, details)
-        self.watcher.ended(name, reason, failed=True)
+        status = Status(State.FAILED, reason=reason)
+        self.folder.note_failure(name, status, details)
+        self.watcher.ended(name, status)
 
 
 class OfPopulation(Reporter):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headway.core.errors import UserError
 from headway.experiment.population import train_in_turns
-from headway.run.folder import Run, is_interrupted
+from headway.run.folder import Run
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, OfPopulation, reason_of
 from headway.study.execution.populations import by_shape, by_standing
@@ -32,10 +32,10 @@ class InProcess:
                 except Exception as error:
                     self._note(members, folder, log, error)
                     continue
-                if any(is_interrupted(run.facts["status"]) for run in made):
+                if any(run.status.is_interrupted for run in made):
                     return True
                 for run in made:
-                    log.ended(run.name, str(run.facts["status"]))
+                    log.ended(run.name, run.status)
         return False
 
     def _population(self, members: list[PlannedRun], folder: Path, log: Log) -> list[Run]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from headway.run.folder import is_interrupted
+from headway.core.status import Status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.board import step_text
 from headway.study.execution.executor import Log
@@ -146,10 +146,10 @@ class _Shift:
                 continue
             if "failed" in answer:
                 self.log.failed(worker.run.name, answer["failed"], answer["details"])
-            elif not is_interrupted(answer["status"]):
-                self.log.ended(worker.run.name, answer["status"])
+            elif not (status := Status.read(answer["ended"])).is_interrupted:
+                self.log.ended(worker.run.name, status)
             elif not self.stopping:
-                self.log.failed(worker.run.name, f"{answer['status']} by somebody else")
+                self.log.failed(worker.run.name, f"{status} by somebody else")
             worker.run = None
             self.employ(worker)
 

@@ -2,7 +2,7 @@
 
     in   {"recipe": …, "name": "alibi.seed-3", "runs": "studies/x/runs"}
     out  {"step": 120, "total": 300, "loss": 2.31}            now and then
-         {"status": "finished"} or {"failed": "why", "details": "…"}
+         {"ended": {"status": "finished", "step": 300, "reason": null}} or {"failed": "why", "details": "…"}
 
 It ends when nobody can give it orders any more, in the middle of a run too: what was saved is whole, and the study that
 takes the run up again must find nobody there.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from headway.core.progress import Reporter
+from headway.core.status import Status
 from headway.study.execution.executor import reason_of
 
 SECONDS_BETWEEN_ANSWERS = 0.5
@@ -45,7 +46,7 @@ class Answers(Reporter):
             self.send(step=step, total=self.total, loss=losses[0])
 
 
-def train_one(order: dict[str, Any], reporter: Reporter) -> str:
+def train_one(order: dict[str, Any], reporter: Reporter) -> Status:
     """Train a run to its end, from where it stands; gives how it ended."""
     from headway.experiment.train import train
     from headway.recipe.recipe import from_tree
@@ -53,7 +54,7 @@ def train_one(order: dict[str, Any], reporter: Reporter) -> str:
     folder, name = Path(order["runs"]), order["name"]
     recipe = from_tree(order["recipe"], name)
     (run,) = train([recipe], [name], folder, resume=(folder / name).exists(), reporter=reporter)
-    return str(run.facts["status"])
+    return run.status
 
 
 def main() -> None:
@@ -73,7 +74,7 @@ def main() -> None:
     while True:
         order = orders.get()
         try:
-            answers.send(status=train_one(order, answers))
+            answers.send(ended=train_one(order, answers).as_json())
         except Exception as error:
             answers.send(failed=reason_of(error), details=traceback.format_exc())
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headway.core.status import State, Status
 from headway.study.results.quantities import Quantity
 
 
@@ -21,8 +22,8 @@ class Circumstances:
     """Of one run's training."""
     failed_audits: Mapping[str, str] = field(default_factory=dict)
     """The audits that failed, and what they said."""
-    lost: Mapping[int, str] = field(default_factory=dict)
-    """Seeds without a number that counts, and why: 'diverged at step 40: …', 'not finished'."""
+    lost: Mapping[int, Status] = field(default_factory=dict)
+    """Seeds without a number that counts, and how their runs stand: diverged, not begun …"""
 
 
 class Evidence(Protocol):
@@ -69,9 +70,9 @@ class Column:
 
     values: dict[int, float]
     """By seed, on the scale where effects add up; all finite."""
-    diverged: dict[int, str]
+    diverged: dict[int, Status]
     """Seeds at which the arm was trained and failed, and how."""
-    missing: dict[int, str]
+    missing: dict[int, Status]
     """Seeds at which there is nothing, and why."""
 
     @property
@@ -85,7 +86,7 @@ def column(values: Mapping[int, float], about: Circumstances, quantity: Quantity
     lost = dict(about.lost)
     for seed, value in values.items():
         if seed not in lost and not math.isfinite(quantity.natural(value)):
-            lost[seed] = f"diverged: its score is {value}"
+            lost[seed] = Status(State.DIVERGED, reason=f"its score is {value}")
     kept = {seed: quantity.natural(value) for seed, value in values.items() if seed not in lost}
-    diverged = {seed: why for seed, why in lost.items() if why.startswith("diverged")}
-    return Column(kept, diverged, {seed: why for seed, why in lost.items() if seed not in diverged})
+    diverged = {seed: how for seed, how in lost.items() if how.is_diverged}
+    return Column(kept, diverged, {seed: how for seed, how in lost.items() if seed not in diverged})

@@ -11,7 +11,8 @@ from typing import Any
 from headway.audit.audit import FILE as AUDIT
 from headway.audit.audit import Finding, Report, read_report
 from headway.core.errors import UserError, did_you_mean
-from headway.run.folder import DAMAGED, is_end, read_json
+from headway.core.status import State, Status
+from headway.run.folder import DAMAGED, read_json, read_status
 from headway.scoring.score import Score
 from headway.study.design.factors import Arm
 from headway.study.design.measures import Measure, measured_scores
@@ -27,8 +28,7 @@ class Result:
     arm: str
     seed: int
     folder: Path
-    status: str
-    """finished, or stopped at step N (its patience was over)."""
+    status: Status
     scores: dict[str, Score]
     audit: Report | None
     """None where nobody has audited it yet."""
@@ -64,8 +64,8 @@ class Results:
     folder: Path
     runs: list[Result]
     """Those that have ended well, arm by arm, seed by seed."""
-    missing: dict[str, str]
-    """Run → why there is no result: it diverged, failed, was interrupted, or was not begun."""
+    missing: dict[str, Status]
+    """Runs without a result: diverged, failed, interrupted, not begun …"""
 
     @property
     def arms(self) -> dict[str, Circumstances]:
@@ -78,7 +78,7 @@ class Results:
 
     def _circumstances(self, arm: Arm) -> Circumstances:
         runs = self.of(arm.name)
-        lost = {seed: why for seed in self.study.seeds if (why := self.missing.get(f"{arm.name}.seed-{seed}"))}
+        lost = {seed: how for seed in self.study.seeds if (how := self.missing.get(f"{arm.name}.seed-{seed}"))}
         failed = {finding.audit: finding.sentence for run in runs for finding in run.failures}
         return Circumstances(
             arm.levels,
@@ -126,7 +126,7 @@ class Results:
             run.folder.name: {
                 "arm": run.arm,
                 "seed": run.seed,
-                "status": run.status,
+                "status": str(run.status.state),
                 "scores": {name: score.as_json() for name, score in run.scores.items()},
                 "failed_audits": [finding.audit for finding in run.failures],
                 "parameters": run.parameters,
@@ -136,7 +136,8 @@ class Results:
             }
             for run in self.runs
         }
-        return {"study": str(self.folder), "title": self.study.title, "runs": runs, "missing": self.missing}
+        missing = {name: str(status) for name, status in self.missing.items()}
+        return {"study": str(self.folder), "title": self.study.title, "runs": runs, "missing": missing}
 
 
 def read_results(folder: Path, study: Study | None = None) -> Results:
@@ -164,30 +165,27 @@ def find_study(name: str, studies: Path) -> Path:
     raise UserError(f"there is no study '{name}'{hint}")
 
 
-def ending(folder: Path) -> str | None:
+def ending(folder: Path) -> Status | None:
     """How a run has ended, if it has and was scored and audited: there is nothing left to do for it."""
     if not all((folder / name).exists() for name in ("run.json", "scores.json", AUDIT)):
         return None
-    status = str(read_json(folder / "run.json").get("status", ""))
-    return status if is_end(status) else None
+    status = read_status(folder)
+    return status if status.is_end else None
 
 
 def _cells(study: Study) -> Iterator[tuple[str, int]]:
     return ((arm.name, seed) for arm in study.arms for seed in study.seeds)
 
 
-def _read(folder: Path, arm: str, seed: int, measures: Sequence[Measure]) -> Result | str:
-    """A run, or why it does not count. (Its recipe is not read: that would take longer than everything else.)"""
+def _read(folder: Path, arm: str, seed: int, measures: Sequence[Measure]) -> Result | Status:
+    """A run, or how it stands if it does not count. (Its recipe is not read: that would take longer than all else.)"""
     if not (folder / "run.json").exists():
-        return "not begun"
-    facts = read_json(folder / "run.json")
-    status = str(facts.get("status", "?"))
-    if not is_end(status):
-        return status.replace("started", "not finished")
-    if status.startswith("diverged"):
+        return Status(State.NOT_BEGUN)
+    facts, status = read_json(folder / "run.json"), read_status(folder)
+    if not status.is_end or status.is_diverged:
         return status
     if not (folder / "scores.json").exists():
-        return f"{status}, but not scored"
+        return Status(State.NOT_SCORED, status.step)
     stored = read_json(folder / "scores.json")
     try:
         scores = {name: Score.from_json(name, one) for name, one in stored.items()} | measured_scores(folder, measures)

@@ -1,0 +1,56 @@
+"""How runs stand: what is written is read back, and so is what earlier versions wrote."""
+
+import json
+
+import pytest
+
+from headway.core.errors import UserError
+from headway.core.status import State, Status
+from headway.training.loop import ReplicaState
+
+NAN = "the loss is no longer a finite number"
+SENTENCES = {
+    "started": Status(State.STARTED, 9),
+    "finished": Status(State.FINISHED, 9),
+    "imported": Status(State.IMPORTED, 9),
+    "interrupted at step 7": Status(State.INTERRUPTED, 7),
+    f"diverged at step 12: {NAN}": Status(State.DIVERGED, 12, NAN),
+    "stopped at step 40: no new lowest loss in 3 evaluations": Status(
+        State.STOPPED, 40, "no new lowest loss in 3 evaluations"
+    ),
+    "pruned at step 8: others were better by then": Status(State.PRUNED, 8, "others were better by then"),
+}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_sentences_of_earlier_versions_are_read(sentence):
+    status = SENTENCES[sentence]
+    assert Status.read({"status": sentence, "step": 9}) == status
+    assert str(status) == sentence.replace("started", "not finished")
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("rest", [{}, {"step": 3}, {"step": 3, "reason": "at step 4: a colon, and more"}])
+def test_what_is_written_is_read_back(state, rest):
+    status = Status(state, **rest)
+    assert Status.read(json.loads(json.dumps({**status.as_json(), "seconds": 1.0}))) == status
+    kept = ReplicaState(ended=status, best_loss=1.5)
+    assert ReplicaState.from_json(json.loads(json.dumps(kept.as_json()))) == kept
+
+
+def test_nothing_is_left_to_train_of_what_has_ended():
+    ends = {state for state in State if Status(state).is_end}
+    assert ends == {State.IMPORTED, State.FINISHED, State.STOPPED, State.PRUNED, State.DIVERGED}
+
+
+@pytest.mark.parametrize("given", ["?", "", "finish", "diverged!", None, 3, ["finished"]])
+def test_what_is_no_status_is_refused(given):
+    with pytest.raises(UserError, match="is no status of a run"):
+        Status.read({"status": given})
+
+
+def test_replica_states_of_earlier_versions_are_read():
+    rest = {"best_loss": 2.5, "best_step": 4, "evaluations_since_best": 1, "lines": 9, "seconds": 0.5}
+    old = ReplicaState.from_json({"ended": f"diverged at step 12: {NAN}", "ended_at": 12, **rest})
+    assert old == ReplicaState(Status(State.DIVERGED, 12, NAN), **rest)
+    assert ReplicaState.from_json({"ended": None, "ended_at": None, **rest}).ended is None

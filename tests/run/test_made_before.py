@@ -1,0 +1,81 @@
+"""Run folders and studies that an earlier version made, when a status was a sentence: they are read, scored, audited,
+looked at, gone on with and reported, as this version's own.
+
+`made_before/` holds a language model that finished, one that was interrupted at step 6 of 8 and one that diverged, a
+classifier, and a study of three runs and a failure; with the text and the table that they read.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.core.status import State, Status
+from headway.experiment.evaluate import classify_text, score_splits_again
+from headway.experiment.inspect import look_at
+from headway.experiment.train import train
+from headway.run.folder import open_run
+
+NAN = "the loss is no longer a finite number"
+
+
+@pytest.fixture
+def before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(Path(__file__).parent / "made_before", tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def opened(name: str):
+    return open_run(name, Path("runs"))
+
+
+def test_their_status_is_read(before):
+    assert opened("finished").status == Status(State.FINISHED, 8)
+    assert opened("interrupted").status == Status(State.INTERRUPTED, 6)
+    assert opened("diverged").status == Status(State.DIVERGED, 2, NAN)
+
+
+@pytest.mark.parametrize("name", ["finished", "classifier"])
+def test_their_scores_are_what_they_were(before, name):
+    run = opened(name)
+    known = {score.name: score.value for score in run.scores()}
+    again = {score.name: score.value for score in score_splits_again(run, None, None, None, "auto")}
+    assert again == pytest.approx(known, rel=1e-6, nan_ok=True) and len(known) >= 3
+
+
+def test_they_are_asked_and_looked_at(before):
+    assert set(classify_text(opened("classifier"), "the cold day", "auto").chances) == {"good", "bad"}
+    assert look_at(opened("finished"), "The fox").as_json()["tokens"]
+
+
+def test_they_are_audited_again(before, command_line):
+    found = command_line("audit", "diverged", "--json").json
+    (finding,) = (one for one in found["findings"] if one["audit"] == "diverged")
+    assert finding["verdict"] == "fail" and NAN in finding["sentence"]
+
+
+def test_an_interrupted_run_goes_on_and_ends_as_if_nothing_had_been(before):
+    cut, whole = opened("interrupted"), opened("finished")
+    (run,) = train([cut.recipe], ["interrupted"], resume=True)
+    assert run.status == whole.status
+    ours, theirs = run.checkpoint().weights, whole.checkpoint().weights
+    assert all(torch.allclose(ours[name], theirs[name], rtol=1e-5) for name in theirs)  # another processor, perhaps
+    assert [line["step"] for line in run.metrics()] == [line["step"] for line in whole.metrics()]
+
+
+def test_what_had_diverged_stays_so(before):
+    (run,) = train([opened("diverged").recipe], ["diverged"], resume=True)
+    assert run.status == Status(State.DIVERGED, 2, NAN)
+
+
+def test_a_study_is_read_and_reported(before, command_line):
+    found = command_line("study", "report", "positions", "--json").json
+    assert found["runs"].keys() == {"none.seed-0", "learned.seed-0"}
+    assert found["missing"]["wild.seed-0"] == f"diverged at step 2: {NAN}"
+    assert (
+        found["missing"]["late.seed-0"] == "studies/positions/runs/late.seed-0 is not a run folder: it has no run.json"
+    )
+    assert Path("studies/positions/report.html").exists()
