@@ -138,15 +138,15 @@ class MLflow:
         found = self.client.get_experiment_by_name(self.EXPERIMENT)
         experiment = found.experiment_id if found else self.client.create_experiment(self.EXPERIMENT)
         identity = _identity(run)
-        same = self.client.search_runs([experiment], f"tags.`headway.run.folder` = '{identity}'", max_results=1)
+        same = self.client.search_runs([experiment], f"tags.`headway.run` = '{identity}'", max_results=1)
         if same:
             self.id = same[0].info.run_id
             self.client.update_run(self.id, status="RUNNING")
             histories = (self.client.get_metric_history(self.id, name) for name in same[0].data.metrics)
             return max((metric.step for history in histories for metric in history), default=-1)
         tags = {
-            "headway.run.folder": identity,
-            "headway.recipe.recipe": run.recipe.hash,
+            "headway.run": identity,
+            "headway.recipe": run.recipe.hash,
             "headway.folder": str(run.folder),
         }
         self.id = self.client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
