@@ -18,8 +18,8 @@ import torch
 
 from headway import tasks
 from headway.audit.audit import Report
-from headway.audit.runner import audit_runs
 from headway.experiment import train
+from headway.experiment.audit import audit_runs
 from headway.recipe.recipe import load
 
 SIZES = {

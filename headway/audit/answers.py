@@ -34,7 +34,7 @@ def finite(probe: Probe) -> Outcome:
     rows = probe.padded()
     with torch.enable_grad(), watch(probe.model, "embedded") as seen:
         answers = probe.answer(rows.ids, rows.padding_mask)
-        told = answers[rows.padding_mask] if probe.is_causal else answers
+        told = answers[rows.padding_mask] if probe.how.per_token else answers
         (gradient,) = torch.autograd.grad(told.sum(), seen["embedded"])
     answers_off, gradients_off = int((~told.isfinite()).sum()), int((~gradient.isfinite()).sum())
     if answers_off or gradients_off:
@@ -116,7 +116,7 @@ def padding(probe: Probe) -> Outcome:
     for filling in ("token 0", "random tokens"):
         rows = probe.padded(random=filling == "random tokens")
         answers = probe.answer(rows.ids, rows.padding_mask)
-        if probe.is_causal:
+        if probe.how.per_token:
             answers = answers[rows.padding_mask].view(plain.shape)
         for row, before in enumerate(rows.before):
             change = difference(answers[:, row], plain[:, row], of=plain)
@@ -154,16 +154,12 @@ def cache(probe: Probe) -> Outcome:
     that fails samples text it would not stand by: look for positions that start again with every piece, and for keys
     that join the cache late or twice.
     """
-    if not probe.is_causal:
-        raise DoesNotApply("an encoder reads everything at once")
-    if probe.model.why_no_cache:
-        raise DoesNotApply(f"this model keeps no cache: {probe.model.why_no_cache}")
     ids = probe.sentences
     pieces, state, first = [], None, 0
     for size in (1, 1, 3, probe.length):
         piece = ids[:, :, first : first + size]
         if piece.shape[-1]:
-            answers, state = probe.model(piece, state)
+            answers, state = probe.how.go_on(probe.model, piece, state)
             pieces.append(answers)
         first += size
     worst = difference(torch.cat(pieces, 2), probe.answer(ids))
@@ -209,15 +205,15 @@ def order(probe: Probe) -> Outcome:
     has_positions = probe.recipe.model.positions.kind != "none"
     ids = probe.sentences
     plain = probe.answer(ids)
-    if probe.is_causal:
+    if not probe.how.looks_ahead:
         if not has_positions:
             raise DoesNotApply("a decoder without positions knows order through its mask")
         change = difference(_without_positions(probe, ids), plain)
         if change == 0:
             return failed(change, "the positions are not used: without them every answer is the same")
         return passed(change, f"taking the positions away moves the answers by {change:.2g} of their spread")
-    shuffled = torch.cat((ids[:, :, :1], ids[:, :, 1:].flip(2)), 2)
-    change = difference(probe.answer(shuffled), plain)
+    answers = probe.answer(_shuffled(ids))
+    change = difference(_shuffled(answers) if probe.how.per_token else answers, plain)
     if has_positions and change <= LEAK:
         return failed(change, f"the positions are not used: words in reverse move the answer by only {change:.1g}")
     if not has_positions and not change <= TINY:
@@ -225,6 +221,11 @@ def order(probe: Probe) -> Outcome:
             change, f"there are no positions, but words in reverse move the answer by {change:.2g} of the spread"
         )
     return passed(change, f"words in reverse move the answer by {change:.1g} of the spread, as they should")
+
+
+def _shuffled(x: Tensor) -> Tensor:
+    """All but the first token in reverse; twice, they are where they were."""
+    return torch.cat((x[:, :, :1], x[:, :, 1:].flip(2)), 2)
 
 
 def _without_positions(probe: Probe, ids: Tensor) -> Tensor:
@@ -241,7 +242,7 @@ def _at_least_tiny(x: Tensor) -> Tensor:
 
 def _future(probe: Probe) -> tuple[Tensor, Tensor, Tensor]:
     """Sentences [1, rows, T], the position each of them probes [rows], and what comes after it [1, rows, T]."""
-    if not probe.is_causal:
+    if probe.how.looks_ahead:
         raise DoesNotApply("an encoder may look ahead")
     if probe.length < 2:
         raise DoesNotApply("sequences of one token have no future")

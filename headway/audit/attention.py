@@ -70,7 +70,7 @@ def hard_mask(probe: Probe) -> Outcome:
     last = rows.padding_mask & (rows.padding_mask.cumsum(-1) == rows.begun.shape[-1])
     names = [name for name, _ in _layers(probe)]
     probes = [(~rows.padding_mask, rows.padding_mask, names)]
-    if probe.is_causal:  # deeper layers hear of the last token from itself
+    if not probe.how.looks_ahead:  # deeper layers hear of the last token from itself
         probes.append((last, rows.padding_mask & ~last, names[:1]))
     worst = 0.0
     for size in (LARGE, -LARGE):
@@ -147,7 +147,7 @@ def _may_see(probe: Probe, padding_mask: Tensor) -> Tensor:
     T = padding_mask.shape[-1]
     query, key = torch.arange(T, device=padding_mask.device)[:, None], torch.arange(T, device=padding_mask.device)
     may = padding_mask[:, :, None, :].expand(-1, -1, T, -1)
-    if probe.is_causal:
+    if not probe.how.looks_ahead:
         may = may & (key <= query)
     if (window := probe.recipe.model.mixer.window) is not None:
         may = may & ((query - key).abs() < window)

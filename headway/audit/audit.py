@@ -10,7 +10,7 @@ line says what is asked, the rest what is done, why the threshold is where it is
 
         Tokens after a position are exchanged …
         '''
-        if not probe.is_causal:
+        if probe.how.looks_ahead:
             raise DoesNotApply("an encoder may look ahead")
         …
         return failed(change, f"changing later tokens moved earlier outputs by {change:.2g} of their spread")

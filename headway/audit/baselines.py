@@ -1,7 +1,7 @@
 """What a cheap method gets on the same split: the numbers every score is set beside.
 
-For a language model: the frequency of each token (unigram), and counted contexts of up to four tokens (5-gram), on the
-model's own tokens, the same ones scored, and with no more context than the model had. For a classifier: the commonest
+For running text: the frequency of each token (unigram), and counted contexts of up to four tokens (5-gram), on the
+model's own tokens, the same ones scored, and with no more context than the model had. For labelled texts: the commonest
 class, and logistic regression on words and pairs of words. Each takes seconds. The settings of the regression are fixed
 and were chosen once, on the packaged sets: see docs/log.md.
 """
@@ -10,13 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 
 from headway.audit import ngram
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.scoring.likelihood import windows
+from headway.scoring.metrics import POINTS, Metric, metric_of
 from headway.scoring.score import Score
 
 ORDER = 5
@@ -26,7 +27,7 @@ Rows = Mapping[str, Sequence[str]]
 Labels = Mapping[str, Sequence[str]]
 
 
-# --- language models ---------------------------------------------------------------------------------------------
+# --- running text ------------------------------------------------------------------------------------------------
 
 
 def language_baselines(
@@ -58,7 +59,7 @@ def context_lengths(tokens: int, segment: int, stride: int) -> np.ndarray:
     return found
 
 
-# --- classifiers -------------------------------------------------------------------------------------------------
+# --- labelled texts ----------------------------------------------------------------------------------------------
 
 
 def majority(labels: Labels, split: str) -> Baseline:
@@ -114,29 +115,56 @@ def _bag_label(split: str, name: str, part: np.ndarray) -> str:
 # --- the audits --------------------------------------------------------------------------------------------------
 
 
+class CheapMethods(NamedTuple):
+    """The names of the methods that the scores of a task are set beside."""
+
+    looking_at_nothing: str
+    """Knows only how frequent answers are."""
+    counting: str | None = None
+    """Knows what counting teaches, in seconds; None where there is no such method."""
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self if name is not None]
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """A model's score and what cheap methods got for the same quantity of the same split."""
+    """A model's score and what cheap methods got for the same metric of the same split."""
 
     score: Score
     baselines: Sequence[Baseline]
+    methods: CheapMethods
     n: int
     """How many tokens or rows the score is a mean over."""
 
     @property
-    def better(self) -> Literal["lower", "higher"]:
-        return "lower" if "perplexity" in self.score.name else "higher"
+    def metric(self) -> Metric:
+        return metric_of(self.score.name)
 
-    def of(self, *methods: str) -> Baseline:
-        """The baseline by one of these methods."""
-        found = next((b for b in self.baselines if b.method in methods), None)
+    def by(self, method: str | None) -> Baseline:
+        found = next((b for b in self.baselines if b.method == method), None)
         if found is None:
-            raise DoesNotApply(f"there is no {' or '.join(methods)} baseline for {self.score.name}")
+            raise DoesNotApply(f"there is no {method or 'such'} baseline for {self.score.name}")
         return found
 
-    def noise(self, accuracy: float) -> float:
-        """Half of the 95 % interval of an accuracy on n rows; token losses are so many that theirs is nothing."""
-        return 1.96 * math.sqrt(max(accuracy * (1 - accuracy), 0.25 / self.n) / self.n)
+    def gain(self, base: Baseline) -> float:
+        """How much better the model is: of shares the difference, else as a part of the lower of the two."""
+        ours, theirs = self.score.value, base.score.value
+        if self.metric.scale is POINTS:
+            return self.metric.sign * (ours - theirs)
+        more, less = (theirs, ours) if self.metric.lower_is_better else (ours, theirs)
+        if less == 0:
+            return math.inf if more > 0 else 0.0
+        return more / less - 1
+
+    def margin(self, base: Baseline) -> float:
+        """What a gain must exceed. Half of the 95 % interval of a share on n rows; other means are taken over so much
+        that theirs is nothing, but what is of any use gains far more than a twentieth."""
+        share = base.score.value
+        if self.metric.scale is not POINTS:
+            return 0.05
+        return 1.96 * math.sqrt(max(share * (1 - share), 0.25 / self.n) / self.n)
 
 
 @audit("baselines")
@@ -150,14 +178,11 @@ def beats_chance(given: Comparison) -> Outcome:
     is a warning, for a context that is of any use gains far more.
     If it fails, look at the training audits first: the model has most likely not been trained.
     """
-    base, value = given.of("unigram", "majority"), given.score.value
+    base, value = given.by(given.methods.looking_at_nothing), given.score.value
     beaten = f"{given.score.name} {value:.4g} against {base.score.value:.4g} ({base.method})"
     if not math.isfinite(value):
         return failed(value, f"{given.score.name} is not a finite number; {base.method}: {base.score.value:.4g}")
-    if given.better == "lower":
-        gain, margin = base.score.value / value - 1, 0.05
-    else:
-        gain, margin = value - base.score.value, given.noise(base.score.value)
+    gain, margin = given.gain(base), given.margin(base)
     if gain <= 0:
         return failed(gain, f"no better than a method that looks at nothing: {beaten}")
     if gain < margin:
@@ -173,8 +198,8 @@ def beats_counting(given: Comparison) -> Outcome:
     a comparison of two such models compares how badly they were trained. It is a warning and no failure, since on very
     little data counting is hard to beat. Train for longer, with more data, or with a better learning rate; or say so.
     """
-    base, value = given.of(f"{ORDER}-gram", "bag of words"), given.score.value
-    gain = base.score.value / value - 1 if given.better == "lower" else value - base.score.value
+    base, value = given.by(given.methods.counting), given.score.value
+    gain = given.gain(base)
     beaten = f"{given.score.name} {value:.4g} against {base.score.value:.4g} ({base.method})"
     return passed(gain, beaten) if gain > 0 else warned(gain, f"a method of seconds does as well or better: {beaten}")
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from headway.core.status import Status
+from headway.scoring.metrics import LOSS, parsed
 
 PARTS = 30
 
@@ -31,9 +32,9 @@ class TrainingCurve:
     scored: float | None = None
     """The loss on the whole of the held-out split, after training; the baselines are on the same tokens."""
     chance: float | None = None
-    """Nats of what looks at nothing: the unigram model, or the entropy of the classes."""
-    chance_is: str = "token frequencies"
-    """What that is, for sentences; "class frequencies" for a classifier."""
+    """The loss of what looks at nothing."""
+    chance_is: str = ""
+    """What that is, in words: token frequencies, class frequencies."""
     counting: float | None = None
     """Nats of the 5-gram model."""
     clip: float | None = None
@@ -102,8 +103,8 @@ class _Lines:
         if "loss" in line:
             self.steps.append((line["step"], line["loss"], line["norm"], line["rate"]))
         for name, value in line.get("scores", {}).items():
-            split, _, quantity = name.partition(".")
-            if quantity == "loss" and value is not None:
+            split, metric, _ = parsed(name)
+            if metric == LOSS.name and value is not None:
                 self.where.setdefault(split, []).append(line["step"])
                 self.scores.setdefault(split, []).append(value)
         if "ended" in line:

@@ -1,4 +1,4 @@
-"""What a task gives the audits of data, baselines and training: rows or running text, cheap methods, a run's course.
+"""What a task gives the audits of data, baselines and training: its data, cheap methods, the curve of a run.
 
 What depends on the data alone is computed once, however many runs are audited, and kept between them beside the tokens,
 under a name made of what it depends on.
@@ -6,35 +6,26 @@ under a name made of what it depends on.
 
 import hashlib
 import json
-import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
-from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
-from headway.audit.baselines import BASELINE_AUDITS, Comparison, bag_of_words, language_baselines, majority
+from headway.audit.audit import Baseline, Report, run_audits
+from headway.audit.baselines import BASELINE_AUDITS, Comparison
 from headway.audit.curve import TrainingCurve
-from headway.audit.labels import LABEL_AUDITS, LabelledBatches
-from headway.audit.rows import ROW_AUDITS, RowSet
-from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
+from headway.audit.text import TOKEN_AUDITS, TokenSet
 from headway.audit.training import TRAINING_AUDITS
 from headway.data import cache
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
-from headway.tasks.classification import Classification
-from headway.tasks.language_modelling import LanguageModelling
-from headway.tasks.task import Task
+from headway.scoring.metrics import LOSS
 
 _FORMAT = 2  # of what is kept; raise it when the same data give other findings than before
 
 
 class Evidence(ABC):
-    quantity: ClassVar[str]
-    """Of the score that the audits of a training go by, and that cheap methods have as well."""
-    cheap_methods: ClassVar[tuple[str, ...]]
-    """By name: those whose score is measured."""
+    """Every kind of task has one of its own; what is asked of any task is here: `data`, `headline`, `cheap_methods`."""
 
     def __init__(self, task: Any):
         self.task, self.recipe = task, task.recipe
@@ -83,7 +74,7 @@ class Evidence(ABC):
         return Report()
 
     def audit(self, run: Run) -> Report:
-        """Of one run: its score beside cheap methods, and the course of its training."""
+        """Of one run: its score beside cheap methods, and the curve of its training."""
         report = self._compared(run)
         if run.metrics():
             return report + run_audits(TRAINING_AUDITS, self.curve(run))
@@ -93,90 +84,22 @@ class Evidence(ABC):
         training, scores = run.recipe.training, {score.name: score.value for score in run.scores()}
         compared: dict[str, Any] = {}
         if self.judged is not None:
-            compared = self.beside(self.judged) | {"scored": scores.get(f"{self.judged}.loss")}
+            compared = self.beside(self.judged) | {"scored": scores.get(f"{self.judged}.{LOSS.name}")}
         return TrainingCurve.of(run.metrics(), **compared, **_facts(run.recipe), clip=training.clip)
 
     def _compared(self, run: Run) -> Report:
-        name = f"{self.judged}.{self.quantity}"
+        name = f"{self.judged}.{self.task.headline.name}"
         score = next((score for score in run.scores() if score.name == name), None)
         if self.judged is None or score is None:
             return Report(not_run={one.name: "no held-out split was scored" for one in BASELINE_AUDITS})
         same = [baseline for baseline in self.baselines if baseline.score.name == name]
-        return run_audits(BASELINE_AUDITS, Comparison(score, same, self.size(self.judged)))
+        return run_audits(BASELINE_AUDITS, Comparison(score, same, self.task.cheap_methods, self.size(self.judged)))
 
 
-class TextEvidence(Evidence):
-    task: LanguageModelling
-    quantity = "perplexity"
-    cheap_methods = ("unigram", "5-gram")
-
-    def audit_data(self) -> Report:
-        return run_audits(TEXT_AUDITS, TextSet(self.task.data.texts)) + _token_audits(self.task)
-
-    def measure_baselines(self) -> Sequence[Baseline]:
-        recipe, data, splits = self.recipe, self.task.data, self.task.scored_splits
-        ids = {split: tokens.ids for split, tokens in data.splits.items()}
-        window = recipe.scoring_segment, recipe.stride
-        found = language_baselines(ids, splits, data.tokenizer.size, *window, data.tokenizer.kind)
-        return [baseline for of_split in found.values() for baseline in of_split]
-
-    def beside(self, split: str) -> dict[str, Any]:
-        unigram, counting = (math.log(b.score.value) for b in self.baselines if b.score.name == f"{split}.perplexity")
-        return {"chance": unigram, "chance_is": "token frequencies", "counting": counting}
-
-    def size(self, split: str) -> int:
-        return len(self.task.data.split(split)) - 1
-
-
-class RowEvidence(Evidence):
-    task: Classification
-    quantity = "accuracy"
-    cheap_methods = ("majority", "bag of words")
-
-    @cached_property
-    def rows(self) -> RowSet:
-        data = self.task.data
-        rows = {split: texts.texts for split, texts in data.splits.items()}
-        labels = {split: [data.classes[k] for k in texts.labels] for split, texts in data.splits.items()}
-        return RowSet(rows, labels, data.classes)
-
-    def audit_data(self) -> Report:
-        return run_audits(ROW_AUDITS, self.rows) + _token_audits(self.task)
-
-    def reading(self) -> Report:
-        sampler = self.task.sampler([self.recipe.seed], "cpu")
-        batches, train = [sampler.at(step) for step in range(3)], self.task.data.split("train")
-        return run_audits(LABEL_AUDITS, LabelledBatches(batches, train, self.recipe.segment))
-
-    def measure_baselines(self) -> Sequence[Baseline]:
-        rows, labels, splits = self.rows.rows, self.rows.labels, self.task.scored_splits
-        found = [majority(labels, split) for split in splits]
-        try:
-            by_split = bag_of_words(rows, labels, splits)
-        except DoesNotApply:  # one class only, or no words
-            return found
-        return found + [baseline for of_split in by_split.values() for baseline in of_split]
-
-    def beside(self, split: str) -> dict[str, Any]:
-        """The loss of answering with the frequencies of the classes in train, whatever the text."""
-        train, held_out = Counter(self.rows.labels["train"]), self.rows.labels[split]
-        nats = [math.log(train.total() / train[label]) for label in held_out]
-        return {"chance": sum(nats) / len(nats), "chance_is": "class frequencies"}
-
-    def size(self, split: str) -> int:
-        return len(self.task.data.split(split))
-
-
-OF_TASK: dict[type[Task], type[Evidence]] = {LanguageModelling: TextEvidence, Classification: RowEvidence}
-
-
-def evidence_of(task: Task) -> Evidence:
-    return OF_TASK[type(task)](task)
-
-
-def _token_audits(task: Any) -> Report:
-    tokenizer = task.data.tokenizer
-    ids = {split: tokens.ids for split, tokens in task.data.splits.items()}
+def token_audits(data: Any) -> Report:
+    """Of any data that have tokens."""
+    tokenizer = data.tokenizer
+    ids = {split: tokens.ids for split, tokens in data.splits.items()}
     return run_audits(TOKEN_AUDITS, TokenSet(ids, tokenizer.size, tokenizer.unknown, tokenizer.pieces))
 
 

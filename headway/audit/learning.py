@@ -7,7 +7,6 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
@@ -24,7 +23,7 @@ OTHER_RATES = (2e-3, 1e-2, 3e-2)
 
 @audit("model")
 def loss(probe: Probe) -> Outcome:
-    """The loss that training lowers is the cross-entropy of what the model says.
+    """The loss that training lowers is, by its definition, that of what the model says: a cross-entropy.
 
     The model answers the inputs of a training batch; from the answers and the targets the loss is computed here again,
     in a line. The two may differ by rounding: a thousandth of the loss. When it fails, training lowers something else:
@@ -32,14 +31,12 @@ def loss(probe: Probe) -> Outcome:
     """
     batch = probe.excerpt(rows=4, tokens=64)
     said = probe.answer(batch.inputs, getattr(batch, "padding_mask", None))
-    expected = F.cross_entropy(said.flatten(0, -2).float(), batch.targets.flatten()).item()
+    expected = probe.how.loss(said, batch).item()
     found = probe.model.loss(batch)[0].sum().item()
     off = abs(found - expected) / max(expected, 1e-3)
     if not off <= TINY:
-        return failed(
-            off, f"training lowers {found:.4f}, but the cross-entropy of what the model says is {expected:.4f}"
-        )
-    return passed(off, f"the loss is the cross-entropy of the answers, {expected:.4f}")
+        return failed(off, f"training lowers {found:.4f}, but the loss of what the model says is {expected:.4f}")
+    return passed(off, f"the loss is by its definition that of the answers, {expected:.4f}")
 
 
 @audit("model")
@@ -50,8 +47,6 @@ def targets(probe: Probe) -> Outcome:
     compared; one that differs is a failure. When targets are the inputs themselves the model learns to copy, and when
     they are two steps on it learns another task; both have losses that look reasonable.
     """
-    if not probe.is_causal:
-        raise DoesNotApply("the targets of a classifier are labels")
     ahead, asked = probe.batch.inputs[..., 1:], probe.batch.targets[..., :-1]
     if not asked.numel():
         raise DoesNotApply("segments of one token hold no target whose input is there to be compared")
@@ -71,8 +66,6 @@ def tied(probe: Probe) -> Outcome:
     thousandth of the spread, means tied. Weights that were trained as one and loaded as two (or the other way round)
     give a model that nobody trained. When it fails, look at how the weights were loaded.
     """
-    if not probe.is_causal:
-        raise DoesNotApply("only language models have an output matrix of the embedding's shape")
     hidden = probe.model.hidden(probe.sentences)[0]
     off = difference(hidden @ probe.model.embedding.weight[:, None].mT, probe.answer(probe.sentences))
     if (off <= TINY) != probe.model.spec.tied:
@@ -83,17 +76,17 @@ def tied(probe: Probe) -> Outcome:
 
 @audit("model")
 def initial_loss(probe: Probe) -> Outcome:
-    """A fresh model is as clueless as chance: its loss is the logarithm of the number of choices.
+    """A fresh model is as clueless as chance: where it chooses, its loss is the logarithm of the number of choices.
 
     A model of the recipe's seed, as training began with it, is asked a training batch. Random weights of a sane size
     give every choice nearly the same chance. Above: the answers start too large, which costs the first hundreds of
     steps and may never heal (warned from 1.5 nats, failed from 6). Below: a fresh model cannot know anything, so the
     target has reached its input (failed from 0.5 nats below).
     """
-    choices = probe.choices
+    clueless, of_what = probe.how.clueless(probe.model)
     found = probe.fresh().loss(probe.excerpt(rows=4, tokens=64))[0].sum().item()
-    excess = found - math.log(choices)
-    says = f"the loss of a fresh model is {found:.3f}, of {choices:,} equal chances {math.log(choices):.3f}"
+    excess = found - clueless
+    says = f"the loss of a fresh model is {found:.3f}, of {of_what} {clueless:.3f}"
     if not -0.5 <= excess <= 6:
         return failed(excess, f"{says}: {'it knows the answer before it has learnt' if excess < 0 else 'far too sure'}")
     return warned(excess, f"{says}: too sure") if excess > 1.5 else passed(excess, says)
@@ -149,8 +142,7 @@ class _Attempt(NamedTuple):
 
 def _learn(probe: Probe, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
     """Show one small batch until its loss has halved."""
-    # Labels may hang on words far into a text, but there is one to a row.
-    model, batch = probe.fresh(), probe.excerpt(rows=4, tokens=16 if probe.is_causal else 64)
+    model, batch = probe.fresh(), probe.excerpt(rows=4, tokens=probe.how.by_heart)
     built = optimizer.build(dict(model.named_parameters()), [optimizer.learning_rate], [0.0])
     alive = torch.ones(1, dtype=torch.bool, device=probe.device)
     losses: list[float] = []
@@ -202,4 +194,11 @@ def _is_still(now: Tensor, start: Tensor) -> bool:
     return bool((now - (now @ start / size) * start).norm() <= 1e-5 * now.norm())
 
 
-ABOUT_LEARNING = (loss, targets, tied, initial_loss, one_batch, moved)
+ABOUT_LEARNING = (loss, initial_loss, one_batch, moved)
+OF_NEXT_TOKENS = (targets, tied)
+"""Of models that predict the next token."""
+
+
+def equal_chances(choices: int) -> tuple[float, str]:
+    """The loss of a model that knows nothing of so many choices, and what that is in words."""
+    return math.log(choices), f"{choices:,} equal chances"

@@ -1,20 +1,21 @@
-"""What the audits of a model are given: the model alone, its recipe, a batch of its training, and sentences to try.
+"""What the audits of a model are given: the model alone, its recipe, a batch of its training, and sentences to try;
+and from its task, how such models are asked.
 
 Sentences are short (a leak does not need length to show), half of them real and half drawn from the whole vocabulary.
 One row probes one position, so that all positions are probed in one pass.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from headway.audit.audit import DoesNotApply
+from headway.audit.audit import Audit, DoesNotApply
 from headway.core import random as noise
-from headway.models.language_model import LanguageModel
 from headway.recipe.recipe import Recipe
 
 LENGTH = 24
@@ -26,6 +27,56 @@ a hundredth."""
 
 
 Found = TypeVar("Found")
+
+
+class Probing(ABC):
+    """How a kind of model is asked, and what is known of its answers beforehand. Every task gives one; here is what
+    holds of models that read tokens."""
+
+    per_token: ClassVar[bool]
+    """Whether there is an answer at every token, [1, B, T, …], or one for each row, [1, B, …]."""
+    looks_ahead: ClassVar[bool]
+    """Whether an answer may depend on tokens that come later."""
+    by_heart: ClassVar[int] = 64
+    """Tokens of each row, where four rows are to be learnt by heart in few steps."""
+    audits: ClassVar[Sequence[Audit]] = ()
+    """Those of models of this kind alone."""
+
+    def answer(self, model: Any, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Everything the model says of rows [1, B, T]."""
+        given = {} if padding_mask is None else {"padding_mask": padding_mask}
+        found = model(ids, **given)
+        return found[0] if isinstance(found, tuple) else found
+
+    def go_on(self, model: Any, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The answers to the next piece of rows, and the state to go on from."""
+        raise DoesNotApply("such a model reads everything at once")
+
+    @abstractmethod
+    def loss(self, answers: Tensor, batch: Any) -> Tensor:
+        """What training should lower, by its plain definition."""
+
+    def clueless(self, model: Any) -> tuple[float, str]:
+        """The loss of a model that knows nothing, and what that is in words."""
+        raise DoesNotApply("nobody can say what the loss of such a model is before it is trained")
+
+    def draw(self, model: Any, purpose: str, rows: int, length: int) -> Tensor:
+        """Rows [1, rows, T] of random tokens, the same every time."""
+        keys = noise.stream_keys([0], f"audit {purpose}")
+        return noise.integers(keys, 0, model.vocabulary, rows * length).view(1, rows, -1)
+
+    def exchanged(self, model: Any, ids: Tensor, where: Tensor, by: Tensor) -> Tensor:
+        """Other tokens at these places, as random numbers say: none stays what it is."""
+        if model.vocabulary == 1:
+            raise DoesNotApply("there is only one kind of token, and nothing to exchange it for")
+        step = 1 + by % (model.vocabulary - 1)
+        return torch.where(where, (ids + step) % model.vocabulary, ids)
+
+    def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
+        """Of a batch of one replica, so many rows and the beginnings of them."""
+        cut = (slice(1), slice(rows), slice(tokens))
+        parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+        return replace(batch, **{n: p[cut[: p.ndim]] for n, p in parts.items() if isinstance(p, Tensor)})
 
 
 class Padded(NamedTuple):
@@ -48,6 +99,8 @@ class Probe:
     recipe: Recipe
     batch: Any
     """A batch of training: inputs [1, B, T] and what belongs to them."""
+    how: Probing
+    """How models of its kind are asked."""
     fresh: Callable[[], Any]
     """Builds a model of the recipe as training began with it, which is a pure function of the seed."""
     trained: bool = True
@@ -57,25 +110,13 @@ class Probe:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    @property
-    def is_causal(self) -> bool:
-        return isinstance(self.model, LanguageModel)
-
     def answer(self, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Everything the model says: [1, B, T, V] of a language model, [1, B, C] of a classifier."""
-        given = {} if padding_mask is None else {"padding_mask": padding_mask}
-        found = self.model(ids, **given)
-        return found[0] if isinstance(found, tuple) else found
+        return self.how.answer(self.model, ids, padding_mask)
 
     @property
     def is_whole(self) -> bool:
         """All weights are finite numbers."""
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
-
-    @property
-    def choices(self) -> int:
-        """How many answers there are: words, or classes."""
-        return self.model.vocabulary if self.is_causal else self.model.classes
 
     @cached_property
     def length(self) -> int:
@@ -95,28 +136,15 @@ class Probe:
 
     def draw(self, purpose: str, rows: int) -> Tensor:
         """Sentences [1, rows, T] of random tokens, the same every time."""
-        count = rows * self.length
-        keys = noise.stream_keys([0], f"audit {purpose}")
-        return noise.integers(keys, 0, self.model.vocabulary, count).view(1, rows, -1).to(self.device)
+        return self.how.draw(self.model, purpose, rows, self.length).to(self.device)
 
     def exchanged(self, ids: Tensor, where: Tensor) -> Tensor:
         """Other tokens at these places: none stays what it is."""
-        if self.model.vocabulary == 1:
-            raise DoesNotApply("there is only one kind of token, and nothing to exchange it for")
-        step = 1 + self.draw("exchanged", ids.shape[1]) % (self.model.vocabulary - 1)
-        return torch.where(where, (ids + step) % self.model.vocabulary, ids)
+        return self.how.exchanged(self.model, ids, where, self.draw("exchanged", ids.shape[1]))
 
     def excerpt(self, rows: int, tokens: int) -> Any:
         """Of the training batch, so many rows and the beginnings of them: enough to judge by, in little time."""
-        inputs, targets = self.batch.inputs[:1, :rows, :tokens], self.batch.targets
-        if self.is_causal:
-            return replace(self.batch, inputs=inputs, targets=targets[:1, :rows, :tokens])
-        return replace(
-            self.batch,
-            inputs=inputs,
-            padding_mask=self.batch.padding_mask[:1, :rows, :tokens],
-            targets=targets[:1, :rows],
-        )
+        return self.how.excerpt(self.batch, rows, tokens)
 
     def padded(self, random: bool = False) -> Padded:
         """The beginnings of the sentences, and the same with padding: more of it before each row, the rest behind."""

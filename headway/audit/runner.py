@@ -1,35 +1,24 @@
-"""Which audits there are, and what they find in a finished run: the one place where all subjects come together.
+"""Which audits there are, and what those of a model find in it, or in the models of a population."""
 
-What is read is the run folder, like every later stage reads it: what is judged is what was kept.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from headway import tasks
 from headway.audit.answers import ABOUT_ANSWERS, finite
 from headway.audit.attention import ABOUT_ATTENTION
-from headway.audit.audit import Audit, Finding, Report, run_audits, write_report
+from headway.audit.audit import Audit, Finding, Report, run_audits
 from headway.audit.baselines import BASELINE_AUDITS
-from headway.audit.evidence import evidence_of
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.labels import LABEL_AUDITS
-from headway.audit.learning import ABOUT_LEARNING, moved, one_batch
+from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, moved, one_batch
 from headway.audit.probe import Probe
 from headway.audit.rows import ROW_AUDITS
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS
 from headway.audit.training import TRAINING_AUDITS
-from headway.core.errors import UserError, did_you_mean
-from headway.recipe.recipe import Recipe, load, packaged
-from headway.run.folder import Run, all_runs, open_run
-from headway.tasks.task import Task
-from headway.training.population import load_weights
 
-MODEL_AUDITS = (*ABOUT_ANSWERS, *ABOUT_ATTENTION, *ABOUT_LEARNING)
+OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_ATTENTION, *ABOUT_LEARNING)
+MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
 DATA_AUDITS = (*ROW_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *LABEL_AUDITS)
 ALL_AUDITS: tuple[Audit, ...] = (*MODEL_AUDITS, *HEAD_AUDITS, *DATA_AUDITS, *BASELINE_AUDITS, *TRAINING_AUDITS)
 """Every audit there is, in the order in which they are run and shown."""
@@ -38,67 +27,34 @@ OF_EACH_REPLICA = (finite, moved)
 """What replicas may differ in; they share an architecture, so the other audits of a model are made once."""
 
 
-def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
-    """All audits of a run, which are kept with it; or, where there is no such run or it is to be changed, what can be
-    said of a recipe before it is trained."""
-    is_run = any((folder / "run.json").exists() for folder in (runs / name, Path(name)))
-    if not is_run or changes:
-        recipes = packaged()
-        is_file = "/" in name or name.endswith((".yaml", ".yml"))
-        if is_run and name not in recipes:
-            raise UserError(f"{name} is a run, and {changes[0]} cannot be changed any more; audit a recipe with it")
-        if name not in recipes and not is_file:
-            known = [*recipes, *(run.name for run in all_runs(runs))]
-            raise UserError(f"there is neither a run nor a recipe '{name}'{did_you_mean(name, known)}")
-        return audit_recipe(load(name, changes))
-    run = open_run(name, runs)
-    report = audit_run(run)
-    write_report(run.folder, report)
-    return report
-
-
-def audit_run(run: Run) -> Report:
-    """All audits of one run."""
-    return audit_runs([run], tasks.load_for(run))[0]
-
-
-def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
-    """All audits of runs that were trained as one population, a report each."""
-    evidence = evidence_of(task)
-    of_models, of_data = audit_models(runs, task), evidence.data + evidence.reading()
-    return [model + of_data + evidence.audit(run) for model, run in zip(of_models, runs, strict=True)]
-
-
-def audit_recipe(recipe: Recipe) -> Report:
-    """What can be said before training: the audits of the data, and of a fresh model."""
-    task = tasks.load(recipe)
-    model = audit_model(_exam(recipe, task, lambda device: task.build([recipe.seed], device)))
-    evidence = evidence_of(task)
-    return model + evidence.data + evidence.reading()
-
-
-def audit_models(runs: Sequence[Run], task: Task) -> list[Report]:
-    """The audits of the models of these runs. One is looked at closely; of the others, what may differ."""
-    shared: Report | None = None
-    own: list[Report] = []
+def audit_models(probes: Iterable[Probe]) -> list[Report]:
+    """The audits of the models of one population. One is looked at closely; of the others, what may differ."""
+    closely: Probe | None = None
+    own: list[tuple[float, Report]] = []
     by_rate: dict[float, Report] = {}  # whether a model can learn hangs on its learning rate
-    for run in runs:
-        probe = _exam_of(run, task)
-        own.append(audit_model(probe, OF_EACH_REPLICA) + _heads(probe))
-        rate = run.recipe.training.optimizer.learning_rate
+    for probe in probes:
+        rate = probe.recipe.training.optimizer.learning_rate
+        own.append((rate, audit_model(probe, OF_EACH_REPLICA) + _heads(probe)))
         if rate not in by_rate:
             by_rate[rate] = audit_model(replace(probe, model=probe.fresh()), (one_batch,))
-        # The architecture can be judged on any weights; where all were lost, on those that training began with.
-        if shared is None and (probe.is_whole or run is runs[-1]):
-            closely = probe if probe.is_whole else replace(probe, model=probe.fresh(), trained=False)
-            shared = audit_model(closely, [one for one in MODEL_AUDITS if one is not one_batch])
-    assert shared is not None, "there is no run to audit"
-    rates = [run.recipe.training.optimizer.learning_rate for run in runs]
-    return [_merged(mine, by_rate[rate], shared) for mine, rate in zip(own, rates, strict=True)]
+        if closely is None or not closely.is_whole:
+            closely = probe
+    assert closely is not None, "there is no model to audit"
+    if not closely.is_whole:  # the architecture can be judged on any weights: here on those that training began with
+        closely = replace(closely, model=closely.fresh(), trained=False)
+    shared = audit_model(closely, [one for one in audits_of(closely) if one is not one_batch])
+    return [_merged(mine, by_rate[rate], shared) for rate, mine in own]
 
 
-def audit_model(probe: Probe, audits: Sequence[Audit] = MODEL_AUDITS) -> Report:
-    """The audits of one model. Where a weight is lost all answers are, and there is nothing to compare."""
+def audits_of(probe: Probe) -> list[Audit]:
+    """Those of any model, and those of models of this kind."""
+    return [*OF_ANY_MODEL, *probe.how.audits]
+
+
+def audit_model(probe: Probe, audits: Sequence[Audit] | None = None) -> Report:
+    """The audits of one model, or of them only these. Where a weight is lost all answers are, and there is nothing to
+    compare."""
+    audits = [one for one in audits_of(probe) if audits is None or one in audits]
     with torch.no_grad():
         if probe.is_whole:
             return run_audits(audits, probe)
@@ -113,28 +69,13 @@ def _heads(probe: Probe) -> Report:
     return run_audits(HEAD_AUDITS, HeadEntropies.of(probe.model, probe.sentences))
 
 
-def _exam_of(run: Run, task: Task) -> Probe:
-    probe = _exam(run.recipe, task, lambda device: tasks.of(run.recipe).rebuild(run, device))
-    load_weights(probe.model, 0, run.checkpoint("auto").weights)
-    return replace(probe, trained="imported_from" not in run.facts)
-
-
-def _exam(recipe: Recipe, task: Task, build: Callable[[str], Any]) -> Probe:
-    """Of a fresh model of this recipe."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def fresh() -> Any:
-        return build(device).eval()
-
-    return Probe(fresh(), recipe, task.sampler([recipe.seed], device).at(0), fresh, trained=False)
-
-
 def _merged(*reports: Report) -> Report:
     """One report, in the order of all audits; what an earlier one says of an audit counts."""
     said: dict[str, Finding | str] = {}
     for report in reversed(reports):
         said |= report.not_run
         said |= {finding.audit: finding for finding in report.findings}
-    in_order = [(one.name, said[one.name]) for one in ALL_AUDITS if one.name in said]
-    findings = tuple(what for _, what in in_order if isinstance(what, Finding))
-    return Report(findings, {name: what for name, what in in_order if isinstance(what, str)})
+    known = [one.name for one in ALL_AUDITS]
+    in_order = {name: said[name] for name in [*known, *said] if name in said}
+    findings = tuple(what for what in in_order.values() if isinstance(what, Finding))
+    return Report(findings, {name: what for name, what in in_order.items() if isinstance(what, str)})

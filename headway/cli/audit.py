@@ -23,8 +23,9 @@ def audit(
 ) -> None:
     """Check what a score rests on: the model, the data, the training."""
     from headway.audit.audit import find_audit
-    from headway.audit.runner import ALL_AUDITS, audit_by_name
+    from headway.audit.runner import ALL_AUDITS
     from headway.cli import printing
+    from headway.experiment.audit import audit_by_name
 
     if explain is not None:
         found = find_audit(explain, ALL_AUDITS)

@@ -8,11 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headway import tasks
 from headway.audit.audit import Audit, Finding, Report, read_report
 from headway.core.format import number
 from headway.core.status import State
 from headway.run.folder import Run
-from headway.scoring.score import Confusion, Score
+from headway.scoring.metrics import metric_of, parsed
+from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
 
 
@@ -43,31 +45,40 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def show_labelled(scores: Sequence[Score], report: Report) -> None:
     """One line per score: the number first, then everything that it is; below it, what cheap methods get; at the end,
-    what stands against believing it. What is of one class goes into tables."""
+    what stands against believing it. What is of a part, such as one class, goes into tables."""
     console = Console(highlight=False, soft_wrap=True)
     for score in scores:
-        if score.name.count(".") < 2:
+        if not parsed(score.name).part:
             console.print(Text.assemble((f"{number(score.value):>10}", "bold"), "  ", score.label))
             beside = [f"{b.method} {number(b.score.value)}" for b in report.baselines if b.score.name == score.name]
             if beside:
                 console.print(Text(f"{'':12}cheap methods get: {' · '.join(beside)}", style="dim"))
-    values = {score.name: score.value for score in scores}
-    for score in scores:
-        if score.confusion is not None:
-            print()
-            show_confusion(score.name.partition(".")[0], score.confusion, values)
+    for split in dict.fromkeys(parsed(score.name).split for score in scores):
+        show_parts(split, [score for score in scores if parsed(score.name).split == split])
     show_doubts([report])
 
 
-def show_confusion(split: str, confusion: Confusion, values: dict[str, float]) -> None:
-    """A row per class: how well it is told, and how many of its texts are taken for which class, by number."""
-    few, rows = len(confusion.classes) <= 12, []
-    for k, (name, counts) in enumerate(zip(confusion.classes, confusion.counts, strict=True), 1):
-        quality = [values.get(f"{split}.{what}.{name}", math.nan) for what in ("precision", "recall", "f1")]
+def show_parts(split: str, scores: Sequence[Score]) -> None:
+    """A row per part of a split (a class): how well it is told; and where that was counted, how many of its texts are
+    taken for which, by number."""
+    by_part: dict[str, dict[str, float]] = {}
+    for score in scores:
+        if part := parsed(score.name).part:
+            by_part.setdefault(part, {})[metric_of(score.name).heading] = score.value
+    if not by_part:
+        return
+    metrics = list(dict.fromkeys(metric for found in by_part.values() for metric in found))
+    counted = next((score.confusion for score in scores if score.confusion is not None), None)
+    counts = dict(zip(counted.classes, counted.counts, strict=True)) if counted else {}
+    few, rows = 0 < len(counts) <= 12, []
+    for k, (part, found) in enumerate(by_part.items(), 1):
+        quality = [found.get(metric, math.nan) for metric in metrics]
         shown = ["" if math.isnan(value) else f"{value:.3f}" for value in quality]
-        rows.append([f"{name} · {k}", f"{sum(counts):,}", *shown, *(map(str, counts) if few else ())])
-    taken_for = [f"→{k}" for k in range(1, len(confusion.classes) + 1)] if few else []
-    show_table([split, "texts", "precision", "recall", "F1", *taken_for], rows)
+        texts = [f"{sum(counts[part]):,}"] if counts else []
+        rows.append([f"{part} · {k}", *texts, *shown, *(map(str, counts[part]) if few else ())])
+    taken_for = [f"→{k}" for k in range(1, len(counts) + 1)] if few else []
+    print()
+    show_table([split, *(["texts"] if counts else []), *metrics, *taken_for], rows)
 
 
 def show_chances(chances: dict[str, float]) -> None:
@@ -135,13 +146,13 @@ def show_explanation(audit: Audit) -> None:
 def show_runs(runs: Sequence[Run]) -> None:
     rows = []
     for run in runs:
-        named = [(score.name.split("."), score.value) for score in run.scores()]
-        shown = [f"{name[0]} {number(v)}" for name, v in named if name[1:] in (["perplexity"], ["accuracy"])]
+        headline = tasks.of(run.recipe).headline
+        named = {parsed(score.name): score.value for score in run.scores()}
+        shown = [f"{n.split} {number(v)}" for n, v in named.items() if (n.metric, n.part) == (headline.name, "")]
         status = run.status
         rows.append([run.name, str(status), f"{status.step or 0:,}", ", ".join(shown)])
-    kinds = {run.recipe.model.kind for run in runs}
-    measures = {"language-model": "perplexity per token", "classifier": "accuracy"}
-    show_table(["run", "status", "steps", " or ".join(measures[k] for k in measures if k in kinds)], rows)
+    headlines = dict.fromkeys(tasks.of(run.recipe).headline.heading for run in runs)
+    show_table(["run", "status", "steps", " or ".join(headlines)], rows)
 
 
 def show_sentence(scored: ScoredText, scores: Sequence[Score], report: Report) -> None:

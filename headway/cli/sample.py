@@ -25,10 +25,12 @@ def sample(
     """Let a model write."""
     from headway.experiment.evaluate import sample_text
     from headway.run.folder import open_run
+    from headway.tasks.abilities import Draw
 
     opened = open_run(run, runs)
+    how = Draw(tokens, temperature, top_k, top_p, seed)
     show: Callable[[str], Any] = (lambda piece: None) if as_json else _print_now
-    text, note = sample_text(opened, prompt, tokens, temperature, top_k, top_p, seed, checkpoint, show)
+    text, note = sample_text(opened, prompt, how, checkpoint, show)
     if as_json:
         print_json({"run": str(opened.folder), "prompt": prompt, "text": text, "note": note})
     else:

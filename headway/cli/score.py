@@ -25,12 +25,13 @@ def score(
     from headway.cli import printing
     from headway.experiment.evaluate import audited, score_file, score_sentence, score_splits_again
     from headway.run.folder import open_run
+    from headway.tasks.abilities import Window
 
     if sum(given is not None for given in (split, file, text)) > 1:
         raise UserError("--split, --file and --text are three different things to score: give one of them")
-    opened = open_run(run, runs)
+    opened, window = open_run(run, runs), Window(segment, stride)
     if text is not None:
-        scored, scores = score_sentence(opened, text, segment, stride, checkpoint)
+        scored, scores = score_sentence(opened, text, window, checkpoint)
         report = audited(opened)
         if as_json:
             tokens = [{"token": p, "nats": n} for p, n in zip(scored.pieces, scored.nats, strict=True)]
@@ -39,9 +40,9 @@ def score(
             printing.show_sentence(scored, scores, report)
     else:
         if file is not None:
-            scores = score_file(opened, file, segment, stride, checkpoint)
+            scores = score_file(opened, file, window, checkpoint)
         else:
-            scores = score_splits_again(opened, split, segment, stride, checkpoint)
+            scores = score_splits_again(opened, split, window, checkpoint)
         report = audited(opened)
         if as_json:
             print_json(printing.run_as_json(opened, scores, report))

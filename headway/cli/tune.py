@@ -25,7 +25,8 @@ def tune(
     ] = 20,
     grid: Annotated[bool, typer.Option("--grid", help="Try every combination.")] = False,
     on: Annotated[
-        str | None, typer.Option(help="The score that decides; default: perplexity or accuracy on valid.")
+        str | None,
+        typer.Option(help="The score that decides; default: perplexity, accuracy … on valid."),
     ] = None,
     prune: Annotated[str, typer.Option(help="Give up trials early: none, median, halving.")] = "median",
     together: Annotated[
@@ -38,10 +39,12 @@ def tune(
     """Search for the best values of some keys, on dev; score the best on test once. The same command resumes."""
     import torch
 
+    from headway import tasks
     from headway.cli import printing
     from headway.core import progress
     from headway.experiment.train import check_names
     from headway.recipe.recipe import load
+    from headway.scoring.metrics import parsed
     from headway.tuning.pruning import PRUNERS
     from headway.tuning.search import Search
     from headway.tuning.space import over as searched_over
@@ -53,7 +56,7 @@ def tune(
         raise UserError(f"--prune {prune}: expected none, median or halving{did_you_mean(prune, PRUNERS)}")
     base = load(recipe, changes or [])
     where = {**(read_space(space) if space else {}), **searched_over(over or [])}
-    decides = on or {"classifier": "valid.accuracy"}.get(base.model.kind, "valid.perplexity")
+    decides = on or f"valid.{tasks.of(base).headline.name}"
     search = Search(base, where, decides, prune, grid)  # pyright: ignore[reportArgumentType]
     at_once = together or (8 if torch.cuda.is_available() else 1)
     name = name or Path(recipe).stem
@@ -78,7 +81,7 @@ def tune(
     printing.show_table(["searched", "best", "importance"], rows)
     counts = ", ".join(f"{count} {state}" for state, count in found.trials.items())
     print(f"\n{decides} {number(found.value)} ({found.best.name}; trials: {counts})")
-    tested = f"test.{decides.partition('.')[2]}"
+    tested = decides.replace(parsed(decides).split, "test", 1)
     if tested in found.test:
         print(f"{tested} {number(found.test[tested])} (test was scored {found.test_scored} ×)")
     for note in found.notes:

@@ -24,6 +24,10 @@ class DataSpec(Variant):
     def row_length(self, context: int) -> int:
         """Tokens per row of training, for a model of this context."""
 
+    def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
+        """What is read must fit the model, in training and in scoring. Keys are those of the recipe."""
+        yield from ()
+
     if TYPE_CHECKING:  # not every kind of data has what most have
 
         def __getattr__(self, name: str) -> Any: ...
@@ -63,6 +67,21 @@ class Text(DataSpec):
     def row_length(self, context: int) -> int:
         """Tokens per training row of a model with this context."""
         return self.segment or context
+
+    def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
+        segment, context, limit = self.row_length(model.context), model.context, model.limit
+        scored = scoring.segment or segment
+        if segment > context:
+            reason = f"segments of {segment} tokens do not fit a model whose context is {context}"
+            if limit is not None:
+                reason += f", and the learned positions end at {limit}"
+            yield Problem(("data.segment", "model.context"), reason)
+        elif limit is not None and scored > limit:
+            reason = f"learned positions end at {limit}, so segments of {scored} cannot be scored"
+            yield Problem(("scoring.segment", "model.context"), reason)
+        if scoring.stride and scoring.stride > scored:
+            reason = f"a stride of {scoring.stride} would skip tokens between segments of {scored}"
+            yield Problem(("scoring.stride", "scoring.segment"), reason)
 
 
 class Labelled(DataSpec):
@@ -114,6 +133,11 @@ class Labelled(DataSpec):
     def row_length(self, context: int) -> int:
         """Longer texts are cut."""
         return context
+
+    def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
+        if scoring.segment or scoring.stride:
+            reason = "labelled texts are scored whole, one by one: there are no segments, and nothing strides"
+            yield Problem(("scoring.segment", "scoring.stride"), reason)
 
 
 def _other_kind(source: str, known: Sequence[str], kind: str) -> str:

@@ -12,7 +12,7 @@ from headway.data.running.batches import Crops
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.block import FeedForwardSpec
-from headway.scoring.cost import peak_flops, training_flops_per_token
+from headway.scoring.cost import peak_flops
 from headway.training.setting import Setting, choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
@@ -100,7 +100,9 @@ def measure(size: Size, replicas: int, setting: Setting, seconds: float) -> dict
     }
     peak = peak_flops(_name(device))
     if peak is not None:
-        found["mfu"] = round(per_second * training_flops_per_token(size.spec, size.vocabulary, size.context) / peak, 4)
+        found["mfu"] = round(
+            3 * per_second * size.spec.forward_flops_per_token(size.vocabulary, size.context) / peak, 4
+        )
     if device.type == "cuda":
         found["gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
     return found

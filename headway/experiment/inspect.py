@@ -1,7 +1,9 @@
 """Look inside finished runs: attention maps, rollout, gradients, and two runs side by side. Reads run folders only."""
 
+from functools import partial
 from typing import Any
 
+from headway import tasks
 from headway.core.errors import UserError, did_you_mean
 from headway.draw.picture import Grid, Picture
 from headway.experiment.train import load_model
@@ -9,7 +11,6 @@ from headway.look.comparison import Comparison
 from headway.look.gradients import Gradients, gradients_of
 from headway.look.maps import Maps, maps_of
 from headway.run.folder import Run
-from headway.tasks.classification import classes_of
 
 SUBJECTS = ("heads", "rollout", "gradients")
 
@@ -24,8 +25,7 @@ def look_at(run: Run, text: str, checkpoint: str = "auto") -> Maps:
 def gradients_at(run: Run, text: str, checkpoint: str = "auto") -> Gradients:
     """What the predictions of a run depend on; for models without attention, too."""
     model, _ = load_model(run, checkpoint)
-    classes = classes_of(run) if run.recipe.model.kind == "classifier" else None
-    return gradients_of(model, run.tokenizer, text, run.name, classes)
+    return gradients_of(model, run.tokenizer, text, run.name, partial(tasks.of(run.recipe).explain, run))
 
 
 def look(

@@ -13,16 +13,17 @@ import torch
 
 from headway import tasks
 from headway.audit.audit import write_report
-from headway.audit.runner import audit_runs
 from headway.core.errors import UserError
 from headway.core.progress import Reporter
 from headway.core.status import State, Status
+from headway.experiment.audit import audit_runs
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, flat, newest_checkpoints, restore
 from headway.experiment.trackers import Observer
 from headway.nn.replicated import Trainable, set_dropout
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
+from headway.scoring.metrics import parsed
 from headway.scoring.score import Score
 from headway.tasks.task import Task
 from headway.training import setting as settings
@@ -210,7 +211,7 @@ def _finish(loop: Loop, population: Population, members: list[Run], task: Task) 
             run.save_scores(scores)
             if not loop.interrupted:
                 # Who watches test while training has looked at it, too.
-                watched = ({name.partition(".")[0] for name in line.get("scores", ())} for line in run.metrics())
+                watched = ({parsed(name).split for name in line.get("scores", ())} for line in run.metrics())
                 run.count_looks_at_test(task.scored_splits, *watched)
     with processes.together():
         for run, report in zip(members, audit_runs(members, task), strict=True) if processes.is_writer else ():

@@ -22,7 +22,6 @@ from headway.core.files import write_folder_whole
 from headway.core.format import number
 from headway.experiment.train import load_model
 from headway.formats import gpt2, tokenizer
-from headway.models.language_model import LanguageModelSpec
 from headway.recipe.text import annotated
 from headway.run.folder import Run
 from headway.scoring.score import Score
@@ -52,8 +51,7 @@ def export_run(run: Run, to: str, folder: Path | None, which: str = "auto") -> E
         raise UserError(f"{folder} exists: remove it, or name another folder with -o")
     model, saved = load_model(run, which)
     library = tokenizer.library_of(run.tokenizer)
-    spec = run.recipe.model
-    assert isinstance(spec, LanguageModelSpec)  # or `why_not` would have had something against it
+    spec = gpt2.written(run.recipe)
     config = gpt2.config_of(spec, model.vocabulary, library.token_to_id(tokenizer.END_OF_TEXT))
     scores = run.scores() if which == "auto" else []
     files: dict[str, bytes] = {

@@ -21,6 +21,8 @@ from headway.recipe.recipe import Recipe
 
 # --- weights ---------------------------------------------------------------------------------------------------------
 
+WRITTEN = LanguageModelSpec
+"""The one model that this is another way to write down."""
 PREFIX = "transformer."  # of all names but the output's; models saved without their output layer lack it
 OUTPUT = "lm_head.weight"
 
@@ -164,7 +166,7 @@ def why_not(recipe: Recipe) -> list[str]:
     model, mixer, feedforward = recipe.model, recipe.model.mixer, recipe.model.feedforward
     positions, fusion, activation = model.positions.kind, mixer.fusion.kind, feedforward.kind
     asked = (
-        (model.kind == "language-model", f"kind: GPT-2 is a language-model, not a {model.kind}"),
+        (isinstance(model, WRITTEN), f"kind: GPT-2 is a {WRITTEN().kind}, not a {model.kind}"),
         (positions == "learned", f"positions: GPT-2 learns a vector per position, and has no {positions}"),
         (fusion == "concat", f"mixer.fusion: GPT-2 concatenates its heads, and has no {fusion}"),
         (mixer.window is None, f"mixer.window: GPT-2 sees all of the past, not only {mixer.window} slots"),
@@ -175,6 +177,12 @@ def why_not(recipe: Recipe) -> list[str]:
         (model.norm.placement == "pre", "norm.placement: GPT-2's norms stand before each sublayer, not after it"),
     )
     return [f"model.{words}" for fits, words in asked if not fits]
+
+
+def written(recipe: Recipe) -> LanguageModelSpec:
+    """The model of a recipe that `why_not` has nothing against."""
+    assert isinstance(recipe.model, WRITTEN)
+    return recipe.model
 
 
 def config_of(model: LanguageModelSpec, vocabulary: int, end_of_text: int | None) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from headway.experiment.train import check_names
 from headway.formats import gpt2
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
-from headway.models.language_model import LanguageModelSpec
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, check_new
 from headway.training.population import Population, load_weights
@@ -77,7 +76,7 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
     if not isinstance(rows, int) or rows < 1:
         raise UserError(f"{folder / 'config.json'}: vocab_size: expected a whole number of tokens, not {rows!r}")
     tensors = _read_weights(folder)
-    weights = gpt2.from_gpt2(tensors, _spec(recipe), rows)
+    weights = gpt2.from_gpt2(tensors, gpt2.written(recipe), rows)
     if kept := sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values()} - {"float32", "bool", "uint8"}):
         notes.append(f"the weights were {', '.join(kept)}, and are float32 now")
     tokenizer, more = vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
@@ -85,13 +84,8 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
     return Imported(run, sum(w.numel() for w in weights.values()), rows, [*notes, *more])
 
 
-def _spec(recipe: Recipe) -> LanguageModelSpec:
-    assert isinstance(recipe.model, LanguageModelSpec)  # `_check` lets nobody change the kind
-    return recipe.model
-
-
 def _make(home: Path, recipe: Recipe, tokenizer: Tokenizer, weights: dict[str, Tensor], origin: str) -> Run:
-    model = _spec(recipe).build(tokenizer.size, [recipe.seed])
+    model = gpt2.written(recipe).build(tokenizer.size, [recipe.seed])
     load_weights(model, 0, weights)
     spec = recipe.training.optimizer
     optimizer = spec.build(dict(model.named_parameters()), [spec.learning_rate], [spec.weight_decay])

@@ -1,13 +1,14 @@
 """What a prediction depends on, for any model with an embedding, with attention or without.
 
-For each prediction, the gradient of the log-probability of what the model finds likeliest, in the embedding of every
-token, and the length of that vector: how fast the prediction changes when the token does. Rows are scaled to sum to
-one, so that they can be read, and compared, like attention. (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034)
+For each prediction, the gradient of a number that stands for it, in the embedding of every token, and the length of
+that vector: how fast the prediction changes when the token does. Rows are scaled to sum to one, so that they can be
+read, and compared, like attention. (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034)
 
-A language model predicts once per token: row i is what the token after token i depends on. A classifier predicts once.
+Where a model predicts at every token, row i is what the prediction after token i depends on; else there is one row.
+Which number stands for a prediction is the task's to say: of models that choose, the log-probability of the likeliest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,27 @@ from headway.nn.replicated import Embedding
 
 
 @dataclass(frozen=True, eq=False)
+class Explained:
+    """Predictions, as numbers that have gradients."""
+
+    numbers: Float[Tensor, "P"]
+    """Of each prediction, what is differentiated."""
+    predicted: list[str]
+    """What it says, in words."""
+    sizes: list[float]
+    """How much of it: a probability, a value."""
+    what: str = "d log p(likeliest)"
+    """What is differentiated, in words."""
+    size_is: str = "probability"
+
+
+def likeliest(answer: Float[Tensor, "*P C"], names: Callable[[list[int]], Sequence[str]]) -> Explained:
+    """Of models that choose: which choice is likeliest, by the names of the choices."""
+    found, best = answer.reshape(-1, answer.shape[-1]).log_softmax(-1).max(-1)  # [P]
+    return Explained(found, list(names(best.tolist())), found.exp().tolist())
+
+
+@dataclass(frozen=True, eq=False)
 class Gradients:
     """In a notebook it draws itself."""
 
@@ -31,10 +53,10 @@ class Gradients:
     sentence: Sentence
     lengths: Float[Tensor, "P T"]
     """Of the gradient, for each prediction (row) and token (column)."""
-    predicted: list[str]
-    """What was likeliest, for each row."""
-    probabilities: list[float]
-    """Of that."""
+    explained: Explained
+    """What was predicted, for each row."""
+    per_token: bool
+    """Whether there is a prediction after every token, or one of the whole sentence."""
 
     @property
     def shares(self) -> Float[Tensor, "P T"]:
@@ -43,9 +65,8 @@ class Gradients:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """What each row is named after: the token that is followed by the prediction, or the class."""
-        tokens = self.sentence.tokens
-        return tokens if len(self.predicted) == len(tokens) else tuple(self.predicted)
+        """What each row is named after: the token that is followed by the prediction, or what is predicted."""
+        return self.sentence.tokens if self.per_token else tuple(self.explained.predicted)
 
     def grid(self) -> Grid:
         panel = Panel("gradients", self.shares.numpy(), self.rows, self.sentence.tokens, ())
@@ -54,27 +75,22 @@ class Gradients:
     def draw(self) -> Picture:
         how = (
             "Each row is a prediction, and shows on which tokens it depends: the length of "
-            "d log p(likeliest) / d embedding, rows scaled to sum to one."
+            f"{self.explained.what} / d embedding, rows scaled to sum to one."
         )
         text, warnings = self.sentence.text, self.sentence.warnings
         return Picture(f"Gradients of {self.title}", text, how, [self.grid()], warnings, self.table)
 
     @property
     def table(self) -> Table:
-        rows = []
-        for name, guess, probability, row in zip(
-            self.rows, self.predicted, self.probabilities, self.shares, strict=True
-        ):
-            rows.append([name, guess, finite(probability), self.sentence.tokens[int(row.argmax())]])
-        return Table(["after", "likeliest", "probability", "depends most on"], rows)
+        said, tokens = self.explained, self.sentence.tokens
+        told = zip(self.rows, said.predicted, said.sizes, self.shares, strict=True)
+        rows = [[name, guess, finite(size), tokens[int(row.argmax())]] for name, guess, size, row in told]
+        return Table(["after", "likeliest", said.size_is, "depends most on"], rows)
 
     def as_json(self) -> dict[str, Any]:
-        rows = [
-            {"predicted": guess, "probability": probability, "lengths": lengths}
-            for guess, probability, lengths in zip(
-                self.predicted, self.probabilities, self.lengths.tolist(), strict=True
-            )
-        ]
+        said = self.explained
+        told = zip(said.predicted, said.sizes, self.lengths.tolist(), strict=True)
+        rows = [{"predicted": guess, said.size_is: size, "lengths": lengths} for guess, size, lengths in told]
         return {"tokens": list(self.sentence.tokens), "unknown": list(self.sentence.unknown), "predictions": rows}
 
     def _repr_html_(self) -> str:
@@ -86,10 +102,10 @@ def gradients_of(
     tokenizer: Tokenizer,
     text: str,
     title: str = "model",
-    classes: Sequence[str] | None = None,
+    explain: Callable[[Tensor], Explained] | None = None,
     replica: int = 0,
 ) -> Gradients:
-    """`classes` are the names of what a classifier predicts; a language model predicts tokens."""
+    """`explain` makes of the model's answer, [T, …] or [C], what is differentiated; without it, the likeliest token."""
     embedding = next((m for m in model.modules() if isinstance(m, Embedding)), None)
     if embedding is None:
         raise UserError(f"{title} has no embedding to take gradients in")
@@ -104,11 +120,9 @@ def gradients_of(
     try:
         with torch.enable_grad():
             (one,) = passes(model, [sentence], padding=0)
-            logits = one.through(model)[replica, 0].float()
+            answer = one.through(model)[replica, 0].float()
+            said = explain(answer) if explain else likeliest(answer, tokenizer.pieces)
     finally:
         hook.remove()
-    found, best = logits.reshape(-1, logits.shape[-1]).log_softmax(-1).max(-1)  # [P]
-    rows = [torch.autograd.grad(p, kept[0], retain_graph=True)[0][replica, 0].norm(dim=-1) for p in found]
-    chosen: list[int] = best.tolist()
-    predicted = [classes[k] for k in chosen] if classes else tokenizer.pieces(chosen)
-    return Gradients(title, sentence, torch.stack(rows).double().cpu(), predicted, found.exp().tolist())
+    rows = [torch.autograd.grad(p, kept[0], retain_graph=True)[0][replica, 0].norm(dim=-1) for p in said.numbers]
+    return Gradients(title, sentence, torch.stack(rows).double().cpu(), said, answer.ndim > 1)

@@ -52,6 +52,19 @@ class BackboneSpec(ModelSpec):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Of the embeddings and of what each sublayer adds."""
 
+    @property
+    def limit(self) -> int | None:
+        """The longest sequence that can be placed at all; None = any, though training saw no longer than `context`."""
+        return self.context if self.positions.ends else None
+
+    def flops_per_token(self, segment: int) -> int:
+        """Of the layers alone, for one token of a segment of this length (headway/scoring/cost.py says what counts)."""
+        D = self.width
+        projections = 4 * D * D  # queries, keys, values, output
+        attention = 2 * segment * D  # scores, and the weighted sum
+        feedforward = (3 if self.feedforward.kind == "swiglu" else 2) * D * self.feedforward.hidden_units(D)
+        return 2 * self.layers * (projections + attention + feedforward)
+
     def problems(self) -> Iterator[Problem]:
         yield from self.mixer.problems_with(self.width)
         if self.positions.kind == "rotary" and self.width % (2 * self.mixer.heads):

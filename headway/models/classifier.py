@@ -54,6 +54,11 @@ class ClassifierSpec(BackboneSpec):
             reason = f"{kind} is made for looking back; in an encoder, which looks ahead too, it {what}"
             yield Problem(("positions",), f"{reason}; use {kind}-symmetric")
 
+    def forward_flops_per_row(self, classes: int, length: int) -> int:
+        """For one text, filled up to this length, in one replica."""
+        hidden = self.head.hidden or self.width
+        return length * self.flops_per_token(length) + 2 * hidden * (self.width + classes)
+
     def build(self, vocabulary: int, classes: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> "Classifier":
         """A model with one replica per seed, ready to train."""
         model = Classifier(self, vocabulary, classes, len(seeds), device)

@@ -5,7 +5,7 @@ x       [R, B, T, D]   through `layers`
 logits  [R, B, T, V]   the output matrix is the embedding's own when `tied`
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
@@ -28,6 +28,15 @@ class LanguageModelSpec(BackboneSpec):
     kind: Literal["language-model"] = "language-model"
     tied: bool = True
     """Whether the output matrix is the embedding table (https://arxiv.org/abs/1608.05859)."""
+
+    def warnings(self) -> Iterator[str]:
+        yield from super().warnings()
+        if self.mixer.why_not_causal:
+            yield f"{self.mixer.why_not_causal}, so this perplexity is not one"
+
+    def forward_flops_per_token(self, vocabulary: int, segment: int) -> int:
+        """For one token of a segment of this length, in one replica."""
+        return self.flops_per_token(segment) + 2 * self.width * vocabulary
 
     def build(self, vocabulary: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> "LanguageModel":
         """A model with one replica per seed, ready to train."""

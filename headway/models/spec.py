@@ -1,5 +1,6 @@
 """The model part of a recipe."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headway.core.variants import Variant
@@ -10,6 +11,10 @@ class ModelSpec(Variant):
 
     reads: ClassVar[str]
     """The kind of data it learns from."""
+
+    def warnings(self) -> Iterator[str]:
+        """What is allowed but has misled people."""
+        yield from ()
 
     if TYPE_CHECKING:  # not every model has what most have
 

@@ -77,6 +77,11 @@ class AttentionSpec(Spec):
         backend = choose_backend(self.backend, needs)
         return Attention(self, CrossProjection(replicas, width, self), backend, replicas, width, out_gain)
 
+    @property
+    def why_not_causal(self) -> str | None:
+        """Why it would see the future behind a causal mask, or None."""
+        return self.fusion.why_not_causal
+
     def problems_with(self, width: int) -> list[Problem]:
         """What does not go together with a model of this width; the model's spec asks."""
         if width % self.heads:

@@ -5,7 +5,7 @@ order, and with which weight, the heads are laid side by side.
 """
 
 from abc import abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -31,6 +31,9 @@ class Fusion(Noisy):
 
 class FusionSpec(Variant):
     """How the outputs of the heads become one vector."""
+
+    why_not_causal: ClassVar[str | None] = None
+    """Why a model with it would see the future behind a causal mask, or None."""
 
     @abstractmethod
     def build(self, replicas: int, heads: int) -> Fusion:
@@ -98,6 +101,8 @@ class Reweight(FusionSpec):
     scale: Literal["share", "raw"] = "share"
     """`share`: norms are divided by their mean over the heads, so the weights average 1. `raw`: the norm itself, which
     grows with the length of the sequence."""
+
+    why_not_causal = "reweighted heads see the future: the norm runs over the whole sequence"
 
     def build(self, replicas: int, heads: int) -> Fusion:
         return Reweighted(replicas, self.scale == "share")

@@ -12,7 +12,7 @@ file or in the user's own.
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -43,6 +43,9 @@ class Positions(nn.Module):
 class PositionSpec(Variant):
     """How a model knows where a token stands."""
 
+    ends: ClassVar[bool] = False
+    """Whether nothing beyond the model's context can be placed."""
+
     @abstractmethod
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         """What acts on embeddings, queries, keys or scores."""
@@ -61,6 +64,7 @@ class Learned(PositionSpec):
     """A learned vector per position, added to the embeddings. https://arxiv.org/abs/1705.03122"""
 
     kind: Literal["learned"] = "learned"
+    ends = True
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return LearnedPositions(replicas, context, width)

@@ -39,28 +39,11 @@ class Recipe(Spec):
         return self
 
     def problems(self) -> Iterator[Problem]:
-        if self.data.kind != self.model.reads:
+        if self.model.reads != self.data.kind:
             reason = f"a {self.model.kind} learns from {self.model.reads} data, not from {self.data.kind} data"
             yield Problem(("model.kind", "data.kind"), f"{reason}; set data.kind={self.model.reads}")
-        elif self.data.kind == "text":
-            yield from self._problems_with_segments()
-        elif self.scoring.segment or self.scoring.stride:
-            reason = "labelled texts are scored whole, one by one: there are no segments, and nothing strides"
-            yield Problem(("scoring.segment", "scoring.stride"), reason)
-
-    def _problems_with_segments(self) -> Iterator[Problem]:
-        context, kind = self.model.context, self.model.positions.kind
-        if self.segment > context:
-            reason = f"segments of {self.segment} tokens do not fit a model whose context is {context}"
-            if kind == "learned":
-                reason += f", and the learned positions end at {context}"
-            yield Problem(("data.segment", "model.context"), reason)
-        elif self.scoring_segment > context and kind == "learned":
-            reason = f"learned positions end at {context}, so segments of {self.scoring_segment} cannot be scored"
-            yield Problem(("scoring.segment", "model.context"), reason)
-        if self.stride > self.scoring_segment:
-            reason = f"a stride of {self.stride} would skip tokens between segments of {self.scoring_segment}"
-            yield Problem(("scoring.stride", "scoring.segment"), reason)
+        else:
+            yield from self.data.problems_with(self.model, self.scoring)
 
     @property
     def segment(self) -> int:
@@ -88,10 +71,7 @@ class Recipe(Spec):
         found = []
         if self.model.norm.placement == "post" and self.training.schedule.warmup is None:
             found.append("post-norm without a warm-up often fails to train: set training.schedule.warmup")
-        if self.model.kind == "language-model" and self.model.mixer.fusion.kind == "reweight":
-            found.append(
-                "reweighted heads see the future: the norm runs over the whole sequence, so this perplexity is not one"
-            )
+        found += self.model.warnings()
         if self.training.optimizer.learning_rate == 0:
             found.append("the learning rate is 0: nothing will be learnt")
         return found

@@ -17,7 +17,7 @@ from headway.core.errors import UserError
 from headway.stats.tests import LEVEL
 
 Correct = Callable[[str, str], Mapping[int, np.ndarray]]
-"""Of an arm on a split: for each seed, which rows were classified rightly, in the same order for all."""
+"""Of an arm in a score of single rows: for each seed, which rows were right, in the same order for all."""
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,34 @@
 """What models are trained for. `of(recipe)` is the kind of task, `load(recipe)` the task with its data."""
 
+from typing import TypeVar
+
+from headway.core.errors import UserError
 from headway.data.tokenizers import Given
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
+from headway.tasks.abilities import Ability
 from headway.tasks.classification import Classification
 from headway.tasks.language_modelling import LanguageModelling
-from headway.tasks.task import Task
+from headway.tasks.task import TASKS, Task
 
-_OF_MODEL: dict[str, type[Task]] = {"language-model": LanguageModelling, "classifier": Classification}
+__all__ = ["TASKS", "Classification", "LanguageModelling", "Task", "able", "load", "load_for", "of"]
+
+SomeAbility = TypeVar("SomeAbility", bound=Ability)
 
 
 def of(recipe: Recipe) -> type[Task]:
     """The task that this recipe's model is for."""
-    return _OF_MODEL[recipe.model.kind]
+    return TASKS.find(recipe.model.kind)
+
+
+def able(run: Run, ability: type[SomeAbility]) -> type[SomeAbility]:
+    """The task of this run, if its models can do this."""
+    task = of(run.recipe)
+    if not issubclass(task, ability):
+        others = " and ".join(other.models for other in TASKS.values() if issubclass(other, ability))
+        is_a = f"{run.name} is a {run.recipe.model.kind}"
+        raise UserError(f"{ability.asked} asked of {others}, and {is_a}; try {task.example.format(run=run.name)}")
+    return task
 
 
 def load(recipe: Recipe) -> Task:

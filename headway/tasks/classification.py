@@ -1,26 +1,58 @@
 """Classification: texts, each of one of a few classes."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
+from headway.audit.baselines import CheapMethods, bag_of_words, majority
+from headway.audit.evidence import Evidence, token_audits
+from headway.audit.labels import LABEL_AUDITS, LabelledBatches
+from headway.audit.learning import equal_chances
+from headway.audit.probe import Probing
+from headway.audit.rows import ROW_AUDITS, RowSet
 from headway.core.errors import UserError
 from headway.data.labelled import dataset
 from headway.data.labelled.dataset import LabelledSet
 from headway.data.spec import Labelled
+from headway.look.gradients import Explained, likeliest
 from headway.models.classifier import Classifier, ClassifierSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
-from headway.scoring.accuracy import predict, spread_out
-from headway.scoring.cost import forward_flops_per_row
+from headway.scoring.accuracy import Predictions, class_chances, predict, spread_out
+from headway.scoring.metrics import ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, F1, LOSS, PRECISION, RECALL
 from headway.scoring.score import Score
+from headway.tasks.abilities import Classified, Classifies
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
 
+class Classes(Probing):
+    """A row is asked for its class, and is read as a whole."""
+
+    per_token, looks_ahead = False, True
+
+    def loss(self, answers: Tensor, batch: Any) -> Tensor:
+        return F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten())
+
+    def clueless(self, model: Classifier) -> tuple[float, str]:
+        return equal_chances(model.classes)
+
+
 @dataclass(frozen=True)
-class Classification(Task):
-    quantities = ("loss", "accuracy", "accuracy_seen", "accuracy_unseen", "precision", "recall", "f1")
+class Classification(Task, Classifies):
+    kind, models, example = "classifier", "classifiers", 'headway classify {run} "…"'
+    metrics = (LOSS, ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PRECISION, RECALL, F1)
+    headline = ACCURACY
+    cheap_methods = CheapMethods("majority", "bag of words")
+    probing = Classes()
 
     data: LabelledSet
 
@@ -51,7 +83,7 @@ class Classification(Task):
     @property
     def flops_per_step(self) -> int:
         """Every row counts as filled up to the context, whether or not the device computes the padding."""
-        per_row = forward_flops_per_row(_spec(self.recipe), len(self.data.classes), self.recipe.segment)
+        per_row = _spec(self.recipe).forward_flops_per_row(len(self.data.classes), self.recipe.segment)
         return 3 * self.recipe.training.batch * per_row
 
     def tokens_in(self, split: str) -> int:
@@ -91,6 +123,73 @@ class Classification(Task):
             share, n = _data(self.recipe).valid_fraction, len(self.data.split("valid"))
             lines.append(f"valid: {n:,} texts, {share:.0%} of train held out, for the set has no valid of its own")
         return lines
+
+    def gather_evidence(self) -> "RowEvidence":
+        return RowEvidence(self)
+
+    @classmethod
+    def explain(cls, run: Run, answer: Tensor) -> Explained:
+        classes = classes_of(run)
+        return likeliest(answer, lambda chosen: [classes[k] for k in chosen])
+
+    def predict(self, model: Classifier, split: str) -> Predictions:
+        return predict(model, self.data.split(split), self.data.classes)[0]
+
+    @classmethod
+    def classify(cls, run: Run, model: Classifier, text: str) -> Classified:
+        tokenizer = run.tokenizer
+        ids = torch.as_tensor(tokenizer.encode(text).ids)
+        if not len(ids):
+            raise UserError("the text is empty: there is nothing to classify")
+        model.check_length(len(ids))
+        chances = class_chances(model, ids[None], torch.tensor([len(ids)]))[0, 0].tolist()
+        unknown = int((ids == tokenizer.unknown).sum()) if tokenizer.unknown is not None else 0
+        notes = []
+        if unknown == len(ids):
+            notes.append(f"no word of it is known ({unknown} unknown): the answer would be the same for any such words")
+        elif unknown:
+            notes.append(f"{unknown} of {len(ids)} tokens are unknown words")
+        if len(ids) > (context := run.recipe.model.context):
+            notes.append(f"{len(ids)} tokens are more than the model was trained to read ({context})")
+        ranked = sorted(zip(classes_of(run), chances, strict=True), key=lambda pair: -pair[1])
+        return Classified(dict(ranked), len(ids), unknown, notes)
+
+
+class RowEvidence(Evidence):
+    task: Classification
+
+    @cached_property
+    def rows(self) -> RowSet:
+        data = self.task.data
+        rows = {split: texts.texts for split, texts in data.splits.items()}
+        labels = {split: [data.classes[k] for k in texts.labels] for split, texts in data.splits.items()}
+        return RowSet(rows, labels, data.classes)
+
+    def audit_data(self) -> Report:
+        return run_audits(ROW_AUDITS, self.rows) + token_audits(self.task.data)
+
+    def reading(self) -> Report:
+        sampler = self.task.sampler([self.recipe.seed], "cpu")
+        batches, train = [sampler.at(step) for step in range(3)], self.task.data.split("train")
+        return run_audits(LABEL_AUDITS, LabelledBatches(batches, train, self.recipe.segment))
+
+    def measure_baselines(self) -> Sequence[Baseline]:
+        rows, labels, splits = self.rows.rows, self.rows.labels, self.task.scored_splits
+        found = [majority(labels, split) for split in splits]
+        try:
+            by_split = bag_of_words(rows, labels, splits)
+        except DoesNotApply:  # one class only, or no words
+            return found
+        return found + [baseline for of_split in by_split.values() for baseline in of_split]
+
+    def beside(self, split: str) -> dict[str, Any]:
+        """The loss of answering with the frequencies of the classes in train, whatever the text."""
+        train, held_out = Counter(self.rows.labels["train"]), self.rows.labels[split]
+        nats = [math.log(train.total() / train[label]) for label in held_out]
+        return {"chance": sum(nats) / len(nats), "chance_is": "class frequencies"}
+
+    def size(self, split: str) -> int:
+        return len(self.task.data.split(split))
 
 
 def classes_of(run: Run) -> tuple[str, ...]:

@@ -1,28 +1,68 @@
 """Language modelling: running text, whose next token is to be predicted."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
+from headway.audit.baselines import ORDER, CheapMethods, language_baselines
+from headway.audit.evidence import Evidence, token_audits
+from headway.audit.learning import OF_NEXT_TOKENS, equal_chances
+from headway.audit.probe import Probing
+from headway.audit.text import TEXT_AUDITS, TextSet
+from headway.core import random
 from headway.core.errors import UserError
 from headway.data.running import corpus as corpora
 from headway.data.running.corpus import Corpus
+from headway.data.running.sources import read_text
 from headway.data.spec import Text
+from headway.data.tokenizers import Tokenizer
+from headway.look.gradients import Explained, likeliest
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
-from headway.scoring.cost import training_flops_per_token
-from headway.scoring.likelihood import surprise
+from headway.scoring.decoding import sample
+from headway.scoring.likelihood import Surprise, surprise
+from headway.scoring.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, PERPLEXITY_PER_WORD
 from headway.scoring.score import Score
+from headway.scoring.sentence import ScoredText, score_text
+from headway.tasks.abilities import Draw, ReadsSegments, ScoresText, Window, Writes
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
 
+class NextTokens(Probing):
+    """Every token is asked which one follows, and knows only those before it."""
+
+    per_token, looks_ahead = True, False
+    by_heart = 16  # a target per token: four rows are many
+    audits = OF_NEXT_TOKENS
+
+    def loss(self, answers: Tensor, batch: Any) -> Tensor:
+        return F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten())
+
+    def clueless(self, model: LanguageModel) -> tuple[float, str]:
+        return equal_chances(model.vocabulary)
+
+    def go_on(self, model: LanguageModel, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if model.why_no_cache:
+            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
+        return model(ids, state)
+
+
 @dataclass(frozen=True)
-class LanguageModelling(Task):
-    quantities = ("loss", "perplexity", "perplexity_per_word", "bits_per_byte")
+class LanguageModelling(Task, ReadsSegments, ScoresText, Writes):
+    kind, models, example = "language-model", "language models", 'headway score {run} --text "…"'
+    metrics = (LOSS, PERPLEXITY, PERPLEXITY_PER_WORD, BITS_PER_BYTE)
+    headline = PERPLEXITY
+    cheap_methods = CheapMethods("unigram", f"{ORDER}-gram")
+    probing = NextTokens()
 
     data: Corpus
 
@@ -50,8 +90,8 @@ class LanguageModelling(Task):
 
     @property
     def flops_per_step(self) -> int:
-        per_token = training_flops_per_token(_spec(self.recipe), self.data.tokenizer.size, self.recipe.segment)
-        return self.tokens_per_step * per_token
+        per_token = _spec(self.recipe).forward_flops_per_token(self.data.tokenizer.size, self.recipe.segment)
+        return 3 * self.tokens_per_step * per_token
 
     def tokens_in(self, split: str) -> int:
         return len(self.data.split(split))
@@ -83,7 +123,93 @@ class LanguageModelling(Task):
         data, tokens = self.recipe.data, len(self.data.split("train").ids)
         return [f"{data.source}: {tokens:,} {data.tokenizer.kind} tokens to train on, {model.vocabulary:,} kinds"]
 
+    def gather_evidence(self) -> "TextEvidence":
+        return TextEvidence(self)
+
+    @classmethod
+    def explain(cls, run: Run, answer: Tensor) -> Explained:
+        return likeliest(answer, run.tokenizer.pieces)
+
+    # --- what else such models can do --------------------------------------------------------------------------------
+
+    def in_segments(self, model: LanguageModel, window: Window) -> Self:
+        segment, stride = _window(self.recipe, model, window)
+        scoring = self.recipe.scoring.model_copy(update={"segment": segment, "stride": stride})
+        return replace(self, recipe=self.recipe.model_copy(update={"scoring": scoring}))
+
+    def surprise(self, model: LanguageModel, split: str, segment: int, at_most: int) -> Surprise:
+        tokenizer = self.data.tokenizer
+        return surprise(model, self.data.split(split), segment, segment, tokenizer.kind, at_most, tokenizer.unknown)[0]
+
+    def running(self, split: str) -> tuple[Tensor, Tokenizer]:
+        return torch.as_tensor(self.data.split(split).ids).long(), self.data.tokenizer
+
+    def nats(self, model: LanguageModel, rows: Tensor) -> Tensor:
+        return model.losses(rows[..., :-1], rows[..., 1:])
+
+    @classmethod
+    def score_text(cls, run: Run, model: LanguageModel, text: str, window: Window) -> ScoredText:
+        tokenizer = run.tokenizer
+        return score_text(model, tokenizer, text, *_window(run.recipe, model, window), tokenizer.kind)
+
+    @classmethod
+    def score_file(cls, run: Run, model: LanguageModel, path: Path, window: Window) -> list[Score]:
+        tokenizer = run.tokenizer
+        tokens, read_in = tokenizer.encode(read_text(path)), _window(run.recipe, model, window)
+        (found,) = surprise(model, tokens, *read_in, tokenizer.kind, unknown=tokenizer.unknown)
+        return found.scores(path.name)
+
+    @classmethod
+    def write(
+        cls, run: Run, model: LanguageModel, prompt: str, how: Draw, show: Callable[[str], object]
+    ) -> tuple[str, str | None]:
+        tokenizer = run.tokenizer
+        drawn, text, longer = tokenizer.encode(prompt).ids.tolist(), "", ""
+        given, generator = torch.tensor(drawn, dtype=torch.int64), random.generator(how.seed, "sample")
+        for token in sample(model, given, how.tokens, how.temperature, how.top_k, how.top_p, generator):
+            drawn.append(token)
+            # A piece can change what stands before it (half a character, in bytes): what is settled is shown.
+            longer = tokenizer.decode(drawn)
+            if not longer.endswith("\ufffd"):
+                show(longer[len(text) :])
+                text = longer
+        show(longer[len(text) :])
+        return longer, model.why_no_cache and f"without a cache: {model.why_no_cache}"
+
+
+class TextEvidence(Evidence):
+    task: LanguageModelling
+
+    def audit_data(self) -> Report:
+        return run_audits(TEXT_AUDITS, TextSet(self.task.data.texts)) + token_audits(self.task.data)
+
+    def measure_baselines(self) -> Sequence[Baseline]:
+        recipe, data, splits = self.recipe, self.task.data, self.task.scored_splits
+        ids = {split: tokens.ids for split, tokens in data.splits.items()}
+        window = recipe.scoring_segment, recipe.stride
+        found = language_baselines(ids, splits, data.tokenizer.size, *window, data.tokenizer.kind)
+        return [baseline for of_split in found.values() for baseline in of_split]
+
+    def beside(self, split: str) -> dict[str, Any]:
+        scored = f"{split}.{PERPLEXITY.name}"
+        unigram, counting = (math.log(b.score.value) for b in self.baselines if b.score.name == scored)
+        return {"chance": unigram, "chance_is": "token frequencies", "counting": counting}
+
+    def size(self, split: str) -> int:
+        return len(self.task.data.split(split)) - 1
+
 
 def _spec(recipe: Recipe) -> LanguageModelSpec:
     assert isinstance(recipe.model, LanguageModelSpec)
     return recipe.model
+
+
+def _window(recipe: Recipe, model: LanguageModel, asked: Window) -> tuple[int, int]:
+    """Segment and stride: those asked for, else the recipe's."""
+    length, limit = asked.segment or recipe.scoring_segment, model.positions.limit
+    if limit is not None and length > limit:
+        raise UserError(f"a segment of {length} tokens, but the learned positions end at {limit}")
+    step = asked.stride or (length if asked.segment else recipe.stride)
+    if step > length:
+        raise UserError(f"a stride of {step} would skip tokens between segments of {length}")
+    return length, step

@@ -1,19 +1,33 @@
-"""A task: data, and what is asked of a model on them.
+"""A task: data, and what is asked of a model on them. All that is known of a kind of model is in its task.
 
-The experiment, packing and scoring again are the same for every kind of model; all that they need to know of one kind
-is here.
+To train, to score, to audit, to study and to look inside are the same for every kind; what they have to know of one
+they ask here: how it is built and what it reads, its metrics and which of them is the headline, the cheap methods it is
+set beside, how audits may ask it (`Probing`) and what its data give them (`Evidence`), how its answers are shown. What
+only some kinds can do (write, classify …) are abilities: headway/tasks/abilities.py.
+
+The model's spec has its share, since recipes are read before any task is there: which data it `reads`, what cannot work
+(`problems`), what has misled people (`warnings`), and what it computes (`forward_flops`).
+
+A new kind is a spec of its model, a spec of its data where it reads others, and a `Task`: to be written down is to be known.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
+from headway.audit.baselines import CheapMethods
+from headway.audit.evidence import Evidence
+from headway.audit.probe import Probing
 from headway.core.errors import UserError
+from headway.core.variants import Registry
 from headway.data.tokenizers import Tokenizer
+from headway.look.gradients import Explained
 from headway.nn.replicated import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
+from headway.scoring.metrics import Metric
 from headway.scoring.score import Score
 from headway.training.update import Sampler
 
@@ -36,13 +50,32 @@ class Data(Protocol):
         """What is under this name, or a UserError in words."""
 
 
+TASKS: "Registry[type[Task]]" = Registry("task for models of the kind")
+
+
 @dataclass(frozen=True)
 class Task(ABC):
-    quantities: ClassVar[tuple[str, ...]]
+    kind: ClassVar[str]
+    """Of the models that are for it, as in `model.kind`."""
+    models: ClassVar[str]
+    """Many of them, in words: language models."""
+    example: ClassVar[str]
+    """A command that asks such a model about a text, where another command cannot: `headway … {run} "…"`."""
+    metrics: ClassVar[tuple[Metric, ...]]
     """What a split is scored in: `valid.loss` … (some of them have a part for each class besides)."""
+    headline: ClassVar[Metric]
+    """The one that tells how good a model is; cheap methods have it as well."""
+    cheap_methods: ClassVar[CheapMethods]
+    probing: ClassVar[Probing]
+    """How audits ask such models."""
 
     recipe: Recipe
     data: Data
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "kind" in vars(cls):
+            TASKS.add(cls.kind, cls, cls.__module__)
 
     @classmethod
     @abstractmethod
@@ -91,6 +124,19 @@ class Task(ABC):
     @abstractmethod
     def title(self, model: Any) -> list[str]:
         """What is read, in a line or two."""
+
+    @abstractmethod
+    def gather_evidence(self) -> Evidence:
+        """What the data give audits: their own checks, cheap methods, what a training is compared with."""
+
+    @classmethod
+    @abstractmethod
+    def explain(cls, run: Run, answer: Any) -> Explained:
+        """The answer of a run's model to one text, [T, …] or [C], as the numbers whose gradients are shown."""
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        return self.gather_evidence()
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from optuna.trial import Trial
 
 from headway.core.progress import Reporter
 from headway.run.folder import Run
-from headway.study.results.quantities import better_is_lower, quantity
+from headway.scoring.metrics import LOSS, metric_of, parsed
 
 Pruning = Literal["none", "median", "halving"]
 PRUNERS = {
@@ -55,5 +55,5 @@ class Watching:
         """The score that decides, where evaluations have it; else the loss, turned so that it runs the same way."""
         if self.on in scores:
             return scores[self.on]
-        loss = scores[f"{quantity(self.on).split}.loss"]
-        return loss if better_is_lower(self.on) else -loss
+        loss = scores[f"{parsed(self.on).split}.{LOSS.name}"]
+        return loss if metric_of(self.on).lower_is_better else -loss

@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 
 from headway.core import random
 from headway.core.files import write_whole
-from headway.study.results.quantities import better_is_lower
+from headway.scoring.metrics import metric_of
 from headway.tuning.space import Between, Space
 
 FEWEST = 4  # trials, before anything is said of importance
@@ -58,7 +58,7 @@ def draw(study: optuna.Study, space: Space, on: str, weights: Mapping[str, float
     bars.barh(names, [weights.get(name, 0.0) for name in names], color="#4c566a", height=0.6)
     bars.set(xlim=(0, 1), xlabel="share of the variance")
     bars.set_title("What mattered" if weights else "Too few trials to tell", loc="left", fontsize=10)
-    best = (min if better_is_lower(on) else max)((t for t in done), key=lambda t: t.value or 0.0)
+    best = (min if metric_of(on).lower_is_better else max)((t for t in done), key=lambda t: t.value or 0.0)
     for place, (name, dimension) in zip(slices, space.items(), strict=True):
         place.scatter([t.params[name] for t in done], [t.value for t in done], s=16, color="#2a78b5", alpha=0.7, lw=0)
         place.scatter([best.params[name]], [best.value], s=60, facecolors="none", edgecolors="#c0453b", lw=1.6)

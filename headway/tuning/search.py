@@ -7,8 +7,8 @@ from typing import Any
 from headway import tasks
 from headway.core.errors import UserError, did_you_mean
 from headway.recipe.recipe import Recipe
+from headway.scoring.metrics import metric_of, parsed
 from headway.study.design.factors import is_data
-from headway.study.results.quantities import quantity
 from headway.tuning.pruning import Pruning
 from headway.tuning.space import Space, changes, check_space
 
@@ -31,12 +31,13 @@ class Search:
         check_space(self.space, self.base)
         for dimension in self.space.values():
             self._check_comparable(dimension.key)
-        split, what = quantity(self.on).split, self.on.split(".")[1]
-        known = tasks.of(self.base).quantities
-        if what not in known:
-            raise UserError(f"'{self.on}' is no score of a {self.base.model.kind}{did_you_mean(what, known)}")
+        metric, split = metric_of(self.on), parsed(self.on).split
+        known = tasks.of(self.base).metrics
+        if metric not in known:
+            hint = did_you_mean(metric.name, [each.name for each in known])
+            raise UserError(f"'{self.on}' is no score of a {self.base.model.kind}{hint}")
         if split in ("test", "train"):
-            raise UserError(f"a search chooses on dev, not on {split}: ask for valid.{self.on.partition('.')[2]}")
+            raise UserError(f"a search chooses on dev, not on {split}: ask for valid.{metric.name}")
         watched = self.base.training.evaluate_on
         if "test" in watched:
             raise UserError("the search would look at test all the time: set training.evaluate_on=[valid]")
@@ -51,14 +52,13 @@ class Search:
             )
         if key.startswith(HOW_IT_IS_SCORED):
             raise UserError(f"{key} says how a model is scored, and makes none better: a search cannot choose by it")
-        per_token = self.on.split(".")[1] in ("loss", "perplexity")
-        if is_data(key) and (per_token or not f"{key}.".startswith("data.tokenizer.")):
+        if is_data(key) and (metric_of(self.on).is_per_token or not f"{key}.".startswith("data.tokenizer.")):
             also = "; valid.bits_per_byte compares tokenizers" if key.startswith("data.tokenizer") else ""
             raise UserError(f"{key} says what is read, and {self.on} of one text or token is not that of another{also}")
 
     def recipe(self, suggested: Mapping[str, Any]) -> Recipe:
         """Of a trial; scored on the split that decides, and on no other."""
-        split = quantity(self.on).split
+        split = parsed(self.on).split
         return self.base.with_changes([*changes(self.space, suggested), f"scoring.splits=[{split}]"])
 
     def as_json(self) -> dict[str, Any]:

@@ -39,9 +39,9 @@ from headway.experiment.resume import check_reopened, flat, what_changed
 from headway.recipe.recipe import Recipe
 from headway.recipe.text import annotated
 from headway.run.folder import Run, open_run, read_json, read_status
+from headway.scoring.metrics import metric_of
 from headway.study.execution.populations import shape
 from headway.study.results.evidence import Circumstances
-from headway.study.results.quantities import better_is_lower, quantity
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
 from headway.tuning.pruning import PRUNERS, Watching
 from headway.tuning.report import draw, importance, write_table
@@ -117,7 +117,7 @@ def _opened(search: Search, folder: Path) -> optuna.Study:
         study_name="search",
         storage=f"sqlite:///{folder / 'trials.db'}",
         pruner=PRUNERS[search.pruning](),
-        direction="minimize" if better_is_lower(search.on) else "maximize",
+        direction="minimize" if metric_of(search.on).lower_is_better else "maximize",
         load_if_exists=True,
     )
 
@@ -189,7 +189,7 @@ def _tell(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
     status = run.status
     value = next((score.value for score in run.scores() if score.name == on), math.nan)
     is_no_score = sees_the_future(Circumstances(failed_audits=_failures(run)))
-    trial.set_user_attr("ended", no_such_number(quantity(on)) if is_no_score else str(status))
+    trial.set_user_attr("ended", no_such_number(metric_of(on)) if is_no_score else str(status))
     # What diverged is told as pruned too: Optuna forgets failures, and would try the same place again.
     if status.state in (State.PRUNED, State.DIVERGED) or is_no_score or not math.isfinite(value):
         study.tell(trial, state=TrialState.PRUNED)
@@ -228,7 +228,7 @@ def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
         return {}, 0
     looks = known["looks"] + 1
     write_json(path, {"run": run.name, "scores": {}, "looks": looks})
-    found = {s.name: s.value for s in score_splits_again(run, ["test"], None, None, "auto") if math.isfinite(s.value)}
+    found = {s.name: s.value for s in score_splits_again(run, ["test"]) if math.isfinite(s.value)}
     write_json(path, {"run": run.name, "scores": found, "looks": looks})
     return found, looks
 

@@ -7,6 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from headway import tasks
 from headway.audit.learning import initial_loss, one_batch
 from headway.audit.probe import Probe
 from headway.audit.runner import MODEL_AUDITS
@@ -36,7 +37,8 @@ class Rows:
 def examine(*changes: str, steps: int = 0) -> Probe:
     """A model of this recipe, after so many steps of training."""
     recipe = small_recipe(*changes)
-    probe = Probe(fresh(recipe), recipe, batch_at(recipe, 0), lambda: fresh(recipe), trained=steps > 0)
+    how, batch = tasks.of(recipe).probing, batch_at(recipe, 0)
+    probe = Probe(fresh(recipe), recipe, batch, how, lambda: fresh(recipe), trained=steps > 0)
     if steps:
         train(probe, steps)
     return probe

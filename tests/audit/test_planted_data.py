@@ -13,7 +13,6 @@ from headway import tasks
 from headway.audit.audit import Report, run_audits
 from headway.audit.baselines import bag_of_words, language_baselines
 from headway.audit.curve import TrainingCurve
-from headway.audit.evidence import evidence_of
 from headway.audit.rows import ROW_AUDITS, RowSet
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
 from headway.audit.training import TRAINING_AUDITS
@@ -280,13 +279,13 @@ def labelled(tmp_path, monkeypatch):
     (tmp_path / "train.tsv").write_text("\n".join(rows) + "\n")
     (tmp_path / "valid.tsv").write_text("\n".join(rows[::9]) + "\n")
     changes = [f"data.path={tmp_path}", "data.source=files", "data.text=1", "data.label=2", "data.header=false"]
-    return evidence_of(tasks.load(load_recipe("python-modules", changes)))
+    return tasks.load(load_recipe("python-modules", changes)).evidence
 
 
 def test_cheap_methods_are_those_that_are_promised(tmp_path, monkeypatch):
     evidence = labelled(tmp_path, monkeypatch)
     assert {baseline.method for baseline in evidence.baselines} == set(evidence.cheap_methods)
-    assert {baseline.score.name for baseline in evidence.baselines} == {f"valid.{evidence.quantity}"}
+    assert {baseline.score.name for baseline in evidence.baselines} == {f"valid.{evidence.task.headline.name}"}
 
 
 def test_batches_with_the_labels_of_their_texts_pass(tmp_path, monkeypatch):

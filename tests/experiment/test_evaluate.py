@@ -9,6 +9,7 @@ from headway.data.running.sources import read_splits
 from headway.experiment.evaluate import sample_text, score_file, score_sentence, score_splits_again
 from headway.experiment.train import train
 from headway.run.folder import Run, open_run
+from headway.tasks.abilities import Draw, Window
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +31,8 @@ def values(scores) -> dict[str, float]:
 
 def drawn(run: Run, prompt: str = "The ", tokens: int = 20, **settings) -> tuple[str, list[str]]:
     shown: list[str] = []
-    given = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 0, "which": "auto", **settings}
-    text, _ = sample_text(run, prompt, tokens, **given, show=shown.append)
+    how = Draw(tokens, **{"temperature": 1.0, **settings})
+    text, _ = sample_text(run, prompt, how, "auto", shown.append)
     return text, shown
 
 
@@ -41,13 +42,13 @@ def drawn(run: Run, prompt: str = "The ", tokens: int = 20, **settings) -> tuple
 def test_scoring_again_gives_the_scores_of_training_and_stores_them(run):
     trained = run.scores()
     (run.folder / "scores.json").unlink()
-    assert score_splits_again(run, None, None, None, "auto") == trained
+    assert score_splits_again(run) == trained
     assert run.scores() == trained
 
 
 @pytest.mark.parametrize(
     "asked",
-    [(["train"], None, None, "auto"), (None, 8, None, "auto"), (None, None, 4, "auto"), (None, None, None, "8")],
+    [(["train"],), (None, Window(8)), (None, Window(stride=4)), (None, Window(), "8")],
 )
 def test_scores_of_something_else_are_not_stored(run, asked):
     before = snapshot(run.folder)
@@ -60,13 +61,13 @@ def test_scores_that_cannot_be_stored_are_given_all_the_same(run, monkeypatch, c
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(run, "save_scores", read_only)
-    assert score_splits_again(run, None, None, None, "auto")
+    assert score_splits_again(run)
     assert "could not be stored in" in capsys.readouterr().err
 
 
 def test_segment_and_stride_are_those_asked_for_else_the_recipes(run):
     def cut(segment, stride):
-        return score_splits_again(run, ["valid"], segment, stride, "auto")[0].label
+        return score_splits_again(run, ["valid"], Window(segment, stride))[0].label
 
     assert "segment 16, stride 16" in cut(None, None)
     assert "segment 8, stride 8" in cut(8, None)
@@ -75,20 +76,20 @@ def test_segment_and_stride_are_those_asked_for_else_the_recipes(run):
 
 
 def test_an_earlier_checkpoint_scores_worse(run):
-    loss = {which: values(score_splits_again(run, ["valid"], None, None, which))["valid.loss"] for which in ("8", "12")}
+    loss = {which: values(score_splits_again(run, ["valid"], which=which))["valid.loss"] for which in ("8", "12")}
     assert loss["8"] > loss["12"]
 
 
 def test_a_file_scores_as_the_split_it_holds(run, workshop, tmp_path):
     held_out = read_splits("files", str(workshop.text), 0.1)["valid"]
     (tmp_path / "held.txt").write_text(held_out, "utf-8")
-    found = score_file(run, tmp_path / "held.txt", None, None, "auto")
+    found = score_file(run, tmp_path / "held.txt")
     assert [s.value for s in found] == [s.value for s in run.scores()]
     assert found[0].name == "held.txt.loss" and "held.txt" in found[0].label
 
 
 def test_a_sentence_is_scored_token_by_token(run):
-    scored, scores = score_sentence(run, "The quick Zoë", None, None, "auto")
+    scored, scores = score_sentence(run, "The quick Zoë")
     assert len(scored.pieces) == len(scored.nats) == 13
     assert values(scores)["text.loss"] == pytest.approx(sum(scored.nats) / 13)
 
@@ -96,12 +97,12 @@ def test_a_sentence_is_scored_token_by_token(run):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ((["vlid"], None, None, "auto"), r"has no split 'vlid'; did you mean 'valid'\?"),
-        ((None, 17, None, "auto"), "a segment of 17 tokens, but the learned positions end at 16"),
-        ((None, 8, 9, "auto"), "a stride of 9 would skip tokens between segments of 8"),
-        ((None, None, 17, "auto"), "a stride of 17 would skip tokens between segments of 16"),
-        ((None, None, None, "best"), "keeps no best checkpoint"),
-        ((None, None, None, "99"), "has no checkpoint '99'"),
+        ((["vlid"],), r"has no split 'vlid'; did you mean 'valid'\?"),
+        ((None, Window(17)), "a segment of 17 tokens, but the learned positions end at 16"),
+        ((None, Window(8, 9)), "a stride of 9 would skip tokens between segments of 8"),
+        ((None, Window(stride=17)), "a stride of 17 would skip tokens between segments of 16"),
+        ((None, Window(), "best"), "keeps no best checkpoint"),
+        ((None, Window(), "99"), "has no checkpoint '99'"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(run, asked, message):
@@ -115,14 +116,14 @@ def test_a_corpus_that_has_changed_is_noticed(workshop, tmp_path):
     (run,) = train([tiny_recipe(text, "training.duration=1 step")], ["own"], tmp_path / "runs")
     text.write_text(TEXT.replace("fox", "f☃x"), "utf-8")
     with pytest.raises(UserError, match="is not the text that own was trained on"):
-        score_splits_again(run, None, None, None, "auto")
+        score_splits_again(run)
 
 
 def test_a_checkpoint_that_does_not_fit_its_recipe_is_refused(run):
     path = run.folder / "recipe.yaml"
     path.write_text(path.read_text("utf-8").replace("width: 16", "width: 32"), "utf-8")
     with pytest.raises(UserError, match=r"the checkpoint's weights do not fit this recipe: .*expected .* more\)"):
-        score_sentence(open_run("tiny", run.folder.parent), "The", None, None, "auto")
+        score_sentence(open_run("tiny", run.folder.parent), "The")
 
 
 # --- samples ---------------------------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ def test_half_letters_are_shown_once_they_are_whole_and_none_is_lost(workshop, t
 def test_a_model_that_allows_no_cache_says_so(workshop, tmp_path):
     changes = ["model.mixer.fusion=reweight", "training.duration=1 step"]
     (run,) = train([tiny_recipe(workshop.text, *changes)], ["leaky"], tmp_path)
-    _, note = sample_text(run, "The", 5, 0.0, None, None, 0, "auto", lambda piece: None)
+    _, note = sample_text(run, "The", Draw(5, temperature=0.0), "auto", lambda piece: None)
     assert note is not None and note.startswith("without a cache: reweighted heads")
 
 
@@ -171,6 +172,6 @@ def test_what_cannot_be_gone_on_from_is_refused(run, prompt, message):
 def test_reading_a_run_changes_nothing_in_it(run):
     before = snapshot(run.folder)
     drawn(run)
-    score_sentence(run, "The", None, None, "auto")
+    score_sentence(run, "The")
     assert snapshot(run.folder) == before
     assert json.loads(before["run.json"])["status"] == "finished"

@@ -12,6 +12,7 @@ from headway.experiment.evaluate import sample_text
 from headway.experiment.train import load_model
 from headway.formats.export import export_run
 from headway.formats.importer import import_folder
+from headway.tasks.abilities import Draw
 
 FILES = ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 TOKENIZERS = {
@@ -38,7 +39,7 @@ def test_transformers_writes_the_same_text_from_the_same_logits(train_tiny, tmp_
         torch.testing.assert_close(ours(ids["input_ids"][None])[0][0], found, atol=1e-5, rtol=1e-5)
     many = 16 - ids["input_ids"].shape[1]
     drawn = model.generate(**ids, do_sample=False, max_new_tokens=many)
-    text, _ = sample_text(run, prompt, many, 0.0, None, None, 0, "auto", lambda piece: None)
+    text, _ = sample_text(run, prompt, Draw(many, temperature=0.0), "auto", lambda piece: None)
     assert tokenizer.decode(drawn[0]) == text
 
 

@@ -14,6 +14,7 @@ from headway.experiment.train import load_model, train
 from headway.formats.export import export_run
 from headway.formats.importer import import_folder
 from headway.run.folder import all_runs, open_run
+from headway.tasks.abilities import Draw
 
 INDEX = "model.safetensors.index.json"
 
@@ -78,25 +79,25 @@ def imported(gpt2_folder, workshop, tmp_path):
 
 def test_it_can_be_scored_and_sampled(imported, workshop):
     run = open_run("mine", imported.run.folder.parent)
-    (split, *_) = score_splits_again(run, None, None, None, "auto")
+    (split, *_) = score_splits_again(run)
     assert split.name == "valid.loss" and run.scores()[0] == split
-    (file, *_) = score_file(run, workshop.text, None, None, "auto")
+    (file, *_) = score_file(run, workshop.text)
     assert "nats per token (bpe)" in file.label
-    scored, scores = score_sentence(run, "Zoë said", None, None, "auto")
+    scored, scores = score_sentence(run, "Zoë said")
     assert "".join(scored.pieces) == "Zoë␣said" and "(bpe)" in scores[0].label
-    assert sample_text(run, "The", 4, 0.0, None, None, 0, "auto", lambda piece: None)[0].startswith("The")
+    assert sample_text(run, "The", Draw(4, temperature=0.0), "auto", lambda piece: None)[0].startswith("The")
     assert [r.name for r in all_runs(run.folder.parent)] == ["mine"]
 
 
 def test_a_run_folder_that_moved_still_knows_its_vocabulary(imported):
     moved = imported.run.folder.parent.parent / "elsewhere"
     shutil.move(imported.run.folder, moved)
-    assert score_splits_again(open_run(str(moved), moved.parent), None, None, None, "auto")
+    assert score_splits_again(open_run(str(moved), moved.parent))
 
 
 def test_it_can_be_trained_on(imported):
     run = imported.run
-    before = score_splits_again(run, None, None, None, "auto")[0].value
+    before = score_splits_again(run)[0].value
     (run,) = train([run.recipe], ["mine"], run.folder.parent, resume=True)
     assert str(run.status) == "finished" and run.facts["step"] == 4
     assert run.metrics()[0]["step"] <= 1

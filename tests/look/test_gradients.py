@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from headway.core.errors import UserError
-from headway.look.gradients import gradients_of
+from headway.look.gradients import gradients_of, likeliest
 from headway.nn.heads import Reweight
 
 SENTENCE = "the lazy fox jumps"
@@ -30,7 +30,7 @@ def test_lengths_are_those_of_the_slopes(decoder, words):
         shift[0, 0, token, d] = step
         slopes.append((log_p(vectors + shift) - log_p(vectors - shift)) / (2 * step))
     assert float(found.lengths[row, token]) == pytest.approx(float(torch.stack(slopes).norm()), rel=1e-3)
-    assert found.probabilities[row] == pytest.approx(float(log_p(vectors).exp()), rel=1e-5)
+    assert found.explained.sizes[row] == pytest.approx(float(log_p(vectors).exp()), rel=1e-5)
 
 
 def test_rows_are_shares_and_a_decoder_does_not_depend_on_what_comes_later(decoder, words):
@@ -50,9 +50,11 @@ def test_a_model_without_attention_has_gradients(without_attention, words):
 
 
 def test_a_classifier_predicts_once(encoder, words):
-    found = gradients_of(encoder(words.size), words, SENTENCE, classes=["a", "b", "c"])
-    assert found.lengths.shape == (1, 4) and found.rows == (found.predicted[0],)
-    assert found.predicted[0] in "abc"
+    found = gradients_of(
+        encoder(words.size), words, SENTENCE, explain=lambda answer: likeliest(answer, lambda best: ["abc"[best[0]]])
+    )
+    assert found.lengths.shape == (1, 4) and found.rows == (found.explained.predicted[0],)
+    assert found.explained.predicted[0] in "abc"
     assert len(found.as_json()["predictions"]) == 1
     assert "<svg" in found._repr_html_()
 

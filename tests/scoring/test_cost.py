@@ -6,12 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
-from headway.scoring.cost import (
-    forward_flops_per_row,
-    forward_flops_per_token,
-    peak_flops,
-    training_flops_per_token,
-)
+from headway.scoring.cost import peak_flops
 
 
 @pytest.mark.parametrize("feedforward", ["gelu", "swiglu", {"kind": "relu", "hidden": 10}])
@@ -23,8 +18,7 @@ def test_operations_are_those_torch_counts(feedforward, tied: bool):
     ids = torch.zeros(1, 2, 16, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
         model(ids)
-    assert counter.get_total_flops() == ids.numel() * forward_flops_per_token(spec, 50, 16)
-    assert training_flops_per_token(spec, 50, 16) == 3 * forward_flops_per_token(spec, 50, 16)
+    assert counter.get_total_flops() == ids.numel() * spec.forward_flops_per_token(50, 16)
 
 
 @pytest.mark.parametrize("head", [{"kind": "relu", "hidden": 10}, "tanh"])
@@ -35,7 +29,7 @@ def test_operations_of_a_classifier_are_those_torch_counts(head):
     ids = torch.zeros(1, 3, 16, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
         model(ids)
-    assert counter.get_total_flops() == 3 * forward_flops_per_row(spec, 5, 16)
+    assert counter.get_total_flops() == 3 * spec.forward_flops_per_row(5, 16)
 
 
 def test_peaks_are_known_by_name():

@@ -85,13 +85,13 @@ def test_rows_come_from_the_run_folders(tmp_path, monkeypatch):
     recipes = [from_tree(tree, "test", overrides=[f"seed={seed}"]) for seed in (0, 1)]
     made = train(recipes, ["a.seed-0", "a.seed-1"], tmp_path / "runs")
     (tmp_path / "set.tsv").unlink()  # what a verdict rests on is in the folders, data or no data
-    correct = correct_in(tmp_path / "runs")("a", "valid")
+    correct = correct_in(tmp_path / "runs")("a", "valid.accuracy")
     stored = [next(score.value for score in run.scores() if score.name == "valid.accuracy") for run in made]
     assert [float(correct[seed].mean()) for seed in (0, 1)] == pytest.approx(stored)
-    assert correct_in(tmp_path / "runs")("b", "valid") == {}
+    assert correct_in(tmp_path / "runs")("b", "valid.accuracy") == {}
     (made[1].folder).rename(tmp_path / "runs" / "a.seed-1.seed-0")  # of an arm called a.seed-1
     shutil.copytree(made[0].folder, tmp_path / "runs" / "a.seed-0-copy")
-    assert [*correct_in(tmp_path / "runs")("a", "valid")] == [0]
+    assert [*correct_in(tmp_path / "runs")("a", "valid.accuracy")] == [0]
 
 
 def test_rows_of_other_data_are_not_compared(tmp_path, monkeypatch):

@@ -27,14 +27,14 @@ def model(workshop):
 
 
 @pytest.fixture(scope="module")
-def corpus(workshop):
-    return tasks.load_for(workshop.run).data
+def task(workshop):
+    return tasks.load_for(workshop.run)
 
 
-def test_segments_are_the_split_read_in_pieces(model, corpus):
-    found = {score.name: score for score in Segments(lengths=[16, 4], tokens=100).scores(model, corpus)}
+def test_segments_are_the_split_read_in_pieces(model, task):
+    found = {score.name: score for score in Segments(lengths=[16, 4], tokens=100).scores(model, task)}
     assert list(found) == ["valid-16.loss", "valid-16.perplexity", "valid-4.loss", "valid-4.perplexity"]
-    ids = torch.as_tensor(corpus.split("valid").ids[:101]).long()
+    ids = torch.as_tensor(task.data.split("valid").ids[:101]).long()
     for length in (16, 4):
         wanted = token_losses(model, ids, length, length).double().mean().item()
         assert found[f"valid-{length}.loss"].value == pytest.approx(wanted)
@@ -42,18 +42,18 @@ def test_segments_are_the_split_read_in_pieces(model, corpus):
     assert "segment 4, stride 4" in found["valid-4.perplexity"].label
 
 
-def test_sentences_are_read_alone(model, corpus):
+def test_sentences_are_read_alone(model, task):
     measure = Sentences(split="train", count=12, shortest=10, longest=80)
-    texts = measure.found_in(corpus)
-    (stop,) = corpus.tokenizer.encode(".").ids.tolist()
+    texts = measure.found_in(task)
+    (stop,) = task.data.tokenizer.encode(".").ids.tolist()
     assert texts and all(text[-1] == stop and stop not in text[:-1] and 10 <= len(text) <= 80 for text in texts)
-    found = {score.name: score.value for score in measure.scores(model, corpus)}
+    found = {score.name: score.value for score in measure.scores(model, task)}
     cut = [text[: model.spec.context + 1] for text in texts]
     nats = torch.cat([token_losses(model, text, 16, 16)[0] for text in cut]).double()
     assert found["sentences.loss"] == pytest.approx(nats.mean().item(), rel=1e-5)
     assert found["sentences.perplexity"] == pytest.approx(math.exp(nats.mean().item()), rel=1e-5)
     assert set(found) == {f"{s}.{q}" for s in ("sentences", "scrambled", "joined") for q in ("loss", "perplexity")}
-    again = {score.name: score.value for score in measure.scores(model, corpus)}
+    again = {score.name: score.value for score in measure.scores(model, task)}
     assert again == found  # the order of scrambled tokens is always the same one
 
 

@@ -9,9 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from headway.core.errors import UserError
 from headway.core.status import State, Status
+from headway.scoring.metrics import metric_of
 from headway.stats.tests import interaction
 from headway.study.design.questions import Best, Better, Depends, Question
-from headway.study.results.quantities import better_is_lower, quantity
 from headway.study.verdicts.answer import Circumstances, Measured, answer
 
 SEEDS = np.random.default_rng(10).normal(0, 0.05, size=32)
@@ -193,7 +193,7 @@ def test_accuracies_are_compared_row_by_row_where_rows_are_known():
     table = {name: {seed: float(right.mean()) for seed, right in found.items()} for name, found in rows.items()}
     question = Better(arm="new", than="old", on=ACCURACY)
     evidence = Measured({ACCURACY: table})
-    (verdict,) = answer([question], evidence, lambda arm, split: rows[arm] if split == "valid" else {})
+    (verdict,) = answer([question], evidence, lambda arm, score: rows[arm] if score == ACCURACY else {})
     assert verdict.outcome == "better" and verdict.sentence.endswith("of other rows than these it cannot be said")
     assert any("McNemar" in note and "0 of 6 seeds" in note for note in verdict.notes)
     assert not any("McNemar" in note for note in answer([question], evidence)[0].notes)
@@ -354,13 +354,13 @@ def test_names_that_are_not_there():
 
 
 def test_which_way_is_better_follows_from_the_name():
-    assert better_is_lower("valid.loss") and better_is_lower("test.perplexity_per_word")
-    assert better_is_lower("valid.bits_per_byte") and not better_is_lower("valid.f1.politics")
+    assert metric_of("valid.loss").lower_is_better and metric_of("test.perplexity_per_word").lower_is_better
+    assert metric_of("valid.bits_per_byte").lower_is_better and not metric_of("valid.f1.politics").lower_is_better
     with pytest.raises(UserError, match=r"did you mean 'valid\.perplexity'"):
-        better_is_lower("valid.perplexty")
-    with pytest.raises(UserError, match=r"split\.quantity"):
-        better_is_lower("speed")
-    assert quantity(PERPLEXITY).relative(math.log(1.25)) == pytest.approx(0.2)
+        metric_of("valid.perplexty")
+    with pytest.raises(UserError, match=r"split\.metric"):
+        metric_of("speed")
+    assert metric_of(PERPLEXITY).relative(math.log(1.25)) == pytest.approx(0.2)
 
 
 def test_questions_are_read_strictly():

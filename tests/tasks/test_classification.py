@@ -25,6 +25,7 @@ from headway.experiment.train import load_model, train
 from headway.models.classifier import Classifier
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, open_run
+from headway.tasks.abilities import Draw, Window
 from headway.tasks.classification import Classification
 
 SUBJECTS = {"sea": ["ship", "wave", "salt", "sail"], "sky": ["cloud", "bird", "wing", "star"], "soil": ["root", "mud"]}
@@ -121,7 +122,7 @@ def test_it_learns_and_says_how_well_on_what(trained: Run):
     assert scores["test.accuracy_unseen"].label.startswith("accuracy on texts that are not in train: ")
     assert scores["test.accuracy"].confusion.classes == ("sea", "sky", "soil")
     assert {"test.precision.sea", "test.recall.sky", "test.f1.soil"} <= set(scores)
-    assert {name.split(".")[1] for name in scores} <= set(Classification.quantities)
+    assert {name.split(".")[1] for name in scores} <= {metric.name for metric in Classification.metrics}
     evaluated = [line["scores"] for line in trained.metrics() if "scores" in line]
     assert all(set(scores) == {"valid.loss", "valid.accuracy"} for scores in evaluated)
     assert trained.facts["classes"] == ["sea", "sky", "soil"]
@@ -184,9 +185,9 @@ def test_scoring_again_gives_the_scores_of_training(trained: Run, tmp_path: Path
     run = open_run("copy", tmp_path)
     before = [s.as_json() for s in run.scores()]
     (run.folder / "scores.json").unlink()
-    assert [s.as_json() for s in score_splits_again(run, None, None, None, "auto")] == before
+    assert [s.as_json() for s in score_splits_again(run)] == before
     assert [s.as_json() for s in run.scores()] == before
-    (train_loss, train_accuracy, *_) = score_splits_again(run, ["train"], None, None, "auto")
+    (train_loss, train_accuracy, *_) = score_splits_again(run, ["train"])
     assert train_accuracy.name == "train.accuracy" and train_accuracy.value > 0.9 and train_loss.value < 0.5
 
 
@@ -214,7 +215,7 @@ def test_a_typed_text_gets_the_chances_of_every_class(trained: Run):
 
 def test_gradients_are_of_a_class_by_its_name(trained: Run):
     gradients = gradients_at(trained, "ship wave salt")
-    assert gradients.predicted == ["sea"] == list(gradients.rows)
+    assert gradients.explained.predicted == ["sea"] == list(gradients.rows)
     assert list(gradients.lengths.shape) == [1, 3]
 
 
@@ -242,10 +243,10 @@ def test_an_empty_text_has_no_class(trained: Run):
 
 def test_what_is_asked_of_language_models_is_refused_in_words(trained: Run):
     for ask in (
-        lambda: sample_text(trained, "the", 3, 1.0, None, None, 0, "auto", print),
-        lambda: score_sentence(trained, "the", None, None, "auto"),
-        lambda: score_file(trained, Path("any.txt"), None, None, "auto"),
-        lambda: score_splits_again(trained, None, 4, None, "auto"),
+        lambda: sample_text(trained, "the", Draw(3), "auto", print),
+        lambda: score_sentence(trained, "the"),
+        lambda: score_file(trained, Path("any.txt")),
+        lambda: score_splits_again(trained, None, Window(4)),
     ):
         with pytest.raises(UserError, match="asked of language models, and good is a classifier; try headway classify"):
             ask()
@@ -257,7 +258,7 @@ def test_a_set_that_has_changed_since_is_not_scored(home: Path, tmp_path: Path):
     with (tmp_path / "set" / "test.tsv").open("a") as file:
         file.write("one more ship\tsea\n")
     with pytest.raises(UserError, match="'set' is not the text that run was trained on: it has changed since"):
-        score_splits_again(run, None, None, None, "auto")
+        score_splits_again(run)
 
 
 def test_a_run_that_has_forgotten_its_classes_says_so(trained: Run, tmp_path: Path):

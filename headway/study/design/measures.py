@@ -22,13 +22,12 @@ from headway.core.errors import UserError
 from headway.core.files import write_json
 from headway.core.spec import Problem
 from headway.core.variants import Variant
-from headway.data.running.corpus import Corpus
 from headway.experiment.train import load_model
-from headway.models.language_model import LanguageModel
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
-from headway.scoring.likelihood import surprise
+from headway.scoring.metrics import LOSS, PERPLEXITY, Metric, parsed
 from headway.scoring.score import Score
+from headway.tasks.abilities import ReadsSegments
 from headway.tasks.task import Task
 
 FILE = "measures.json"
@@ -37,7 +36,7 @@ FILE = "measures.json"
 class Measure(Variant):
     """What is measured of a finished run beside the scores of its recipe."""
 
-    quantities: ClassVar[tuple[str, ...]]
+    metrics: ClassVar[tuple[Metric, ...]]
     """What each of its `splits` is measured in."""
 
     split: str = "valid"
@@ -52,22 +51,25 @@ class Measure(Variant):
     def splits(self) -> list[str]:
         """What its scores are of: `valid-16` …"""
 
+    @property
+    def told(self) -> list[str]:
+        """Scores that a report gives, whether or not they are asked about."""
+        return []
+
     @abstractmethod
-    def scores(self, model: Any, data: Any) -> Iterator[Score]:
+    def scores(self, model: Any, task: Any) -> Iterator[Score]:
         """Of one trained model."""
 
 
 class OfText(Measure):
-    """What every measure of a language model has."""
+    """What every measure of running text has."""
 
-    quantities = ("loss", "perplexity")
+    metrics = (LOSS, PERPLEXITY)
 
     def check(self, task: Task) -> None:
         """That it can be measured there, before anything is trained."""
-        if task.recipe.model.kind != "language-model":
-            raise UserError(
-                f"measures: segments and sentences are of language models, not of a {task.recipe.model.kind}"
-            )
+        if not isinstance(task, ReadsSegments):
+            raise UserError(f"measures: segments and sentences are of running text, not of a {task.kind}")
         task.check_split(self.split)
 
 
@@ -95,12 +97,15 @@ class Segments(OfText):
     def splits(self) -> list[str]:
         return [f"{self.split}-{length}" for length in self.lengths]
 
-    def scores(self, model: LanguageModel, data: Corpus) -> Iterator[Score]:
-        tokenizer = data.tokenizer
+    @property
+    def told(self) -> list[str]:
+        return [f"{split}.{PERPLEXITY.name}" for split in self.splits]
+
+    def scores(self, model: Any, task: ReadsSegments) -> Iterator[Score]:
+        names = [metric.name for metric in self.metrics]
         for length, name in zip(self.lengths, self.splits, strict=True):
-            text = data.split(self.split)
-            (found,) = surprise(model, text, length, length, tokenizer.kind, self.tokens, tokenizer.unknown)
-            yield from (score for score in found.scores(name) if score.name.endswith((".loss", ".perplexity")))
+            found = task.surprise(model, self.split, length, self.tokens).scores(name)
+            yield from (score for score in found if parsed(score.name).metric in names)
 
 
 class Sentences(OfText):
@@ -116,8 +121,8 @@ class Sentences(OfText):
 
     def check(self, task: Task) -> None:
         super().check(task)
-        assert isinstance(task.data, Corpus)
-        found = len(self.found_in(task.data))
+        assert isinstance(task, ReadsSegments)
+        found = len(self.found_in(task))
         if found < 8:
             lengths = f"{self.shortest} to {self.longest}"
             raise UserError(
@@ -128,38 +133,39 @@ class Sentences(OfText):
     def splits(self) -> list[str]:
         return ["sentences", "scrambled", "joined"]
 
-    def found_in(self, corpus: Corpus) -> list[torch.Tensor]:
+    def found_in(self, task: ReadsSegments) -> list[torch.Tensor]:
         """What stands between one full stop and the next."""
-        ids, stop = torch.as_tensor(corpus.split(self.split).ids).long(), corpus.tokenizer.encode(".").ids.tolist()
+        ids, tokenizer = task.running(self.split)
+        stop = tokenizer.encode(".").ids.tolist()
         if len(stop) != 1:
             return []
         ends = (ids == stop[0]).nonzero().flatten().tolist()
         between = (ids[a + 1 : b + 1] for a, b in itertools.pairwise(ends))
         return list(itertools.islice((s for s in between if self.shortest <= len(s) <= self.longest), self.count))
 
-    def scores(self, model: LanguageModel, data: Corpus) -> Iterator[Score]:
-        plain, order = self.found_in(data), random.generator(0, "scrambled sentences")
+    def scores(self, model: Any, task: ReadsSegments) -> Iterator[Score]:
+        plain, order = self.found_in(task), random.generator(0, "scrambled sentences")
         scrambled = [s[torch.randperm(len(s), generator=order)] for s in plain]
         joined = [torch.cat(plain[k : k + 8]) for k in range(0, len(plain) - 7, 8)]
         what = ("as they are", "their tokens in random order", "eight joined together")
         for name, texts, how in zip(self.splits, (plain, scrambled, joined), what, strict=True):
-            nats = _nats(model, texts)
+            nats = _nats(model, task, texts)
             mean = math.fsum(nats) / len(nats)
             label = f"{len(texts)} sentences of {self.split}, {how}, each read alone · {len(nats):,} tokens"
-            kind = data.tokenizer.kind
+            kind = task.running(self.split)[1].kind
             yield Score(f"{name}.loss", mean, f"nats per token ({kind}) · {label}")
             value = math.exp(mean) if mean < 700 else math.inf
             yield Score(f"{name}.perplexity", value, f"perplexity per token ({kind}) · {label}")
 
 
-def _nats(model: LanguageModel, texts: Sequence[torch.Tensor]) -> list[float]:
+def _nats(model: Any, task: ReadsSegments, texts: Sequence[torch.Tensor]) -> list[float]:
     """Of every token but the first of each; texts of one length are read together."""
     found: list[float] = []
     device, context = next(model.parameters()).device, model.spec.context
     for length in sorted({len(text) for text in texts}):
         rows = torch.stack([text for text in texts if len(text) == length])[None, :, : context + 1].to(device)
         with torch.no_grad():
-            found += model.losses(rows[..., :-1], rows[..., 1:]).double().flatten().tolist()
+            found += task.nats(model, rows).double().flatten().tolist()
     return found
 
 
@@ -188,11 +194,11 @@ def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure
     asked = _asked(measures)
     if kept(folder).get("measures") == asked:
         return
-    assert isinstance(task.data, Corpus)  # as was checked before anything was trained
+    assert isinstance(task, ReadsSegments)  # as was checked before anything was trained
     run = Run(folder, recipe)
     model, _ = load_model(run)
     run.count_looks_at_test(*([one.split] for one in measures))
-    scores = [score for one in measures for score in one.scores(model, task.data)]
+    scores = [score for one in measures for score in one.scores(model, task)]
     write_json(folder / FILE, {"measures": asked, "scores": {score.name: score.as_json() for score in scores}})
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headway.audit.evidence import OF_TASK
+from headway import tasks
 from headway.audit.runner import ALL_AUDITS
 from headway.core.errors import UserError, did_you_mean
 from headway.core.spec import Problem
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from headway.study.design.study import Study
 
 MOST_RUNS = 10_000
-CHEAP_METHODS = tuple(method for evidence in OF_TASK.values() for method in evidence.cheap_methods)
-"""What every score is set beside, and what an arm may be compared with (headway/audit/baselines.py)."""
 NO_SEED = "the seed is no part of an arm; say which ones with seeds:"
+
+
+def cheap_methods() -> list[str]:
+    """What the scores of any task are set beside, and what an arm may be compared with."""
+    return [method for task in tasks.TASKS.values() for method in task.cheap_methods.names]
 
 
 def mistakes(study: "Study") -> Iterator[Problem]:
@@ -74,7 +77,7 @@ def _of_names(study: "Study") -> Iterator[Problem]:
             check_names([arm.name, f"{arm.name}.seed-{max(study.seeds)}"], "an arm")
         except UserError as error:
             yield Problem((_place(study, arm.name),), str(error))
-        if arm.name in CHEAP_METHODS:
+        if arm.name in cheap_methods():
             yield Problem((_place(study, arm.name),), f"'{arm.name}' is the name of a method that all are set beside")
         if (other := folders.setdefault(arm.name.casefold(), arm.name)) != arm.name:
             reason = f"'{arm.name}' and '{other}' would be one folder where capital letters do not count"
@@ -155,7 +158,7 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
         yield from question.all_problems(f"{place}.")
         asked = {
             **({"arm": arms} if isinstance(question, Better | Ordered) else {}),
-            **({"than": [*arms, *CHEAP_METHODS]} if isinstance(question, Better) else {}),
+            **({"than": [*arms, *cheap_methods()]} if isinstance(question, Better) else {}),
             **({"effect": [*study.factors], "on_factor": [*study.factors]} if isinstance(question, Depends) else {}),
         }
         for key, known in asked.items():

@@ -8,7 +8,7 @@ from pydantic import Field
 from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
-from headway.study.results.quantities import quantity
+from headway.scoring.metrics import metric_of
 
 
 class Question(Variant):
@@ -25,7 +25,7 @@ class Asked(Question):
     """What most questions have: the score they are asked of."""
 
     on: str = "valid.perplexity"
-    """The score, as split.quantity: valid.perplexity, test.accuracy. Choices are made on valid."""
+    """The score, as split.metric: valid.perplexity, test.accuracy. Choices are made on valid."""
 
     @property
     def scores(self) -> list[str]:
@@ -34,7 +34,7 @@ class Asked(Question):
 
     def problems(self) -> Iterator[Problem]:
         try:
-            quantity(self.on)
+            metric_of(self.on)
         except UserError as error:
             yield Problem(("on",), str(error))
 
@@ -83,11 +83,11 @@ class Ordered(Question):
     def problems(self) -> Iterator[Problem]:
         for score in self.scores:
             try:
-                quantity(score)
+                metric_of(score)
             except UserError as error:
                 yield Problem(("scores",), str(error))
                 return
-        kinds = {(quantity(score).lower_is_better, quantity(score).is_ratio) for score in self.scores}
+        kinds = {(metric_of(score).lower_is_better, metric_of(score).is_ratio) for score in self.scores}
         if len(kinds) > 1 or len(set(self.scores)) < len(self.scores):
             yield Problem(("scores",), "expected different scores of one kind, such as perplexities of several splits")
 

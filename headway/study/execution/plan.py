@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import torch
 
 from headway import tasks
-from headway.audit.evidence import OF_TASK
 from headway.core.errors import UserError, did_you_mean
 from headway.experiment.population import capacity
 from headway.experiment.train import assemble, parameters_of
 from headway.recipe.recipe import Recipe
+from headway.scoring.metrics import parsed
 from headway.study.design.factors import is_data
-from headway.study.design.mistakes import CHEAP_METHODS
+from headway.study.design.mistakes import cheap_methods
 from headway.study.design.questions import Better
 from headway.study.design.study import PlannedRun, Study
 from headway.study.execution.populations import by_shape
@@ -140,19 +140,19 @@ def check_scores(study: Study, sizes: Sizes) -> None:
     """What is asked must be measured: a score that no run has would be noticed only when all are trained."""
     for recipe in study.recipes.values():
         task = sizes.task(recipe)
-        measured = dict.fromkeys(task.scored_splits, task.quantities)
-        measured |= {split: measure.quantities for measure in study.measures for split in measure.splits}
+        measured = {split: [metric.name for metric in task.metrics] for split in task.scored_splits}
+        measured |= {split: [m.name for m in measure.metrics] for measure in study.measures for split in measure.splits}
         for question in study.asked:
             for score in question.scores:
                 _check_measured(score, measured)
-            if isinstance(question, Better) and question.than in CHEAP_METHODS:
+            if isinstance(question, Better) and question.than in cheap_methods():
                 _check_cheap(question, task)
         for measure in study.measures:
             measure.check(task)
 
 
 def _check_measured(score: str, measured: Mapping[str, Sequence[str]]) -> None:
-    split, what, *_ = score.split(".")
+    split, what, _ = parsed(score)
     if split not in measured:
         hint = did_you_mean(split, measured)
         raise UserError(f"'{score}' is asked, but the runs do not score '{split}' (scoring.splits){hint}")
@@ -162,11 +162,10 @@ def _check_measured(score: str, measured: Mapping[str, Sequence[str]]) -> None:
 
 
 def _check_cheap(question: Better, task: Task) -> None:
-    known = OF_TASK[type(task)]
-    if question.than not in known.cheap_methods:
-        hint = did_you_mean(question.than, known.cheap_methods)
+    if question.than not in task.cheap_methods:
+        hint = did_you_mean(question.than, task.cheap_methods.names)
         raise UserError(f"'{question}': no score of a {task.recipe.model.kind} is set beside '{question.than}'{hint}")
-    had = [f"{split}.{known.quantity}" for split in task.scored_splits]
+    had = [f"{split}.{task.headline.name}" for split in task.scored_splits]
     if question.on not in had:
         raise UserError(f"'{question}': of '{question.than}' there is {' and '.join(had)} alone")
 

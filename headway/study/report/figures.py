@@ -8,9 +8,9 @@ from pathlib import Path
 
 from headway.draw.charts import COLOURS, Curve, heat_map, line_chart
 from headway.run.folder import Run
+from headway.scoring.metrics import LOSS, PERPLEXITY, metric_of, parsed
 from headway.study.design.measures import Segments
 from headway.study.report.tables import asked_scores, estimate
-from headway.study.results.quantities import quantity
 from headway.study.results.results import Results
 from headway.study.verdicts.wording import plain
 
@@ -43,7 +43,7 @@ def _rank(results: Results, arm: str, score: str) -> float:
     found = estimate(results, arm, score)
     if found is None:
         return float("inf")
-    return found.mean if quantity(score).lower_is_better else -found.mean
+    return found.mean if metric_of(score).lower_is_better else -found.mean
 
 
 def learning_curves(results: Results) -> Figure | None:
@@ -51,9 +51,9 @@ def learning_curves(results: Results) -> Figure | None:
     arms, remark = shown_arms(results)
     lines = {arm: [_evaluations(results, run.folder, arm) for run in results.of(arm)] for arm in arms}
     names = dict.fromkeys(name for found in lines.values() for run in found for at in run.values() for name in at)
-    losses = [name for name in names if name.endswith(".loss")]
-    split = next((s.partition(".")[0] for s in asked_scores(results)), "valid")
-    name = next((n for n in (f"{split}.loss", "valid.loss", *losses) if n in losses), None)
+    losses = {parsed(name).split: name for name in names if parsed(name).metric == LOSS.name}
+    asked = next((parsed(score).split for score in asked_scores(results)), "valid")
+    name = next((losses[split] for split in (asked, "valid", *losses) if split in losses), None)
     if name is None:
         return None
     curves = [curve for arm in arms if (curve := _curve(arm, lines[arm], name)) is not None]
@@ -62,7 +62,7 @@ def learning_curves(results: Results) -> Figure | None:
     caption = (
         f"How the arms learnt: {name} by step; the mean of the seeds, and the band between the lowest and highest."
     )
-    return Figure(line_chart(curves, "step", f"{name} (nats)", caption), caption + remark)
+    return Figure(line_chart(curves, "step", f"{name} ({LOSS.unit})", caption), caption + remark)
 
 
 def _evaluations(results: Results, folder: Path, arm: str) -> dict[int, dict[str, float]]:
@@ -87,11 +87,7 @@ def by_length(results: Results) -> Figure | None:
         return None
     arms, remark = shown_arms(results)
     order = sorted(zip(found.lengths, found.splits, strict=True), reverse=True)
-    tables = {
-        split: results.table(f"{split}.perplexity")
-        for _, split in order
-        if f"{split}.perplexity" in results.score_names
-    }
+    tables = {parsed(name).split: results.table(name) for name in found.told if name in results.score_names}
     curves = []
     for arm in arms:
         at = {
@@ -100,7 +96,7 @@ def by_length(results: Results) -> Figure | None:
             if split in tables and tables[split][arm]
         }
         if at:
-            middle = [statistics.geometric_mean(v) for v in at.values()]
+            middle = [PERPLEXITY.mean(v) for v in at.values()]
             curves.append(Curve(arm, list(at), middle, [min(v) for v in at.values()], [max(v) for v in at.values()]))
     if not curves:
         return None
@@ -110,7 +106,7 @@ def by_length(results: Results) -> Figure | None:
         f"Perplexity of {found.split} by the length of the segments it is read in: the mean of the seeds, and the band "
         "between the lowest and highest."
     )
-    drawn = line_chart(curves, "tokens per segment", "perplexity", caption, categories=True, logarithmic=steep)
+    drawn = line_chart(curves, "tokens per segment", PERPLEXITY.noun, caption, categories=True, logarithmic=steep)
     return Figure(drawn, caption + remark)
 
 
@@ -129,5 +125,5 @@ def two_factors(results: Results) -> Figure | None:
         return None
     rows, columns = (list(factor.levels()) for factor in results.study.factors.values())
     caption = f"{scores[0]} by {first} and {second}: the mean of the seeds; the better, the darker."
-    lower = quantity(scores[0]).lower_is_better
+    lower = metric_of(scores[0]).lower_is_better
     return Figure(heat_map(rows, columns, values, plain, lower, (first, second), caption), caption)

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headway import tasks
+from headway.scoring.metrics import metric_of, parsed
 from headway.stats.tests import contrast
 from headway.study.results.evidence import column
-from headway.study.results.quantities import quantity
 from headway.study.results.results import Results
 from headway.study.verdicts.wording import amount, large, plain
 
@@ -51,8 +52,8 @@ class Table:
 
 
 def estimate(results: Results, arm: str, score: str) -> Estimate | None:
-    """Of one arm's runs that count. Perplexities are averaged as their logarithms are."""
-    scale = quantity(score)
+    """Of one arm's runs that count, averaged where effects add up."""
+    scale = metric_of(score)
     values = column(results.table(score).get(arm, {}), results.arms[arm], scale).values
     if not values:
         return None
@@ -73,7 +74,9 @@ def asked_scores(results: Results) -> list[str]:
 
 
 def _main(results: Results) -> list[str]:
-    return [n for n in results.score_names if n.count(".") == 1 and n.partition(".")[2] in ("perplexity", "accuracy")]
+    """The headline of every split: the arms of a study are of one kind."""
+    headline = tasks.of(next(iter(results.study.recipes.values()))).headline
+    return [name for name in results.score_names if parsed(name)[1:] == (headline.name, "")]
 
 
 def scores_table(results: Results) -> Table:
@@ -90,9 +93,9 @@ def scores_table(results: Results) -> Table:
         rows.append(Row(arm, [*_estimates(results, arm, scores), seeds, *cost, seconds], remark(results, arm)))
     rows += _cheap(results, scores, ["", "", "", ""])
     notes = [f"{score}: {results.label(score)}." for score in scores]
-    caption = (
-        "Every arm: the mean of its seeds and its 95 % interval (Student's t; means of perplexities are geometric)"
-    )
+    ratios = [score for score in scores if metric_of(score).is_ratio]
+    how = f"Student's t; means of {' and '.join(ratios)} are geometric" if ratios else "Student's t"
+    caption = f"Every arm: the mean of its seeds and its 95 % interval ({how})"
     caption += ", and what one run costs" + ("; below, what cheap methods get" if rows[-1].beside else "")
     return Table(caption, ["arm", *scores, "seeds", "parameters", "FLOPs", "seconds"], rows, notes)
 
@@ -100,7 +103,7 @@ def scores_table(results: Results) -> Table:
 def more_scores_table(results: Results) -> Table | None:
     """The scores that the first table has no room for."""
     scores = asked_scores(results)[MOST_SCORES:]
-    measured = [s for s in results.score_names if s.partition(".")[2] == "perplexity" and "-" in s.partition(".")[0]]
+    measured = [name for measure in results.study.measures for name in measure.told if name in results.score_names]
     scores = list(dict.fromkeys([*scores, *(s for s in measured if s not in asked_scores(results))]))
     if not scores:
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headway.core.status import State, Status
-from headway.study.results.quantities import Quantity
+from headway.scoring.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class Column:
         return len(self.values) + len(self.diverged) + len(self.missing)
 
 
-def column(values: Mapping[int, float], about: Circumstances, quantity: Quantity) -> Column:
+def column(values: Mapping[int, float], about: Circumstances, metric: Metric) -> Column:
     """Numbers of runs that diverged do not count, even where their last weights could be scored."""
     lost = dict(about.lost)
     for seed, value in values.items():
-        if seed not in lost and not math.isfinite(quantity.natural(value)):
+        if seed not in lost and not math.isfinite(metric.natural(value)):
             lost[seed] = Status(State.DIVERGED, reason=f"its score is {value}")
-    kept = {seed: quantity.natural(value) for seed, value in values.items() if seed not in lost}
+    kept = {seed: metric.natural(value) for seed, value in values.items() if seed not in lost}
     diverged = {seed: how for seed, how in lost.items() if how.is_diverged}
     return Column(kept, diverged, {seed: how for seed, how in lost.items() if seed not in diverged})

@@ -12,11 +12,11 @@ from headway.stats.paired import Correct
 def correct_in(runs: Path) -> Correct:
     """From run folders named ARM.seed-N, of which each keeps which rows its model got right."""
 
-    def correct(arm: str, split: str) -> dict[int, np.ndarray]:
+    def correct(arm: str, score: str) -> dict[int, np.ndarray]:
         found = {}
         for path in runs.glob(f"{glob.escape(arm)}.seed-*/scores.json"):
             seed = path.parent.name.removeprefix(f"{arm}.seed-")
-            rows = read_json(path).get(f"{split}.accuracy", {}).get("rows") if seed.isdecimal() else None
+            rows = read_json(path).get(score, {}).get("rows") if seed.isdecimal() else None
             if rows is not None:
                 found[int(seed)] = np.array([row == "1" for row in rows])
         return found

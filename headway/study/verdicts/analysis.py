@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headway.core.errors import UserError, did_you_mean
+from headway.scoring.metrics import Metric, metric_of
 from headway.stats.tests import LEVEL, NO_SPREAD, Contrast
 from headway.study.design.questions import Question
 from headway.study.results.evidence import Circumstances, Column, Evidence, column
-from headway.study.results.quantities import quantity
 from headway.study.verdicts.caveats import caveats, qualified
 from headway.study.verdicts.wording import seeds
 
@@ -100,7 +100,7 @@ class Analysis(ABC):
     """None: nothing can be said."""
 
     def __init__(self, question: Question, evidence: Evidence):
-        self.question, self.evidence, self.quantity = question, evidence, quantity(question.on)
+        self.question, self.evidence, self.metric = question, evidence, metric_of(question.on)
         self.table = evidence.table(question.on)
         if not self.table:
             raise UserError(f"'{question.on}' was measured of no arm; {question}")
@@ -112,7 +112,7 @@ class Analysis(ABC):
         if arm not in self.table and arm not in self.evidence.arms:
             known = {*self.table, *self.evidence.arms}
             raise UserError(f"there is no arm '{arm}' in this study{did_you_mean(arm, known)}")
-        return column(self.table.get(arm, {}), self.about(arm), self.quantity)
+        return column(self.table.get(arm, {}), self.about(arm), self.metric)
 
     def about(self, arm: str) -> Circumstances:
         return self.evidence.arms.get(arm, Circumstances())
@@ -124,7 +124,7 @@ class Analysis(ABC):
     def concluded(self, about: Sequence[str], outcome: Outcome, sentence: str, **found: Any) -> Verdict:
         """The verdict on these arms, with all that qualifies it."""
         columns = {arm: self.column(arm) for arm in about}
-        valid, sentence = qualified(sentence, self.quantity, columns, self.evidence)
+        valid, sentence = qualified(sentence, self.metric, columns, self.evidence)
         notes = (*found.pop("notes", ()), *caveats(self.question, about, self.evidence))
         return Verdict(self.question, outcome if valid else "not comparable", sentence, notes, **found)
 
@@ -163,7 +163,7 @@ def seed_notes(found: Contrast, columns: dict[str, Column]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def method(found: Contrast, is_ratio: bool) -> str:
+def method(found: Contrast, metric: Metric) -> str:
     test = "paired t" if found.paired else "Welch's t"
-    scale = " on logarithms (averages of perplexities are geometric)" if is_ratio else ""
+    scale = " on logarithms (averages are geometric)" if metric.is_ratio else ""
     return f"{test}{scale}, {found.degrees_of_freedom:.3g} degree{'s' * (found.degrees_of_freedom != 1)} of freedom"

@@ -35,7 +35,7 @@ class BestArm(Analysis):
             arm: float(np.mean([values[seed] for seed in self.shared or values]))
             for arm, values in self.running.items()
         }
-        sign = self.quantity.sign
+        sign = self.metric.sign
         self.best, *others = sorted(self.means, key=lambda arm: -sign * self.means[arm])
         self.correction = picked_among(len(self.running))
         self.against = {arm: self._contrast(arm) for arm in others}
@@ -45,7 +45,7 @@ class BestArm(Analysis):
         self.closest = max(others, key=lambda arm: (chances[arm], -self.against[arm].estimate))
 
     def _contrast(self, arm: str) -> Contrast:
-        sign = self.quantity.sign
+        sign = self.metric.sign
         found = contrast([self.running[self.best], self.running[arm]], [sign, -sign])
         assert found is not None, "arms with fewer than two seeds are out"
         return found
@@ -81,7 +81,7 @@ class BestArm(Analysis):
 
     def _against_the_closest(self, found: Contrast, family: Family) -> dict[str, Any]:
         """How far ahead the best is, with an interval that allows for its having been picked."""
-        scale, level = self.quantity, self.means[self.closest]
+        scale, level = self.metric, self.means[self.closest]
         low, high = found.interval(LEVEL / self.correction)
         return {
             "effect": scale.in_units(found.estimate, level),
@@ -90,7 +90,7 @@ class BestArm(Analysis):
             "relative": scale.relative(found.estimate) if scale.is_ratio else None,
             "relative_interval": (scale.relative(low), scale.relative(high)) if scale.is_ratio else None,
             "smallest_visible": scale.in_units(found.smallest_visible(family.level / self.correction), level),
-            "method": f"{method(found, scale.is_ratio)}, allowing for the pick among {len(self.running)}",
+            "method": f"{method(found, scale)}, allowing for the pick among {len(self.running)}",
         }
 
     def _sentence(self, tied: list[str], facts: dict[str, Any]) -> str:
@@ -121,8 +121,8 @@ class BestArm(Analysis):
         if not self.shared:
             return [f"{said}: score it once more, on new seeds or on test"]
         table = np.array([[values[seed] for values in self.running.values()] for seed in self.shared])
-        expected, seen = shrunk_best(table, self.quantity.lower_is_better), self.means[self.best]
-        seen, expected = (plain(self.quantity.back(natural)) for natural in (seen, expected))
+        expected, seen = shrunk_best(table, self.metric.lower_is_better), self.means[self.best]
+        seen, expected = (plain(self.metric.back(natural)) for natural in (seen, expected))
         return [f"{said}: {seen} was seen, about {expected} is to be expected of new seeds"]
 
     def _why_out(self, arm: str) -> str:
@@ -132,7 +132,7 @@ class BestArm(Analysis):
             return f"diverged at {len(column.diverged)} of {seeds(column.seeds)}"
         if len(column.values) < 2:
             return "one seed" if column.values else "no finished run"
-        return no_such_number(self.quantity) if sees_the_future(self.about(arm)) else ""
+        return no_such_number(self.metric) if sees_the_future(self.about(arm)) else ""
 
     @property
     def _outsiders(self) -> str:

@@ -4,9 +4,9 @@ looked at too often."""
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
+from headway.scoring.metrics import Metric, parsed
 from headway.study.design.questions import Best, Question
 from headway.study.results.evidence import Circumstances, Column, Evidence
-from headway.study.results.quantities import Quantity, quantity
 from headway.study.verdicts.wording import large, listed, seeds
 
 LOOKING_AHEAD = ("causality", "causal-gradient")
@@ -15,7 +15,7 @@ UNEQUAL = {"parameters": 1.005, "flops": 1.005, "seconds": 1.1}
 """What arms may cost, as a ratio, before it is said; clocks are never quite equal."""
 
 
-def qualified(sentence: str, scale: Quantity, columns: Mapping[str, Column], evidence: Evidence) -> tuple[bool, str]:
+def qualified(sentence: str, metric: Metric, columns: Mapping[str, Column], evidence: Evidence) -> tuple[bool, str]:
     """Whether these arms' numbers are what they are called, and the sentence with all that restricts it."""
     about = {arm: evidence.arms.get(arm, Circumstances()) for arm in columns}
     for arm, values in columns.items():
@@ -28,15 +28,15 @@ def qualified(sentence: str, scale: Quantity, columns: Mapping[str, Column], evi
             sentence += f"; {_fail(failing, columns)} the audit{'s' * (len(others) > 1)} {listed(others)}"
     if not seers:
         return True, sentence
-    return False, f"{'; '.join(f'{arm} {no_such_number(scale)}' for arm in seers)}. Taken as it stands: {sentence}"
+    return False, f"{'; '.join(f'{arm} {no_such_number(metric)}' for arm in seers)}. Taken as it stands: {sentence}"
 
 
 def sees_the_future(about: Circumstances) -> bool:
     return any(name in about.failed_audits for name in LOOKING_AHEAD)
 
 
-def no_such_number(scale: Quantity) -> str:
-    return f"sees the future: its number is no {scale.unit.removeprefix('points of ')} of a left-to-right model"
+def no_such_number(metric: Metric) -> str:
+    return f"sees the future: its number is no {metric.noun} of a left-to-right model"
 
 
 def caveats(question: Question, arms: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def caveats(question: Question, arms: Sequence[str], evidence: Evidence) -> tupl
             at = [seed for seed, reason in about[arm].lost.items() if reason == why]
             notes.append(f"{arm}, seed{'s' * (len(at) > 1)} {listed(at)}: {why}")
     notes += [note for what, most in UNEQUAL.items() if (note := _unequal(what, most, about))]
-    if quantity(question.on).split.startswith("test"):
+    if parsed(question.on).split.startswith("test"):
         times = evidence.test_scored
         notes.append(
             f"test was looked at {times} times, evaluations while training included: with every look that leads to a "

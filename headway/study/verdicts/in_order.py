@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 
+from headway.scoring.metrics import METRICS, metric_of, parsed
 from headway.stats.tests import LEVEL, contrast
 from headway.study.design.questions import Ordered
 from headway.study.results.evidence import Evidence, column
-from headway.study.results.quantities import quantity
 from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, why_not
 from headway.study.verdicts.wording import amount, mirrored, plain, seeds
 
@@ -21,10 +21,9 @@ class InOrder(Analysis):
 
     def __init__(self, question: Ordered, evidence: Evidence):
         super().__init__(question, evidence)
-        arm, sign = question.arm, self.quantity.sign
+        arm, sign = question.arm, self.metric.sign
         self.columns = columns = {
-            score: column(evidence.table(score).get(arm, {}), self.about(arm), self.quantity)
-            for score in question.scores
+            score: column(evidence.table(score).get(arm, {}), self.about(arm), self.metric) for score in question.scores
         }
         pairs = list(itertools.pairwise(question.scores))
         self.steps = {pair: contrast([columns[score].values for score in pair], [sign, -sign]) for pair in pairs}
@@ -38,7 +37,7 @@ class InOrder(Analysis):
         if self.p is None:
             return self.cannot_say(self.why_not, [self.question.arm])
         narrowest = min(self.found, key=lambda pair: self.found[pair].t)
-        found, scale = self.found[narrowest], self.quantity
+        found, scale = self.found[narrowest], self.metric
         worst = min(1.0, found.p * len(self.found) * family.size)
         outcome: Outcome = "not distinguishable"
         if family.p < LEVEL:
@@ -62,7 +61,7 @@ class InOrder(Analysis):
             p=self.p,
             p_corrected=family.p,
             smallest_visible=scale.in_units(found.smallest_visible(family.level), level),
-            method=method(found, scale.is_ratio) + self._of_several(", of the narrowest of {} steps"),
+            method=method(found, scale) + self._of_several(", of the narrowest of {} steps"),
         )
 
     def _sentence(
@@ -78,18 +77,19 @@ class InOrder(Analysis):
     @property
     def _names(self) -> dict[str, str]:
         """By split where that tells them apart."""
-        splits = {score: score.partition(".")[0] for score in self.question.scores}
+        splits = {score: parsed(score).split for score in self.question.scores}
         return splits if len(set(splits.values())) == len(splits) else {score: score for score in splits}
 
     @property
     def _unit(self) -> str:
-        """Of scores of different quantities, what they have in common."""
-        units = {quantity(score).unit for score in self.question.scores}
-        return min(units, key=len).partition(" on ")[0] if len(units) > 1 else self.quantity.unit
+        """Of scores of different metrics, that of the widest."""
+        metrics = {metric_of(score) for score in self.question.scores}
+        widest = {METRICS[metric.form_of] if metric.form_of else metric for metric in metrics}
+        return next(iter(widest)).unit if len(metrics) > 1 == len(widest) else self.metric.unit
 
     def _of_several(self, words: str) -> str:
         return words.format(len(self.found)) if len(self.found) > 1 else ""
 
     def _mean(self, score: str) -> str:
         natural = float(np.mean(list(self.columns[score].values.values())))
-        return plain(self.quantity.back(natural))
+        return plain(self.metric.back(natural))

@@ -99,14 +99,14 @@ class Interaction(Analysis):
 
     def _difference(self, steps: Levels, places: Levels) -> Contrast | None:
         """What the step gains at the second place, less what it gains at the first."""
-        (old, new), (here, there), sign = steps, places, self.quantity.sign
+        (old, new), (here, there), sign = steps, places, self.metric.sign
         four = [self.cells[where].values for where in ((new, there), (old, there), (new, here), (old, here))]
         return contrast(four, [sign, -sign, -sign, sign])
 
     def verdict(self, family: Family) -> Verdict:
         if self.p is None or self.found is None:
             return self.cannot_say(self.why_not, self.arms)
-        found, scale = self.found, self.quantity
+        found, scale = self.found, self.metric
         low, high = found.interval(LEVEL / len(self.choices))
         effect, interval = self._units(found.estimate), (self._units(low), self._units(high))
         smallest = self._units(found.smallest_visible(family.level / len(self.choices)))
@@ -133,23 +133,23 @@ class Interaction(Analysis):
             p=self.p,
             p_corrected=family.p,
             smallest_visible=smallest,
-            method=method(found, scale.is_ratio) + at_once,
+            method=method(found, scale) + at_once,
             notes=seed_notes(found, {", ".join(where): cell for where, cell in self.cells.items()}),
         )
 
     def _units(self, natural: float) -> float:
         """Percent for what multiplies: effects of different places have no common level to be units of."""
-        return 100 * self.quantity.relative(natural) if self.quantity.is_ratio else self.quantity.in_units(natural, 0.0)
+        return 100 * self.metric.relative(natural) if self.metric.is_ratio else self.metric.in_units(natural, 0.0)
 
     def _example(self, interval: tuple[float, float]) -> str:
         assert self.found is not None
-        (old, new), unit = self.steps, "%" if self.quantity.is_ratio else self.quantity.unit
+        (old, new), unit = self.steps, "%" if self.metric.is_ratio else self.metric.unit
         gains = []
         for place in self.pair:
             before, after = (np.mean(list(self.cells[row, place].values.values())) for row in (old, new))
-            gain = self._units(self.quantity.sign * float(after - before))
+            gain = self._units(self.metric.sign * float(after - before))
             which = "better" if gain >= 0 else "worse"
             gains.append(f"{which} by {fixed(abs(gain), digits(interval))} {unit} at {place}")
-        further = "a further" if self.quantity.is_ratio else "a gain of"
+        further = "a further" if self.metric.is_ratio else "a gain of"
         shown = amount(self._units(self.found.estimate), interval, unit)
         return f"{old} → {new} is {gains[0]} and {gains[1]}, where it brings {further} {shown}"

@@ -21,7 +21,7 @@ class TwoArms(Analysis):
         self.arms = (question.arm, question.than)
         self.trained = [arm for arm in self.arms if arm in self.table or arm in evidence.arms]
         self.columns = [self.column(question.arm), self._opponent()]
-        sign = self.quantity.sign
+        sign = self.metric.sign
         self.contrast = contrast([c.values for c in self.columns], [sign, -sign])
         self.why_not = why_not(self.contrast, dict(zip(self.arms, self.columns, strict=True)))
         if self.contrast is not None and not self.why_not:
@@ -32,13 +32,13 @@ class TwoArms(Analysis):
         than, cheap = self.question.than, self.evidence.cheap(self.question.on)
         if than in self.trained or than not in cheap:
             return self.column(than)
-        value = self.quantity.natural(cheap[than])
+        value = self.metric.natural(cheap[than])
         return Column(dict.fromkeys(self.column(self.question.arm).values, value), {}, {})
 
     def verdict(self, family: Family) -> Verdict:
         if self.contrast is None or self.p is None:
             return self.cannot_say(self.why_not, self.trained)
-        found, scale = self.contrast, self.quantity
+        found, scale = self.contrast, self.metric
         used = [v for seed, v in self.columns[1].values.items() if not found.paired or seed in found.seeds]
         level = sum(used) / len(used)
 
@@ -56,7 +56,7 @@ class TwoArms(Analysis):
         lost, lost_by_other = (len(column.diverged) for column in self.columns)
         if (outcome == "better" and lost > lost_by_other) or (outcome == "worse" and lost < lost_by_other):
             outcome, sentence = "not comparable", f"not comparable: {sentence}"  # the winner is also the less reliable
-        rows = self._on_rows() if self.quantity.is_of_rows else None
+        rows = self._on_rows() if self.metric.is_of_rows else None
         if rows is not None and outcome in ("better", "worse") and rows.outcome != "different":
             sentence += "; of other rows than these it cannot be said"
         resampled = found.bootstrap
@@ -74,7 +74,7 @@ class TwoArms(Analysis):
             p=self.p,
             p_corrected=family.p,
             smallest_visible=smallest,
-            method=method(found, scale.is_ratio),
+            method=method(found, scale),
             notes=(
                 *seed_notes(found, dict(zip(self.arms, self.columns, strict=True))),
                 *([f"row by row, {rows.sentence}"] if rows else []),
@@ -85,7 +85,7 @@ class TwoArms(Analysis):
         """Seeds alone say nothing of other rows; the answers to single rows, where they are to be had, do."""
         if self.correct is None:
             return None
-        first, second = (self.correct(arm, self.quantity.split) for arm in self.arms)
+        first, second = (self.correct(arm, self.question.on) for arm in self.arms)
         shared = [seed for seed in self.columns[0].values if seed in self.columns[1].values]
         shared = [seed for seed in shared if seed in first and seed in second]
         answers = [[of_arm[seed] for seed in shared] for of_arm in (first, second)]
@@ -103,10 +103,10 @@ class TwoArms(Analysis):
         family: Family,
     ) -> str:
         assert self.contrast is not None and self.p is not None
-        arm, than, unit, count = *self.arms, self.quantity.unit, seeds(len(self.contrast.seeds))
+        arm, than, unit, count = *self.arms, self.metric.unit, seeds(len(self.contrast.seeds))
         shown = (effect, interval) if effect >= 0 else (-effect, mirrored(interval))
         if outcome != "not distinguishable":
-            share = "" if relative is None else f" ({percent(abs(self.quantity.relative(self.contrast.estimate)))})"
+            share = "" if relative is None else f" ({percent(abs(self.metric.relative(self.contrast.estimate)))})"
             return f"{arm} is {outcome} than {than} by {amount(*shown, unit)}{share}, {count}"
         place = "ahead of" if effect >= 0 else "behind"
         said = f"not distinguishable: {arm} is {place} {than} by {amount(*shown, unit)}, {count}"

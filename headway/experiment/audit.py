@@ -1,0 +1,76 @@
+"""The audits of finished runs, and of recipes before they are trained: all subjects together.
+
+What is read is the run folder, like every later stage reads it: what is judged is what was kept. A task says how its
+models are asked (`probing`) and what its data give (`evidence`); the checks themselves are in headway/audit/.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway import tasks
+from headway.audit.audit import Report, write_report
+from headway.audit.probe import Probe
+from headway.audit.runner import audit_model, audit_models
+from headway.core.errors import UserError, did_you_mean
+from headway.recipe.recipe import Recipe, load, packaged
+from headway.run.folder import Run, all_runs, open_run
+from headway.tasks.task import Task
+from headway.training.population import load_weights
+
+
+def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
+    """All audits of a run, which are kept with it; or, where there is no such run or it is to be changed, what can be
+    said of a recipe before it is trained."""
+    is_run = any((folder / "run.json").exists() for folder in (runs / name, Path(name)))
+    if not is_run or changes:
+        recipes = packaged()
+        is_file = "/" in name or name.endswith((".yaml", ".yml"))
+        if is_run and name not in recipes:
+            raise UserError(f"{name} is a run, and {changes[0]} cannot be changed any more; audit a recipe with it")
+        if name not in recipes and not is_file:
+            known = [*recipes, *(run.name for run in all_runs(runs))]
+            raise UserError(f"there is neither a run nor a recipe '{name}'{did_you_mean(name, known)}")
+        return audit_recipe(load(name, changes))
+    run = open_run(name, runs)
+    report = audit_run(run)
+    write_report(run.folder, report)
+    return report
+
+
+def audit_run(run: Run) -> Report:
+    """All audits of one run."""
+    return audit_runs([run], tasks.load_for(run))[0]
+
+
+def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
+    """All audits of runs that were trained as one population, a report each."""
+    evidence = task.evidence
+    of_models, of_data = audit_models(_probe_of(run, task) for run in runs), evidence.data + evidence.reading()
+    return [model + of_data + evidence.audit(run) for model, run in zip(of_models, runs, strict=True)]
+
+
+def audit_recipe(recipe: Recipe) -> Report:
+    """What can be said before training: the audits of the data, and of a fresh model."""
+    task = tasks.load(recipe)
+    model = audit_model(_probe(recipe, task, lambda device: task.build([recipe.seed], device)))
+    return model + task.evidence.data + task.evidence.reading()
+
+
+def _probe_of(run: Run, task: Task) -> Probe:
+    probe = _probe(run.recipe, task, lambda device: task.rebuild(run, device))
+    load_weights(probe.model, 0, run.checkpoint("auto").weights)
+    return replace(probe, trained="imported_from" not in run.facts)
+
+
+def _probe(recipe: Recipe, task: Task, build: Callable[[str], Any]) -> Probe:
+    """Of a fresh model of this recipe."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def fresh() -> Any:
+        return build(device).eval()
+
+    return Probe(fresh(), recipe, task.sampler([recipe.seed], device).at(0), task.probing, fresh, trained=False)

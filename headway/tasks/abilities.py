@@ -1,0 +1,120 @@
+"""What can be asked of some kinds of models and not of others. A task can do what the abilities it derives from say.
+
+able(run, Writes).write(…)      or a UserError that says of which models one may ask this, and what to try instead
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+from torch import Tensor
+
+from headway.data.tokenizers import Tokenizer
+from headway.run.folder import Run
+from headway.scoring.accuracy import Predictions
+from headway.scoring.likelihood import Surprise
+from headway.scoring.score import Score
+from headway.scoring.sentence import ScoredText
+
+
+class Ability(ABC):
+    asked: ClassVar[str]
+    """The beginning of "… asked of language models"."""
+
+
+class Window(NamedTuple):
+    """How a text is read, where that is not to be as the recipe says."""
+
+    segment: int | None = None
+    stride: int | None = None
+
+
+class ReadsSegments(Ability):
+    """Running text can be read in segments of any length."""
+
+    asked = "segments and strides are"
+
+    @abstractmethod
+    def in_segments(self, model: Any, window: Window) -> Self:
+        """The same task, scored in other segments, if the model can read such."""
+
+    @abstractmethod
+    def surprise(self, model: Any, split: str, segment: int, at_most: int) -> Surprise:
+        """Of the beginning of a split, for the first replica."""
+
+    @abstractmethod
+    def running(self, split: str) -> tuple[Tensor, Tokenizer]:
+        """The tokens of a split, as they follow each other."""
+
+    @abstractmethod
+    def nats(self, model: Any, rows: Tensor) -> Tensor:
+        """Of every token but the first of rows [1, N, T]."""
+
+
+class ScoresText(Ability):
+    """A text has a score, with no answer known."""
+
+    asked = "the perplexity of a text is"
+
+    @classmethod
+    @abstractmethod
+    def score_text(cls, run: Run, model: Any, text: str, window: Window) -> ScoredText:
+        """Token by token."""
+
+    @classmethod
+    @abstractmethod
+    def score_file(cls, run: Run, model: Any, path: Path, window: Window) -> list[Score]:
+        """Of a text file, as a whole."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a text is drawn from a model."""
+
+    tokens: int = 200
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+
+class Writes(Ability):
+    asked = "to write is"
+
+    @classmethod
+    @abstractmethod
+    def write(
+        cls, run: Run, model: Any, prompt: str, how: Draw, show: Callable[[str], object]
+    ) -> tuple[str, str | None]:
+        """The prompt and what follows it, shown piece by piece; and why it was slow, if it was."""
+
+
+@dataclass(frozen=True)
+class Classified:
+    """What a classifier makes of a text somebody typed."""
+
+    chances: dict[str, float]
+    """The probability of each class, likeliest first."""
+    tokens: int
+    unknown: int
+    """How many of the tokens stand for words outside the vocabulary."""
+    notes: list[str]
+    """What should be known before the answer is believed."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"classes": self.chances, "tokens": self.tokens, "unknown": self.unknown, "notes": self.notes}
+
+
+class Classifies(Ability):
+    asked = "classes are"
+
+    @classmethod
+    @abstractmethod
+    def classify(cls, run: Run, model: Any, text: str) -> Classified:
+        """Which class a text is of."""
+
+    @abstractmethod
+    def predict(self, model: Any, split: str) -> Predictions:
+        """What the model says of every text of a split."""
