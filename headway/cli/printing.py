@@ -61,15 +61,15 @@ def show_labelled(scores: Sequence[Score], report: Report) -> None:
 def show_parts(split: str, scores: Sequence[Score]) -> None:
     """A row per part of a split (a class): how well it is told; and where that was counted, how many of its texts are
     taken for which, by number."""
-    by_part: dict[str, dict[str, float]] = {}
+    counted = next((score.confusion for score in scores if score.confusion is not None), None)
+    counts = dict(zip(counted.classes, counted.counts, strict=True)) if counted else {}
+    by_part: dict[str, dict[str, float]] = {part: {} for part in counts}
     for score in scores:
         if part := parsed(score.name).part:
             by_part.setdefault(part, {})[metric_of(score.name).heading] = score.value
     if not by_part:
         return
     metrics = list(dict.fromkeys(metric for found in by_part.values() for metric in found))
-    counted = next((score.confusion for score in scores if score.confusion is not None), None)
-    counts = dict(zip(counted.classes, counted.counts, strict=True)) if counted else {}
     few, rows = 0 < len(counts) <= 12, []
     for k, (part, found) in enumerate(by_part.items(), 1):
         quality = [found.get(metric, math.nan) for metric in metrics]

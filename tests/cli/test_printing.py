@@ -182,7 +182,7 @@ def test_what_is_of_one_class_is_a_cell_of_a_table(columns, capsys):
     out = capsys.readouterr().out
     assert "0.9000  accuracy: 9 of 10" in out and "  precision\n" not in out
     header, first, *_ = out.split("\n\n")[1].splitlines()
-    assert header.split() == ["test", "texts", "precision", "recall", "F1", "→1", "→2", "→3"]
+    assert header.split() == ["test", "texts", "precision", "recall", "→1", "→2", "→3"]
     assert first.split() == ["class0", "·", "1", "93", "0.750", "90", "1", "2"]  # what is not known is not shown
 
 
