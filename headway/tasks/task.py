@@ -6,9 +6,9 @@ set beside, how audits may ask it (`Probing`) and what its data give them (`Evid
 only some kinds can do (write, classify …) are abilities: headway/tasks/abilities.py.
 
 The model's spec has its share, since recipes are read before any task is there: which data it `reads`, what cannot work
-(`problems`), what has misled people (`warnings`), and what it computes (`forward_flops`).
+(`problems`), what has misled people (`warnings`), and what it computes (`flops_per_token`).
 
-A new kind is a spec of its model, a spec of its data where it reads others, and a `Task`: to be written down is to be known.
+A new kind is a spec of its model, a spec of its data where it reads others, and a `Task`: written down, it is known.
 """
 
 from abc import ABC, abstractmethod
