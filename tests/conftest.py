@@ -4,17 +4,16 @@ import sys
 from pathlib import Path
 
 import hypothesis
-import jaxtyping
 import pytest
 import torch
+from shapes import check_shapes_of
 
 LOOKING = [f"headway.look.{module}" for module in ("head_statistics", "reading", "maps", "gradients")]
-jaxtyping.install_import_hook(
+check_shapes_of(
     [
         *("headway.nn", "headway.models", "headway.scoring", "headway.core.random", "headway.training.optimizers"),
         *("headway.solve.geometry", "headway.solve.construction", "headway.solve.kronecker", *LOOKING),
-    ],
-    "beartype.beartype",
+    ]
 )
 # The same examples every time: what is new is hunted for by hand, and a passing change does not fail by chance.
 hypothesis.settings.register_profile("steady", derandomize=True)

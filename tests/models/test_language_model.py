@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from pairwise import pairwise
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -23,6 +24,11 @@ from headway.nn.taps import tap_names, watch
 V, B, T = 29, 2, 7
 POSITIONS = [NoPositions(), Learned(), Sinusoidal(), Alibi(), SymmetricAlibi(), Rotary(), T5()]
 CLEAN = [Concat(), Shuffle(), Shuffle(drawn="every-step"), Shift(), ReweightCausal()]
+
+
+def named(value) -> str:
+    """What a case is called."""
+    return getattr(value, "kind", str(value))
 
 
 def spec(**changes) -> LanguageModelSpec:
@@ -117,9 +123,9 @@ def test_tied_output_is_the_embedding_and_untied_is_not():
 # Starts
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("positions", POSITIONS, ids=lambda p: p.kind)
-@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize(
+    ("positions", "tied", "placement"), pairwise(POSITIONS, (True, False), ("pre", "post")), ids=named
+)
 def test_an_untrained_model_knows_nothing(positions, tied: bool, placement):
     changes = {"positions": positions, "tied": tied, "norm": NormSpec(placement=placement), "width": 32}
     model = spec(**changes).build(V, [0, 1])

@@ -267,7 +267,7 @@ def wait_until(true: Callable[[], bool], process: subprocess.Popen, seconds: flo
         time.sleep(0.005)
 
 
-LONGER = ["training.duration=300 steps", "training.checkpoint_every=20 steps", "training.evaluate_every=100 steps"]
+LONGER = ["training.duration=150 steps", "training.checkpoint_every=10 steps", "training.evaluate_every=75 steps"]
 
 
 def test_a_study_killed_in_the_middle_goes_on_to_the_same_end(workshop, tmp_path):
@@ -283,14 +283,14 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_end(workshop, tmp_path
     wait_for_death(worker)
     assert ending(runs / "none.seed-0") == "finished" and not ending(runs / "none.seed-1")
     before = stamps(runs / "none.seed-0")
-    again = command(tmp_path, "--workers", "2", "--json")
+    again = command(tmp_path, "--workers", "1", "--json")
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, err
     assert stamps(runs / "none.seed-0") == before
     found = json.loads(out)
     assert len(found["runs"]) == 4 and found["missing"] == {} and len(found["verdicts"]) == 1
     assert "none.seed-0" not in err and "(4 of 4 runs)" in err
-    execute(study, tmp_path / "undisturbed", Pool(2))
+    execute(study, tmp_path / "undisturbed", Pool(1))
     assert values(tmp_path / "undisturbed") == values(runs.parent)
 
 

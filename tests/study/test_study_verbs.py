@@ -9,6 +9,7 @@ from tiny import RECIPE
 
 from headway.study.execution import plan as planning
 
+HERE = ("--on", "here")  # without the seconds that every new process takes
 STUDY = f"""title: Do positions help?
 base: tiny.yaml
 changes: {json.dumps(QUICK)}
@@ -92,7 +93,7 @@ def test_the_help_of_every_verb_shows_an_example_and_knows_json(headway, verb):
 
 
 def test_a_plan_of_a_study_that_was_changed_since_says_so(headway):
-    assert headway("study", "run", "positions.yaml").code == 0
+    assert headway("study", "run", "positions.yaml", *HERE).code == 0
     assert "another study" not in headway("study", "plan", "positions.yaml").out
     Path("positions.yaml").write_text(STUDY.replace("seeds: 2", "seeds: 3"), "utf-8")
     answer = headway("study", "plan", "positions.yaml")
@@ -100,13 +101,13 @@ def test_a_plan_of_a_study_that_was_changed_since_says_so(headway):
 
 
 def test_more_seeds_by_a_name_of_their_own(headway):
-    assert headway("study", "run", "positions.yaml").code == 0
+    assert headway("study", "run", "positions.yaml", *HERE).code == 0
     Path("positions.yaml").write_text(STUDY.replace("seeds: 2", "seeds: 3"), "utf-8")
-    refused = headway("study", "run", "positions.yaml")
+    refused = headway("study", "run", "positions.yaml", *HERE)
     assert refused.code == 2 and "--reuse positions takes over the runs that are the same" in refused.words
     misspelt = headway("study", "run", "positions.yaml", "--name", "more", "--reuse", "position")
     assert misspelt.code == 2 and "did you mean 'positions'?" in misspelt.words
-    answer = headway("study", "run", "positions.yaml", "--name", "more", "--reuse", "positions")
+    answer = headway("study", "run", "positions.yaml", "--name", "more", "--reuse", "positions", *HERE)
     assert answer.code == 0 and "4 of 6 runs taken over from studies/positions" in answer.words
 
 
@@ -121,7 +122,7 @@ def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
     """Killed between the last run and the measures."""
     more = "  - {kind: best, on: valid-8.perplexity}\nmeasures: [{kind: segments, lengths: [8]}]\n"
     Path("positions.yaml").write_text(STUDY + more, "utf-8")
-    assert headway("study", "run", "positions.yaml").code == 0
+    assert headway("study", "run", "positions.yaml", *HERE).code == 0
     for file in Path("studies/positions/runs").glob("*/measures.json"):
         file.unlink()
     answer = headway("study", "results", "positions")
@@ -132,6 +133,6 @@ def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
 
 
 def test_a_study_that_something_has_damaged_is_named(headway):
-    assert headway("study", "run", "positions.yaml").code == 0
+    assert headway("study", "run", "positions.yaml", *HERE).code == 0
     Path("studies/positions/study.yaml").write_text("nothing: left")
     assert "studies/positions/study.yaml: 3 things are wrong" in headway("study", "results", "positions").err
