@@ -17,7 +17,7 @@ lint: setup
 	$(BIN)/pyright
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile # a worker per core; what the tests of one file share is made once
 
 test-slow: setup
 	$(BIN)/pytest -m slow

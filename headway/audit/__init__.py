@@ -1,0 +1,1 @@
+"""Checks before scores; each is a function whose docstring is its documentation."""

@@ -1,0 +1,1 @@
+"""Experiments and exercises that somebody reported, done again."""

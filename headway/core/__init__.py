@@ -1,0 +1,1 @@
+"""What everything rests on: mistakes in words, specs, files that are whole, random numbers, progress."""

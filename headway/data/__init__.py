@@ -1,0 +1,1 @@
+"""Where texts come from, and what a model sees at which step."""

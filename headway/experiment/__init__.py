@@ -1,0 +1,1 @@
+"""From a recipe to a finished run, and what can be done with one."""

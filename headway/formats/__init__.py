@@ -1,0 +1,1 @@
+"""Models as others write them down, both ways."""

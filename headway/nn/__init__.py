@@ -1,0 +1,1 @@
+"""The mathematics: every tensor has a leading axis of replicas."""

@@ -1,0 +1,1 @@
+"""The whole description of one run, as YAML or Python."""

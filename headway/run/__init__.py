@@ -1,0 +1,1 @@
+"""A run on disk: the only thing that later stages read."""

@@ -1,0 +1,1 @@
+"""From a model and a split to a number that says what it is."""

@@ -1,0 +1,1 @@
+"""Search on dev, scored once on test."""

@@ -13,7 +13,7 @@ from headway.solve import max_pool
 from headway.solve.kronecker import stacked
 from headway.solve.relative import max_pool_as_reported
 
-FEW = 24
+FEW = 12
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ def questions(draw):
 # --- every answer is right -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(questions())
 def test_a_query_does_it_or_a_certificate_says_why_not(judge, question):
     judge(find_query(*question))
@@ -56,7 +56,7 @@ def of_many_sizes(draw):
     return keys + draw(st.sampled_from([0.0, 1.0, keys[0]])), wanted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(of_many_sizes())
 def test_keys_of_very_different_sizes(judge, question):
     """None is wrong; where nothing could be decided, that is said."""

@@ -60,14 +60,18 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS.keys())
 def test_every_answer_as_words_as_json_and_as_a_picture(solve, tmp_path, words):
-    said = solve(*words, "--plot", "picture.png")
+    said = solve(*words)
     assert said.code == 0, said.err
-    assert said.out.splitlines()[-1] == "drawn: picture.png"
-    assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
     found = solve(*words, "--json", "--plot", "picture.svg").json
     assert found["plot"] == "picture.svg" and "<svg" in (tmp_path / "picture.svg").read_text()
     lines = found.get("derivation") or [line for a in found["answers"] for line in a["derivation"]]
     assert all(line in said.out for line in lines) or "answers" in found
+
+
+def test_a_picture_beside_the_words(solve, tmp_path):
+    said = solve(*QUESTIONS["query"], "--plot", "picture.png")
+    assert said.code == 0 and said.out.splitlines()[-1] == "drawn: picture.png"
+    assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_query_that_selects(solve):

@@ -1,0 +1,1 @@
+"""Data that every machine with Python already has."""

@@ -1,0 +1,1 @@
+"""What is to be found out: arms, seeds, questions, claims; everything that can be wrong with it."""

@@ -1,0 +1,1 @@
+"""How the runs of a study come about."""

@@ -1,0 +1,1 @@
+"""What follows from it, and how sure one can be."""

@@ -1,0 +1,45 @@
+"""What docs/architecture.md says is so."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+
+
+def test_the_tree_is_the_tree(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from tree import BEGIN, END, tree
+
+    sys.modules.pop("tree")
+    written = PAGE.partition(BEGIN)[2].partition(END)[0]
+    assert written.splitlines() == tree().splitlines(), "to write it anew: python docs/tree.py"
+
+
+def test_every_room_and_file_says_what_it_is():
+    tree = PAGE.partition("## The tree")[2].partition("### ")[0]
+    silent = [line for line in tree.splitlines() if re.fullmatch(r"\s+\S+", line)]
+    assert silent == [], "their docstrings are missing"
+
+
+def test_the_documents_name_no_file_that_is_not_there():
+    """From the top, or from the package: `docs/tree.py`, `nn/positions.py`. (ID stands for the name of a case.)"""
+    lost = {}
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        named = re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|toml|yaml|svg|png))`", text)
+        homes = (ROOT, ROOT / "headway")
+        lost[page.name] = [
+            name for name in named if "ID." not in name and not any((home / name).exists() for home in homes)
+        ]
+    assert {page: names for page, names in lost.items() if names} == {}
+
+
+def test_links_between_the_documents_lead_somewhere():
+    lost = []
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                lost.append(f"{page.name}: {target}")
+    assert lost == []
