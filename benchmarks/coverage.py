@@ -15,9 +15,10 @@ import numpy as np
 from scipy import special
 
 from headway.core import random as noise
-from headway.stats.tests import LEVEL, bootstrap_interval
+from headway.stats.intervals import LEVEL, bootstrap_interval
 from headway.study.design.questions import Best, Better, Depends, Ordered, Question
-from headway.study.verdicts.answer import Circumstances, Measured, answer
+from headway.study.results.evidence import Circumstances, Measured
+from headway.study.verdicts.analyse import analyse
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 SHAPES: dict[str, Draw] = {
@@ -72,7 +73,7 @@ def covered_by_verdicts(seeds: int, studies: int) -> dict[str, float]:
     ratio, difference = 1 - np.exp(-gain), np.exp(4.6) - np.exp(4.6 - gain)
     hits = {"ratio": 0, "units": 0}
     for _ in range(studies):
-        (verdict,) = answer([Better(arm="b", than="a")], study(random, "normal", seeds, {"a": 0.0, "b": gain}))
+        (verdict,) = analyse([Better(arm="b", than="a")], study(random, "normal", seeds, {"a": 0.0, "b": gain}))
         assert verdict.interval and verdict.relative_interval
         hits["ratio"] += verdict.relative_interval[0] <= ratio <= verdict.relative_interval[1]
         hits["units"] += verdict.interval[0] <= difference <= verdict.interval[1]
@@ -85,7 +86,7 @@ def false_alarms(shape: str, seeds: int, studies: int) -> float:
     none = dict.fromkeys("abcd", 0.0)
     alarmed = 0
     for _ in range(studies):
-        verdicts = answer(QUESTIONS, study(random, shape, seeds, none))
+        verdicts = analyse(QUESTIONS, study(random, shape, seeds, none))
         alarmed += any(verdict.outcome != "not distinguishable" for verdict in verdicts)
     return alarmed / studies
 
@@ -99,7 +100,7 @@ def false_orders(scores: int, seeds: int, studies: int) -> dict[str, float]:
         of_seed = 4.6 + 0.05 * random.standard_normal(seeds)
         values = {name: np.exp(of_seed + 0.02 * random.standard_normal(seeds)) for name in names}
         measured = Measured({name: {"a": dict(enumerate(of_name.tolist()))} for name, of_name in values.items()})
-        (verdict,) = answer([Ordered(arm="a", scores=names)], measured)
+        (verdict,) = analyse([Ordered(arm="a", scores=names)], measured)
         if verdict.outcome in found:
             found[verdict.outcome] += 1
     return {outcome: count / studies for outcome, count in found.items()}
@@ -109,7 +110,7 @@ def best_is_named(seeds: int, studies: int) -> tuple[float, float]:
     """How often the best of four close arms is among those named, and how many are named on average."""
     random = np.random.default_rng(noise.key("best of four", seeds))
     close = {"a": 0.0, "b": 0.01, "c": 0.015, "d": 0.02}
-    named = [answer([Best()], study(random, "normal", seeds, close))[0].arms for _ in range(studies)]
+    named = [analyse([Best()], study(random, "normal", seeds, close))[0].arms for _ in range(studies)]
     return sum("d" in arms for arms in named) / studies, sum(map(len, named)) / studies
 
 

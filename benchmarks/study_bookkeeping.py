@@ -19,7 +19,7 @@ from headway.study.execution.executor import Log
 from headway.study.execution.plan import plan
 from headway.study.report.report import write_report
 from headway.study.results.results import read_results
-from headway.study.verdicts.answer import answer
+from headway.study.verdicts.analyse import analyse
 
 WIDTHS, LAYERS, POSITIONS = (8, 16, 24, 32, 40), (1, 2), ("none", "learned", "alibi", "sinusoidal", "t5")
 CHANGES = ["training.duration=20 steps", "training.schedule.warmup=2 steps", "training.batch=4", "model.context=16"]
@@ -71,7 +71,7 @@ def main() -> None:
         results = read_results(folder)
         timed("read", began)
         began = time.perf_counter()
-        verdicts = answer(study.asked, results)
+        verdicts = analyse(study.asked, results)
         timed("verdicts", began)
         began = time.perf_counter()
         write_report(results, verdicts)

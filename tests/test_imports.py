@@ -1,5 +1,7 @@
 """Imports go one way, and looking at Headway costs nothing."""
 
+import ast
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -22,3 +24,32 @@ def test_importing_it_brings_nothing_heavy_along(module):
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["study", "factors", "questions", "claims", "measures", "mistakes"])
+def test_a_study_is_described_without_torch(module):
+    """Reading and writing of designs is for editors, web pages and `--help` too."""
+    heavy = ("torch", "numpy", "scipy", "tokenizers", "transformers")
+    code = f"import sys, headway.study.design.{module}; print([name for name in {heavy} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_the_help_of_a_verb_is_there_at_once():
+    """In half a second, as the processor counts it; twice that here, because machines that test are busy."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "headway.cli", "study", "plan", "--help"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert "Usage" in answer.stdout
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+
+
+def test_no_two_classes_have_one_name():
+    """Who reads a name in a traceback, or searches for it, finds one thing."""
+    homes: dict[str, list[str]] = {}
+    for file in sorted((PROJECT / "headway").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(file.relative_to(PROJECT)))
+    assert {name: files for name, files in homes.items() if len(files) > 1 and name != "Lines"} == {}

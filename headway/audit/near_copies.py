@@ -57,7 +57,7 @@ class Bags:
         return Bags.of(place[self.row[mine]], self.word[mine], len(rows))
 
 
-class Copies(NamedTuple):
+class NearCopies(NamedTuple):
     """Pairs of near copies; a row may have several."""
 
     row: np.ndarray
@@ -81,7 +81,7 @@ class Copies(NamedTuple):
 
 def near_copies(
     rows: Bags, among: Bags, *, cut: bool = True, skip: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-) -> Copies:
+) -> NearCopies:
     """The near copies of some rows among others. Without `cut`, a row counts only if the twin has half of all it says,
     however long the twin is. `skip(row, twin)` says which pairs do not count, such as a row and itself."""
     vocabulary = int(max(rows.word.max(initial=0), among.word.max(initial=0))) + 1
@@ -96,11 +96,11 @@ def near_copies(
     of_row, of_twin = _said(rows, weights)[both.row], _said(among, weights)[both.col]
     share = both.data / np.minimum(of_row, of_twin if cut else of_row)
     near = (share >= SHARED) & (both.data >= FEWEST_NATS + np.log(among.rows))
-    found = Copies(*(part[near] for part in (both.row, both.col, share, both.data)))
+    found = NearCopies(*(part[near] for part in (both.row, both.col, share, both.data)))
     if skip is None:
         return found
     counted = ~skip(found.row, found.twin)
-    return Copies(*(part[counted] for part in found))
+    return NearCopies(*(part[counted] for part in found))
 
 
 def _weighted(bags: Bags, weights: np.ndarray) -> sp.csr_matrix:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from headway.audit.audit import DoesNotApply
-from headway.audit.near_copies import Bags, Copies, near_copies
+from headway.audit.near_copies import Bags, NearCopies, near_copies
 
 SAMPLE = 1000
 """So many rows of train are compared with the others, to see how much alike honest rows of this kind are."""
@@ -55,7 +55,7 @@ class RowSet:
         numbers: dict[str, int] = {}
         return {split: Bags.of_texts(rows, numbers) for split, rows in self.normalised.items()}
 
-    def near(self, split: str, among: str) -> Copies:
+    def near(self, split: str, among: str) -> NearCopies:
         """Near copies of the rows of a split in another."""
         return near_copies(self.bags[split], self.bags[among])
 

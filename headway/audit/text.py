@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.near_copies import Bags, Copies, near_copies
+from headway.audit.near_copies import Bags, NearCopies, near_copies
 from headway.audit.row_set import shortened, words_of
 
 WINDOW = 8
@@ -115,7 +115,7 @@ class TextSet:
 
         return found
 
-    def copied(self, split: str, among: str) -> tuple[np.ndarray, Copies]:
+    def copied(self, split: str, among: str) -> tuple[np.ndarray, NearCopies]:
         """Blocks of a split, by where they begin, and their near copies in another."""
         starts = self.starts(split)
         return starts, near_copies(self.blocks(split, starts), self.shelves[among], cut=False)

@@ -8,8 +8,8 @@ Headway answers and nobody is judged by.
     EXERCISE = Exercise(
         title="Does …?", about="…", answered="W = 0, b = ln 2",
         reported=Reported(conclusion="…"),
-        claims=(Claim("W = 0 computes the mean", check_the_mean),),
-        questions=(Question("And at the ends?", look_at_the_ends),),
+        claims=(ExerciseClaim("W = 0 computes the mean", check_the_mean),),
+        questions=(ExerciseQuestion("And at the ends?", look_at_the_ends),),
     )
 
 A check takes the number of instances and, as a second argument with a default, the answer that it checks: so a test can
@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 
 from headway.core import random
-from headway.scoring.accuracy import wilson
+from headway.stats.intervals import wilson
 from headway.study.design.claims import Reported
 from headway.study.report.figures import Figure
-from headway.study.report.tables import Row, Table
+from headway.study.report.tables import Table, TableRow
 from headway.study.verdicts.judgement import ClaimStatus, Judgement, overall
 from headway.study.verdicts.wording import fixed
 
@@ -56,7 +56,7 @@ class Reach:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class ExerciseFinding:
     """What came out of looking at the instances."""
 
     why: str
@@ -68,14 +68,14 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruling(Finding):
+class Ruling(ExerciseFinding):
     """… and how a claim stands after it."""
 
     status: ClaimStatus
 
 
 @dataclass(frozen=True)
-class Claim:
+class ExerciseClaim:
     says: str
     """What the report says, in a sentence."""
     check: Callable[[int], Ruling]
@@ -83,11 +83,11 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Question:
+class ExerciseQuestion:
     """What was asked and left unanswered, or what one asks next."""
 
     asks: str
-    answer: Callable[[int], Finding]
+    answer: Callable[[int], ExerciseFinding]
 
 
 @dataclass(frozen=True)
@@ -98,19 +98,19 @@ class Exercise:
     answered: str
     """The report's answer: a formula, a matrix, a recipe."""
     reported: Reported
-    claims: Sequence[Claim]
-    questions: Sequence[Question] = ()
+    claims: Sequence[ExerciseClaim]
+    questions: Sequence[ExerciseQuestion] = ()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WorkedExercise:
     """An exercise after everything in it was looked at."""
 
     exercise: Exercise
     instances: int
     rulings: Sequence[Ruling]
     """On the claims, in their order."""
-    answers: Sequence[Finding]
+    answers: Sequence[ExerciseFinding]
     """To the questions, in their order."""
     seconds: float
 
@@ -151,7 +151,7 @@ class Outcome:
         }
 
 
-def work_out(exercise: Exercise, instances: int, say: Callable[[str], None] = lambda text: None) -> Outcome:
+def work_out(exercise: Exercise, instances: int, say: Callable[[str], None] = lambda text: None) -> WorkedExercise:
     """Check every claim and answer every question; `say` is told what is being looked at."""
     began = time.monotonic()
     rulings, answers = [], []
@@ -161,13 +161,13 @@ def work_out(exercise: Exercise, instances: int, say: Callable[[str], None] = la
     for question in exercise.questions:
         say(f"answering: {question.asks}")
         answers.append(question.answer(instances))
-    return Outcome(exercise, instances, rulings, answers, time.monotonic() - began)
+    return WorkedExercise(exercise, instances, rulings, answers, time.monotonic() - began)
 
 
 def reach_table(rows: Sequence[Reach]) -> Table:
     caption = "What each answer reaches; shares are of random instances, with their 95 % interval (Wilson)"
     cells = [
-        Row(
+        TableRow(
             "" if before and before.quantity == row.quantity else row.quantity,
             [row.of, f"{row.instances:,}", row.reported, row.headway, row.possible],
         )
@@ -176,7 +176,7 @@ def reach_table(rows: Sequence[Reach]) -> Table:
     return Table(caption, ["", "of", "instances", "as reported", "Headway", "best possible"], cells)
 
 
-def _details(finding: Finding) -> dict[str, Any]:
+def _details(finding: ExerciseFinding) -> dict[str, Any]:
     return {"reached": [vars(row) for row in finding.reached], "derivation": list(finding.derivation)}
 
 

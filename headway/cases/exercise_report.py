@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headway.cases.exercise import Outcome, Reach
+from headway.cases.exercise import Reach, WorkedExercise
 from headway.core.environment import environment
 from headway.core.errors import UserError
 from headway.core.files import clean_up, locked, write_json, write_whole
@@ -39,7 +39,7 @@ def taken(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_report(outcome: Outcome, folder: Path) -> Path:
+def write_report(outcome: WorkedExercise, folder: Path) -> Path:
     """Into this folder, which is `taken`; gives the HTML file."""
     made = environment("cpu")
     exercise = outcome.exercise

@@ -12,8 +12,7 @@ from headway.cases.exercise import reach_table
 from headway.cases.exercise_report import read_verdicts
 from headway.study.conclude import so_far
 from headway.study.design.study import Study
-from headway.study.report.tables import Row as TableRow
-from headway.study.report.tables import Table, asked_scores, estimate, markdown, remark, reported_figure
+from headway.study.report.tables import Table, TableRow, asked_scores, estimate, markdown, remark, reported_figure
 from headway.study.results.results import Results
 from headway.study.verdicts.judgement import overall
 from headway.study.verdicts.wording import sentence
@@ -52,7 +51,7 @@ def case_table(studies: Path) -> str:
     for name, sizes in found.items():
         reported = load_case(name, False).reported
         said = reported.conclusion if reported else ""
-        cells = [title_of(name), said, *(_standing(sizes[quick]) for quick in (False, True))]
+        cells = [title_of(name), said, *(_status(sizes[quick]) for quick in (False, True))]
         rows.append(TableRow(f"[{name}](#{name.lower()})", cells))
     head = markdown(Table("", ["case", "what is asked", "the report's conclusion", "full size", "quick size"], rows))
     return "\n".join([HEAD, head, *(_section(name, sizes) for name, sizes in found.items())])
@@ -92,7 +91,7 @@ def _exercise(folder: Path) -> Done | None:
     )
 
 
-def _standing(done: Done | None) -> str:
+def _status(done: Done | None) -> str:
     return f"**{done.status}**" if done else "not run"
 
 

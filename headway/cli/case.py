@@ -48,7 +48,9 @@ def case(
             "instances of each kind, else 3,000.",
         ),
     ] = False,
-    on: Annotated[str | None, typer.Option(help="Where to train, as of `headway study run`.", metavar="PLACE")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="Where to train, as of `headway study run`.", metavar="EXECUTOR")
+    ] = None,
     workers: Workers = None,
     reuse: Reuse = None,
     studies: StudiesFolder = Path("studies"),

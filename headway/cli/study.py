@@ -70,7 +70,7 @@ def run(
         typer.Option(
             help="here: populations in this process; pool: a process per core; ray: a cluster of this machine; "
             "ray://HOST:PORT. Default: here with a GPU, else pool.",
-            metavar="PLACE",
+            metavar="EXECUTOR",
         ),
     ] = None,
     workers: Workers = None,
@@ -91,14 +91,14 @@ def carry_out(
     from headway.cli.study_printing import show_conclusion
     from headway.study.conclude import conclude
     from headway.study.execution.board import for_this_terminal
-    from headway.study.execution.execute import execute, place
+    from headway.study.execution.execute import execute, executor_named
     from headway.study.results.results import find_study
 
     watcher = for_this_terminal()
     for warning in study.warnings():
         watcher.say(f"warning: {warning}")
     others = [find_study(name, folder.parent) for name in reuse]
-    outcome = execute(study, folder, place(on, workers, study), watcher, others)
+    outcome = execute(study, folder, executor_named(on, workers, study), watcher, others)
     conclusion = conclude(folder)
     if as_json:
         print_json({**conclusion.as_json(), "interrupted": outcome.interrupted})
@@ -145,7 +145,7 @@ def report(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJs
 
 def _folder(file: str, name: str | None, studies: Path) -> Path:
     """Of a study: by the name it is given, else its file's."""
-    from headway.experiment.train import check_names
+    from headway.core.files import check_names
 
     name = name or Path(file).name.removesuffix(".yaml").removesuffix(".yml")
     check_names([name], "a study")

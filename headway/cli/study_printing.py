@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from headway.cases.exercise import Outcome
+from headway.cases.exercise import WorkedExercise
 from headway.cli.printing import show_table
 from headway.study.conclude import Conclusion
 from headway.study.execution.plan import Plan
@@ -75,12 +75,12 @@ def show_conclusion(conclusion: Conclusion) -> None:
     show_verdicts(conclusion.verdicts)
     if conclusion.judgements:
         reported = conclusion.results.study.reported
-        show_standing(f"“{reported.conclusion}”: " if reported else "", conclusion.judgements)
+        show_claims(f"“{reported.conclusion}”: " if reported else "", conclusion.judgements)
     if conclusion.report:
         Console(highlight=False, soft_wrap=True).print(f"\nreport: {conclusion.report}", markup=False)
 
 
-def show_outcome(outcome: Outcome, report: Path) -> None:
+def show_outcome(outcome: WorkedExercise, report: Path) -> None:
     """After an exercise: what each answer reaches, why claims stand or fall, what was asked besides."""
     console = Console(highlight=False, soft_wrap=True)
     rows = []
@@ -92,11 +92,11 @@ def show_outcome(outcome: Outcome, report: Path) -> None:
     told = [(one.claim.says, one.why) for one in outcome.judgements] + [(q.asks, found.why) for q, found in answered]
     for head, text in told:
         console.print(Text.assemble("\n", (sentence(head), "bold"), f"\n{sentence(text)}"))
-    show_standing(f"“{outcome.exercise.reported.conclusion}”: ", outcome.judgements)
+    show_claims(f"“{outcome.exercise.reported.conclusion}”: ", outcome.judgements)
     console.print(f"\nreport: {report}", markup=False)
 
 
-def show_standing(said: str, judgements: Sequence[Judgement]) -> None:
+def show_claims(said: str, judgements: Sequence[Judgement]) -> None:
     """How what a report says stands, claim by claim."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text.assemble("\n", (f"The report: {said}{overall(judgements)}", "bold")))

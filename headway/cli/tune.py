@@ -42,7 +42,7 @@ def tune(
     from headway import tasks
     from headway.cli import printing
     from headway.core import progress
-    from headway.experiment.train import check_names
+    from headway.core.files import check_names
     from headway.recipe.recipe import load
     from headway.scoring.metrics import parsed
     from headway.tuning.pruning import PRUNERS

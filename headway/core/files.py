@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,17 @@ def naming(path: Path) -> Iterator[None]:
             if error.filename2 is not None:
                 del error.filename2  # set to None, it would still be named
         raise
+
+
+def check_names(names: Sequence[str], of: str = "a run") -> None:
+    """Each is the name of one folder, and one that can be typed and seen."""
+    for name in names:
+        if not name or not name.isprintable() or "/" in name or name.startswith(".") or len(name.encode()) > 200:
+            where = "; --runs says where that folder is" if of == "a run" else ""
+            raise UserError(
+                f"{name!r} cannot be the name of {of}: a name is one folder's, without '/' and unseen characters, not "
+                f"beginning with '.', of at most 200 bytes{where}"
+            )
 
 
 def settle(path: Path) -> None:

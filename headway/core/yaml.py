@@ -4,6 +4,7 @@ Differs from PyYAML's defaults where those surprise people: `1e-3` is a number, 
 is given twice is an error.
 """
 
+import json
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from headway.core.errors import UserError
 
 Path = tuple[str, ...]
 DEEPEST = 20  # no recipe goes as deep, but an alias of itself (`&a {b: *a}`) has no end
+MOST_CHANGES_SAID = 5
 
 
 class _Loader(yaml.SafeLoader):
@@ -57,9 +59,38 @@ def read_value(text: str) -> Any:
     return None if node is None else _value(node, (), "", {})
 
 
+def write_value(value: Any) -> str:
+    """A value as YAML reads it back: JSON, without quotes around words that need none."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(write_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{write_value(key)}: {write_value(inner)}' for key, inner in value.items())}}}"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if re.fullmatch(r"[A-Za-z]\w*([ .-]\w+)*", value) and read_value(value) == value:
+        return value
+    # What cannot be printed is escaped in YAML's way: JSON's has no letters beyond U+FFFF.
+    shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in value.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{"".join(shown)}"'
+
+
 def write_tree(tree: dict[str, Any]) -> str:
     """As `read_tree` reads it back: what would look like a number or a truth to it is put in quotes."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118)
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Every value of a tree by its dotted key."""
+    if not isinstance(tree, dict):
+        return {prefix[:-1]: tree}
+    return {key: value for name, inner in tree.items() for key, value in flat(inner, f"{prefix}{name}.").items()}
+
+
+def what_changed(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """`training.clip was 1.0 and is None, …`: of two flat trees, in words; empty where they are the same."""
+    keys = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
+    changes = ", ".join(f"{key} was {was.get(key)} and is {now.get(key)}" for key in keys[:MOST_CHANGES_SAID])
+    return changes + (f" and {len(keys) - MOST_CHANGES_SAID} more" if len(keys) > MOST_CHANGES_SAID else "")
 
 
 def _value(node: yaml.Node, path: Path, name: str, lines: dict[Path, int]) -> Any:

@@ -9,7 +9,7 @@ from importlib.resources import files
 import numpy as np
 
 from headway.draw.layout import Layout, arrange
-from headway.draw.picture import Picture, Table
+from headway.draw.picture import Picture, PictureTable
 from headway.draw.svg import svg
 
 
@@ -53,7 +53,7 @@ def _values(layout: Layout) -> str:
     return json.dumps({"tokens": labels, "maps": maps}, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def _table(table: Table | None) -> str:
+def _table(table: PictureTable | None) -> str:
     if table is None:
         return ""
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)

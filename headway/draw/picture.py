@@ -35,7 +35,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Table:
+class PictureTable:
     columns: list[str]
     rows: list[list[str]]
 
@@ -50,7 +50,7 @@ class Picture:
     grids: list[Grid]
     """Side by side, where there is room."""
     notes: Sequence[str] = ()
-    table: Table | None = None
+    table: PictureTable | None = None
 
     def save(self, path: str | Path) -> Path:
         """As .html, .svg or .png, by the ending of the name."""

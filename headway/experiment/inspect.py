@@ -7,7 +7,7 @@ from headway import tasks
 from headway.core.errors import UserError, did_you_mean
 from headway.draw.picture import Grid, Picture
 from headway.experiment.train import load_model
-from headway.look.comparison import Comparison
+from headway.look.comparison import MapComparison
 from headway.look.gradients import Gradients, gradients_of
 from headway.look.maps import Maps, maps_of
 from headway.run.folder import Run
@@ -53,5 +53,5 @@ def look(
         return found[0][1:]
     (ours, picture, numbers), (theirs, other, other_numbers) = found
     notes = list(dict.fromkeys([*picture.notes, *other.notes]))
-    comparison = Comparison(ours, theirs, picture.sentence, picture.subtitle, notes)
+    comparison = MapComparison(ours, theirs, picture.sentence, picture.subtitle, notes)
     return comparison.draw(), {**numbers, "with": other_numbers, "comparison": comparison.as_json()}

@@ -8,10 +8,11 @@ import torch
 
 from headway import tasks
 from headway.core.errors import UserError
+from headway.core.files import check_names
 from headway.core.progress import Reporter
 from headway.experiment.resume import ended_apart
 from headway.experiment.trackers import Observer
-from headway.experiment.train import assemble, check_names, check_population, train
+from headway.experiment.train import assemble, check_population, train
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
 from headway.training import setting as settings

@@ -3,17 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from headway.core.errors import UserError
 from headway.core.progress import Reporter
+from headway.core.yaml import flat, what_changed
 from headway.run.folder import Run, open_run, read_status
 from headway.training import checkpoint
 from headway.training.checkpoint import Checkpoint
 from headway.training.population import Population
 from headway.training.processes import Processes
-
-MOST_CHANGES_SAID = 5
 
 
 def resumable_together(folders: Sequence[Path]) -> list[list[int]]:
@@ -61,13 +59,6 @@ def _check_recipe(run: Run) -> None:
         raise UserError(
             f"{run.folder} was made by another recipe: {what_changed(theirs, ours)}; use --name for a new run"
         )
-
-
-def what_changed(was: dict[str, Any], now: dict[str, Any]) -> str:
-    """`training.clip was 1.0 and is None, …`: of two flat trees, in words; empty where they are the same."""
-    keys = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
-    changes = ", ".join(f"{key} was {was.get(key)} and is {now.get(key)}" for key in keys[:MOST_CHANGES_SAID])
-    return changes + (f" and {len(keys) - MOST_CHANGES_SAID} more" if len(keys) > MOST_CHANGES_SAID else "")
 
 
 def newest_checkpoints(members: list[Run], reporter: Reporter) -> list[Checkpoint]:
@@ -131,9 +122,3 @@ def checkpoint_from_writer(processes: Processes, read: Callable[[], Checkpoint])
     if processes.world == 1:
         return read()
     return checkpoint.unpack(processes.from_writer(lambda: checkpoint.pack(read())))
-
-
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix[:-1]: tree}
-    return {key: value for name, inner in tree.items() for key, value in flat(inner, f"{prefix}{name}.").items()}

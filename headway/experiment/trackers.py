@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from headway.core.errors import UserError, did_you_mean
 from headway.core.progress import Reporter
 from headway.core.status import State, Status
-from headway.experiment.resume import flat
+from headway.core.yaml import flat
 from headway.recipe.text import annotated
 from headway.run.folder import Run
 from headway.scoring.score import Score

@@ -14,11 +14,13 @@ import torch
 from headway import tasks
 from headway.audit.audit import write_report
 from headway.core.errors import UserError
+from headway.core.files import check_names
 from headway.core.progress import Reporter
 from headway.core.status import State, Status
+from headway.core.yaml import flat
 from headway.experiment.audit import audit_runs
 from headway.experiment.recorder import RunRecorder, writer_for
-from headway.experiment.resume import check_reopened, checkpoint_from_writer, flat, newest_checkpoints, restore
+from headway.experiment.resume import check_reopened, checkpoint_from_writer, newest_checkpoints, restore
 from headway.experiment.trackers import Observer
 from headway.nn.replicated import Trainable, set_dropout
 from headway.recipe.recipe import Recipe
@@ -166,17 +168,6 @@ def check_population(recipes: Sequence[Recipe]) -> None:
             f"these recipes cannot be trained as one population: they differ in {', '.join(wrong)}; "
             f"only {', '.join(MAY_VARY)} may vary"
         )
-
-
-def check_names(names: Sequence[str], of: str = "a run") -> None:
-    """Each is the name of one folder, and one that can be typed and seen."""
-    for name in names:
-        if not name or not name.isprintable() or "/" in name or name.startswith(".") or len(name.encode()) > 200:
-            where = "; --runs says where that folder is" if of == "a run" else ""
-            raise UserError(
-                f"{name!r} cannot be the name of {of}: a name is one folder's, without '/' and unseen characters, not "
-                f"beginning with '.', of at most 200 bytes{where}"
-            )
 
 
 def load_model(run: Run, which: str = "auto", device: str | None = None) -> tuple[Any, Checkpoint]:

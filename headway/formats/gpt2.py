@@ -27,7 +27,7 @@ PREFIX = "transformer."  # of all names but the output's; models saved without t
 OUTPUT = "lm_head.weight"
 
 
-class Place(NamedTuple):
+class WeightName(NamedTuple):
     """One tensor, under both names. `shape` is GPT-2's, in the letters of `_sizes`."""
 
     ours: str
@@ -38,44 +38,44 @@ class Place(NamedTuple):
 
 
 AROUND_LAYERS = (
-    Place("embedding.weight", "transformer.wte.weight", "V D"),
-    Place("positions.table.weight", "transformer.wpe.weight", "T D"),
-    Place("norm.weight", "transformer.ln_f.weight", "D"),
-    Place("norm.bias", "transformer.ln_f.bias", "D"),
+    WeightName("embedding.weight", "transformer.wte.weight", "V D"),
+    WeightName("positions.table.weight", "transformer.wpe.weight", "T D"),
+    WeightName("norm.weight", "transformer.ln_f.weight", "D"),
+    WeightName("norm.bias", "transformer.ln_f.bias", "D"),
 )
 IN_A_LAYER = (  # layers.N.… and transformer.h.N.…
-    Place("around_mixer.norm.weight", "ln_1.weight", "D"),
-    Place("around_mixer.norm.bias", "ln_1.bias", "D"),
-    Place("mixer.project.together.weight", "attn.c_attn.weight", "D 3D", turned=True),  # queries, keys, values
-    Place("mixer.project.together.bias", "attn.c_attn.bias", "3D"),
-    Place("mixer.output.weight", "attn.c_proj.weight", "D D", turned=True),
-    Place("mixer.output.bias", "attn.c_proj.bias", "D"),
-    Place("around_feedforward.norm.weight", "ln_2.weight", "D"),
-    Place("around_feedforward.norm.bias", "ln_2.bias", "D"),
-    Place("feedforward.into.weight", "mlp.c_fc.weight", "D H", turned=True),
-    Place("feedforward.into.bias", "mlp.c_fc.bias", "H"),
-    Place("feedforward.output.weight", "mlp.c_proj.weight", "H D", turned=True),
-    Place("feedforward.output.bias", "mlp.c_proj.bias", "D"),
+    WeightName("around_mixer.norm.weight", "ln_1.weight", "D"),
+    WeightName("around_mixer.norm.bias", "ln_1.bias", "D"),
+    WeightName("mixer.project.together.weight", "attn.c_attn.weight", "D 3D", turned=True),  # queries, keys, values
+    WeightName("mixer.project.together.bias", "attn.c_attn.bias", "3D"),
+    WeightName("mixer.output.weight", "attn.c_proj.weight", "D D", turned=True),
+    WeightName("mixer.output.bias", "attn.c_proj.bias", "D"),
+    WeightName("around_feedforward.norm.weight", "ln_2.weight", "D"),
+    WeightName("around_feedforward.norm.bias", "ln_2.bias", "D"),
+    WeightName("feedforward.into.weight", "mlp.c_fc.weight", "D H", turned=True),
+    WeightName("feedforward.into.bias", "mlp.c_fc.bias", "H"),
+    WeightName("feedforward.output.weight", "mlp.c_proj.weight", "H D", turned=True),
+    WeightName("feedforward.output.bias", "mlp.c_proj.bias", "D"),
 )
-UNTIED = (Place("output.weight", OUTPUT, "V D"),)
+UNTIED = (WeightName("output.weight", OUTPUT, "V D"),)
 
 # Masks that older versions of transformers saved among the weights.
 BUFFERS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
 
 
-def places(model: LanguageModelSpec) -> list[Place]:
+def weight_names(model: LanguageModelSpec) -> list[WeightName]:
     """Every tensor of a model of this shape."""
     layers = [
-        place._replace(ours=f"layers.{n}.{place.ours}", theirs=f"{PREFIX}h.{n}.{place.theirs}")
+        weight._replace(ours=f"layers.{n}.{weight.ours}", theirs=f"{PREFIX}h.{n}.{weight.theirs}")
         for n in range(model.layers)
-        for place in IN_A_LAYER
+        for weight in IN_A_LAYER
     ]
     return [*AROUND_LAYERS, *layers, *(() if model.tied else UNTIED)]
 
 
 def to_gpt2(weights: Mapping[str, Tensor], model: LanguageModelSpec) -> dict[str, Tensor]:
     """Our weights under GPT-2's names."""
-    return {place.theirs: _turned(weights[place.ours], place) for place in places(model)}
+    return {weight.theirs: _turned(weights[weight.ours], weight) for weight in weight_names(model)}
 
 
 def from_gpt2(tensors: Mapping[str, Tensor], model: LanguageModelSpec, vocabulary: int) -> dict[str, Tensor]:
@@ -85,13 +85,13 @@ def from_gpt2(tensors: Mapping[str, Tensor], model: LanguageModelSpec, vocabular
         table, output = found.get(f"{PREFIX}wte.weight"), found.pop(OUTPUT, None)
         if table is not None and output is not None and not torch.equal(table, output):
             raise UserError(f"{OUTPUT} differs from wte.weight, but config.json says tie_word_embeddings: true")
-    expected = {place.theirs: place for place in places(model)}
+    expected = {weight.theirs: weight for weight in weight_names(model)}
     if strange := [name for name in found if name not in expected]:
         raise UserError(f"these weights have no place in a GPT-2 of {model.layers} layers: {_some(strange)}")
     if missing := [name for name in expected if name not in found]:
         raise UserError(f"these weights are missing: {_some(missing)}")
     sizes = _sizes(model, vocabulary)
-    shapes = {name: [sizes[letter] for letter in place.shape.split()] for name, place in expected.items()}
+    shapes = {name: [sizes[letter] for letter in weight.shape.split()] for name, weight in expected.items()}
     if wrong := [
         f"{name} is {list(found[name].shape)}, config.json says {shape}"
         for name, shape in shapes.items()
@@ -100,7 +100,7 @@ def from_gpt2(tensors: Mapping[str, Tensor], model: LanguageModelSpec, vocabular
         raise UserError(f"these weights do not fit config.json: {_some(wrong, '; ')}")
     if whole := [f"{name} ({t.dtype})" for name, t in found.items() if not t.is_floating_point()]:
         raise UserError(f"these weights are no floating-point numbers (quantised?): {_some(whole)}")
-    return {place.ours: _turned(found[name].float(), place) for name, place in expected.items()}
+    return {weight.ours: _turned(found[name].float(), weight) for name, weight in expected.items()}
 
 
 def _sizes(model: LanguageModelSpec, vocabulary: int) -> dict[str, int]:
@@ -114,8 +114,8 @@ def _sizes(model: LanguageModelSpec, vocabulary: int) -> dict[str, int]:
     }
 
 
-def _turned(tensor: Tensor, place: Place) -> Tensor:
-    return (tensor.mT if place.turned else tensor).contiguous()
+def _turned(tensor: Tensor, weight: WeightName) -> Tensor:
+    return (tensor.mT if weight.turned else tensor).contiguous()
 
 
 def _full_name(name: str) -> str:

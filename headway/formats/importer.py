@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headway.core.errors import UserError
+from headway.core.files import check_names
 from headway.core.status import State, Status
 from headway.data.tokenizers import Tokenizer
-from headway.experiment.train import check_names
 from headway.formats import gpt2
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model

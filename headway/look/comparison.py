@@ -35,7 +35,7 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class MapComparison:
     ours: Grid
     theirs: Grid
     sentence: str

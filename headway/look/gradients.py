@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headway.core.errors import UserError
 from headway.data.tokenizers import Tokenizer
 from headway.draw.colours import SHARES
-from headway.draw.picture import Grid, Panel, Picture, Table, finite
+from headway.draw.picture import Grid, Panel, Picture, PictureTable, finite
 from headway.look.reading import Sentence, passes, read
 from headway.nn.replicated import Embedding
 
@@ -81,11 +81,11 @@ class Gradients:
         return Picture(f"Gradients of {self.title}", text, how, [self.grid()], warnings, self.table)
 
     @property
-    def table(self) -> Table:
+    def table(self) -> PictureTable:
         said, tokens = self.explained, self.sentence.tokens
         told = zip(self.rows, said.predicted, said.sizes, self.shares, strict=True)
         rows = [[name, guess, finite(size), tokens[int(row.argmax())]] for name, guess, size, row in told]
-        return Table(["after", "likeliest", said.size_is, "depends most on"], rows)
+        return PictureTable(["after", "likeliest", said.size_is, "depends most on"], rows)
 
     def as_json(self) -> dict[str, Any]:
         said = self.explained

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headway.core.errors import UserError
 from headway.data.tokenizers import Tokenizer
 from headway.draw.colours import SHARES, WEIGHTS
-from headway.draw.picture import Grid, Panel, Picture, Table, finite, percent
+from headway.draw.picture import Grid, Panel, Picture, PictureTable, finite, percent
 from headway.look import head_statistics as of_maps
 from headway.look.reading import Sentence, passes, read
 from headway.nn.taps import tap_names, watch
@@ -91,7 +91,7 @@ class Maps:
             kernel += ", which is too much: these maps are not what the kernel computed"
         return [kernel, *self.sentence.warnings]
 
-    def table(self, layer: int | None = None, head: int | None = None) -> Table:
+    def table(self, layer: int | None = None, head: int | None = None) -> PictureTable:
         """One row per head: of all, or only of this layer, only of this head."""
         names = {
             "entropy": "entropy",
@@ -109,7 +109,7 @@ class Maps:
                 shown = [percent(found[k]) if k in shares else finite(found[k]) for k in names if k in found]
                 rows.append([str(found["layer"]), str(found["head"]), *shown])
         columns = [name for k, name in names.items() if self.padding is not None or k != "on_padding"]
-        return Table(["layer", "head", *columns], rows)
+        return PictureTable(["layer", "head", *columns], rows)
 
     def as_json(self) -> dict[str, Any]:
         heads = []

@@ -1,12 +1,9 @@
 """A recipe as text for people: every key, its value, and what it means. The text is itself a recipe."""
 
-import json
-import re
 import textwrap
-from typing import Any
 
 from headway.core.spec import Spec
-from headway.core.yaml import read_value
+from headway.core.yaml import write_value
 from headway.recipe.recipe import Recipe
 
 WIDTH = 118
@@ -43,22 +40,7 @@ def _lines(spec: Spec, depth: int) -> list[str]:
             found.append(f"{indent}{name}:")
             found += _lines(value, depth + 1)
         else:
-            found.append(f"{indent}{name}: {plain(spec.model_dump(mode='json')[name])}")
+            found.append(f"{indent}{name}: {write_value(spec.model_dump(mode='json')[name])}")
         if depth == 0:
             found.append("")
     return found
-
-
-def plain(value: Any) -> str:
-    """A value as YAML reads it back: JSON, without quotes around words that need none."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(plain, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{plain(key)}: {plain(inner)}' for key, inner in value.items())}}}"
-    if not isinstance(value, str):
-        return json.dumps(value)
-    if re.fullmatch(r"[A-Za-z]\w*([ .-]\w+)*", value) and read_value(value) == value:
-        return value
-    # What cannot be printed is escaped in YAML's way: JSON's has no letters beyond U+FFFF.
-    shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in value.replace("\\", "\\\\").replace('"', '\\"'))
-    return f'"{"".join(shown)}"'

@@ -7,7 +7,6 @@ for the two kinds of rows, if a split has both.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from headway.core.errors import UserError
 from headway.data.labelled.dataset import Texts
 from headway.models.classifier import Classifier
 from headway.scoring.score import Confusion, Score
+from headway.stats.intervals import wilson
 
 LARGEST = 2**24  # numbers in the largest tensor of a batch: 64 MB in float32
 
@@ -93,17 +93,6 @@ class Predictions:
             )
             f1 = 2 * hits / (chosen + there) if chosen + there else math.nan
             yield Score(f"{split}.f1.{name}", f1, f"F1 of '{name}', the harmonic mean of precision and recall · {how}")
-
-
-def wilson(hits: int, n: int) -> tuple[float, float] | None:
-    """The 95 % interval of a proportion. It stays inside 0 … 1, also where all or none are hits.
-    (Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953)"""
-    if n == 0:
-        return None
-    z = NormalDist().inv_cdf(0.975)
-    p, shrunk = hits / n, 1 + z * z / n
-    centre, half = (p + z * z / (2 * n)) / shrunk, z / shrunk * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return (0.0 if hits == 0 else centre - half, 1.0 if hits == n else centre + half)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Two models on the same rows: McNemar's test of classifiers, and the paired bootstrap of scores of a whole corpus.
+"""Two classifiers on the same rows: McNemar's test, and what rows and seeds say together.
 
 Rows and seeds are two sources of chance. A test over rows says whether these two trained models would differ on other
 rows; a test over seeds whether other trainings would differ on these rows. Rows of several seeds must not be thrown
@@ -6,18 +6,13 @@ together as if they were more rows: the same hard sentence is hard for every see
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
-from headway.core import random as noise
 from headway.core.errors import UserError
-from headway.stats.tests import LEVEL
-
-Correct = Callable[[str, str], Mapping[int, np.ndarray]]
-"""Of an arm in a score of single rows: for each seed, which rows were right, in the same order for all."""
+from headway.stats.intervals import LEVEL
 
 
 @dataclass(frozen=True)
@@ -92,38 +87,6 @@ def rows_and_seeds(first: np.ndarray, second: np.ndarray) -> RowsAndSeeds:
     reach = float(special.stdtrit(degrees_of_freedom, 1 - LEVEL / 2)) * error
     p = float(2 * special.stdtr(degrees_of_freedom, -abs(effect) / error))
     return RowsAndSeeds(per_seed, effect, (effect - reach, effect + reach), p)
-
-
-@dataclass(frozen=True)
-class CorpusDifference:
-    effect: float
-    """The score of the first less that of the second."""
-    interval: tuple[float, float]
-    p: float
-
-
-def paired_bootstrap(
-    first: np.ndarray, second: np.ndarray, score: Callable[[np.ndarray], np.ndarray], resamples: int = 2000
-) -> CorpusDifference:
-    """Two systems on the same segments, when the score is of the corpus and no mean of segments (BLEU, perplexity).
-
-    `first` and `second` are `[N, K]`: K statistics of each segment that add up over segments (nats and tokens; matched
-    and possible n-grams). `score` takes sums `[..., K]` to scores `[...]`. Segments are drawn anew, the same ones for
-    both systems. The p value is how often the resampled difference, moved so that there is none, is as large as the
-    one seen.
-    """
-    _check_same_rows(first[:, 0], second[:, 0])
-    N = len(first)
-    random = np.random.default_rng(noise.key("paired bootstrap", N, resamples))
-    effect = float(score(first.sum(0)) - score(second.sum(0)))
-    found = []
-    for some in np.array_split(np.arange(resamples), max(1, resamples * N // 2**24)):
-        drawn = random.multinomial(N, np.full(N, 1 / N), size=len(some)).astype(float)
-        found.append(score(drawn @ first) - score(drawn @ second))
-    differences = np.concatenate(found)
-    low, high = np.quantile(differences, [LEVEL / 2, 1 - LEVEL / 2])
-    as_large = int((np.abs(differences - effect) >= abs(effect)).sum())
-    return CorpusDifference(effect, (float(low), float(high)), (as_large + 1) / (resamples + 1))
 
 
 def _check_same_rows(first: np.ndarray, second: np.ndarray) -> None:

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.files import write_json
-from headway.study.design.measures import measure
 from headway.study.design.questions import Question
 from headway.study.execution.plan import Sizes
 from headway.study.folder import StudyFolder
-from headway.study.results.results import Results, ending, read_results
-from headway.study.results.rows import correct_in
+from headway.study.results.measuring import measure
+from headway.study.results.results import Results, correct_in, ending, read_results
+from headway.study.verdicts.analyse import analyse
 from headway.study.verdicts.analysis import Verdict
-from headway.study.verdicts.answer import answer
 from headway.study.verdicts.judgement import Judgement, judge
 from headway.study.verdicts.wording import listed
 
@@ -56,7 +55,7 @@ def _answered(results: Results) -> list[Verdict]:
     known, asked = set(results.score_names), results.study.asked
     ready = [question for question in asked if known.issuperset(question.scores)]
     rows = None if results.study.reads_other_rows else correct_in(results.folder / "runs")
-    found = dict(zip(map(str, ready), answer(ready, results, rows), strict=True))
+    found = dict(zip(map(str, ready), analyse(ready, results, rows), strict=True))
     return [found.get(str(question)) or _not_measured(question, known) for question in asked]
 
 

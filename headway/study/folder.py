@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import UserError
-from headway.core.files import clean_up, locked, naming, write_json, write_whole
+from headway.core.files import check_names, clean_up, locked, naming, write_json, write_whole
 from headway.core.status import State, Status
-from headway.core.yaml import write_tree
-from headway.experiment.resume import flat, what_changed
-from headway.experiment.train import check_names
+from headway.core.yaml import flat, what_changed, write_tree
 from headway.run.folder import read_json
 from headway.study.design.study import Study, load_study
 

@@ -22,7 +22,7 @@ STEPS_BEFORE_RECORDING = 3  # kernels are chosen, compiled and warmed up in the 
 Losses = Float[Tensor, "R"]
 
 
-class Batch(Protocol):
+class TrainingBatch(Protocol):
     @property
     def first_row(self) -> int:
         """Where in the whole batch these rows are."""
@@ -41,7 +41,7 @@ class Batch(Protocol):
 class Sampler(Protocol):
     steps_per_epoch: int
 
-    def at(self, step: Any) -> Batch:
+    def at(self, step: Any) -> TrainingBatch:
         """The batch of this step, which may be given as a tensor."""
         ...
 

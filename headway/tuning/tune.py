@@ -33,9 +33,10 @@ from headway.core.errors import UserError
 from headway.core.files import locked, write_json, write_whole
 from headway.core.progress import Reporter
 from headway.core.status import State
+from headway.core.yaml import flat, what_changed
 from headway.experiment.evaluate import audited, score_splits_again
 from headway.experiment.population import train_in_turns
-from headway.experiment.resume import check_reopened, flat, what_changed
+from headway.experiment.resume import check_reopened
 from headway.recipe.recipe import Recipe
 from headway.recipe.text import annotated
 from headway.run.folder import Run, open_run, read_json, read_status

@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from headway.cases.catalogue import load_case, packaged, takes, title_of
-from headway.cases.exercise import Claim, Exercise, Finding, Outcome, Question, Reach, Ruling, drawn_by, share, work_out
+from headway.cases.exercise import (
+    Exercise,
+    ExerciseClaim,
+    ExerciseFinding,
+    ExerciseQuestion,
+    Reach,
+    Ruling,
+    WorkedExercise,
+    drawn_by,
+    share,
+    work_out,
+)
 from headway.cases.exercise_report import read_verdicts, taken, write_report
 from headway.cases.table import case_table
 from headway.core.errors import UserError
@@ -23,21 +34,21 @@ def toy(status="does not hold") -> Exercise:
         derivation = ["one step", "another step"]
         return Ruling(status=status, why="because of <b>3 & 4</b>", reached=rows, derivation=derivation)
 
-    def answer(instances: int) -> Finding:
-        return Finding(why=f"{instances} say so", figures=[Figure('<img alt="x" src="data:,">', "A picture")])
+    def answer(instances: int) -> ExerciseFinding:
+        return ExerciseFinding(why=f"{instances} say so", figures=[Figure('<img alt="x" src="data:,">', "A picture")])
 
     return Exercise(
         title="Is 2 + 2 = 5?",
         about="Addition.",
         answered="5, by counting.",
         reported=Reported(conclusion="2 + 2 = 5"),
-        claims=(Claim("2 + 2 is 5", check),),
-        questions=(Question("What is it then?", answer),),
+        claims=(ExerciseClaim("2 + 2 is 5", check),),
+        questions=(ExerciseQuestion("What is it then?", answer),),
     )
 
 
 @pytest.fixture
-def done() -> Outcome:
+def done() -> WorkedExercise:
     return work_out(toy(), 50)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headway.cases.catalogue import load_case
-from headway.cases.exercise import Exercise, Outcome, work_out
+from headway.cases.exercise import Exercise, WorkedExercise, work_out
 from headway.cases.library import B1, B2, D2, D3, E1
 from headway.solve import max_pool
 from headway.solve.kronecker import stacked
@@ -17,7 +17,7 @@ FEW = 12
 
 
 @pytest.fixture(scope="module")
-def worked() -> dict[str, Outcome]:
+def worked() -> dict[str, WorkedExercise]:
     found = {}
     for name in ("B1", "B2", "D2", "D3", "E1"):
         exercise = load_case(name, True)
@@ -48,7 +48,7 @@ def test_how_the_claims_stand(worked, name, standings):
 # --- B1 --------------------------------------------------------------------------------------------------------------
 
 
-def reaches(of: str, outcome: Outcome) -> dict[str, str]:
+def reaches(of: str, outcome: WorkedExercise) -> dict[str, str]:
     return next(vars(row) for found in (*outcome.rulings, *outcome.answers) for row in found.reached if row.of == of)
 
 

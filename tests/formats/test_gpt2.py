@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headway.core.errors import UserError
-from headway.formats.gpt2 import config_of, from_gpt2, model_tree, places, to_gpt2, why_not
+from headway.formats.gpt2 import config_of, from_gpt2, model_tree, to_gpt2, weight_names, why_not
 from headway.recipe.recipe import Recipe, from_tree
 
 V, TOLERANCE = 37, 1e-5
@@ -98,7 +98,7 @@ def test_a_config_that_says_nothing_is_gpt2_itself():
 def test_every_parameter_has_exactly_one_place():
     for changes in ([], ["model.tied=false"]):
         spec = Recipe().with_changes(changes).model
-        found = places(spec)
+        found = weight_names(spec)
         assert {p.ours for p in found} == {name for name, _ in spec.build(9).named_parameters()}
         assert len({p.theirs for p in found}) == len(found)
 

@@ -5,7 +5,7 @@ import pytest
 
 from headway.draw.colours import SHARES
 from headway.draw.picture import Grid, Panel
-from headway.look.comparison import Comparison
+from headway.look.comparison import MapComparison
 from headway.look.maps import maps_of
 from headway.nn.positions import Alibi
 
@@ -15,10 +15,10 @@ OTHER = "quick lazy fox"
 
 @pytest.fixture
 def compared(decoder, words):
-    def make(**settings) -> Comparison:
+    def make(**settings) -> MapComparison:
         (ours,) = maps_of(decoder(words.size), words, [SENTENCE], "one")
         (theirs,) = maps_of(decoder(words.size, **settings), words, [SENTENCE], "two")
-        return Comparison(ours.grid(), theirs.grid(), SENTENCE, "", [])
+        return MapComparison(ours.grid(), theirs.grid(), SENTENCE, "", [])
 
     return make
 
@@ -50,7 +50,7 @@ def test_only_what_both_have_is_compared(compared):
 def test_other_tokens_are_shown_and_not_compared(decoder, words, letters):
     (ours,) = maps_of(decoder(words.size), words, [SENTENCE], "one")
     (theirs,) = maps_of(decoder(letters.size), letters, [SENTENCE], "two")
-    found = Comparison(ours.grid(), theirs.grid(), SENTENCE, "", [])
+    found = MapComparison(ours.grid(), theirs.grid(), SENTENCE, "", [])
     said = r"one and two do not read the same tokens (3 and 12): both are shown, and nothing is compared cell by cell"
     assert found.as_json() == {"compared": False, "why": said}
     picture = found.draw()
@@ -60,7 +60,7 @@ def test_other_tokens_are_shown_and_not_compared(decoder, words, letters):
 def test_as_many_tokens_but_others(decoder, words):
     model = decoder(words.size)
     ours, theirs = (maps_of(model, words, [said], name)[0] for said, name in ((SENTENCE, "one"), (OTHER, "two")))
-    why = Comparison(ours.grid(), theirs.grid(), SENTENCE, "", []).why_not
+    why = MapComparison(ours.grid(), theirs.grid(), SENTENCE, "", []).why_not
     assert why is not None and f"the same tokens ('{ours.sentence.tokens[0]}' and '{theirs.sentence.tokens[0]}')" in why
 
 
@@ -69,12 +69,12 @@ def test_answers_that_differ_are_not_called_tokens():
         Grid(name, [[Panel("gradients", np.ones((1, 2)) / 2, (answer,), ("a", "b"), ())]], SHARES)
         for name, answer in (("one", "sea"), ("two", "sky"))
     )
-    why = Comparison(ours, theirs, "a b", "", []).why_not
+    why = MapComparison(ours, theirs, "a b", "", []).why_not
     assert why is not None and why.startswith("one and two do not answer the same ('sea' and 'sky')")
 
 
 def test_nothing_in_common(compared, decoder, words):
     (ours,) = maps_of(decoder(words.size), words, [SENTENCE], "one")
     (theirs,) = maps_of(decoder(words.size), words, [SENTENCE], "two")
-    found = Comparison(ours.grid(layer=0), theirs.grid(layer=1), SENTENCE, "", [])
+    found = MapComparison(ours.grid(layer=0), theirs.grid(layer=1), SENTENCE, "", [])
     assert found.why_not == "one and two have no layer and head in common: nothing is compared"

@@ -10,8 +10,9 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from headway.data.labelled.dataset import Texts
 from headway.models.classifier import ClassifierSpec
-from headway.scoring.accuracy import Predictions, predict, spread_out, wilson
+from headway.scoring.accuracy import Predictions, predict, spread_out
 from headway.scoring.score import Score
+from headway.stats.intervals import wilson
 
 CLASSES = ("cat", "dog", "eel")
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headway.core.errors import UserError
-from headway.stats.paired import McNemar, mcnemar, paired_bootstrap, rows_and_seeds
+from headway.stats.paired import McNemar, mcnemar, rows_and_seeds
 from headway.study.conclude import so_far
 from headway.study.design.study import Study
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
-from headway.study.results.rows import correct_in
+from headway.study.results.results import correct_in
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
@@ -117,31 +117,3 @@ def test_rows_of_other_data_are_not_compared(tmp_path, monkeypatch):
     assert study.reads_other_rows and not any("row by row" in note for note in verdict.notes)
     tokens = Study.model_validate({**tree, "arms": {"words": [], "signs": ["data.tokenizer=char"]}, "questions": []})
     assert not tokens.reads_other_rows
-
-
-def perplexity(sums):
-    return np.exp(sums[..., 0] / sums[..., 1])
-
-
-def segments(random, gain, n=80):
-    tokens = random.integers(5, 40, size=n)
-    nats = tokens * random.normal(4, 0.5, size=n)
-    own = [np.stack([nats + random.normal(0, 2, size=n) - shift * tokens, tokens], 1) for shift in (gain, 0)]
-    return own[0], own[1]
-
-
-def test_the_paired_bootstrap_covers_a_corpus_score():
-    random, covered = np.random.default_rng(4), 0
-    for _ in range(200):
-        first, second = segments(random, 0.05)
-        found = paired_bootstrap(first, second, lambda sums: np.log(perplexity(sums)), 500)
-        covered += found.interval[0] <= -0.05 <= found.interval[1]
-    assert 0.9 <= covered / 200 <= 0.99
-
-
-def test_the_paired_bootstrap_of_perplexity_finds_a_gain_and_no_gain():
-    first, second = segments(np.random.default_rng(0), 0.3)
-    found = paired_bootstrap(first, second, perplexity)
-    assert found.effect == pytest.approx(perplexity(first.sum(0)) - perplexity(second.sum(0)))
-    assert found.interval[1] < 0 and found.p < 0.01
-    assert paired_bootstrap(second, second, perplexity).p == 1.0

@@ -1,4 +1,4 @@
-"""The statistics under the verdicts, against scipy's and against what was worked out by hand."""
+"""Tests of several things at once, against scipy's and against what was worked out by hand."""
 
 import numpy as np
 import pytest
@@ -6,61 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from headway.stats.tests import (
-    bootstrap_interval,
-    contrast,
-    holm,
-    interaction,
-    noncentrality,
-    picked_among,
-    shrunk_best,
-)
+from headway.stats.tests import holm, interaction, picked_among, shrunk_best
 
 RANDOM = np.random.default_rng(5)
-
-
-def columns(*arrays, first=0):
-    return [dict(enumerate(map(float, a), first)) for a in arrays]
-
-
-@pytest.mark.parametrize("n", [2, 3, 8, 32])
-def test_a_paired_contrast_is_scipys_paired_t_test(n):
-    a, b = RANDOM.normal(size=n), RANDOM.normal(0.5, size=n)
-    found, reference = contrast(columns(a, b), [1, -1]), stats.ttest_rel(a, b)
-    assert found.paired and found.seeds == tuple(range(n))
-    assert found.p == pytest.approx(reference.pvalue) and found.t == pytest.approx(reference.statistic)
-    interval = reference.confidence_interval()
-    assert found.interval() == pytest.approx((interval.low, interval.high))
-
-
-def test_arms_with_other_seeds_are_compared_by_welchs_test():
-    a, b = RANDOM.normal(size=5), RANDOM.normal(1, 3, size=9)
-    found = contrast([*columns(a), *columns(b, first=100)], [1, -1])
-    reference = stats.ttest_ind(a, b, equal_var=False)
-    assert not found.paired and found.bootstrap is None
-    assert (found.p, found.degrees_of_freedom) == pytest.approx((reference.pvalue, reference.df))
-    interval = reference.confidence_interval()
-    assert found.interval() == pytest.approx((interval.low, interval.high))
-
-
-def test_pairs_are_used_where_half_of_the_seeds_are_shared():
-    a, b = RANDOM.normal(size=8), RANDOM.normal(size=8)
-    four_shared = contrast([*columns(a), *columns(b, first=4)], [1, -1])
-    assert four_shared.paired and four_shared.seeds == (4, 5, 6, 7)
-    assert four_shared.estimate == pytest.approx((a[4:] - b[:4]).mean())
-    assert not contrast([*columns(a), *columns(b, first=5)], [1, -1]).paired
-
-
-def test_one_seed_gives_nothing():
-    assert contrast(columns([1.0], [2.0]), [1, -1]) is None
-    assert contrast(columns([1.0, 2.0, 3.0], [2.0]), [1, -1]) is None
-    assert contrast([{}, {}], [1, -1]) is None
-
-
-def test_rounding_is_no_spread():
-    assert not contrast(columns([0.1 + 0.2, 0.3], [0.3, 0.3]), [1, -1]).has_spread
-    assert not contrast(columns([1e9 + 1, 1e9 + 2], [1e9, 1e9 + 1]), [1, -1]).has_spread
-    assert contrast(columns([1e-9, 2e-9], [3e-9, 1e-9]), [1, -1]).has_spread
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
@@ -74,45 +22,6 @@ def test_holm_is_what_the_definition_says(p):
 
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-
-
-@pytest.mark.parametrize(
-    ("degrees_of_freedom", "level", "power"), [(7, 0.05, 0.8), (2, 0.05, 0.8), (31, 0.01, 0.9), (4, 0.008, 0.8)]
-)
-def test_the_smallest_visible_effect_has_the_power_it_is_said_to_have(degrees_of_freedom, level, power):
-    effect = noncentrality(degrees_of_freedom, level, power)
-    critical = stats.t.ppf(1 - level / 2, degrees_of_freedom)
-    assert stats.nct.sf(critical, degrees_of_freedom, effect) + stats.nct.cdf(
-        -critical, degrees_of_freedom, effect
-    ) == pytest.approx(power, abs=1e-3)
-
-
-def test_with_two_seeds_only_huge_effects_are_visible():
-    spread = np.abs(
-        np.random.default_rng(0).standard_normal(200_000)
-    )  # one degree of freedom; scipy has no digits here
-    effect = noncentrality(1, 0.05 / 6, 0.8)
-    t = (np.random.default_rng(1).standard_normal(200_000) + effect) / spread
-    assert (t > stats.t.ppf(1 - 0.05 / 12, 1)).mean() == pytest.approx(0.8, abs=0.005)
-
-
-def test_the_bootstrap_is_that_of_a_plain_loop():
-    values = RANDOM.gamma(2, size=9)
-    random, t = np.random.default_rng(0), []
-    for _ in range(20_000):
-        drawn = values[random.integers(9, size=9)]
-        if drawn.std() > 0:
-            t.append((drawn.mean() - values.mean()) / drawn.std(ddof=1))
-    low, high = np.quantile(t, [0.025, 0.975])
-    expected = values.mean() - high * values.std(ddof=1), values.mean() - low * values.std(ddof=1)
-    found = bootstrap_interval(values, resamples=20_000)
-    assert found == pytest.approx(expected, abs=0.03 * (expected[1] - expected[0]))
-    assert np.array_equal(bootstrap_interval(values), bootstrap_interval(values))
-
-
-def test_a_stack_of_studies_is_resampled_like_each_alone():
-    values = RANDOM.normal(size=(4, 6))
-    assert bootstrap_interval(values)[:, 2] == pytest.approx(bootstrap_interval(values[2]))
 
 
 @pytest.mark.parametrize("spreads", [[1, 1], [1] * 6, [0.2, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 6]], ids=str)

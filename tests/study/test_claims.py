@@ -11,8 +11,9 @@ from headway.core.errors import UserError
 from headway.scoring.score import Score
 from headway.study.design.questions import Better, Ordered
 from headway.study.design.study import Study
+from headway.study.results.evidence import Measured
 from headway.study.results.results import Result, Results
-from headway.study.verdicts.answer import Measured, answer
+from headway.study.verdicts.analyse import analyse
 from headway.study.verdicts.judgement import Judgement, judge, overall
 
 PERPLEXITY = "valid.perplexity"
@@ -37,7 +38,7 @@ def results(study: Study, values: dict[str, list[float]], sees: str | None = Non
 
 
 def judged(study: Study, found: Results) -> list[Judgement]:
-    return judge(found, answer(study.asked, found))
+    return judge(found, analyse(study.asked, found))
 
 
 BETTER = {"none": [30.0, 31.0, 29.0, 30.5], "learned": [20.0, 20.5, 19.5, 20.1]}
@@ -155,21 +156,21 @@ def test_scores_in_order(means, outcome):
     order = Ordered(arm="a", scores=[f"s{k}.perplexity" for k in range(3)])
     shaky = splits(*means)
     shaky.scores["s2.perplexity"]["a"][0] += 0.4  # type: ignore[index]
-    (found,) = answer([order], shaky)
+    (found,) = analyse([order], shaky)
     assert found.outcome == outcome and found.sentence.startswith(outcome)
     assert "s0 10" in found.sentence
 
 
 def test_higher_is_better_where_it_is():
     scores = {"train.accuracy": {"a": {0: 0.9, 1: 0.91}}, "test.accuracy": {"a": {0: 0.6, 1: 0.62}}}
-    (found,) = answer([Ordered(arm="a", scores=list(scores))], Measured(scores))
+    (found,) = analyse([Ordered(arm="a", scores=list(scores))], Measured(scores))
     assert found.outcome == "in order"
     assert "train is ahead of test by 29.5 [" in found.sentence
 
 
 def test_who_is_behind_is_said_so_and_scores_of_one_split_have_their_whole_names():
     scores = {"test.accuracy_unseen": {"a": {0: 0.5, 1: 0.51}}, "test.accuracy_seen": {"a": {0: 0.9, 1: 0.912}}}
-    (found,) = answer([Ordered(arm="a", scores=list(scores))], Measured(scores))
+    (found,) = analyse([Ordered(arm="a", scores=list(scores))], Measured(scores))
     assert found.sentence.startswith("not in order: test.accuracy_unseen 0.5050, test.accuracy_seen 0.9060; ")
     assert "test.accuracy_unseen is behind test.accuracy_seen by 40.1 [" in found.sentence
     assert "] points of accuracy, 2 seeds" in found.sentence
@@ -179,7 +180,7 @@ def test_better_than_a_cheap_method():
     values = {"test.accuracy": {"a": {0: 0.70, 1: 0.72, 2: 0.71}}}
     cheap = {"test.accuracy": {"bag of words": 0.60, "majority": 0.711}}
     questions = [Better(arm="a", than=method, on="test.accuracy") for method in ("bag of words", "majority")]
-    above, level = answer(questions, Measured(values, cheap_methods=cheap))
+    above, level = analyse(questions, Measured(values, cheap_methods=cheap))
     assert above.outcome == "better" and above.effect == pytest.approx(11.0)
     assert level.outcome == "not distinguishable"
 

@@ -16,7 +16,7 @@ from headway.run.folder import open_run
 from headway.study.execution import cluster
 from headway.study.execution.board import Watcher
 from headway.study.execution.cluster import Ray, pack, parcels, train_there, unpack
-from headway.study.execution.execute import execute, place
+from headway.study.execution.execute import execute, executor_named
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
 from headway.study.results.results import read_results
@@ -34,8 +34,8 @@ def cache(workshop, monkeypatch):
 
 def test_places_on_a_cluster_have_names(workshop):
     study = small_study(workshop.text)
-    assert place("ray", 2, study) == Ray(None, 2)
-    assert place("ray://head:10001", None, study) == Ray("ray://head:10001")
+    assert executor_named("ray", 2, study) == Ray(None, 2)
+    assert executor_named("ray://head:10001", None, study) == Ray("ray://head:10001")
 
 
 @pytest.mark.parametrize("address", ["ray://", "ray://head", "ray://head:port", "ray://head:99999"])

@@ -20,7 +20,7 @@ from headway.experiment import population
 from headway.run.folder import open_run
 from headway.study.design.study import Study
 from headway.study.execution.board import Lines, Watcher
-from headway.study.execution.execute import execute, place
+from headway.study.execution.execute import execute, executor_named
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
 from headway.study.folder import StudyFolder, written
@@ -200,10 +200,10 @@ def test_budgets_are_fixed_when_the_study_begins(workshop, tmp_path, monkeypatch
 
 def test_a_place_has_a_name(workshop):
     study = small_study(workshop.text)
-    assert place("here", None, study) == InProcess() and place("pool", 3, study) == Pool(3)
-    assert place(None, 3, study) == Pool(3)
-    with pytest.raises(UserError, match="there is no place 'hre' to train; did you mean 'here'"):
-        place("hre", None, study)
+    assert executor_named("here", None, study) == InProcess() and executor_named("pool", 3, study) == Pool(3)
+    assert executor_named(None, 3, study) == Pool(3)
+    with pytest.raises(UserError, match="there is no executor 'hre'; did you mean 'here'"):
+        executor_named("hre", None, study)
 
 
 # --- a pool ----------------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from headway.core.errors import UserError
 from headway.experiment.train import load_model
 from headway.scoring.likelihood import token_losses
 from headway.study.conclude import measure_all
-from headway.study.design.measures import FILE, Segments, Sentences, measured_scores
+from headway.study.design.measures import Segments, Sentences
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Sizes, check_scores
+from headway.study.results.measuring import FILE, measured_scores, sentences_in
 from headway.study.results.results import read_results
 
 SENTENCES = {"kind": "sentences", "split": "train", "count": 12, "shortest": 10, "longest": 80}
@@ -44,7 +45,7 @@ def test_segments_are_the_split_read_in_pieces(model, task):
 
 def test_sentences_are_read_alone(model, task):
     measure = Sentences(split="train", count=12, shortest=10, longest=80)
-    texts = measure.found_in(task)
+    texts = sentences_in(task, measure)
     (stop,) = task.data.tokenizer.encode(".").ids.tolist()
     assert texts and all(text[-1] == stop and stop not in text[:-1] and 10 <= len(text) <= 80 for text in texts)
     found = {score.name: score.value for score in measure.scores(model, task)}

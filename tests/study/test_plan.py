@@ -7,7 +7,7 @@ from small import small_study
 from headway.core.errors import UserError
 from headway.study.execution import plan as planning
 from headway.study.execution.plan import Sizes, Speed, budgets, plan
-from headway.study.execution.populations import by_shape, by_standing
+from headway.study.execution.populations import by_progress, by_shape
 
 
 @pytest.fixture(autouse=True)
@@ -110,5 +110,5 @@ def test_those_go_on_together_that_stand_at_the_same_step(workshop, tmp_path):
         (tmp_path / f"a.seed-{seed}").mkdir()
         for step in steps:
             (tmp_path / f"a.seed-{seed}" / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
-    groups = [[run.seed for run in group] for group in by_standing(runs, tmp_path)]
+    groups = [[run.seed for run in group] for group in by_progress(runs, tmp_path)]
     assert groups == [[0, 1, 2], [3], [4, 5]]

@@ -17,7 +17,7 @@ from headway.study.execution.in_process import InProcess
 from headway.study.folder import StudyFolder, written
 from headway.study.report.tables import estimate
 from headway.study.results.results import Results, ending, find_study, read_results
-from headway.study.verdicts.answer import answer
+from headway.study.verdicts.analyse import analyse
 
 
 def stub(folder: Path, value: float, status: str = "finished", **facts) -> Path:
@@ -84,7 +84,7 @@ def test_results_are_evidence_for_verdicts(home):
     for seed in range(3):
         stub(home.runs / f"none.seed-{seed}", 9.0 + seed)
         stub(home.runs / f"learned.seed-{seed}", 4.0 + seed / 2)
-    (verdict,) = answer(home.study.questions, read_results(home.path))
+    (verdict,) = analyse(home.study.questions, read_results(home.path))
     assert "learned" in verdict.sentence and verdict.seeds == 3
 
 
@@ -131,7 +131,7 @@ def test_evaluations_while_training_are_looks_at_test_and_said(workshop, tmp_pat
     study = small_study(tmp_path, changes=changes, questions=[question])
     assert any("looked at while training" in warning for warning in study.warnings()) == (looks > 1)
     execute(study, tmp_path / "s", InProcess())
-    (verdict,) = answer(study.asked, read_results(tmp_path / "s"))
+    (verdict,) = analyse(study.asked, read_results(tmp_path / "s"))
     said = "on test, which was scored once" if looks == 1 else f"test was looked at {looks} times, evaluations while"
     assert any(note.startswith(said) for note in verdict.notes)
 

@@ -18,7 +18,7 @@ from headway.scoring.score import Score
 from headway.study.conclude import Conclusion, conclude
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
-from headway.study.report.tables import Row, Table, literal, markdown
+from headway.study.report.tables import Table, TableRow, literal, markdown
 
 EMPTY = {"meta", "line", "circle", "rect", "polygon", "polyline", "image", "br", "link"}
 
@@ -180,7 +180,7 @@ def test_labels_do_not_lie_on_each_other(places):
 
 
 def test_names_mean_nothing_in_markdown():
-    table = Table("x", ["arm", "score"], [Row("a|b *c* _d_ e_f [g](h) <i>", ["1.0 [0.9, 1.1]"], remark="$x$")])
+    table = Table("x", ["arm", "score"], [TableRow("a|b *c* _d_ e_f [g](h) <i>", ["1.0 [0.9, 1.1]"], remark="$x$")])
     line = markdown(literal(table)).splitlines()[2]
     assert line == r"| a\|b \*c\* \_d\_ e_f [g\](h) \<i> (**\$x\$**) | 1.0 [0.9, 1.1] |"
 

@@ -72,7 +72,7 @@ def test_failures_are_named_and_the_command_that_tries_again(headway):
 
 WRONG = {
     ("study", "plan", "postions.yaml"): "there is no study file postions.yaml; did you mean 'positions.yaml'?",
-    ("study", "run", "positions.yaml", "--on", "mars"): "there is no place 'mars' to train",
+    ("study", "run", "positions.yaml", "--on", "mars"): "there is no executor 'mars'",
     ("study", "run", "positions.yaml", "--on", "ray://127.0.0.1:1"): "there is no cluster at ray://127.0.0.1:1",
     ("study", "results", "positions"): "there is no study 'positions'; there are no studies in studies yet",
 }

@@ -12,7 +12,8 @@ from headway.core.status import State, Status
 from headway.scoring.metrics import metric_of
 from headway.stats.tests import interaction
 from headway.study.design.questions import Best, Better, Depends, Question
-from headway.study.verdicts.answer import Circumstances, Measured, answer
+from headway.study.results.evidence import Circumstances, Measured
+from headway.study.verdicts.analyse import analyse
 
 SEEDS = np.random.default_rng(10).normal(0, 0.05, size=32)
 RANDOM = np.random.default_rng(11)
@@ -31,7 +32,7 @@ def arm(gain=0.0, n=8, spread=0.01, level=5.0, first=0):
 
 
 def ask(question, table, about=None, test_scored=0):
-    (verdict,) = answer([question], Measured({question.on: table}, about or {}, test_scored))
+    (verdict,) = analyse([question], Measured({question.on: table}, about or {}, test_scored))
     json.dumps(verdict.as_json(), allow_nan=False)
     return verdict
 
@@ -82,7 +83,7 @@ def test_more_questions_ask_for_more_evidence():
     table = {"new": {0: 1.0, 1: 1.1, 2: 0.9, 3: 1.15}, "old": {0: 1.2, 1: 1.42, 2: 1.0, 3: 1.5}}
     question = Better(arm="new", than="old", on="valid.loss")
     alone = ask(question, table)
-    many = answer([question] * 6, Measured({question.on: table}))[0]
+    many = analyse([question] * 6, Measured({question.on: table}))[0]
     assert alone.outcome == "better" and many.outcome == "not distinguishable"
     assert many.p == alone.p and many.p_corrected == pytest.approx(6 * alone.p)
     assert many.interval == alone.interval and many.smallest_visible > alone.smallest_visible
@@ -100,7 +101,7 @@ def test_one_seed_cannot_say():
 def test_a_question_that_cannot_be_answered_costs_the_others_nothing():
     table = {"new": arm(0.05), "old": arm(), "single": arm(n=1)}
     questions = [Better(arm="new", than="old"), Better(arm="single", than="old")]
-    first, _ = answer(questions, Measured({PERPLEXITY: table}))
+    first, _ = analyse(questions, Measured({PERPLEXITY: table}))
     assert first.p_corrected == first.p
 
 
@@ -193,10 +194,10 @@ def test_accuracies_are_compared_row_by_row_where_rows_are_known():
     table = {name: {seed: float(right.mean()) for seed, right in found.items()} for name, found in rows.items()}
     question = Better(arm="new", than="old", on=ACCURACY)
     evidence = Measured({ACCURACY: table})
-    (verdict,) = answer([question], evidence, lambda arm, score: rows[arm] if score == ACCURACY else {})
+    (verdict,) = analyse([question], evidence, lambda arm, score: rows[arm] if score == ACCURACY else {})
     assert verdict.outcome == "better" and verdict.sentence.endswith("of other rows than these it cannot be said")
     assert any("McNemar" in note and "0 of 6 seeds" in note for note in verdict.notes)
-    assert not any("McNemar" in note for note in answer([question], evidence)[0].notes)
+    assert not any("McNemar" in note for note in analyse([question], evidence)[0].notes)
 
 
 def test_what_arms_cost_unequally_is_said():
@@ -350,7 +351,7 @@ def test_names_that_are_not_there():
     with pytest.raises(UserError, match=r"no arm 'p0-s'.*did you mean"):
         ask(Better(arm="p0-s", than="p0-s1"), table, about)
     with pytest.raises(UserError, match="measured of no arm"):
-        answer([Best(on="valid.loss")], Measured({PERPLEXITY: table}))
+        analyse([Best(on="valid.loss")], Measured({PERPLEXITY: table}))
 
 
 def test_which_way_is_better_follows_from_the_name():

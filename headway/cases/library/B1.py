@@ -7,15 +7,25 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from headway.cases.exercise import Claim, Exercise, Finding, Question, Reach, Ruling, drawn_by, picture, share
+from headway.cases.exercise import (
+    Exercise,
+    ExerciseClaim,
+    ExerciseFinding,
+    ExerciseQuestion,
+    Reach,
+    Ruling,
+    drawn_by,
+    picture,
+    share,
+)
 from headway.draw.charts import Curve, line_chart
-from headway.scoring.accuracy import wilson
 from headway.solve import average, find_queries, find_query, select
 from headway.solve.draw import draw_query
 from headway.solve.geometry import entropy, softmax, total_variation
 from headway.solve.given import Keys, Vector, Weights
 from headway.solve.queries import QueryAnswer
 from headway.solve.words import number, vector
+from headway.stats.intervals import wilson
 from headway.study.design.claims import Reported
 from headway.study.report.figures import Figure
 
@@ -228,7 +238,7 @@ def zeros_average(instances: int, recipe: Recipe = zeros) -> Ruling:
 # --- what one asks next ----------------------------------------------------------------------------------------------
 
 
-def how_long(instances: int) -> Finding:
+def how_long(instances: int) -> ExerciseFinding:
     rng, wanted, lengths = drawn_by("B1", "length"), select(0, 4), []
     for _ in range(instances):
         keys = rng.normal(size=(4, 8))
@@ -236,7 +246,7 @@ def how_long(instances: int) -> Finding:
         least = (math.log1p(-WITHIN) - math.log(WITHIN)) / (answer.margin or math.nan)
         lengths.append((float(np.linalg.norm(least_squares(keys, wanted))), answer.norm, least))
     theirs, ours, least = np.median(lengths, axis=0)
-    return Finding(
+    return ExerciseFinding(
         why="a key can be selected if and only if it is not a mixture of the others. No query shorter than "
         "log((1 − ε)/ε)/margin does it, where the margin is how far a direction of length 1 can hold the key above "
         f"the others: for one of 4 Gaussian keys of width 8 that is {least:.1f} (median), Headway's queries have "
@@ -283,14 +293,14 @@ EXERCISE = Exercise(
         conclusion="least squares on the wanted scores, times 100 or 3, gives the query; zeros give the mean"
     ),
     claims=(
-        Claim(
+        ExerciseClaim(
             "where keys are linearly independent, least squares times 100 selects one, or averages two",
             where_independent,
         ),
-        Claim("it does so for all keys for which there is such a query", for_any_keys),
-        Claim("a factor of 3 is enough", three_is_enough),
-        Claim("row by row, it gives a query matrix whose attention is the identity", makes_the_identity),
-        Claim("the query 0 averages all keys", zeros_average),
+        ExerciseClaim("it does so for all keys for which there is such a query", for_any_keys),
+        ExerciseClaim("a factor of 3 is enough", three_is_enough),
+        ExerciseClaim("row by row, it gives a query matrix whose attention is the identity", makes_the_identity),
+        ExerciseClaim("the query 0 averages all keys", zeros_average),
     ),
-    questions=(Question("Which keys can be selected, and how long must the query be?", how_long),),
+    questions=(ExerciseQuestion("Which keys can be selected, and how long must the query be?", how_long),),
 )

@@ -8,7 +8,17 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import expit
 
-from headway.cases.exercise import Claim, Exercise, Finding, Question, Reach, Ruling, drawn_by, picture, share
+from headway.cases.exercise import (
+    Exercise,
+    ExerciseClaim,
+    ExerciseFinding,
+    ExerciseQuestion,
+    Reach,
+    Ruling,
+    drawn_by,
+    picture,
+    share,
+)
 from headway.cases.library.B1 import WITHIN, error, least_squares
 from headway.draw.charts import Curve, line_chart
 from headway.solve import average, find_key, find_query, select
@@ -73,7 +83,7 @@ def copy_averages_three(instances: int, new_key: Callable[[Keys, Vector], Vector
 # --- the part without an answer --------------------------------------------------------------------------------------
 
 
-def unit_key(instances: int) -> Finding:
+def unit_key(instances: int) -> ExerciseFinding:
     """The score of a key of length 1 is ‖q‖ at most: is that enough to outdo the others?"""
     rows = [
         _orthogonal(of, length, factor, instances)
@@ -81,7 +91,7 @@ def unit_key(instances: int) -> Finding:
         for factor in (100.0, 3.0)
     ]
     example = find_key([4.0, 4.0], [[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], THIRD, select(THIRD, 3), 1.0, WITHIN)
-    return Finding(
+    return ExerciseFinding(
         why="the best key of length 1 is q/‖q‖, and it gets the weight σ(‖q‖ − log Z), Z = Σ exp(q·k) over the other "
         "keys. So the third value is selected to within ε if and only if ‖q‖ ≥ log Z + log((1 − ε)/ε). For the "
         "report's query over orthogonal keys of length 1 that is so, with the key (k0 + k1)/√2, if the factor is "
@@ -159,10 +169,12 @@ EXERCISE = Exercise(
     answered="For the average of three: a copy of the first key. For a key of length 1: no answer was given.",
     reported=Reported(conclusion="a copy of the first key makes the query average three"),
     claims=(
-        Claim("with a copy of the first key in the third place, the same query averages three", copy_averages_three),
+        ExerciseClaim(
+            "with a copy of the first key in the third place, the same query averages three", copy_averages_three
+        ),
     ),
     questions=(
-        Question(
+        ExerciseQuestion(
             "For which queries can a key of length 1 select the third value, and what does it get else?", unit_key
         ),
     ),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from headway.cases.exercise import Claim, Exercise, Finding, Question, Reach, Ruling, picture
+from headway.cases.exercise import Exercise, ExerciseClaim, ExerciseFinding, ExerciseQuestion, Reach, Ruling, picture
 from headway.core import random
 from headway.solve import convolution
 from headway.solve.construction import Construction, RelativeBias, Stretch, attention_layer
@@ -75,11 +75,11 @@ def computes_the_convolution(instances: int, reported: Callable[[int], Construct
     )
 
 
-def at_the_ends(instances: int) -> Finding:
+def at_the_ends(instances: int) -> ExerciseFinding:
     theirs, ours = ({c: errors(make(c), instances)[1] for c in CHANNELS} for make in (as_reported, headways))
     ones = torch.ones(4, 1, dtype=torch.float64)
     got, right = (", ".join(number(float(v)) for v in y[:, 0]) for y in (as_reported(1)(ones), direct(ones)))
-    return Finding(
+    return ExerciseFinding(
         why="a softmax divides by what it sees. At the ends one of the two tokens is missing, the other gets all of "
         "the attention, and the layer gives 3·x where a convolution with zeros beyond the ends gives x or 2·x: for "
         f"(1, 1, 1, 1) it gives ({got}), and the convolution ({right}). The report does not say what it wants there. A "
@@ -104,9 +104,9 @@ EXERCISE = Exercise(
     "after, and −∞ elsewhere.",
     reported=Reported(conclusion="W_Q = W_K = 0, W_V = 3I and biases ln 2, 0 and −∞ compute the convolution"),
     claims=(
-        Claim(
+        ExerciseClaim(
             "the layer with these weights is the convolution, wherever both neighbours exist", computes_the_convolution
         ),
     ),
-    questions=(Question("And at the ends of the sequence?", at_the_ends),),
+    questions=(ExerciseQuestion("And at the ends of the sequence?", at_the_ends),),
 )

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import torch
 
-from headway.cases.exercise import Claim, Exercise, Finding, Question, Reach, Ruling, picture, share
+from headway.cases.exercise import (
+    Exercise,
+    ExerciseClaim,
+    ExerciseFinding,
+    ExerciseQuestion,
+    Reach,
+    Ruling,
+    picture,
+    share,
+)
 from headway.core import random
 from headway.draw.charts import Curve, line_chart
 from headway.solve import max_pool
@@ -100,11 +109,11 @@ def by_own_value() -> Figure:
     return Figure(line_chart(curves, "x", "output", caption), caption)
 
 
-def where_right(instances: int) -> Finding:
+def where_right(instances: int) -> ExerciseFinding:
     one, two = (errors(make(3), instances, torch.abs) for make in (as_reported, two_channels_as_reported))
     ours_one, ours_two = (errors(max_pool(3, channels=c), instances, torch.abs) for c in (1, 2))
     nearly_zero = as_reported(3)(torch.tensor([[1.0], [1e-5], [0.0]], dtype=torch.float64))[1, 0]
-    return Finding(
+    return ExerciseFinding(
         why="where x_i is positive, and not too small: the error is up to W₀((n − 1)/e)/(C²·x_i), so no C does for "
         f"all positive inputs: in the middle of (1, 0.00001, 0) it gives {number(float(nearly_zero))} with C = 100. "
         "With several channels in one head it is wrong for positive inputs too, because a head gives all channels of "
@@ -116,7 +125,7 @@ def where_right(instances: int) -> Finding:
     )
 
 
-def what_does_it(instances: int) -> Finding:
+def what_does_it(instances: int) -> ExerciseFinding:
     rows, made = [], max_pool(3, within=BOUND)
     for window in WINDOWS:
         scale = max_pool_bound(window, 1.0) / BOUND
@@ -127,7 +136,7 @@ def what_does_it(instances: int) -> Finding:
         rows.append(Reach("largest error", of, instances, "–", f"{max(errors(layer, instances)):.1g}", f"≤ {BOUND:g}"))
         rows.append(Reach("error on the worst input", of, 1, "–", f"{at_worst:.3g}", f"≤ {BOUND:g}"))
     rows.sort(key=lambda row: row.quantity, reverse=True)
-    return Finding(
+    return ExerciseFinding(
         why="a query that is a constant: W_Q = 0, b_Q = C, W_K = W_V = I, and a head of width 1 per channel. Then "
         "token j has the score C·x_j, whatever the value of the token that asks, and the error is W₀((n − 1)/e)/C at "
         "most for windows of n, whatever the input; the input that comes to exactly that is tried too",
@@ -150,9 +159,9 @@ EXERCISE = Exercise(
     "maximum is wrong. At the ends of the sequence the window is cut.",
     answered="W_Q = W_K = C for a large C, W_V = I; the bias is 0 within the window and −∞ elsewhere.",
     reported=Reported(conclusion="W_Q = W_K = C and W_V = I compute max pooling, for a large C"),
-    claims=(Claim("the layer with these weights gives the largest of the window", is_the_maximum),),
+    claims=(ExerciseClaim("the layer with these weights gives the largest of the window", is_the_maximum),),
     questions=(
-        Question("Where is it right?", where_right),
-        Question("What computes the maximum for every input?", what_does_it),
+        ExerciseQuestion("Where is it right?", where_right),
+        ExerciseQuestion("What computes the maximum for every input?", what_does_it),
     ),
 )

@@ -8,7 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.cases.exercise import Claim, Exercise, Finding, Question, Reach, Ruling, drawn_by, picture, share
+from headway.cases.exercise import (
+    Exercise,
+    ExerciseClaim,
+    ExerciseFinding,
+    ExerciseQuestion,
+    Reach,
+    Ruling,
+    drawn_by,
+    picture,
+    share,
+)
 from headway.core import random
 from headway.nn.attention import Attention
 from headway.solve.draw import draw_fixed_layer, draw_matrices
@@ -126,14 +136,14 @@ def at_one_input(some: int) -> Reach:
     return Reach("largest error of M", "at its own input", some, "–", f"{max(found):.1g}", "0")
 
 
-def what_it_costs(instances: int) -> Finding:
+def what_it_costs(instances: int) -> ExerciseFinding:
     rows, times = [], 0.0
     for tokens, width in ((8, 16), (32, 64), (512, 768)):
         attention = sum(p.numel() for p in random_layer(width, 1).parameters())
         connected = (tokens * width) ** 2 + tokens * width
         rows.append(Reach("parameters", f"{tokens} tokens, width {width}", 1, large(connected), large(attention), "–"))
         times = connected / attention
-    return Finding(
+    return ExerciseFinding(
         why="a fully connected layer for T tokens of width d has (T·d)² + T·d parameters, and fits one length only; "
         f"attention has 4d² + 4d for all lengths. For 512 tokens of width 768 that is {times:,.0f} times as many",
         reached=rows,
@@ -148,8 +158,8 @@ EXERCISE = Exercise(
     answered="M = A. Since this is a matrix, a fully connected layer can take the place of attention.",
     reported=Reported(conclusion="vec(Y) = A·vec(X), so attention can be replaced by a fully connected layer"),
     claims=(
-        Claim("the matrix M of vec(Y) = M·vec(X) is A", is_the_matrix),
-        Claim("attention can be replaced by a fully connected layer", can_be_replaced),
+        ExerciseClaim("the matrix M of vec(Y) = M·vec(X) is A", is_the_matrix),
+        ExerciseClaim("attention can be replaced by a fully connected layer", can_be_replaced),
     ),
-    questions=(Question("What would a fully connected layer of that size cost?", what_it_costs),),
+    questions=(ExerciseQuestion("What would a fully connected layer of that size cost?", what_it_costs),),
 )

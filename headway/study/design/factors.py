@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from headway.core.spec import Problem, Spec
-from headway.recipe.text import plain
+from headway.core.yaml import write_value
 
 HOW_IT_IS_READ = ("data.segment", "data.batches.")
 """Of `data`, what is a matter of training: the text and its tokens are the same."""
@@ -69,7 +69,7 @@ class Factor(Spec):
         found = {}
         for value in self.values:
             parts = [value] if self.key is not None else value
-            found[label(value)] = [f"{key}={plain(part)}" for key, part in zip(self.all_keys, parts, strict=True)]
+            found[label(value)] = [f"{key}={write_value(part)}" for key, part in zip(self.all_keys, parts, strict=True)]
         return found
 
 

@@ -5,12 +5,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headway import tasks
-from headway.audit.runner import ALL_AUDITS
 from headway.core.errors import UserError, did_you_mean
+from headway.core.files import check_names
 from headway.core.spec import Problem
 from headway.core.validation import InvalidError
-from headway.experiment.train import check_names
 from headway.study.design.factors import Factor, is_data, key_of
 from headway.study.design.questions import Best, Better, Depends, Ordered
 
@@ -23,6 +21,8 @@ NO_SEED = "the seed is no part of an arm; say which ones with seeds:"
 
 def cheap_methods() -> list[str]:
     """What the scores of any task are set beside, and what an arm may be compared with."""
+    from headway import tasks
+
     return [method for task in tasks.TASKS.values() for method in task.cheap_methods.names]
 
 
@@ -72,12 +72,13 @@ def _in_both(one: Factor, other: Factor) -> str | None:
 
 def _of_names(study: "Study") -> Iterator[Problem]:
     folders: dict[str, str] = {}
+    methods = cheap_methods()
     for arm in study.arms:
         try:
             check_names([arm.name, f"{arm.name}.seed-{max(study.seeds)}"], "an arm")
         except UserError as error:
             yield Problem((_place(study, arm.name),), str(error))
-        if arm.name in cheap_methods():
+        if arm.name in methods:
             yield Problem((_place(study, arm.name),), f"'{arm.name}' is the name of a method that all are set beside")
         if (other := folders.setdefault(arm.name.casefold(), arm.name)) != arm.name:
             reason = f"'{arm.name}' and '{other}' would be one folder where capital letters do not count"
@@ -149,6 +150,8 @@ def _of_comparisons(study: "Study") -> Iterator[Problem]:
 
 
 def _of_questions(study: "Study") -> Iterator[Problem]:
+    from headway.audit.runner import ALL_AUDITS
+
     arms = [arm.name for arm in study.arms]
     named = {
         **{f"claims.{k}.ask": claim.ask for k, claim in enumerate(study.claims) if claim.ask is not None},

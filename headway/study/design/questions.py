@@ -21,7 +21,7 @@ class Question(Variant):
         """Everything that must have been measured."""
 
 
-class Asked(Question):
+class ScoreQuestion(Question):
     """What most questions have: the score they are asked of."""
 
     on: str = "valid.perplexity"
@@ -39,7 +39,7 @@ class Asked(Question):
             yield Problem(("on",), str(error))
 
 
-class Better(Asked):
+class Better(ScoreQuestion):
     """Is one arm better than another, or than a cheap method?"""
 
     kind: Literal["better"] = "better"
@@ -57,7 +57,7 @@ class Better(Asked):
         return f"Is {self.arm} better than {self.than} on {self.on}?"
 
 
-class Best(Asked):
+class Best(ScoreQuestion):
     """Which arm is best, and which cannot be told from it?"""
 
     kind: Literal["best"] = "best"
@@ -97,7 +97,7 @@ class Ordered(Question):
         return f"Is each of {', '.join(self.scores)} of {self.arm} better than the next?"
 
 
-class Depends(Asked):
+class Depends(ScoreQuestion):
     """Does the effect of one factor depend on another?"""
 
     kind: Literal["depends"] = "depends"

@@ -20,7 +20,7 @@ look: [{text: "Return the size of the file."}]       # attention maps for the re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
@@ -28,15 +28,15 @@ from pydantic_core import PydanticCustomError
 from headway.core.errors import UserError, did_you_mean
 from headway.core.spec import Problem, Spec
 from headway.core.validation import ImpossibleError, validated
-from headway.core.yaml import read_tree
-from headway.experiment.resume import flat
-from headway.recipe import recipe as recipes
-from headway.recipe.recipe import Recipe
+from headway.core.yaml import flat, read_tree
 from headway.study.design.claims import Claim, Look, Reported
 from headway.study.design.factors import Arm, Change, Factor, crossed, is_data
 from headway.study.design.measures import Measure
 from headway.study.design.mistakes import MOST_RUNS, mistakes
 from headway.study.design.questions import Question
+
+if TYPE_CHECKING:
+    from headway.recipe.recipe import Recipe
 
 Budget = Literal["steps", "tokens", "flops", "seconds"]
 
@@ -44,14 +44,16 @@ Budget = Literal["steps", "tokens", "flops", "seconds"]
 class PlannedRun(NamedTuple):
     arm: str
     seed: int
-    recipe: Recipe
+    recipe: "Recipe"
     name: str
     """Of its folder."""
 
 
-def _recipe_or_name(given: Any, validate: Callable[[Any], Recipe]) -> Recipe:
+def _recipe_or_name(given: Any, validate: Callable[[Any], "Recipe"]) -> "Recipe":
+    from headway.recipe.recipe import load
+
     try:
-        return recipes.load(given) if isinstance(given, str) else validate(given)
+        return load(given) if isinstance(given, str) else validate(given)
     except ImpossibleError as error:
         raise ImpossibleError([Problem(tuple(f"base.{k}" for k in p.keys), p.reason) for p in error.problems]) from None
     except UserError as error:
@@ -71,7 +73,7 @@ def _numbered(given: Any) -> Any:
 class Study(Spec):
     title: str
     """The question, in words."""
-    base: Annotated[Recipe, WrapValidator(_recipe_or_name)]
+    base: Annotated["Recipe", WrapValidator(_recipe_or_name)]
     """What all arms begin with: a packaged recipe's name, a YAML file (beside the study's own), or a recipe."""
     changes: list[Change] = Field(default=[])
     """To the base, for all arms."""
@@ -96,6 +98,13 @@ class Study(Spec):
     claims: list[Claim] = Field(default=[])
     """What that person said, each as a question with their answer to it, or as an audit that must pass."""
 
+    @classmethod
+    def model_rebuild(cls, **how: Any) -> bool | None:
+        """Pydantic's own, when the first study is made: only then is a recipe's class needed, and torch with it."""
+        from headway.recipe.recipe import Recipe
+
+        return super().model_rebuild(**{**how, "_types_namespace": {**globals(), "Recipe": Recipe}})
+
     @model_validator(mode="after")
     def _goes_together(self) -> "Study":
         if problems := list(self.all_problems()):
@@ -112,7 +121,7 @@ class Study(Spec):
         return [Arm(name, tuple(changes)) for name, changes in self.named_arms.items()]
 
     @cached_property
-    def recipes(self) -> dict[str, Recipe]:
+    def recipes(self) -> "dict[str, Recipe]":
         """Each arm's recipe, as it is written: without its budget, and with the base's seed."""
         base = self.base.with_changes(self.changes, "")
         return {arm.name: base.with_changes(arm.changes, "") for arm in self.arms}
@@ -182,9 +191,11 @@ def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the study {path}: {error}") from None
+    from headway.recipe.recipe import packaged
+
     tree, lines = read_tree(text, path.name)
     base = tree.get("base")
-    if isinstance(base, str) and base not in recipes.packaged() and (path.parent / base).is_file():
+    if isinstance(base, str) and base not in packaged() and (path.parent / base).is_file():
         tree["base"] = str(path.parent / base)
 
     def place(key: tuple[str, ...]) -> str:

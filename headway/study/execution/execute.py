@@ -24,7 +24,7 @@ from headway.study.results.results import ending
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExecutedStudy:
     folder: Path
     done: int
     """Runs that have ended: finished, stopped by their patience, or diverged."""
@@ -35,7 +35,7 @@ class Outcome:
 
 def execute(
     study: Study, folder: Path, on: Executor | None = None, watcher: Watcher | None = None, reuse: Sequence[Path] = ()
-) -> Outcome:
+) -> ExecutedStudy:
     """Train what is not trained yet, in this study's folder; nor in those of the studies to `reuse`."""
     home, watcher = StudyFolder(folder), watcher or Watcher()
     log = Log(home, watcher)
@@ -54,7 +54,7 @@ def execute(
         finally:
             watcher.end()
         done = sum(ending(home.runs / run.name) is not None for run in runs)
-        return Outcome(folder, done, home.failures(), interrupted)
+        return ExecutedStudy(folder, done, home.failures(), interrupted)
 
 
 def _fixed_budgets(study: Study, home: StudyFolder, reuse: Sequence[Path]) -> dict[str, int]:
@@ -76,8 +76,8 @@ def _measured_by(others: Sequence[Path], study: Study) -> dict[str, int] | None:
     return None
 
 
-def place(on: str | None, workers: int | None, study: Study) -> Executor:
-    """By the name that the command line knows it by."""
+def executor_named(on: str | None, workers: int | None, study: Study) -> Executor:
+    """By the name that the command line knows it by; None = what suits the study."""
     if on is None:
         return suited(study, workers)
     if on == "here":
@@ -86,7 +86,7 @@ def place(on: str | None, workers: int | None, study: Study) -> Executor:
         return Pool(workers)
     if on == "ray" or on.startswith("ray://"):
         return Ray(None if on == "ray" else on, workers)
-    raise UserError(f"there is no place '{on}' to train{did_you_mean(on, ['here', 'pool', 'ray', 'ray://HOST:PORT'])}")
+    raise UserError(f"there is no executor '{on}'{did_you_mean(on, ['here', 'pool', 'ray', 'ray://HOST:PORT'])}")
 
 
 def suited(study: Study, workers: int | None = None) -> Executor:

@@ -10,7 +10,7 @@ from headway.experiment.population import train_in_turns
 from headway.run.folder import Run
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, OfPopulation, reason_of
-from headway.study.execution.populations import by_shape, by_standing
+from headway.study.execution.populations import by_progress, by_shape
 from headway.study.results.results import ending
 
 
@@ -24,7 +24,7 @@ class InProcess:
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         folder = log.folder.runs
         for alike in by_shape(runs):
-            for members in by_standing(alike, folder):
+            for members in by_progress(alike, folder):
                 try:
                     made = self._population(members, folder, log)
                 except KeyboardInterrupt:

@@ -36,7 +36,7 @@ MEASURED_IN_ALL = 8.0
 """… at most, where there are many."""
 
 
-class Size(NamedTuple):
+class RunSize(NamedTuple):
     """What follows from a recipe and its data."""
 
     parameters: int
@@ -70,7 +70,7 @@ class ArmPlan:
 
 
 @dataclass(frozen=True)
-class Population:
+class PlannedPopulation:
     """Runs of one shape, trained so many at a time."""
 
     arms: list[str]
@@ -84,7 +84,7 @@ class Plan:
     title: str
     runs: list[PlannedRun]
     arms: dict[str, ArmPlan]
-    populations: list[Population]
+    populations: list[PlannedPopulation]
     workers: int | None
     """Processes that each train one run at a time; None = populations in this process."""
     seconds: float
@@ -106,7 +106,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self._data: dict[str, tuple[Task, float]] = {}
-        self._sizes: dict[str, Size] = {}
+        self._sizes: dict[str, RunSize] = {}
 
     def task(self, recipe: Recipe) -> Task:
         tree = {k: v for k, v in recipe.data.model_dump(mode="json").items() if is_data(f"data.{k}")}
@@ -117,12 +117,12 @@ class Sizes:
         task, self.seconds_to_load = self._data[key]
         return dataclasses.replace(task, recipe=recipe)
 
-    def of(self, recipe: Recipe) -> Size:
+    def of(self, recipe: Recipe) -> RunSize:
         if recipe.hash not in self._sizes:
             self._sizes[recipe.hash] = self._size(recipe)
         return self._sizes[recipe.hash]
 
-    def _size(self, recipe: Recipe) -> Size:
+    def _size(self, recipe: Recipe) -> RunSize:
         task, training = self.task(recipe), recipe.training
         task.check_splits()
         model, sampler = task.build([recipe.seed], "cpu"), task.sampler([recipe.seed], "cpu")
@@ -133,7 +133,7 @@ class Sizes:
         at_most = training.evaluate_tokens or sys.maxsize
         evaluated = sum(min(task.tokens_in(split), at_most) for split in training.evaluate_on)
         forward = (steps // between + 1) * evaluated + sum(map(task.tokens_in, task.scored_splits))
-        return Size(parameters_of(model), steps, task.tokens_per_step, task.flops_per_step, forward)
+        return RunSize(parameters_of(model), steps, task.tokens_per_step, task.flops_per_step, forward)
 
 
 def check_scores(study: Study, sizes: Sizes) -> None:
@@ -192,7 +192,7 @@ def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = No
     steps = budgets(study, sizes) if steps is None else steps
     runs = study.runs(steps)
     arms: dict[str, ArmPlan] = {}
-    populations: list[Population] = []
+    populations: list[PlannedPopulation] = []
     memory, seconds, warnings = 0, 0.0, study.warnings()
     shapes = by_shape(runs)
     each_shape = min(MEASURED_SECONDS, MEASURED_IN_ALL / len(shapes))
@@ -203,7 +203,7 @@ def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = No
         each = found.seconds_to_start + size.steps * found.seconds_per_step + forward
         turns = -(-len(members) // found.replicas)
         names = list(dict.fromkeys(run.arm for run in members))
-        populations.append(Population(names, len(members), found.replicas, round(turns * each, 2)))
+        populations.append(PlannedPopulation(names, len(members), found.replicas, round(turns * each, 2)))
         seconds += turns * each
         memory = max(memory, found.memory)
         one = ArmPlan(
@@ -221,7 +221,7 @@ def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = No
     return Plan(study.title, runs, in_order, populations, workers, seconds / busy, memory * busy, warnings)
 
 
-def _short_warmup(recipe: Recipe, size: Size, arms: Sequence[str]) -> list[str]:
+def _short_warmup(recipe: Recipe, size: RunSize, arms: Sequence[str]) -> list[str]:
     warmup = recipe.training.schedule.warmup
     if warmup is None or warmup.unit != "steps" or warmup.amount < size.steps:
         return []

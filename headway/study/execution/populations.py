@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from headway.experiment.resume import flat, resumable_together
+from headway.core.yaml import flat
+from headway.experiment.resume import resumable_together
 from headway.experiment.train import MAY_VARY
 from headway.recipe.recipe import Recipe
 from headway.study.design.study import PlannedRun
@@ -27,6 +28,6 @@ def by_shape(runs: Iterable[PlannedRun]) -> list[list[PlannedRun]]:
     return list(found.values())
 
 
-def by_standing(runs: list[PlannedRun], folder: Path) -> list[list[PlannedRun]]:
+def by_progress(runs: list[PlannedRun], folder: Path) -> list[list[PlannedRun]]:
     """Runs of one shape that can go on together."""
     return [[runs[k] for k in group] for group in resumable_together([folder / run.name for run in runs])]

@@ -49,7 +49,7 @@ def write_report(results: Results, verdicts: Sequence[Verdict], judgements: Sequ
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnsweredQuestion:
     """A question with its answer, as it stands in the report."""
 
     verdict: Verdict
@@ -113,8 +113,8 @@ class Paper:
         return tables.reported_table(self.results)
 
     @cached_property
-    def asked(self) -> list[Asked]:
-        return [Asked(verdict, _effect(verdict), notes) for verdict, notes in notes_once(self.verdicts)]
+    def asked(self) -> list[AnsweredQuestion]:
+        return [AnsweredQuestion(verdict, _effect(verdict), notes) for verdict, notes in notes_once(self.verdicts)]
 
     @cached_property
     def audits(self) -> list[Said]:

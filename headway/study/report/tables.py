@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from headway import tasks
 from headway.scoring.metrics import metric_of, parsed
-from headway.stats.tests import contrast
+from headway.stats.intervals import contrast
 from headway.study.results.evidence import column
 from headway.study.results.results import Results
 from headway.study.verdicts.wording import amount, large, plain
@@ -33,7 +33,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     name: str
     cells: Sequence[str]
     remark: str = ""
@@ -47,7 +47,7 @@ class Table:
     caption: str
     columns: Sequence[str]
     """The first is of the rows' names."""
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     notes: Sequence[str] = ()
 
 
@@ -90,7 +90,7 @@ def scores_table(results: Results) -> Table:
         seeds = (
             f"{len(runs)}" if len(runs) == len(results.study.seeds) else f"{len(runs)} of {len(results.study.seeds)}"
         )
-        rows.append(Row(arm, [*_estimates(results, arm, scores), seeds, *cost, seconds], remark(results, arm)))
+        rows.append(TableRow(arm, [*_estimates(results, arm, scores), seeds, *cost, seconds], remark(results, arm)))
     rows += _cheap(results, scores, ["", "", "", ""])
     notes = [f"{score}: {results.label(score)}." for score in scores]
     ratios = [score for score in scores if metric_of(score).is_ratio]
@@ -107,7 +107,7 @@ def more_scores_table(results: Results) -> Table | None:
     scores = list(dict.fromkeys([*scores, *(s for s in measured if s not in asked_scores(results))]))
     if not scores:
         return None
-    rows = [Row(arm, _estimates(results, arm, scores), remark(results, arm)) for arm in results.arms]
+    rows = [TableRow(arm, _estimates(results, arm, scores), remark(results, arm)) for arm in results.arms]
     notes = [f"{score}: {results.label(score)}." for score in scores]
     return Table("More scores", ["arm", *scores], [*rows, *_cheap(results, scores, [])], notes)
 
@@ -122,7 +122,7 @@ def reported_table(results: Results) -> Table | None:
         for k, (score, value) in enumerate(figures.items()):
             found = estimate(results, arm, score) if score in results.score_names else None
             cells = [score, reported_figure(value), str(found) if found else "not measured"]
-            rows.append(Row("" if k else arm, cells, "" if k else remark(results, arm)))
+            rows.append(TableRow("" if k else arm, cells, "" if k else remark(results, arm)))
     return Table("What was reported, and what was measured here", ["arm", "score", "reported", "measured"], rows)
 
 
@@ -140,11 +140,12 @@ def _estimates(results: Results, arm: str, scores: Sequence[str]) -> list[str]:
     return [str(found) if (found := estimate(results, arm, score)) else "–" for score in scores]
 
 
-def _cheap(results: Results, scores: Sequence[str], rest: Sequence[str]) -> list[Row]:
+def _cheap(results: Results, scores: Sequence[str], rest: Sequence[str]) -> list[TableRow]:
     cheap: Mapping[str, Mapping[str, float]] = {score: results.cheap(score) for score in scores}
     methods = dict.fromkeys(method for found in cheap.values() for method in found)
     return [
-        Row(m, [plain(cheap[s][m]) if m in cheap[s] else "" for s in scores] + list(rest), beside=True) for m in methods
+        TableRow(m, [plain(cheap[s][m]) if m in cheap[s] else "" for s in scores] + list(rest), beside=True)
+        for m in methods
     ]
 
 
@@ -177,7 +178,7 @@ def markdown(table: Table) -> Marked:
     return Marked("\n".join([*head, *rows, "", *(f"{note}  " for note in table.notes)]).rstrip() + "\n")
 
 
-def _named(row: Row) -> str:
+def _named(row: TableRow) -> str:
     return f"*{row.name}*" if row.beside else f"{row.name} (**{row.remark}**)" if row.remark else row.name
 
 

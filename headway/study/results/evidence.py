@@ -1,9 +1,11 @@
 """What verdicts rest on: the scores of every arm at every seed, and the circumstances they came about in."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
 
 from headway.core.status import State, Status
 from headway.scoring.metrics import Metric
@@ -26,7 +28,7 @@ class Circumstances:
     """Seeds without a number that counts, and how their runs stand: diverged, not begun …"""
 
 
-class Evidence(Protocol):
+class StudyEvidence(Protocol):
     """What a verdict asks of a study's results."""
 
     @property
@@ -43,6 +45,10 @@ class Evidence(Protocol):
     def cheap(self, score: str) -> Mapping[str, float]:
         """What cheap methods get for this score, by the method's name."""
         ...
+
+
+Correct = Callable[[str, str], Mapping[int, np.ndarray]]
+"""Of an arm in a score of single rows: for each seed, which rows were right, in the same order for all."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What a study has measured: read from the run folders, and from nothing else."""
 
+import glob
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -8,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headway.audit.audit import FILE as AUDIT
 from headway.audit.audit import Finding, Report, read_report
 from headway.core.errors import UserError, did_you_mean
@@ -15,10 +18,11 @@ from headway.core.status import State, Status
 from headway.run.folder import DAMAGED, read_json, read_status
 from headway.scoring.score import Score
 from headway.study.design.factors import Arm
-from headway.study.design.measures import Measure, measured_scores
+from headway.study.design.measures import Measure
 from headway.study.design.study import Study
 from headway.study.folder import StudyFolder
-from headway.study.results.evidence import Circumstances
+from headway.study.results.evidence import Circumstances, Correct
+from headway.study.results.measuring import measured_scores
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,21 @@ def read_results(folder: Path, study: Study | None = None) -> Results:
         else:
             missing[name] = failures.get(name, found)
     return Results(study, folder, runs, missing)
+
+
+def correct_in(runs: Path) -> Correct:
+    """Which rows each run got right, from run folders named ARM.seed-N."""
+
+    def correct(arm: str, score: str) -> dict[int, np.ndarray]:
+        found = {}
+        for path in runs.glob(f"{glob.escape(arm)}.seed-*/scores.json"):
+            seed = path.parent.name.removeprefix(f"{arm}.seed-")
+            rows = read_json(path).get(score, {}).get("rows") if seed.isdecimal() else None
+            if rows is not None:
+                found[int(seed)] = np.array([row == "1" for row in rows])
+        return found
+
+    return correct
 
 
 def find_study(name: str, studies: Path) -> Path:

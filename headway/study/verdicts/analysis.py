@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from headway.core.errors import UserError, did_you_mean
 from headway.scoring.metrics import Metric, metric_of
-from headway.stats.tests import LEVEL, NO_SPREAD, Contrast
+from headway.stats.intervals import LEVEL, NO_SPREAD, Contrast
 from headway.study.design.questions import Question
-from headway.study.results.evidence import Circumstances, Column, Evidence, column
+from headway.study.results.evidence import Circumstances, Column, StudyEvidence, column
 from headway.study.verdicts.caveats import caveats, qualified
 from headway.study.verdicts.wording import seeds
 
@@ -99,7 +99,7 @@ class Analysis(ABC):
     p: float | None = None
     """None: nothing can be said."""
 
-    def __init__(self, question: Question, evidence: Evidence):
+    def __init__(self, question: Question, evidence: StudyEvidence):
         self.question, self.evidence, self.metric = question, evidence, metric_of(question.on)
         self.table = evidence.table(question.on)
         if not self.table:

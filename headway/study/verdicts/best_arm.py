@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from headway.stats.tests import LEVEL, Contrast, contrast, picked_among, shrunk_best
+from headway.stats.intervals import LEVEL, Contrast, contrast
+from headway.stats.tests import picked_among, shrunk_best
 from headway.study.design.questions import Best
-from headway.study.results.evidence import Evidence
+from headway.study.results.evidence import StudyEvidence
 from headway.study.verdicts.analysis import NO_CHANCE, Analysis, Family, Outcome, Verdict, method, seed_notes
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
 from headway.study.verdicts.wording import amount, digits, fixed, listed, mirrored, plain, seeds
@@ -21,7 +22,7 @@ class BestArm(Analysis):
 
     question: Best
 
-    def __init__(self, question: Best, evidence: Evidence):
+    def __init__(self, question: Best, evidence: StudyEvidence):
         super().__init__(question, evidence)
         self.arms = list(dict.fromkeys([*evidence.arms, *self.table]))
         self.columns = {arm: self.column(arm) for arm in self.arms}

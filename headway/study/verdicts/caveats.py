@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from headway.scoring.metrics import Metric, parsed
 from headway.study.design.questions import Best, Question
-from headway.study.results.evidence import Circumstances, Column, Evidence
+from headway.study.results.evidence import Circumstances, Column, StudyEvidence
 from headway.study.verdicts.wording import large, listed, seeds
 
 LOOKING_AHEAD = ("causality", "causal-gradient")
@@ -15,7 +15,9 @@ UNEQUAL = {"parameters": 1.005, "flops": 1.005, "seconds": 1.1}
 """What arms may cost, as a ratio, before it is said; clocks are never quite equal."""
 
 
-def qualified(sentence: str, metric: Metric, columns: Mapping[str, Column], evidence: Evidence) -> tuple[bool, str]:
+def qualified(
+    sentence: str, metric: Metric, columns: Mapping[str, Column], evidence: StudyEvidence
+) -> tuple[bool, str]:
     """Whether these arms' numbers are what they are called, and the sentence with all that restricts it."""
     about = {arm: evidence.arms.get(arm, Circumstances()) for arm in columns}
     for arm, values in columns.items():
@@ -39,7 +41,7 @@ def no_such_number(metric: Metric) -> str:
     return f"sees the future: its number is no {metric.noun} of a left-to-right model"
 
 
-def caveats(question: Question, arms: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
+def caveats(question: Question, arms: Sequence[str], evidence: StudyEvidence) -> tuple[str, ...]:
     """The notes that go with any verdict on these arms."""
     about = {arm: evidence.arms.get(arm, Circumstances()) for arm in arms}
     failures = _together({arm: tuple(facts.failed_audits.items()) for arm, facts in about.items()})

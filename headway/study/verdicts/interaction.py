@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 
 from headway.core.errors import UserError, did_you_mean
-from headway.stats.tests import LEVEL, Contrast, contrast, interaction
+from headway.stats.intervals import LEVEL, Contrast, contrast
+from headway.stats.tests import interaction
 from headway.study.design.questions import Depends
-from headway.study.results.evidence import Column, Evidence
+from headway.study.results.evidence import Column, StudyEvidence
 from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, seed_notes, why_not
 from headway.study.verdicts.wording import amount, digits, fixed, seeds
 
@@ -24,7 +25,7 @@ class Interaction(Analysis):
 
     question: Depends
 
-    def __init__(self, question: Depends, evidence: Evidence):
+    def __init__(self, question: Depends, evidence: StudyEvidence):
         super().__init__(question, evidence)
         self.arms = list(evidence.arms)
         self.rows, self.places = self._levels(question.effect), self._levels(question.on_factor)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from headway.stats.tests import LEVEL
+from headway.stats.intervals import LEVEL
 from headway.study.design.claims import Claim
 from headway.study.design.questions import Better
 from headway.study.results.evidence import Circumstances

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from headway.stats.paired import Correct, RowsAndSeeds, rows_and_seeds
-from headway.stats.tests import LEVEL, contrast
+from headway.stats.intervals import LEVEL, contrast
+from headway.stats.paired import RowsAndSeeds, rows_and_seeds
 from headway.study.design.questions import Better
-from headway.study.results.evidence import Column, Evidence
+from headway.study.results.evidence import Column, Correct, StudyEvidence
 from headway.study.verdicts.analysis import Analysis, Family, Outcome, Range, Verdict, method, seed_notes, why_not
 from headway.study.verdicts.wording import amount, chance, digits, fixed, mirrored, percent, seeds
 
@@ -15,7 +15,7 @@ class TwoArms(Analysis):
 
     question: Better
 
-    def __init__(self, question: Better, evidence: Evidence, correct: Correct | None = None):
+    def __init__(self, question: Better, evidence: StudyEvidence, correct: Correct | None = None):
         super().__init__(question, evidence)
         self.correct = correct
         self.arms = (question.arm, question.than)

@@ -5,21 +5,21 @@ import itertools
 import numpy as np
 
 from headway.scoring.metrics import METRICS, metric_of, parsed
-from headway.stats.tests import LEVEL, contrast
+from headway.stats.intervals import LEVEL, contrast
 from headway.study.design.questions import Ordered
-from headway.study.results.evidence import Evidence, column
+from headway.study.results.evidence import StudyEvidence, column
 from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, why_not
 from headway.study.verdicts.wording import amount, mirrored, plain, seeds
 
 
-class InOrder(Analysis):
+class OrderedScores(Analysis):
     """Every step of the order must stand: the p value is the largest of the steps', which needs no correction for their
     number, because all of them are claimed at once. That a step goes the other way is one finding among several, and
     pays for that (Bonferroni)."""
 
     question: Ordered
 
-    def __init__(self, question: Ordered, evidence: Evidence):
+    def __init__(self, question: Ordered, evidence: StudyEvidence):
         super().__init__(question, evidence)
         arm, sign = question.arm, self.metric.sign
         self.columns = columns = {

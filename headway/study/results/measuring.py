@@ -1,0 +1,100 @@
+"""Measure what a study asks for beside the scores of its recipes (`design/measures.py`), once a run has ended.
+
+What was found is kept in the run's folder as measures.json, with what was asked for, so that it is measured once.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.core import random
+from headway.core.files import write_json
+from headway.experiment.train import load_model
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
+from headway.scoring.score import Score
+from headway.study.design.measures import FEWEST_SENTENCES, Measure, Sentences
+from headway.tasks.abilities import ReadsSegments
+from headway.tasks.task import Task
+
+FILE = "measures.json"
+
+
+def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure]) -> None:
+    """Measure one finished run, unless that was done before."""
+    asked = _asked(measures)
+    if kept(folder).get("measures") == asked:
+        return
+    run = Run(folder, recipe)
+    model, _ = load_model(run)
+    run.count_looks_at_test(*([one.split] for one in measures))
+    scores = [score for one in measures for score in one.scores(model, task)]
+    write_json(folder / FILE, {"measures": asked, "scores": {score.name: score.as_json() for score in scores}})
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """What measures.json holds; empty where there is none, or none that can be read: it is measured again."""
+    try:
+        found = json.loads((folder / FILE).read_text("utf-8"))
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def measured_scores(folder: Path, measures: Sequence[Measure]) -> dict[str, Score]:
+    """What these measures gave. What others gave, of this study before it was changed or of one whose run this was,
+    nobody asks for."""
+    found = kept(folder)
+    scores = found.get("scores", {}) if found.get("measures") == _asked(measures) else {}
+    return {name: Score.from_json(name, one) for name, one in scores.items()}
+
+
+def _asked(measures: Sequence[Measure]) -> list[dict[str, Any]]:
+    return [one.model_dump(mode="json") for one in measures]
+
+
+# --- single sentences ------------------------------------------------------------------------------------------------
+
+
+def sentence_scores(measure: Sentences, model: Any, task: ReadsSegments) -> Iterator[Score]:
+    plain, order = sentences_in(task, measure), random.generator(0, "scrambled sentences")
+    scrambled = [s[torch.randperm(len(s), generator=order)] for s in plain]
+    together = FEWEST_SENTENCES
+    joined = [torch.cat(plain[k : k + together]) for k in range(0, len(plain) - together + 1, together)]
+    what = ("as they are", "their tokens in random order", "eight joined together")
+    for name, texts, how in zip(measure.splits, (plain, scrambled, joined), what, strict=True):
+        nats = _nats(model, task, texts)
+        mean = math.fsum(nats) / len(nats)
+        label = f"{len(texts)} sentences of {measure.split}, {how}, each read alone · {len(nats):,} tokens"
+        kind = task.running(measure.split)[1].kind
+        yield Score(f"{name}.loss", mean, f"nats per token ({kind}) · {label}")
+        value = math.exp(mean) if mean < 700 else math.inf
+        yield Score(f"{name}.perplexity", value, f"perplexity per token ({kind}) · {label}")
+
+
+def sentences_in(task: Any, measure: Sentences) -> list[torch.Tensor]:
+    """What stands between one full stop and the next."""
+    ids, tokenizer = task.running(measure.split)
+    stop = tokenizer.encode(".").ids.tolist()
+    if len(stop) != 1:
+        return []
+    ends = (ids == stop[0]).nonzero().flatten().tolist()
+    between = (ids[a + 1 : b + 1] for a, b in itertools.pairwise(ends))
+    fitting = (s for s in between if measure.shortest <= len(s) <= measure.longest)
+    return list(itertools.islice(fitting, measure.count))
+
+
+def _nats(model: Any, task: ReadsSegments, texts: Sequence[torch.Tensor]) -> list[float]:
+    """Of every token but the first of each; texts of one length are read together."""
+    found: list[float] = []
+    device, context = next(model.parameters()).device, model.spec.context
+    for length in sorted({len(text) for text in texts}):
+        rows = torch.stack([text for text in texts if len(text) == length])[None, :, : context + 1].to(device)
+        with torch.no_grad():
+            found += task.nats(model, rows).double().flatten().tolist()
+    return found
