@@ -25,11 +25,11 @@ def score(
     from headway.cli import printing
     from headway.experiment.evaluate import audited, score_file, score_sentence, score_splits_again
     from headway.run.folder import open_run
-    from headway.tasks.abilities import Window
+    from headway.tasks.abilities import ReadingWindow
 
     if sum(given is not None for given in (split, file, text)) > 1:
         raise UserError("--split, --file and --text are three different things to score: give one of them")
-    opened, window = open_run(run, runs), Window(segment, stride)
+    opened, window = open_run(run, runs), ReadingWindow(segment, stride)
     if text is not None:
         scored, scores = score_sentence(opened, text, window, checkpoint)
         report = audited(opened)

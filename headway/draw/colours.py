@@ -15,7 +15,7 @@ _STEPS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Scale:
+class ColourScale:
     name: str
     """What the numbers are."""
     remark: str
@@ -71,9 +71,9 @@ def _shades(hue: float, lightest: float, darkest: float, steps: int) -> np.ndarr
 
 
 _BLUES = _shades(255, 0.965, 0.27, _STEPS)
-WEIGHTS = Scale("weight", "blank: exactly 0", 0.0, 1.0, 0.5, _BLUES, (0, 0.01, 0.1, 0.25, 0.5, 1))
+WEIGHTS = ColourScale("weight", "blank: exactly 0", 0.0, 1.0, 0.5, _BLUES, (0, 0.01, 0.1, 0.25, 0.5, 1))
 SHARES = replace(WEIGHTS, name="share")
-DIFFERENCES = Scale(
+DIFFERENCES = ColourScale(
     "difference",
     "±0.5 and beyond at the ends",
     -0.5,

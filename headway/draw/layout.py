@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from headway.core.errors import UserError
-from headway.draw.colours import Scale
+from headway.draw.colours import ColourScale
 from headway.draw.picture import Grid, Panel, Picture
 
 INK, FAINT = "#1a1a1a", "#5c5c5c"
@@ -63,7 +63,7 @@ class Map:
 class ColourBar:
     x: float
     y: float
-    scale: Scale
+    scale: ColourScale
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +197,7 @@ def _cells(picture: Picture) -> list[float]:
     return [min(LARGEST_CELL, max(SMALLEST, room) / n) for n in tokens]
 
 
-def _ticks(x: float, y: float, scale: Scale) -> Iterator[Label]:
+def _ticks(x: float, y: float, scale: ColourScale) -> Iterator[Label]:
     for tick in scale.ticks:
         at = x + BAR[0] * float(scale.places(np.array(tick)))
         yield Label(at, y + BAR[1] + 11, f"{tick:g}".replace("-", "−"), 8, "middle")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.draw.colours import Scale
+from headway.draw.colours import ColourScale
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Grid:
 
     title: str
     panels: list[list[Panel]]
-    scale: Scale
+    scale: ColourScale
 
 
 @dataclass(frozen=True)

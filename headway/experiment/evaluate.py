@@ -13,13 +13,13 @@ from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
-from headway.tasks.abilities import Classified, Classifies, Draw, ReadsSegments, ScoresText, Window, Writes
+from headway.tasks.abilities import Classified, Classifies, Draw, ReadingWindow, ReadsSegments, ScoresText, Writes
 
-AS_THE_RECIPE_SAYS = Window()
+AS_THE_RECIPE_SAYS = ReadingWindow()
 
 
 def score_splits_again(
-    run: Run, splits: Sequence[str] | None = None, window: Window = AS_THE_RECIPE_SAYS, which: str = "auto"
+    run: Run, splits: Sequence[str] | None = None, window: ReadingWindow = AS_THE_RECIPE_SAYS, which: str = "auto"
 ) -> list[Score]:
     """The splits asked for (or those of the recipe), whole. Asked for as the recipe says, the scores are stored."""
     task = tasks.load_for(run)
@@ -58,14 +58,14 @@ def audited(run: Run) -> Report:
     return report
 
 
-def score_file(run: Run, path: Path, window: Window = AS_THE_RECIPE_SAYS, which: str = "auto") -> list[Score]:
+def score_file(run: Run, path: Path, window: ReadingWindow = AS_THE_RECIPE_SAYS, which: str = "auto") -> list[Score]:
     task = tasks.able(run, ScoresText)
     model, _ = load_model(run, which)
     return task.score_file(run, model, path, window)
 
 
 def score_sentence(
-    run: Run, text: str, window: Window = AS_THE_RECIPE_SAYS, which: str = "auto"
+    run: Run, text: str, window: ReadingWindow = AS_THE_RECIPE_SAYS, which: str = "auto"
 ) -> tuple[ScoredText, list[Score]]:
     task = tasks.able(run, ScoresText)
     model, _ = load_model(run, which)

@@ -24,7 +24,7 @@ class Ability(ABC):
     """The beginning of "… asked of language models"."""
 
 
-class Window(NamedTuple):
+class ReadingWindow(NamedTuple):
     """How a text is read, where that is not to be as the recipe says."""
 
     segment: int | None = None
@@ -37,7 +37,7 @@ class ReadsSegments(Ability):
     asked = "segments and strides are"
 
     @abstractmethod
-    def in_segments(self, model: Any, window: Window) -> Self:
+    def in_segments(self, model: Any, window: ReadingWindow) -> Self:
         """The same task, scored in other segments, if the model can read such."""
 
     @abstractmethod
@@ -60,12 +60,12 @@ class ScoresText(Ability):
 
     @classmethod
     @abstractmethod
-    def score_text(cls, run: Run, model: Any, text: str, window: Window) -> ScoredText:
+    def score_text(cls, run: Run, model: Any, text: str, window: ReadingWindow) -> ScoredText:
         """Token by token."""
 
     @classmethod
     @abstractmethod
-    def score_file(cls, run: Run, model: Any, path: Path, window: Window) -> list[Score]:
+    def score_file(cls, run: Run, model: Any, path: Path, window: ReadingWindow) -> list[Score]:
         """Of a text file, as a whole."""
 
 

@@ -32,7 +32,7 @@ from headway.scoring.likelihood import Surprise, surprise
 from headway.scoring.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, PERPLEXITY_PER_WORD
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
-from headway.tasks.abilities import Draw, ReadsSegments, ScoresText, Window, Writes
+from headway.tasks.abilities import Draw, ReadingWindow, ReadsSegments, ScoresText, Writes
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
@@ -132,7 +132,7 @@ class LanguageModelling(Task, ReadsSegments, ScoresText, Writes):
 
     # --- what else such models can do --------------------------------------------------------------------------------
 
-    def in_segments(self, model: LanguageModel, window: Window) -> Self:
+    def in_segments(self, model: LanguageModel, window: ReadingWindow) -> Self:
         segment, stride = _window(self.recipe, model, window)
         scoring = self.recipe.scoring.model_copy(update={"segment": segment, "stride": stride})
         return replace(self, recipe=self.recipe.model_copy(update={"scoring": scoring}))
@@ -148,12 +148,12 @@ class LanguageModelling(Task, ReadsSegments, ScoresText, Writes):
         return model.losses(rows[..., :-1], rows[..., 1:])
 
     @classmethod
-    def score_text(cls, run: Run, model: LanguageModel, text: str, window: Window) -> ScoredText:
+    def score_text(cls, run: Run, model: LanguageModel, text: str, window: ReadingWindow) -> ScoredText:
         tokenizer = run.tokenizer
         return score_text(model, tokenizer, text, *_window(run.recipe, model, window), tokenizer.kind)
 
     @classmethod
-    def score_file(cls, run: Run, model: LanguageModel, path: Path, window: Window) -> list[Score]:
+    def score_file(cls, run: Run, model: LanguageModel, path: Path, window: ReadingWindow) -> list[Score]:
         tokenizer = run.tokenizer
         tokens, read_in = tokenizer.encode(read_text(path)), _window(run.recipe, model, window)
         (found,) = surprise(model, tokens, *read_in, tokenizer.kind, unknown=tokenizer.unknown)
@@ -204,7 +204,7 @@ def _spec(recipe: Recipe) -> LanguageModelSpec:
     return recipe.model
 
 
-def _window(recipe: Recipe, model: LanguageModel, asked: Window) -> tuple[int, int]:
+def _window(recipe: Recipe, model: LanguageModel, asked: ReadingWindow) -> tuple[int, int]:
     """Segment and stride: those asked for, else the recipe's."""
     length, limit = asked.segment or recipe.scoring_segment, model.positions.limit
     if limit is not None and length > limit:

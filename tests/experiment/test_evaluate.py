@@ -9,7 +9,7 @@ from headway.data.running.sources import read_splits
 from headway.experiment.evaluate import sample_text, score_file, score_sentence, score_splits_again
 from headway.experiment.train import train
 from headway.run.folder import Run, open_run
-from headway.tasks.abilities import Draw, Window
+from headway.tasks.abilities import Draw, ReadingWindow
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_scoring_again_gives_the_scores_of_training_and_stores_them(run):
 
 @pytest.mark.parametrize(
     "asked",
-    [(["train"],), (None, Window(8)), (None, Window(stride=4)), (None, Window(), "8")],
+    [(["train"],), (None, ReadingWindow(8)), (None, ReadingWindow(stride=4)), (None, ReadingWindow(), "8")],
 )
 def test_scores_of_something_else_are_not_stored(run, asked):
     before = snapshot(run.folder)
@@ -67,7 +67,7 @@ def test_scores_that_cannot_be_stored_are_given_all_the_same(run, monkeypatch, c
 
 def test_segment_and_stride_are_those_asked_for_else_the_recipes(run):
     def cut(segment, stride):
-        return score_splits_again(run, ["valid"], Window(segment, stride))[0].label
+        return score_splits_again(run, ["valid"], ReadingWindow(segment, stride))[0].label
 
     assert "segment 16, stride 16" in cut(None, None)
     assert "segment 8, stride 8" in cut(8, None)
@@ -98,11 +98,11 @@ def test_a_sentence_is_scored_token_by_token(run):
     ("asked", "message"),
     [
         ((["vlid"],), r"has no split 'vlid'; did you mean 'valid'\?"),
-        ((None, Window(17)), "a segment of 17 tokens, but the learned positions end at 16"),
-        ((None, Window(8, 9)), "a stride of 9 would skip tokens between segments of 8"),
-        ((None, Window(stride=17)), "a stride of 17 would skip tokens between segments of 16"),
-        ((None, Window(), "best"), "keeps no best checkpoint"),
-        ((None, Window(), "99"), "has no checkpoint '99'"),
+        ((None, ReadingWindow(17)), "a segment of 17 tokens, but the learned positions end at 16"),
+        ((None, ReadingWindow(8, 9)), "a stride of 9 would skip tokens between segments of 8"),
+        ((None, ReadingWindow(stride=17)), "a stride of 17 would skip tokens between segments of 16"),
+        ((None, ReadingWindow(), "best"), "keeps no best checkpoint"),
+        ((None, ReadingWindow(), "99"), "has no checkpoint '99'"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(run, asked, message):

@@ -25,7 +25,7 @@ from headway.experiment.train import load_model, train
 from headway.models.classifier import Classifier
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, open_run
-from headway.tasks.abilities import Draw, Window
+from headway.tasks.abilities import Draw, ReadingWindow
 from headway.tasks.classification import Classification
 
 SUBJECTS = {"sea": ["ship", "wave", "salt", "sail"], "sky": ["cloud", "bird", "wing", "star"], "soil": ["root", "mud"]}
@@ -246,7 +246,7 @@ def test_what_is_asked_of_language_models_is_refused_in_words(trained: Run):
         lambda: sample_text(trained, "the", Draw(3), "auto", print),
         lambda: score_sentence(trained, "the"),
         lambda: score_file(trained, Path("any.txt")),
-        lambda: score_splits_again(trained, None, Window(4)),
+        lambda: score_splits_again(trained, None, ReadingWindow(4)),
     ):
         with pytest.raises(UserError, match="asked of language models, and good is a classifier; try headway classify"):
             ask()
