@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -43,3 +44,15 @@ def test_links_between_the_documents_lead_somewhere():
             if "://" not in target and not (page.parent / target).exists():
                 lost.append(f"{page.name}: {target}")
     assert lost == []
+
+
+def test_a_wheel_has_every_file():
+    """Modules are found; of other files pyproject.toml has to say that they belong to it."""
+    package = ROOT / "headway"
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
+    taken = {path for pattern in patterns["headway"] for path in package.glob(pattern)}
+    files = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    left = [path for path in files if path.suffix != ".py" and path not in taken]
+    assert left == [], "name them in [tool.setuptools.package-data]"
+    homeless = [path for path in files if path.suffix == ".py" and not (path.parent / "__init__.py").exists()]
+    assert homeless == [], "their folders need an __init__.py"
