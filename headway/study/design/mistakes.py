@@ -10,7 +10,7 @@ from headway.core.files import check_names
 from headway.core.spec import Problem
 from headway.core.validation import InvalidError
 from headway.study.design.factors import Factor, is_data, key_of
-from headway.study.design.questions import Best, Better, Depends, Ordered
+from headway.study.design.questions import Best, Better, Depends
 
 if TYPE_CHECKING:
     from headway.study.design.study import Study
@@ -160,7 +160,7 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
     for place, question in named.items():
         yield from question.all_problems(f"{place}.")
         asked = {
-            **({"arm": arms} if isinstance(question, Better | Ordered) else {}),
+            **({"arm": arms} if "arm" in type(question).model_fields else {}),
             **({"than": [*arms, *cheap_methods()]} if isinstance(question, Better) else {}),
             **({"effect": [*study.factors], "on_factor": [*study.factors]} if isinstance(question, Depends) else {}),
         }

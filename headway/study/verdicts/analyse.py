@@ -9,15 +9,11 @@ alone.
 
 from collections.abc import Sequence
 
-from headway.core.errors import UserError
 from headway.stats.tests import holm
-from headway.study.design.questions import Best, Better, Depends, Ordered, Question
+from headway.study.design.questions import Question
 from headway.study.results.evidence import Correct, StudyEvidence
-from headway.study.verdicts.analysis import Analysis, Family, Verdict
-from headway.study.verdicts.best_arm import BestArm
-from headway.study.verdicts.interaction import Interaction
-from headway.study.verdicts.ordered import OrderedScores
-from headway.study.verdicts.two_arms import TwoArms
+from headway.study.verdicts import best_arm, interaction, ordered, two_arms  # noqa: F401 (read, they are known)
+from headway.study.verdicts.analysis import ANALYSES, Family, Verdict
 
 
 def analyse(questions: Sequence[Question], evidence: StudyEvidence, correct: Correct | None = None) -> list[Verdict]:
@@ -25,23 +21,9 @@ def analyse(questions: Sequence[Question], evidence: StudyEvidence, correct: Cor
 
     Where `correct` knows which rows classifiers get right (`results.correct_in(runs)` reads it from their folders),
     accuracies are also compared row by row."""
-    analyses = [_analysis(question, evidence, correct) for question in questions]
+    analyses = [ANALYSES.find(question.kind)(question, evidence, correct) for question in questions]
     p_values = [analysis.p for analysis in analyses if analysis.p is not None]
     corrected = iter(holm(p_values))
     return [
         analysis.verdict(Family(len(p_values), 1.0 if analysis.p is None else next(corrected))) for analysis in analyses
     ]
-
-
-def _analysis(question: Question, evidence: StudyEvidence, correct: Correct | None) -> Analysis:
-    match question:
-        case Better():
-            return TwoArms(question, evidence, correct)
-        case Best():
-            return BestArm(question, evidence)
-        case Ordered():
-            return OrderedScores(question, evidence)
-        case Depends():
-            return Interaction(question, evidence)
-        case _:
-            raise UserError(f"nobody knows how to answer a question of kind '{question.kind}'")

@@ -1,16 +1,21 @@
-"""One question, with what was measured for it, on its way to a verdict; and what a verdict is."""
+"""One question, with what was measured for it, on its way to a verdict; and what a verdict is.
+
+A new kind of question is a spec (`design/questions.py`) and an `Analysis` that says which kind it `answers`: written
+down, it is known.
+"""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.variants import Registry
 from headway.scoring.metrics import Metric, metric_of
 from headway.stats.intervals import LEVEL, NO_SPREAD, Contrast
 from headway.study.design.questions import Question
-from headway.study.results.evidence import Circumstances, Column, StudyEvidence, column
+from headway.study.results.evidence import Circumstances, Column, Correct, StudyEvidence, column
 from headway.study.verdicts.caveats import caveats, qualified
 from headway.study.verdicts.wording import seeds
 
@@ -93,14 +98,25 @@ class Family:
         return LEVEL / max(1, self.size)
 
 
+ANALYSES: "Registry[type[Analysis]]" = Registry("answer to a question of the kind")
+
+
 class Analysis(ABC):
     """One question with what was measured for it. Finds its p value first; gives the verdict once all are known."""
 
+    answers: ClassVar[str]
+    """Questions of this kind."""
     p: float | None = None
     """None: nothing can be said."""
 
-    def __init__(self, question: Question, evidence: StudyEvidence):
-        self.question, self.evidence, self.metric = question, evidence, metric_of(question.on)
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "answers" in vars(cls):
+            ANALYSES.add(cls.answers, cls, cls.__module__)
+
+    def __init__(self, question: Any, evidence: StudyEvidence, correct: Correct | None = None):
+        self.question, self.evidence, self.correct = question, evidence, correct
+        self.metric = metric_of(question.on)
         self.table = evidence.table(question.on)
         if not self.table:
             raise UserError(f"'{question.on}' was measured of no arm; {question}")

@@ -7,7 +7,7 @@ import numpy as np
 from headway.stats.intervals import LEVEL, Contrast, contrast
 from headway.stats.tests import picked_among, shrunk_best
 from headway.study.design.questions import Best
-from headway.study.results.evidence import StudyEvidence
+from headway.study.results.evidence import Correct, StudyEvidence
 from headway.study.verdicts.analysis import NO_CHANCE, Analysis, Family, Outcome, Verdict, method, seed_notes
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
 from headway.study.verdicts.wording import amount, digits, fixed, listed, mirrored, plain, seeds
@@ -20,10 +20,11 @@ class BestArm(Analysis):
     one that sees the future.
     """
 
+    answers = "best"
     question: Best
 
-    def __init__(self, question: Best, evidence: StudyEvidence):
-        super().__init__(question, evidence)
+    def __init__(self, question: Best, evidence: StudyEvidence, correct: Correct | None = None):
+        super().__init__(question, evidence, correct)
         self.arms = list(dict.fromkeys([*evidence.arms, *self.table]))
         self.columns = {arm: self.column(arm) for arm in self.arms}
         self.out = {arm: why for arm in self.arms if (why := self._why_out(arm))}

@@ -8,7 +8,7 @@ from headway.core.errors import UserError, did_you_mean
 from headway.stats.intervals import LEVEL, Contrast, contrast
 from headway.stats.tests import interaction
 from headway.study.design.questions import Depends
-from headway.study.results.evidence import Column, StudyEvidence
+from headway.study.results.evidence import Column, Correct, StudyEvidence
 from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, seed_notes, why_not
 from headway.study.verdicts.wording import amount, digits, fixed, seeds
 
@@ -23,10 +23,11 @@ class Interaction(Analysis):
     The effect is how much more one step (old → new) gains at the level where it gains more; so it is never negative.
     """
 
+    answers = "depends"
     question: Depends
 
-    def __init__(self, question: Depends, evidence: StudyEvidence):
-        super().__init__(question, evidence)
+    def __init__(self, question: Depends, evidence: StudyEvidence, correct: Correct | None = None):
+        super().__init__(question, evidence, correct)
         self.arms = list(evidence.arms)
         self.rows, self.places = self._levels(question.effect), self._levels(question.on_factor)
         self.cells = {where: self._cell(*where) for where in itertools.product(self.rows, self.places)}

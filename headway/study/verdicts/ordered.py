@@ -7,7 +7,7 @@ import numpy as np
 from headway.scoring.metrics import METRICS, metric_of, parsed
 from headway.stats.intervals import LEVEL, contrast
 from headway.study.design.questions import Ordered
-from headway.study.results.evidence import StudyEvidence, column
+from headway.study.results.evidence import Correct, StudyEvidence, column
 from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, why_not
 from headway.study.verdicts.wording import amount, mirrored, plain, seeds
 
@@ -17,10 +17,11 @@ class OrderedScores(Analysis):
     number, because all of them are claimed at once. That a step goes the other way is one finding among several, and
     pays for that (Bonferroni)."""
 
+    answers = "ordered"
     question: Ordered
 
-    def __init__(self, question: Ordered, evidence: StudyEvidence):
-        super().__init__(question, evidence)
+    def __init__(self, question: Ordered, evidence: StudyEvidence, correct: Correct | None = None):
+        super().__init__(question, evidence, correct)
         arm, sign = question.arm, self.metric.sign
         self.columns = columns = {
             score: column(evidence.table(score).get(arm, {}), self.about(arm), self.metric) for score in question.scores

@@ -13,11 +13,11 @@ from headway.study.verdicts.wording import amount, chance, digits, fixed, mirror
 class TwoArms(Analysis):
     """Is one arm better than another?"""
 
+    answers = "better"
     question: Better
 
     def __init__(self, question: Better, evidence: StudyEvidence, correct: Correct | None = None):
-        super().__init__(question, evidence)
-        self.correct = correct
+        super().__init__(question, evidence, correct)
         self.arms = (question.arm, question.than)
         self.trained = [arm for arm in self.arms if arm in self.table or arm in evidence.arms]
         self.columns = [self.column(question.arm), self._opponent()]
