@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-COLOURS = 8
-"""As many curves as can be told apart; the page defines --curve-1 … --curve-8."""
+from headway.draw.colours import CURVES
+
+COLOURS = len(CURVES)
+"""As many curves as can be told apart; the page defines --curve-1 … --curve-8 (`colours.curve_variables`)."""
 WIDTH, HEIGHT = 760, 330
 LEFT, RIGHT, TOP, BOTTOM = 62, 150, 14, 44
 
@@ -49,56 +51,88 @@ def line_chart(
 ) -> str:
     """`categories`: the x values are few and stand at equal distances, each named. `logarithmic`: upwards."""
     curves = curves[:COLOURS]
-    values = [v for curve in curves for v in (*curve.low, *curve.high) if math.isfinite(v)]
-    lowest, highest = min(values), max(values)
-    if not logarithmic:
-        room = 0.06 * ((highest - lowest) or abs(highest) or 1.0)
-        lowest, highest = lowest - room, highest + room
-    y = Axis(lowest, highest, HEIGHT - BOTTOM, TOP, logarithmic)
-    places = list(dict.fromkeys(x for curve in curves for x in curve.x))
-    if categories:
-        along = Axis(0, max(1, len(places) - 1), LEFT, WIDTH - RIGHT)
-        x = {place: along(k) for k, place in enumerate(places)}.__getitem__
-        named = {place: f"{place:g}" for place in places}
-    else:
-        x = Axis(min(places), max(places), LEFT, WIDTH - RIGHT)
-        named = {tick: f"{tick:,g}" for tick in round_ticks(min(places), max(places))}
-    parts = [_open(WIDTH, HEIGHT, label)]
-    for tick in y.ticks():
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(_text(LEFT - 8, y(tick) + 4, short(tick), "end"))
-    for place, name in named.items():
-        parts.append(_text(x(place), HEIGHT - BOTTOM + 18, name, "middle"))
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>')
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, across, "middle"))
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(
-        f'<text class="faint" transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escape(up)}</text>'
-    )
+    plane = Plane.around(curves, categories, logarithmic)
+    parts = [_open(WIDTH, HEIGHT, label), *_frame(plane, across, up)]
     for k, curve in enumerate(curves, 1):
-        forth = [f"{x(a):.1f},{y(b):.1f}" for a, b in zip(curve.x, curve.high, strict=True)]
-        back = [f"{x(a):.1f},{y(b):.1f}" for a, b in zip(curve.x, curve.low, strict=True)]
-        line = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in zip(curve.x, curve.middle, strict=True))
-        parts.append(f'<polygon class="band" style="fill:var(--curve-{k})" points="{" ".join(forth + back[::-1])}"/>')
-        parts.append(f'<polyline class="curve" style="stroke:var(--curve-{k})" points="{line}"/>')
-        if categories or len(curve.x) == 1:  # a line of one point is not to be seen
-            parts += [
-                f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.6" style="fill:var(--curve-{k})"/>'
-                for a, b in zip(curve.x, curve.middle, strict=True)
-            ]
-    ends = [y(curve.middle[-1]) for curve in curves]
-    for k, (curve, end, place) in enumerate(zip(curves, ends, apart(ends, 16), strict=True), 1):
-        edge, last = WIDTH - RIGHT, x(curve.x[-1])  # arms need not end at the same step
+        parts += _curve(plane, curve, f"var(--curve-{k})", dots=categories or len(curve.x) == 1)
+    return "\n".join([*parts, *_names(plane, curves), "</svg>"])
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Where the numbers of a line chart stand on it."""
+
+    x: Callable[[float], float]
+    y: Axis
+    named: Mapping[float, str]
+    """What is written below the horizontal axis, and at which numbers."""
+
+    @classmethod
+    def around(cls, curves: Sequence[Curve], categories: bool, logarithmic: bool) -> "Plane":
+        """With room for all of these curves."""
+        values = [v for curve in curves for v in (*curve.low, *curve.high) if math.isfinite(v)]
+        lowest, highest = min(values), max(values)
+        room = 0.0 if logarithmic else 0.06 * ((highest - lowest) or abs(highest) or 1.0)
+        y = Axis(lowest - room, highest + room, HEIGHT - BOTTOM, TOP, logarithmic)
+        places = list(dict.fromkeys(x for curve in curves for x in curve.x))
+        if categories:
+            along = Axis(0, max(1, len(places) - 1), LEFT, WIDTH - RIGHT)
+            at = {place: along(k) for k, place in enumerate(places)}
+            return cls(at.__getitem__, y, {place: f"{place:g}" for place in places})
+        first, last = min(places), max(places)
+        named = {tick: f"{tick:,g}" for tick in round_ticks(first, last)}
+        return cls(Axis(first, last, LEFT, WIDTH - RIGHT), y, named)
+
+    def points(self, x: Sequence[float], y: Sequence[float]) -> list[str]:
+        return [f"{self.x(a):.1f},{self.y(b):.1f}" for a, b in zip(x, y, strict=True)]
+
+
+def _frame(plane: Plane, across: str, up: str) -> list[str]:
+    """Grid, ticks, axis, and what is drawn over what."""
+    y, edge, floor = plane.y, WIDTH - RIGHT, HEIGHT - BOTTOM
+    parts = []
+    for tick in y.ticks():
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{edge}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
+        parts.append(_text(LEFT - 8, y(tick) + 4, short(tick), "end"))
+    parts += [_text(plane.x(place), floor + 18, name, "middle") for place, name in plane.named.items()]
+    turned = f'transform="translate(14 {(TOP + floor) / 2}) rotate(-90)"'
+    return [
+        *parts,
+        f'<line class="axis" x1="{LEFT}" x2="{edge}" y1="{floor}" y2="{floor}"/>',
+        _text((LEFT + edge) / 2, HEIGHT - 6, across, "middle"),
+        f'<text class="faint" {turned} text-anchor="middle">{escape(up)}</text>',
+    ]
+
+
+def _curve(plane: Plane, curve: Curve, colour: str, dots: bool) -> list[str]:
+    """The band between the seeds, the line through their middle, and its points where a line alone would not do."""
+    band = plane.points(curve.x, curve.high) + plane.points(curve.x, curve.low)[::-1]
+    line = " ".join(plane.points(curve.x, curve.middle))
+    parts = [
+        f'<polygon class="band" style="fill:{colour}" points="{" ".join(band)}"/>',
+        f'<polyline class="curve" style="stroke:{colour}" points="{line}"/>',
+    ]
+    for a, b in zip(curve.x, curve.middle, strict=True) if dots else ():
+        parts.append(f'<circle cx="{plane.x(a):.1f}" cy="{plane.y(b):.1f}" r="2.6" style="fill:{colour}"/>')
+    return parts
+
+
+def _names(plane: Plane, curves: Sequence[Curve]) -> list[str]:
+    """Each at the end of its curve, moved apart where curves end together; a line leads from the one to the other."""
+    parts, edge = [], WIDTH - RIGHT
+    ends = [plane.y(curve.middle[-1]) for curve in curves]
+    for k, (curve, end, height) in enumerate(zip(curves, ends, apart(ends, 16), strict=True), 1):
+        last = plane.x(curve.x[-1])  # arms need not end at the same step
         dots = 'stroke-dasharray="1 4" ' if last < edge - 1 else ""
         parts.append(
-            f'<line x1="{last + 2:.1f}" y1="{end:.1f}" x2="{edge + 12}" y2="{place:.1f}" {dots}'
+            f'<line x1="{last + 2:.1f}" y1="{end:.1f}" x2="{edge + 12}" y2="{height:.1f}" {dots}'
             f'style="stroke:var(--curve-{k})"/>'
         )
         parts.append(
-            f'<text x="{edge + 16}" y="{place + 4:.1f}" style="fill:var(--curve-{k})">'
+            f'<text x="{edge + 16}" y="{height + 4:.1f}" style="fill:var(--curve-{k})">'
             f"{escape(_cut(curve.name, 20))}</text>"
         )
-    return "\n".join([*parts, "</svg>"])
+    return parts
 
 
 def interval_mark(effect: float, low: float, high: float) -> str:

@@ -6,11 +6,17 @@ lightness: equal steps look equal, and the order can be seen without seeing hues
 zero stays blank.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 BLANK = (255, 255, 255)
+DARK, BLUE, RED = "#2e3440", "#2a78b5", "#c0453b"
+"""Of drawings of few things on white: what is given, what is found, what it is set beside."""
+CURVES = ("#4a5160", "#2468a8", "#b5442f", "#2f7f4f", "#8250a8", "#a8741a", "#1f8a94", "#b34a7f")
+"""Of curves in one chart, on paper."""
+CURVES_ON_DARK = ("#b4bac6", "#6fb1ec", "#ef8d78", "#74c493", "#c39be0", "#dcb066", "#67c6cf", "#ea8fbd")
 _STEPS = 256
 
 
@@ -82,3 +88,8 @@ DIFFERENCES = ColourScale(
     np.concatenate([_shades(50, 0.985, 0.42, _STEPS // 2)[::-1], _shades(255, 0.985, 0.36, _STEPS // 2)]),
     (-0.5, -0.25, 0, 0.25, 0.5),
 )
+
+
+def curve_variables(colours: Sequence[str]) -> str:
+    """For the style sheet of a page with charts: `--curve-1: #4a5160; …`."""
+    return " ".join(f"--curve-{k}: {colour};" for k, colour in enumerate(colours, 1))

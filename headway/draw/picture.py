@@ -1,6 +1,6 @@
 """What is drawn, before it is known how: grids of labelled maps, what to say about them, and a table.
 
-Everything that can be looked at gives a `Picture`; `layout.py` says where things stand in it, and `drawing.py` writes
+Everything that can be looked at gives a `Picture`; `layout.py` says where things stand in it, and `save.py` writes
 it as html, svg or png. In a notebook it draws itself.
 """
 

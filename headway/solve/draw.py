@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headway.core.errors import UserError
+from headway.draw.colours import BLUE, DARK, RED
 from headway.solve.geometry import length
 from headway.solve.words import number
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from headway.solve.queries import QueryAnswer
     from headway.solve.replacement import FixedLayerAnswer
 
-DARK, BLUE, RED = "#2e3440", "#2a78b5", "#c0453b"
 REGIONS = ("#d7e6f2", "#f6dcd9", "#dcecdd", "#f7ecd0", "#e5dcef", "#d6ecec", "#f3dfeb", "#e6e6da")
 
 

@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 
 from headway.core import random
 from headway.core.files import write_whole
+from headway.draw.colours import BLUE, RED
 from headway.scoring.metrics import metric_of
 from headway.tuning.space import Between, Space
 
@@ -60,8 +61,8 @@ def draw(study: optuna.Study, space: Space, on: str, weights: Mapping[str, float
     bars.set_title("What mattered" if weights else "Too few trials to tell", loc="left", fontsize=10)
     best = (min if metric_of(on).lower_is_better else max)((t for t in done), key=lambda t: t.value or 0.0)
     for place, (name, dimension) in zip(slices, space.items(), strict=True):
-        place.scatter([t.params[name] for t in done], [t.value for t in done], s=16, color="#2a78b5", alpha=0.7, lw=0)
-        place.scatter([best.params[name]], [best.value], s=60, facecolors="none", edgecolors="#c0453b", lw=1.6)
+        place.scatter([t.params[name] for t in done], [t.value for t in done], s=16, color=BLUE, alpha=0.7, lw=0)
+        place.scatter([best.params[name]], [best.value], s=60, facecolors="none", edgecolors=RED, lw=1.6)
         place.set(xlabel=name, ylabel=on if place is slices[0] else "")
         if isinstance(dimension, Between) and dimension.log:
             place.set_xscale("log")

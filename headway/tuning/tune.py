@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -134,38 +134,60 @@ def _asked(study: optuna.Study, search: Search, count: int) -> list[Trial]:
     return [study.ask({name: d.distribution for name, d in search.space.items()}) for _ in range(count)]
 
 
+class _Candidate(NamedTuple):
+    """A trial as a run."""
+
+    trial: Trial
+    recipe: Recipe
+    run: Run
+
+    @property
+    def progress(self) -> Literal["new", "begun", "over"]:
+        if not self.run.folder.exists():
+            return "new"
+        is_over = read_status(self.run.folder).is_end and (self.run.folder / "scores.json").exists()
+        return "over" if is_over else "begun"
+
+
+def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, reporter: Reporter) -> None:
+    """Every trial of a batch, those of one shape as one population; what was begun before goes on."""
+    candidates = []
+    for trial in batch:
+        if _possible(search, trial, study):
+            recipe = search.recipe(trial.params)
+            candidates.append(_Candidate(trial, recipe, Run(runs / _name(trial), recipe)))
+    for alike in populations([one.recipe for one in candidates]):
+        found: dict[str, list[_Candidate]] = {}
+        for k in alike:
+            found.setdefault(candidates[k].progress, []).append(candidates[k])
+        for one in found.get("over", ()):  # we were killed before we could tell
+            check_reopened([one.run])
+            _tell(study, one.trial, open_run(one.run.name, runs), search.on)
+        for progress in ("begun", "new"):
+            if progress in found:
+                _train_as_one(found[progress], progress == "begun", study, search.on, runs, reporter)
+
+
+def _train_as_one(
+    some: list[_Candidate], resume: bool, study: optuna.Study, on: str, runs: Path, reporter: Reporter
+) -> None:
+    """And tell Optuna how each ended."""
+    trials = {one.run.name: one.trial for one in some}
+    recipes, observers = [one.recipe for one in some], [Watching(trials, on)]
+    made = train_in_turns(recipes, list(trials), runs, resume, reporter, observers=observers)
+    for run in made:
+        if not run.status.is_interrupted:
+            _tell(study, trials[run.name], run, on)
+    if any(run.status.is_interrupted for run in made):
+        raise Interrupted
+
+
 def populations(recipes: Sequence[Recipe]) -> list[list[int]]:
     """Which of these can be trained as one, by their places: those that agree in all but what replicas may vary."""
     groups: dict[str, list[int]] = {}
     for k, recipe in enumerate(recipes):
         groups.setdefault(shape(recipe), []).append(k)
     return list(groups.values())
-
-
-def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, reporter: Reporter) -> None:
-    batch = [trial for trial in batch if _possible(search, trial, study)]
-    recipes = [search.recipe(trial.params) for trial in batch]
-    names = [_name(trial) for trial in batch]
-    standings = [_standing(runs / name) for name in names]
-    for group in populations(recipes):
-        for k in group:
-            if standings[k] == "over":  # we were killed before we could tell
-                check_reopened([Run(runs / names[k], recipes[k])])
-                _tell(study, batch[k], open_run(names[k], runs), search.on)
-        for standing in ("begun", "new"):
-            some = [k for k in group if standings[k] == standing]
-            if not some:
-                continue
-            trials = {names[k]: batch[k] for k in some}
-            watching = Watching(trials, search.on)
-            these, named = [recipes[k] for k in some], [names[k] for k in some]
-            made = train_in_turns(these, named, runs, standing == "begun", reporter, observers=[watching])
-            stopped = [run for run in made if run.status.is_interrupted]
-            for run in made:
-                if run not in stopped:
-                    _tell(study, trials[run.name], run, search.on)
-            if stopped:
-                raise Interrupted
 
 
 def _possible(search: Search, trial: Trial, study: optuna.Study) -> bool:
@@ -177,13 +199,6 @@ def _possible(search: Search, trial: Trial, study: optuna.Study) -> bool:
         study.tell(trial, state=TrialState.PRUNED)
         return False
     return True
-
-
-def _standing(folder: Path) -> Literal["new", "begun", "over"]:
-    if not folder.exists():
-        return "new"
-    is_over = read_status(folder).is_end and (folder / "scores.json").exists()
-    return "over" if is_over else "begun"
 
 
 def _tell(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:

@@ -18,6 +18,7 @@ from headway.audit.audit import Finding
 from headway.core.errors import UserError
 from headway.core.files import write_whole
 from headway.draw.charts import interval_mark
+from headway.draw.colours import CURVES, CURVES_ON_DARK, curve_variables
 from headway.draw.layout import arrange
 from headway.draw.svg import svg
 from headway.experiment.inspect import look_at
@@ -219,6 +220,8 @@ def rendered(template: str, **given: Any) -> str:
         "markdown": lambda t: tables.markdown(tables.literal(t)),
         "marked": tables.Marked,
         "mark": interval_mark,
+        "curves_on_paper": curve_variables(CURVES),
+        "curves_on_dark": curve_variables(CURVES_ON_DARK),
     }
     return pages.get_template(template).render(given)
 
