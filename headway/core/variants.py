@@ -40,7 +40,10 @@ class _Entry(NamedTuple, Generic[T]):
 class Registry(Mapping[str, T]):
     """What there is of one kind of thing, by name, in the order in which it came."""
 
+    everywhere: ClassVar[list["Registry[Any]"]] = []
+
     def __init__(self, what: str):
+        Registry.everywhere.append(self)
         self.what = what  # in messages: "audit", "kind of PositionSpec"
         self._entries: dict[str, _Entry[T]] = {}
 
