@@ -15,6 +15,7 @@ _HOMES = {
     "load_model": "headway.experiment.train",
     "Run": "headway.run.folder",
     "open_run": "headway.run.folder",
+    "load_plugin": "headway.core.plugins",
     "watch": "headway.nn.taps",
     "intervene": "headway.nn.taps",
     "look_at": "headway.experiment.inspect",
@@ -29,6 +30,7 @@ __all__ = [
     "UserError",
     "intervene",
     "load_model",
+    "load_plugin",
     "load_recipe",
     "look_at",
     "open_run",
@@ -39,6 +41,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from headway.core.errors import UserError
+    from headway.core.plugins import load_plugin
     from headway.experiment.inspect import look_at
     from headway.experiment.train import load_model, train
     from headway.nn.taps import intervene, watch

@@ -78,3 +78,10 @@ def main() -> None:
         place = f" ({error.filename})" if error.filename else ""
         print(f"headway: {error.strerror}{place}; what was saved before is whole", file=sys.stderr)
         sys.exit(2)
+    except Exception as error:
+        from headway.core.plugins import blamed_on_plugin
+
+        if (told := blamed_on_plugin(error)) is None:
+            raise
+        print(f"headway: {told}", file=sys.stderr)
+        sys.exit(2)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, Changes, RunsFolder, Strict, print_json
+from headway.cli.options import AsJson, Changes, RunsFolder, Strict, Trust, With, print_json, use_plugins
 from headway.core.errors import UserError
 
 
@@ -19,6 +19,8 @@ def audit(
     ] = None,
     strict: Strict = False,
     runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Check what a score rests on: the model, the data, the training."""
@@ -27,6 +29,7 @@ def audit(
     from headway.cli import printing
     from headway.experiment.audit import audit_by_name
 
+    use_plugins(with_, trust)
     if explain is not None:
         found = find_audit(explain, ALL_AUDITS)
         if as_json:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Which, print_json
+from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
 
 
 def classify(
@@ -14,6 +14,8 @@ def classify(
     text: Annotated[str, typer.Argument(help="The text.", metavar="TEXT")],
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Which class a text is of, by a classifier: the probability of each."""
@@ -21,6 +23,7 @@ def classify(
     from headway.experiment.evaluate import classify_text
     from headway.run.folder import open_run
 
+    use_plugins(with_, trust)
     opened = open_run(run, runs)
     found = classify_text(opened, text, checkpoint)
     if as_json:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Which, print_json
+from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
 
 
 def export(
@@ -16,12 +16,15 @@ def export(
     ] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's model and tokenizer as a folder that transformers loads."""
     from headway.formats.export import export_run
     from headway.run.folder import open_run
 
+    use_plugins(with_, trust)
     made = export_run(open_run(run, runs), to, out, checkpoint)
     if as_json:
         print_json(made.as_json())

@@ -6,15 +6,14 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Which, print_json
+from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
+from headway.core.errors import UserError
 
 
 def look(
     run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
     sentence: Annotated[str, typer.Argument(help="What the model is to read.", metavar="SENTENCE")],
-    other: Annotated[
-        str | None, typer.Option("--with", help="A second run, to be set beside the first.", metavar="RUN")
-    ] = None,
+    beside: Annotated[str | None, typer.Option(help="A second run, to be set beside the first.", metavar="RUN")] = None,
     show: Annotated[
         str, typer.Option(help="heads: every map; rollout: all layers multiplied; gradients: for any model.")
     ] = "heads",
@@ -25,6 +24,8 @@ def look(
     ] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Attention maps of a sentence, with numbers for every head; drawn to a file, or in the terminal."""
@@ -36,7 +37,13 @@ def look(
 
     if out is not None:
         check_place(out)
-    opened = [open_run(name, runs) for name in (run, other) if name is not None]
+    files = [one for one in with_ or [] if one.endswith(".py")]
+    # `--with RUN` is how a second run was asked for before.
+    others = [*([beside] if beside else []), *(one for one in with_ or [] if one not in files)]
+    if len(others) > 1:
+        raise UserError(f"one run can be set beside another, not {len(others)}: {', '.join(others)}")
+    use_plugins(files, trust)
+    opened = [open_run(name, runs) for name in (run, *others)]
     picture, numbers = look_into(opened, sentence, show, layer, head, checkpoint)
     if out is not None:
         picture.save(out)

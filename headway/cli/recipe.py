@@ -4,18 +4,21 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, Changes, print_json
+from headway.cli.options import AsJson, Changes, Trust, With, print_json, use_plugins
 
 
 def recipe(
     name: Annotated[str, typer.Argument(help="A packaged recipe or a YAML file.", metavar="RECIPE")],
     changes: Changes = None,
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a whole recipe, annotated key by key. The output is itself a recipe."""
     from headway.recipe.recipe import load, read_text
     from headway.recipe.text import annotated, head_comment
 
+    use_plugins(with_, trust)
     made = load(name, changes or [])
     if as_json:
         print_json({"name": name, "hash": made.hash, "recipe": made.model_dump(mode="json")})

@@ -3,14 +3,20 @@
 import sys
 from pathlib import Path
 
-from headway.cli.options import AsJson, RunsFolder, print_json
+from headway.cli.options import AsJson, RunsFolder, Trust, With, print_json, use_plugins
 
 
-def runs(runs: RunsFolder = Path("runs"), as_json: AsJson = False) -> None:
+def runs(
+    runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
     """List the runs in a folder, with how they ended and what they scored."""
     from headway.cli import printing
     from headway.run.folder import all_runs
 
+    use_plugins(with_, trust)
     found = all_runs(runs)
     if as_json:
         told = [printing.run_as_json(run, run.scores(), printing.kept(run)) | {"facts": run.facts} for run in found]

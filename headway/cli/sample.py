@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Which, print_json
+from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
 
 
 def sample(
@@ -20,6 +20,8 @@ def sample(
     seed: Annotated[int, typer.Option(help="Of the draw.", min=0)] = 0,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a model write."""
@@ -27,6 +29,7 @@ def sample(
     from headway.run.folder import open_run
     from headway.tasks.abilities import Draw
 
+    use_plugins(with_, trust)
     opened = open_run(run, runs)
     how = Draw(tokens, temperature, top_k, top_p, seed)
     show: Callable[[str], Any] = (lambda piece: None) if as_json else _print_now

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Strict, Which, print_json
+from headway.cli.options import AsJson, RunsFolder, Strict, Trust, Which, With, print_json, use_plugins
 from headway.core.errors import UserError
 
 
@@ -19,6 +19,8 @@ def score(
     checkpoint: Which = "auto",
     strict: Strict = False,
     runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Perplexity or accuracy of a split, perplexity of a file or a sentence, with what it was measured on."""
@@ -29,6 +31,7 @@ def score(
 
     if sum(given is not None for given in (split, file, text)) > 1:
         raise UserError("--split, --file and --text are three different things to score: give one of them")
+    use_plugins(with_, trust)
     opened, window = open_run(run, runs), ReadingWindow(segment, stride)
     if text is not None:
         scored, scores = score_sentence(opened, text, window, checkpoint)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import AsJson, print_json
+from headway.cli.options import AsJson, Trust, With, print_json, use_plugins
 from headway.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def plan(
     name: Name = None,
     workers: Workers = None,
     studies: StudiesFolder = Path("studies"),
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what a study would take: runs, populations, minutes, memory. Nothing is trained."""
@@ -50,6 +52,7 @@ def plan(
     from headway.study.execution.plan import plan as plan_study
     from headway.study.folder import StudyFolder
 
+    use_plugins(with_, trust)
     study, home = load_study(file, studies), StudyFolder(_folder(file, name, studies))
     another = home.why_not(study)
     found = plan_study(study, processes_for(study, workers), None if another else home.budgets)
@@ -76,11 +79,14 @@ def run(
     workers: Workers = None,
     reuse: Reuse = None,
     studies: StudiesFolder = Path("studies"),
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Train every run of a study that has not ended yet, and write the report. The same command goes on."""
     from headway.study.design.study import load_study
 
+    use_plugins(with_, trust)
     carry_out(load_study(file, studies), _folder(file, name, studies), on, workers, reuse or [], as_json)
 
 
@@ -115,12 +121,19 @@ def carry_out(
 
 
 @app.command(epilog="Example: headway study results fusions")
-def results(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJson = False) -> None:
+def results(
+    study: Begun,
+    studies: StudiesFolder = Path("studies"),
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
     """Show what a study has measured so far, and what follows from it."""
     from headway.cli.study_printing import show_conclusion
     from headway.study.conclude import so_far
     from headway.study.results.results import find_study
 
+    use_plugins(with_, trust)
     found = so_far(find_study(study, studies))
     if as_json:
         print_json(found.as_json())
@@ -129,11 +142,18 @@ def results(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJ
 
 
 @app.command(epilog="Example: headway study report fusions")
-def report(study: Begun, studies: StudiesFolder = Path("studies"), as_json: AsJson = False) -> None:
+def report(
+    study: Begun,
+    studies: StudiesFolder = Path("studies"),
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
     """Write the report of what a study has measured so far: report.html, and its tables beside it."""
     from headway.study.conclude import conclude
     from headway.study.results.results import find_study
 
+    use_plugins(with_, trust)
     conclusion = conclude(find_study(study, studies))
     if conclusion.report is None:
         raise UserError(f"no run of {study} has ended yet: there is nothing to report; headway study run trains them")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, Changes, RunsFolder, print_json
+from headway.cli.options import AsJson, Changes, RunsFolder, Trust, With, print_json, use_plugins
 
 
 def train(
@@ -33,6 +33,8 @@ def train(
         list[str] | None,
         typer.Option(help="Show the curves in tensorboard, trackio or mlflow too. May be repeated.", metavar="TRACKER"),
     ] = None,
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or a population of them, and score it."""
@@ -46,6 +48,7 @@ def train(
 
     with started() as processes:  # several under torchrun, else just us
         with processes.together():
+            use_plugins(with_, trust)
             base = load(recipe, changes or [])
             names, recipes = varied(base, name or Path(recipe).stem, vary or [])
             observers = [Tracking(track, runs)] if track and processes.is_writer else []

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, print_json
+from headway.cli.options import AsJson, Trust, With, print_json, use_plugins
 from headway.core.errors import UserError, did_you_mean
 from headway.core.format import number
 
@@ -34,6 +34,8 @@ def tune(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The search's name; default: the recipe's.")] = None,
     searches: Annotated[Path, typer.Option(help="The folder that holds searches.", metavar="DIR")] = Path("searches"),
+    with_: With = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Search for the best values of some keys, on dev; score the best on test once. The same command resumes."""
@@ -54,6 +56,7 @@ def tune(
 
     if prune not in PRUNERS:
         raise UserError(f"--prune {prune}: expected none, median or halving{did_you_mean(prune, PRUNERS)}")
+    use_plugins(with_, trust)
     base = load(recipe, changes or [])
     where = {**(read_space(space) if space else {}), **searched_over(over or [])}
     decides = on or f"valid.{tasks.of(base).headline.name}"

@@ -8,6 +8,7 @@ A mistake in the file is one message with its line. What a run needs is kept in 
 hash. Code that lies in a run or study folder is somebody's program: it is never run unless the user says so.
 """
 
+import functools
 import hashlib
 import inspect
 import linecache
@@ -72,14 +73,16 @@ def use(files: Sequence[str | Path] = (), trust: bool = False) -> None:
 
 
 def load_plugin(file: str | Path) -> Plugin:
-    """Run a file, so that what is in it is known. A file that was changed is run anew, and takes the old one's place."""
+    """Run a file, so that what is in it is known. One that was changed is run anew, and takes the old one's place."""
     path = Path(file)
     if path.suffix != ".py":
         raise UserError(f"{file}: a plugin is a Python file, and its name ends in .py")
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
-        raise UserError(f"there is no file {file}{did_you_mean(str(file), map(str, path.parent.glob('*.py')))}") from None
+        raise UserError(
+            f"there is no file {file}{did_you_mean(str(file), map(str, path.parent.glob('*.py')))}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file}: {error}") from None
     for old in [p for p in loaded() if Path(p.path).resolve() == path.resolve() and p.text != text]:
@@ -121,6 +124,7 @@ def _forget(plugin: Plugin) -> None:
     _loaded.pop(plugin.module, None)
 
 
+@functools.cache
 def load_installed() -> None:
     """What packages offer. One that is broken is named, and keeps nobody from working with the others."""
     for entry in metadata.entry_points(group=GROUP):
@@ -148,7 +152,9 @@ def _check(plugin: Plugin, module: types.ModuleType) -> None:
         slot = next(c for c in cls.__mro__ if is_slot(c))
         if "kind" not in inspect.get_annotations(cls):
             word = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
-            reason = f'{cls.__name__} is a {slot.__name__} without a kind of its own: kind: Literal["{word}"] = "{word}"'
+            reason = (
+                f'{cls.__name__} is a {slot.__name__} without a kind of its own: kind: Literal["{word}"] = "{word}"'
+            )
             raise UserError(f"{_place(plugin, cls)}: {reason}")
         if missing := sorted(getattr(cls, "__abstractmethods__", ())):
             asked = ", ".join(f"{name}{_parameters(getattr(slot, name))}" for name in missing)
@@ -304,5 +310,7 @@ def _check_installed(name: str, title: str) -> None:
     if name in there:
         return
     if wanted not in [one.partition("==")[0] for one in there]:
-        raise UserError(f"{title} needs the package {name}: it is not installed, or offers no plugin; pip install {name}")
+        raise UserError(
+            f"{title} needs the package {name}: it is not installed, or offers no plugin; pip install {name}"
+        )
     print(f"warning: {title} was made with {name}, and installed is {', '.join(there)}", file=sys.stderr)

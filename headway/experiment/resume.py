@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headway.core.errors import UserError
+from headway.core.plugins import changed_since, used_by
 from headway.core.progress import Reporter
 from headway.core.yaml import flat, what_changed
 from headway.run.folder import Run, open_run, read_status
@@ -59,6 +60,8 @@ def _check_recipe(run: Run) -> None:
         raise UserError(
             f"{run.folder} was made by another recipe: {what_changed(theirs, ours)}; use --name for a new run"
         )
+    if changed := changed_since(run.folder, used_by(run.recipe)):
+        raise UserError(f"{run.folder} was made with other code: {changed}; use --name for a new run")
 
 
 def newest_checkpoints(members: list[Run], reporter: Reporter) -> list[Checkpoint]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from headway.core import plugins
 from headway.core.errors import UserError, did_you_mean
 from headway.core.spec import Problem, Spec
 from headway.core.validation import ImpossibleError, validated, variants
@@ -63,6 +64,8 @@ class Recipe(Spec):
         """Twelve letters that are equal for equal recipes, however they were written."""
         # How processes share the work changes nothing of what is computed; the kind of data follows from the model's.
         tree = self.model_dump(mode="json", exclude={"training": {"parallel"}, "data": {"kind"}})
+        if own := plugins.used_by(self):
+            tree["plugins"] = sorted(plugin.digest for plugin in own)
         text = json.dumps(tree, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -85,6 +88,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe by packaged name or by path of a YAML file, with overrides applied."""
     text, title = read_text(name)
     tree, lines = read_tree(text, title)
+    folder = Path(name).parent
+    plugins.load_named(tree, folder, title, is_asked=not (folder / "run.json").exists())
     return from_tree(tree, title, lines, overrides)
 
 

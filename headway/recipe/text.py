@@ -1,7 +1,9 @@
 """A recipe as text for people: every key, its value, and what it means. The text is itself a recipe."""
 
 import textwrap
+from collections.abc import Sequence
 
+from headway.core.plugins import used_by
 from headway.core.spec import Spec
 from headway.core.yaml import write_value
 from headway.recipe.recipe import Recipe
@@ -9,9 +11,13 @@ from headway.recipe.recipe import Recipe
 WIDTH = 118
 
 
-def annotated(recipe: Recipe) -> str:
-    """The whole recipe as YAML, with the documentation of each key above it."""
-    return "\n".join(_lines(recipe, 0)) + "\n"
+def annotated(recipe: Recipe, plugins: Sequence[str] | None = None) -> str:
+    """The whole recipe as YAML, with the documentation of each key above it. `plugins`: what to call those that it
+    needs; else by where they were read."""
+    if plugins is None:
+        plugins = [plugin.path if plugin.is_file else plugin.name for plugin in used_by(recipe)]
+    needed = [f"plugins: {write_value(list(plugins))}", ""] if plugins else []
+    return "\n".join([*needed, *_lines(recipe, 0)]) + "\n"
 
 
 def head_comment(text: str) -> str:

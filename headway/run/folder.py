@@ -4,6 +4,7 @@
       run.json           format, versions, when, how it ended
       recipe.yaml        the whole recipe
       environment.json   versions, device, git state, command
+      plugins/           files of the user's own that the recipe needs, if any
       tokenizer.json     what text became ids with
       metrics.jsonl      a line per step, a line per evaluation; appended and flushed
       checkpoints/       step-00001000/ …, the last two; best-00000750/ …, theirs and the newest, if the recipe keeps it
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from headway import __version__
+from headway.core import plugins
 from headway.core.environment import environment
 from headway.core.errors import UserError, did_you_mean
 from headway.core.files import (
@@ -67,7 +69,9 @@ class Run:
 
         def fill(partial: Path) -> None:
             (partial / "checkpoints").mkdir()
-            write_whole(partial / "recipe.yaml", annotated(recipe))
+            write_whole(
+                partial / "recipe.yaml", annotated(recipe, plugins.write_into(partial, plugins.concerning(recipe)))
+            )
             write_json(partial / "environment.json", environment(device))
             created = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(
@@ -284,8 +288,8 @@ def check_new(folder: Path) -> None:
         raise UserError(f"{folder} exists, but is no run (it has no run.json): remove it, or {other}")
 
 
-def open_run(name: str, runs: Path) -> Run:
-    """A run by name in `runs`, or by the path of its folder."""
+def open_run(name: str, runs: Path = Path("runs"), trust: bool = False) -> Run:
+    """A run by name in `runs`, or by the path of its folder. `trust`: run the code that lies there, if it needs any."""
     folder = runs / name if (runs / name).is_dir() else Path(name)
     if not folder.is_dir():
         names = [path.parent.name for path in _run_files(runs)]
@@ -305,6 +309,7 @@ def open_run(name: str, runs: Path) -> Run:
         raise UserError(f"{folder} is not a whole run: recipe.yaml is missing") from None
     if not tree:
         raise UserError(f"{folder}/recipe.yaml cannot be read: it is empty; {DAMAGED}")
+    plugins.load_named(tree, folder, str(folder), is_asked=trust)
     return Run(folder, from_tree(tree, f"{folder}/recipe.yaml"))
 
 

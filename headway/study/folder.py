@@ -2,6 +2,7 @@
 
 studies/NAME/
   study.yaml       the study, whole: its base recipe is written out
+  plugins/         files of the user's own that it needs, if any
   budget.json      how many steps each arm may take, where something is to be equal; fixed when the study begins
   runs/            ARM.seed-K/ …, ordinary run folders
   failures/        ARM.seed-K.json: why a run did not end, and what is known besides
@@ -9,7 +10,7 @@ studies/NAME/
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from headway.core.errors import UserError
 from headway.core.files import check_names, clean_up, locked, naming, write_json, write_whole
+from headway.core.plugins import changed_since, concerning, used_by, write_into
 from headway.core.status import State, Status
 from headway.core.yaml import flat, what_changed, write_tree
 from headway.run.folder import read_json
@@ -51,7 +53,8 @@ class StudyFolder:
                 raise UserError(why_not)
             if not any(self.runs.iterdir()):
                 (self.path / "budget.json").unlink(missing_ok=True)
-            write_whole(self.path / "study.yaml", written(study))  # words and measures may have changed
+            plugins = write_into(self.path, concerning(study, *study.recipes.values()))
+            write_whole(self.path / "study.yaml", written(study, plugins))  # words and measures may have changed
             yield
 
     def why_not(self, study: Study) -> str:
@@ -59,6 +62,7 @@ class StudyFolder:
         if not self.runs.is_dir() or not any(self.runs.iterdir()):
             return ""
         changes = what_changed(*(_comparable(s) for s in (self.study, study)))
+        changes = changes or changed_since(self.path, used_by(study, *study.recipes.values()))
         name = f"give the new one a name of its own with --name {self.path.name}-2"
         same = f"--reuse {self.path.name} takes over the runs that are the same"
         return changes and f"{self.path} holds runs of another study: {changes}; {name}; {same}"
@@ -103,9 +107,10 @@ class StudyFolder:
         return dict(sorted({**found, **{file.stem: Status.read(read_json(file)) for file in noted}}.items()))
 
 
-def written(study: Study) -> str:
+def written(study: Study, plugins: Sequence[str] = ()) -> str:
     """A study as YAML, with everything in it."""
-    return write_tree(study.model_dump(mode="json", by_alias=True))
+    needed = {"plugins": list(plugins)} if plugins else {}
+    return write_tree({**needed, **study.model_dump(mode="json", by_alias=True)})
 
 
 def _comparable(study: Study) -> dict[str, Any]:

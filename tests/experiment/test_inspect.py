@@ -60,7 +60,7 @@ def test_statistics_as_json(look):
 
 
 @pytest.mark.parametrize("ending", ["html", "svg", "png"])
-@pytest.mark.parametrize("what", [[], ["--layer", "0", "--head", "1"], ["--with", "alibi"], ["--show", "rollout"]])
+@pytest.mark.parametrize("what", [[], ["--layer", "0", "--head", "1"], ["--beside", "alibi"], ["--show", "rollout"]])
 def test_files(look, tmp_path, runs, ending, what):
     before = snapshot(runs)
     code, out, err = look("tiny", SENTENCE, *what, "-o", f"maps.{ending}")
@@ -70,16 +70,16 @@ def test_files(look, tmp_path, runs, ending, what):
 
 
 def test_two_runs_side_by_side(look):
-    code, out, _ = look("tiny", SENTENCE, "--with", "alibi", "--json")
+    code, out, _ = look("tiny", SENTENCE, "--beside", "alibi", "--json")
     found = json.loads(out)
     assert code == 0 and found["with"]["run"].endswith("alibi")
     assert set(found["comparison"]["distances"]) == {"layer 0 · head 0", "layer 0 · head 1"}
-    code, out, _ = look("tiny", SENTENCE, "--with", "alibi")
+    code, out, _ = look("tiny", SENTENCE, "--beside", "alibi")
     assert "alibi − tiny" in out and "They differ most in layer 0" in " ".join(out.split())
 
 
 def test_runs_with_other_tokenizers_are_shown_and_not_compared(look, tmp_path):
-    code, _, err = look("tiny", SENTENCE, "--with", "words", "-o", "two.svg")
+    code, _, err = look("tiny", SENTENCE, "--beside", "words", "-o", "two.svg")
     assert code == 0 and "tiny and words do not read the same tokens (16 and 4)" in err
     assert "<text" in (tmp_path / "two.svg").read_text("utf-8")
 

@@ -26,6 +26,7 @@ from pydantic import BeforeValidator, Field, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.plugins import load_named
 from headway.core.spec import Problem, Spec
 from headway.core.validation import ImpossibleError, validated
 from headway.core.yaml import flat, read_tree
@@ -194,6 +195,10 @@ def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
     from headway.recipe.recipe import packaged
 
     tree, lines = read_tree(text, path.name)
+    is_begun = (path.parent / "runs").is_dir() and path.name == "study.yaml"
+    for part in (tree, tree.get("base")):
+        if isinstance(part, dict):
+            load_named(part, path.parent, str(path), is_asked=not is_begun)
     base = tree.get("base")
     if isinstance(base, str) and base not in packaged() and (path.parent / base).is_file():
         tree["base"] = str(path.parent / base)

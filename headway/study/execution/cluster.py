@@ -22,12 +22,13 @@ from urllib.parse import urlsplit
 from headway import __version__
 from headway.core.errors import UserError
 from headway.core.files import write_folder_whole
+from headway.core.plugins import load_text
 from headway.core.progress import Reporter
 from headway.experiment.population import train_in_turns
 from headway.recipe.recipe import from_tree
 from headway.run.folder import read_status
 from headway.study.design.study import PlannedRun
-from headway.study.execution.executor import Log, reason_of
+from headway.study.execution.executor import Log, order_for, reason_of
 from headway.study.execution.populations import by_shape
 from headway.study.results.results import ending
 from headway.training.checkpoint import saved_steps, step_folder
@@ -109,7 +110,7 @@ def parcels(runs: Sequence[PlannedRun], gpus: int) -> Iterator[list[PlannedRun]]
 
 
 def _sent(ray: Any, members: list[PlannedRun], on_gpu: bool) -> list[Any]:
-    orders = [{"name": run.name, "recipe": run.recipe.model_dump(mode="json")} for run in members]
+    orders = [order_for(run) for run in members]
     task = ray.remote(
         num_returns=len(members),
         max_retries=RETRIES,
@@ -156,6 +157,8 @@ def train_there(orders: list[dict[str, Any]]) -> Any:
     with tempfile.TemporaryDirectory(prefix="headway-") as home:
         names = [order["name"] for order in orders]
         why, details, kept = "it was stopped", "", Kept()
+        for file, text in orders[0]["plugins"].items():
+            load_text(file, text)
         recipes = [from_tree(order["recipe"], order["name"]) for order in orders]
         try:
             train_in_turns(recipes, names, Path(home), reporter=kept)

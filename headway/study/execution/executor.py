@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from headway.core.errors import UserError
+from headway.core.plugins import blamed_on_plugin, concerning
 from headway.core.progress import Reporter
 from headway.core.status import State, Status
 from headway.study.design.study import PlannedRun
@@ -63,8 +64,16 @@ class OfPopulation(Reporter):
         self.log.progress(self.names[0], step_text(step, self.total, min(losses)) + many)
 
 
+def order_for(run: PlannedRun) -> dict[str, Any]:
+    """All that another process needs to know."""
+    files = {plugin.name: plugin.text for plugin in concerning(run.recipe) if plugin.is_file}
+    return {"recipe": run.recipe.model_dump(mode="json"), "plugins": files, "name": run.name}
+
+
 def reason_of(error: BaseException) -> str:
     """In one line."""
+    if not isinstance(error, UserError) and (told := blamed_on_plugin(error)):
+        return told
     text = (str(error).splitlines() or [""])[0]
     if isinstance(error, OSError) and error.strerror:  # a full disk is nobody's mistake, and needs no name of a class
         return error.strerror + (f" ({error.filename})" if error.filename else "")

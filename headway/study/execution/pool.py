@@ -18,7 +18,7 @@ from typing import IO, Any
 from headway.core.status import Status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.board import step_text
-from headway.study.execution.executor import Log
+from headway.study.execution.executor import Log, order_for
 from headway.training.interrupts import interruptible
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -131,8 +131,7 @@ class _Shift:
             return
         run = self.waiting.popleft()
         self.log.progress(run.name, "begins")
-        where = str(self.log.folder.runs)
-        worker.give(run, {"recipe": run.recipe.model_dump(mode="json"), "name": run.name, "runs": where})
+        worker.give(run, {**order_for(run), "runs": str(self.log.folder.runs)})
 
     def listen(self, worker: Worker) -> None:
         answers = worker.answers()

@@ -1,6 +1,6 @@
 """A process that trains runs, one after the other, as the study tells it: a line of JSON per order and per answer.
 
-    in   {"recipe": …, "name": "alibi.seed-3", "runs": "studies/x/runs"}
+    in   {"recipe": …, "plugins": {"my.py": "…"}, "name": "alibi.seed-3", "runs": "studies/x/runs"}
     out  {"step": 120, "total": 300, "loss": 2.31}            now and then
          {"ended": {"status": "finished", "step": 300, "reason": null}} or {"failed": "why", "details": "…"}
 
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from headway.core.plugins import load_text
 from headway.core.progress import Reporter
 from headway.core.status import Status
 from headway.study.execution.executor import reason_of
@@ -52,6 +53,8 @@ def train_one(order: dict[str, Any], reporter: Reporter) -> Status:
     from headway.recipe.recipe import from_tree
 
     folder, name = Path(order["runs"]), order["name"]
+    for file, text in order["plugins"].items():
+        load_text(file, text)
     recipe = from_tree(order["recipe"], name)
     (run,) = train([recipe], [name], folder, resume=(folder / name).exists(), reporter=reporter)
     return run.status
