@@ -17,6 +17,7 @@ from headway.study.execution import cluster
 from headway.study.execution.board import Watcher
 from headway.study.execution.cluster import Ray, pack, parcels, train_there, unpack
 from headway.study.execution.execute import execute, executor_named
+from headway.study.execution.executor import order_for
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
 from headway.study.results.results import read_results
@@ -70,7 +71,7 @@ def test_populations_are_shared_out_over_gpus_and_runs_over_cores(workshop):
 
 def test_a_population_comes_back_as_whole_run_folders(workshop, tmp_path):
     runs = small_study(workshop.text).runs()[:2]
-    orders = [{"name": run.name, "recipe": run.recipe.model_dump(mode="json")} for run in runs]
+    orders = [order_for(run) for run in runs]
     for run, found in zip(runs, train_there(orders), strict=True):
         unpack(found["folder"], tmp_path / run.name)
         made = open_run(run.name, tmp_path)
@@ -93,7 +94,7 @@ def test_warnings_come_back_with_the_runs(workshop, monkeypatch):
         return train(recipes, *rest)
 
     monkeypatch.setattr(population, "train", filled)
-    orders = [{"name": run.name, "recipe": run.recipe.model_dump(mode="json")} for run in runs]
+    orders = [order_for(run) for run in runs]
     first, second = train_there(orders)
     assert first["warnings"] == ["the memory was full: going on with 1 at a time, from what was saved"]
     assert "folder" in first and "folder" in second
