@@ -120,3 +120,8 @@ def _distinct(numbers: np.ndarray) -> np.ndarray:
     """In order."""
     numbers = np.sort(numbers)
     return numbers[np.diff(numbers, prepend=-1) != 0]
+
+
+def evenly(n: int, most: int) -> list[int]:
+    """So many of n places at most, taken evenly."""
+    return [int(place) for place in np.linspace(0, n - 1, min(n, most))]

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from headway.audit.audit import DoesNotApply
-from headway.audit.near_copies import Bags, NearCopies, near_copies
+from headway.audit.near_copies import Bags, NearCopies, evenly, near_copies
 
 SAMPLE = 1000
 """So many rows of train are compared with the others, to see how much alike honest rows of this kind are."""
@@ -80,7 +80,7 @@ class RowSet:
         """The share of train rows that have a near copy in train which is not the same text again: what is usual for
         rows of this kind."""
         train, texts = self.bags["train"], self.normalised["train"]
-        some = np.linspace(0, train.rows - 1, min(train.rows, SAMPLE)).astype(np.int64)
+        some = np.array(evenly(train.rows, SAMPLE))
         near = near_copies(train.some(some), train, skip=lambda row, twin: some[row] == twin)
         found = {row for row, twin in zip(near.row, near.twin, strict=True) if texts[some[row]] != texts[twin]}
         return len(found) / len(some)

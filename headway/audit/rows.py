@@ -12,8 +12,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from headway.audit.artefacts import ARTEFACT_AUDITS
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.classes import CLASS_AUDITS
+from headway.audit.label_noise import NOISE_AUDITS
 from headway.audit.row_set import RowSet, listed, shortened
 
 MOST_SEEN = 0.02
@@ -210,4 +212,6 @@ ROW_AUDITS: list[Audit] = [
     repeated_rows,
     metadata_rows,
     *CLASS_AUDITS,
+    *NOISE_AUDITS,
+    *ARTEFACT_AUDITS,
 ]

@@ -1,0 +1,62 @@
+"""The simplest model that reads: which class goes with which words, and what each row's label would be without it.
+
+Ridge regression of the classes on the words of a row (as in near_copies.py, order and repetition do not count; rare
+words weigh more). It has one solution, takes a fraction of a second, and what it would have answered for a row if it
+had not been fitted on it is known exactly: the residual over one minus the leverage. So every row of train has an
+answer that does not know its label, without a fit for each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from headway.audit.near_copies import Bags, evenly
+
+MOST_ROWS = 1500
+"""It is fitted on; the inverse of a matrix of that size takes a quarter of a second."""
+RIDGE = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class WordModel:
+    numbers: dict[str, int]
+    idf: np.ndarray
+    weights: np.ndarray
+    """[words, classes]"""
+    frequencies: np.ndarray
+    """Of the classes."""
+    left_out: np.ndarray
+    """[rows, classes]: what it says of each row it was given, without having been fitted on it."""
+
+    @classmethod
+    def fit(cls, texts: Sequence[str], labels: np.ndarray, classes: int) -> "WordModel":
+        """Of normalised texts and the numbers of their classes; of so many rows at most, taken evenly."""
+        some = evenly(len(texts), MOST_ROWS)
+        numbers: dict[str, int] = {}
+        bags = Bags.of_texts([texts[row] for row in some], numbers)
+        idf = np.log((bags.rows + 1) / (np.bincount(bags.word, minlength=len(numbers)) + 1)) + 1
+        rows = _weighted(bags, idf)
+        frequencies = np.bincount(labels[some], minlength=classes) / len(some)
+        wanted = np.eye(classes)[labels[some]] - frequencies
+        inverse = np.linalg.inv((rows @ rows.T).toarray() + RIDGE * np.eye(len(some)))
+        dual = inverse @ wanted
+        found = cls(numbers, idf, np.asarray(rows.T @ dual), frequencies, np.zeros((len(texts), classes)))
+        others = sorted(set(range(len(texts))) - set(some))
+        found.left_out[some] = wanted - dual / np.diag(inverse)[:, None] + frequencies
+        found.left_out[others] = found.answers([texts[row] for row in others])
+        return found
+
+    def answers(self, texts: Sequence[str]) -> np.ndarray:
+        """[rows, classes], of normalised texts that it was not fitted on."""
+        known = [" ".join(word for word in text.split() if word in self.numbers) for text in texts]
+        return np.asarray(_weighted(Bags.of_texts(known, self.numbers), self.idf) @ self.weights) + self.frequencies
+
+
+def _weighted(bags: Bags, idf: np.ndarray) -> sp.csr_matrix:
+    """[rows, words], each row of length one."""
+    lengths = np.sqrt(np.bincount(bags.row, idf[bags.word] ** 2, minlength=bags.rows))
+    entries = idf[bags.word] / lengths[bags.row]
+    begins = np.searchsorted(bags.row, np.arange(bags.rows + 1))
+    return sp.csr_matrix((entries, bags.word, begins), shape=(bags.rows, len(idf)))
