@@ -1,6 +1,5 @@
 """The examples of docs/architecture.md: each is a file of its own, and does what the page says."""
 
-import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ import pytest
 from tiny import tiny_recipe
 
 from headway.audit.audit import Report
-from headway.core.variants import Registry
+from headway.core import plugins
 from headway.core.yaml import read_tree
 from headway.experiment.audit import audit_recipe
 from headway.experiment.train import train
@@ -31,29 +30,18 @@ MODEL_AUDITS = ("finite", "causality", "causal-gradient", "padding", "batch-inva
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Read an example as the file it is; what it brings is forgotten afterwards."""
-    added: list[tuple[Registry, str]] = []
-    plain = Registry.add
-
-    def add(registry: Registry, name: str, thing: object, module: str) -> object:
-        added.extend([(registry, module)] * module.startswith("example_"))
-        return plain(registry, name, thing, module)
+def example(tmp_path: Path) -> Iterator[Callable[[str], ModuleType]]:
+    """An example as the file that somebody gives with `--with`; what it brings is forgotten afterwards."""
+    before = plugins.loaded()
 
     def read(name: str) -> ModuleType:
-        file, module = tmp_path / name, f"example_{name.removesuffix('.py')}"
-        file.write_text(EXAMPLES[name], "utf-8")
-        spec = importlib.util.spec_from_file_location(module, file)
-        assert spec is not None and spec.loader is not None
-        made = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, module, made)
-        monkeypatch.setattr(Registry, "add", add)
-        spec.loader.exec_module(made)
-        return made
+        (tmp_path / name).write_text(EXAMPLES[name], "utf-8")
+        return sys.modules[plugins.load_plugin(tmp_path / name).module]
 
     yield read
-    for registry, module in added:
-        registry.forget(module)
+    for plugin in plugins.loaded():
+        if plugin not in before:
+            plugins.forget(plugin)
 
 
 @pytest.fixture(autouse=True)
@@ -111,9 +99,9 @@ def test_a_metric_and_a_measure(example, workshop, tmp_path):
     assert "tokens guessed" in verdict.unit or verdict.outcome == "cannot say"
 
 
-def test_an_audit(example, workshop):
-    made = example("never_certain.py")
-    assert made.never_certain.name == "never-certain" and made.never_certain.about == "No answer is certain."
+def test_an_audit(workshop):
+    exec(EXAMPLES["never_certain.py"], made := {})
+    assert made["never_certain"].name == "never-certain" and made["never_certain"].about == "No answer is certain."
 
 
 def test_a_question(example, workshop, tmp_path):

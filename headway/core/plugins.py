@@ -86,7 +86,7 @@ def load_plugin(file: str | Path) -> Plugin:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file}: {error}") from None
     for old in [p for p in loaded() if Path(p.path).resolve() == path.resolve() and p.text != text]:
-        _forget(old)
+        forget(old)
     return load_text(path.name, text, str(path))
 
 
@@ -111,13 +111,14 @@ def _run(plugin: Plugin) -> None:
         exec(compile(plugin.text, plugin.path, "exec", dont_inherit=True), vars(module))
         _check(plugin, module)
     except BaseException as error:
-        _forget(plugin)
+        forget(plugin)
         if isinstance(error, KeyboardInterrupt):
             raise
         raise UserError(_why(plugin, error)) from None
 
 
-def _forget(plugin: Plugin) -> None:
+def forget(plugin: Plugin) -> None:
+    """As if it had never been read."""
     for registry in Registry.everywhere:
         registry.forget(plugin.module)
     sys.modules.pop(plugin.module, None)
