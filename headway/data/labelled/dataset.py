@@ -1,6 +1,6 @@
 """Labelled texts ready for use: rows from a source, a vocabulary learnt on train, and every split as tokens.
 
-As for running text (`corpus.py`), tokens are kept between runs under a name made of what they were made from.
+Tokens are kept between runs (`data/cache.py`).
 """
 
 import hashlib
@@ -9,15 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import safetensors.numpy
-import tokenizers
 
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.labelled.sources import Columns, Splits, normalised, read_rows
 from headway.data.tokenizers import Tokenizer, TokenizerSpec
-
-_FORMAT = 1  # of what is kept; raise it when the same spec gives other tokens than before
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,14 +86,16 @@ def load(
     name = Path(path).name if path else source
     identity = _identity(rows, tokenizer)
     classes = tuple(sorted({row.label for row in rows["train"]}, key=_in_order))
-    made, tokens = _tokenised(rows, tokenizer, f"labelled-{identity}", name)
+    names = [f"{split}/{part}" for split in rows for part in ("ids", "ends")]
+    made, arrays = cache.tokenised(f"labelled-{identity}", names, lambda: _tokenise(name, rows, tokenizer))
     in_train = {normalised(row.text) for row in rows["train"]}
     splits = {
         split: Texts(
             [row.text for row in some],
             np.array([classes.index(row.label) for row in some], dtype=np.int64),
             np.array([normalised(row.text) in in_train for row in some]),
-            *tokens[split],
+            arrays[f"{split}/ids"],
+            arrays[f"{split}/ends"],
         )
         for split, some in rows.items()
     }
@@ -112,42 +110,22 @@ def _in_order(label: str) -> tuple[bool, float, str]:
         return True, 0.0, label
 
 
-Tokens = dict[str, tuple[np.ndarray, np.ndarray]]
-"""ids and ends, by split."""
-
-
-def _tokenised(rows: Splits, spec: TokenizerSpec, entry: str, name: str) -> tuple[Tokenizer, Tokens]:
-    kept = cache.fetch(entry)
-    if kept and (found := _unpack(kept, list(rows))):
-        return found
+def _tokenise(name: str, rows: Splits, spec: TokenizerSpec) -> tuple[Tokenizer, cache.Arrays]:
     tokenizer = spec.learn("\n".join(row.text for row in rows["train"]))
-    tokens: Tokens = {}
+    arrays = {}
     for split, some in rows.items():
         try:
             encoded = tokenizer.encode_rows([row.text for row in some])
         except UserError as problem:
             raise UserError(f"labelled set '{name}', split '{split}', {problem}") from None
-        tokens[split] = np.concatenate(encoded), np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
-    arrays = {"tokenizer": np.frombuffer(tokenizer.to_json().encode(), dtype=np.uint8)}
-    for split, (ids, ends) in tokens.items():
-        arrays |= {f"{split}/ids": ids, f"{split}/ends": ends}
-    cache.store(entry, safetensors.numpy.save(arrays))
-    return tokenizer, tokens
-
-
-def _unpack(content: bytes, splits: list[str]) -> tuple[Tokenizer, Tokens] | None:
-    """None if this is not what is written here, although its checksum is right: some other version wrote it."""
-    try:
-        arrays = safetensors.numpy.load(content)
-        tokenizer = Tokenizer.from_json(arrays["tokenizer"].tobytes().decode())
-        return tokenizer, {s: (arrays[f"{s}/ids"].copy(), arrays[f"{s}/ends"].copy()) for s in splits}
-    except (safetensors.SafetensorError, KeyError, UserError, UnicodeDecodeError):
-        return None
+        arrays[f"{split}/ids"] = np.concatenate(encoded)
+        arrays[f"{split}/ends"] = np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
+    return tokenizer, arrays
 
 
 def _identity(rows: Splits, spec: TokenizerSpec) -> str:
     """32 hex digits that stand for everything that tokens and labels depend on."""
-    digest = hashlib.sha256(f"{_FORMAT}\n{tokenizers.__version__}\n{spec.identity()}\n".encode())
+    digest = cache.fingerprint(spec)
     for split, some in rows.items():
         digest.update(hashlib.sha256(split.encode()).digest())
         for row in some:

@@ -35,9 +35,9 @@ def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     make = corpus._tokenise
 
-    def noted(name: str, texts: dict[str, str], spec: TokenizerSpec, identity: str) -> corpus.Corpus:
+    def noted(name: str, texts: dict[str, str], spec: TokenizerSpec):
         made.append(name)
-        return make(name, texts, spec, identity)
+        return make(name, texts, spec)
 
     monkeypatch.setattr(corpus, "_tokenise", noted)
     return made
