@@ -95,39 +95,15 @@ def find_key(
     j, w = checked_index(replace, len(K)), checked_distribution(wanted, len(K))
     ε, scale = checked_within(within, w), checked_positive("scale", scale)
     r = None if norm is None else checked_positive("norm", norm)
+    asked = _Asked(q, K, j, w, r, ε, scale)
 
-    with np.errstate(over="ignore", invalid="ignore"):
-        sizes = scale * np.abs(K) @ np.abs(q)
-        pull = scale * length(q)  # the score of a key of length one that points along q
-        furthest = 0.0 if not pull else np.inf if r is None else r * pull
-    if not np.isfinite([*sizes, pull, 0.0 if r is None else furthest]).all():
-        raise UserError("the scores q·k are too large for float64; take a shorter query, or shorter keys")
-    others = np.delete(K, j, 0)
-    below = ExactKeys(others, 0, scale).below(q) if len(others) else np.zeros(0)
-    best = others[below.argmax()] if len(others) else np.zeros_like(q)  # all scores are measured from this one's
-    top = float((scale * best) @ q)
-    line = _Line(below, np.delete(w, j), float(w[j]))
-    last_place = (len(q) + 4) * 2.0**-53
-    doubt = last_place * float((scale * np.abs(best)) @ np.abs(q))  # in scores, as they are rounded
-    score = line.score(-furthest - top, furthest - top, -top, ε, doubt)
-    if len(q) == 1 and r is not None:  # on a line there are two keys of each norm, and nothing between
-        score = min((-furthest - top, furthest - top), key=line.error)
-    own = {-furthest - top: -furthest, furthest - top: furthest}.get(score, score + top)
+    score = asked.best_score()
+    own = asked.own_score(score)
     K = K.copy()
-    try:
-        with np.errstate(all="ignore"):
-            K[j] = _nearest_with_score(K[j], q, own / scale, r)
-            if pull and r is None:
-                K[j] = _corrected(K[j], q, product(best, q) + Fraction(score / scale))
-        checked_keys(K)
-    except (OverflowError, UserError):
-        raise UserError("float64 cannot hold the key: the query, or the scale, is too small for it") from None
+    K[j] = asked.key_with(score, own)
     weights = ExactKeys(K, j, scale).weights(q)
-    error = total_variation(weights, w)
-    least, bounds = line.least_error, (line.least_error, line.least_error)
-    if np.isfinite(furthest):
-        least = line.error(score)
-        bounds = line.errors_near(score, doubt + last_place * furthest)
+    least, bounds = asked.least_errors(score)
+    line, top, furthest = asked.line, asked.top, asked.furthest
     return KeyAnswer(
         query=q,
         keys=K,
@@ -140,13 +116,63 @@ def find_key(
         key=K[j],
         score=own,
         weights=weights,
-        error=error,
+        error=total_variation(weights, w),
         least_error=least,
         proportions=line.proportions,
         log_rest=line.log_rest + top,
         weight_range=(line.weight(-furthest - top), line.weight(furthest - top)),
-        norms=_norms(line, top, pull, ε, len(q)),
+        norms=_norms(line, top, asked.pull, ε, len(q)),
     )
+
+
+class _Asked:
+    """What is asked for, as a question about one number: the new key's score. It is measured from `top`, the score of
+    the best of the other keys, and reaches from `-furthest` to `furthest`."""
+
+    def __init__(self, q: Vector, K: Keys, j: int, w: Weights, norm: float | None, ε: float, scale: float):
+        self.q, self.old, self.norm, self.ε, self.scale = q, K[j], norm, ε, scale
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes = scale * np.abs(K) @ np.abs(q)
+            self.pull = scale * length(q)  # the score of a key of length one that points along q
+            self.furthest = 0.0 if not self.pull else np.inf if norm is None else norm * self.pull
+        if not np.isfinite([*sizes, self.pull, 0.0 if norm is None else self.furthest]).all():
+            raise UserError("the scores q·k are too large for float64; take a shorter query, or shorter keys")
+        others = np.delete(K, j, 0)
+        below = ExactKeys(others, 0, scale).below(q) if len(others) else np.zeros(0)
+        self.best = others[below.argmax()] if len(others) else np.zeros_like(q)
+        self.top = float((scale * self.best) @ q)
+        self.line = _Line(below, np.delete(w, j), float(w[j]))
+        self.last_place = (len(q) + 4) * 2.0**-53
+        self.doubt = self.last_place * float((scale * np.abs(self.best)) @ np.abs(q))  # in scores, as they are rounded
+
+    def best_score(self) -> float:
+        """Of least error, among those that a key can have."""
+        ends = -self.furthest - self.top, self.furthest - self.top
+        if len(self.q) == 1 and self.norm is not None:  # on a line there are two keys of each norm, and nothing between
+            return min(ends, key=self.line.error)
+        return self.line.score(*ends, -self.top, self.ε, self.doubt)
+
+    def own_score(self, score: float) -> float:
+        """Not measured from the others': exact at the ends, where `+ top` would round."""
+        ends = {-self.furthest - self.top: -self.furthest, self.furthest - self.top: self.furthest}
+        return ends.get(score, score + self.top)
+
+    def key_with(self, score: float, own: float) -> Vector:
+        """As near to the old key as may be."""
+        try:
+            with np.errstate(all="ignore"):
+                key = _nearest_with_score(self.old, self.q, own / self.scale, self.norm)
+                if self.pull and self.norm is None:
+                    key = _corrected(key, self.q, product(self.best, self.q) + Fraction(score / self.scale))
+            return checked_keys(key[None])[0]
+        except (OverflowError, UserError):
+            raise UserError("float64 cannot hold the key: the query, or the scale, is too small for it") from None
+
+    def least_errors(self, score: float) -> tuple[float, tuple[float, float]]:
+        """What no key can better; and, as scores are rounded, from where to where that may lie."""
+        if not np.isfinite(self.furthest):
+            return self.line.least_error, (self.line.least_error, self.line.least_error)
+        return self.line.error(score), self.line.errors_near(score, self.doubt + self.last_place * self.furthest)
 
 
 def _verdict(error: float, at_least: float, at_most: float, ε: float) -> Verdict:
