@@ -19,7 +19,7 @@ from headway.core.status import State, Status
 from headway.experiment import population
 from headway.run.folder import open_run
 from headway.study.design.study import Study
-from headway.study.execution.board import Lines, Watcher
+from headway.study.execution.board import BoardLines, Watcher
 from headway.study.execution.execute import execute, executor_named
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
@@ -320,7 +320,7 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(workshop, tmp_path):
 
 
 def test_progress_is_told_in_lines(capsys):
-    lines = Lines()
+    lines = BoardLines()
     lines.begin({"a.seed-0": "a", "a.seed-1": "a", "b.seed-0": "b"}, ["a.seed-0"])
     lines.ended("a.seed-1", Status(State.FINISHED))
     lines.ended("b.seed-0", Status(State.FAILED, reason="its process was killed"))

@@ -58,7 +58,7 @@ class Watcher:
         return text
 
 
-class Lines(Watcher):
+class BoardLines(Watcher):
     """For logs: a line for every run that ends, and now and then one for those that take long."""
 
     last_line = 0.0
@@ -140,4 +140,4 @@ def step_text(step: int, total: int, loss: float) -> str:
 
 
 def for_this_terminal() -> Watcher:
-    return Board() if sys.stderr.isatty() else Lines()
+    return Board() if sys.stderr.isatty() else BoardLines()
