@@ -1,5 +1,6 @@
 """What docs/architecture.md says is so."""
 
+import pkgutil
 import re
 import sys
 import tomllib
@@ -35,6 +36,18 @@ def test_the_documents_name_no_file_that_is_not_there():
             name for name in named if "ID." not in name and not any((home / name).exists() for home in homes)
         ]
     assert {page: names for page, names in lost.items() if names} == {}
+
+
+def test_the_documents_name_nothing_that_cannot_be_imported():
+    """`headway.look.maps.maps_of(…)` in prose and examples alike."""
+    lost = {}
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for name in re.findall(r"(?<![\w\".])headway(?:\.[a-zA-Z_]\w*)+", page.read_text("utf-8")):
+            try:
+                pkgutil.resolve_name(name)
+            except (ImportError, AttributeError):
+                lost[name] = page.name
+    assert lost == {}
 
 
 def test_links_between_the_documents_lead_somewhere():
