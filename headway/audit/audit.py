@@ -27,8 +27,10 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from headway.core import plugins
 from headway.core.errors import UserError, did_you_mean
 from headway.core.files import write_json
+from headway.core.variants import Registry
 from headway.scoring.score import Score
 
 Verdict = Literal["pass", "warn", "fail"]
@@ -147,12 +149,22 @@ class Audit:
         return Report((Finding(self.name, outcome.verdict, value, outcome.sentence, seconds),))
 
 
+AUDITS: Registry[Audit] = Registry("audit")
+
+
+def of_plugins(subject: Subject | None = None) -> list[Audit]:
+    """Those in files of the user's own, which join those of their subject."""
+    found = [AUDITS[name] for plugin in plugins.loaded() for name in AUDITS.of_module(plugin.module)]
+    return [one for one in found if subject in (None, one.subject)]
+
+
 def audit(subject: Subject) -> Callable[[Callable[[Any], Outcome]], Audit]:
     """Make an audit of a check. The function's name is the audit's, its docstring the audit's documentation."""
 
     def made(check: Callable[[Any], Outcome]) -> Audit:
         about, _, explanation = cleandoc(check.__doc__ or "").partition("\n\n")
-        return Audit(check.__name__.replace("_", "-"), subject, about.replace("\n", " "), explanation, check)
+        name = check.__name__.replace("_", "-")
+        return AUDITS.add(name, Audit(name, subject, about.replace("\n", " "), explanation, check), check.__module__)
 
     return made
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from headway.audit.audit import Baseline, Report, run_audits
+from headway.audit.audit import Baseline, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS, Comparison
 from headway.audit.curve import TrainingCurve
 from headway.audit.text import TOKEN_AUDITS, TokenSet
@@ -76,9 +76,10 @@ class Evidence(ABC):
     def audit(self, run: Run) -> Report:
         """Of one run: its score beside cheap methods, and the curve of its training."""
         report = self._compared(run)
+        of_training = [*TRAINING_AUDITS, *of_plugins("training")]
         if run.metrics():
-            return report + run_audits(TRAINING_AUDITS, self.curve(run))
-        return report + Report(not_run={one.name: "no training was recorded" for one in TRAINING_AUDITS})
+            return report + run_audits(of_training, self.curve(run))
+        return report + Report(not_run={one.name: "no training was recorded" for one in of_training})
 
     def curve(self, run: Run) -> TrainingCurve:
         training, scores = run.recipe.training, {score.name: score.value for score in run.scores()}
@@ -93,14 +94,16 @@ class Evidence(ABC):
         if self.judged is None or score is None:
             return Report(not_run={one.name: "no held-out split was scored" for one in BASELINE_AUDITS})
         same = [baseline for baseline in self.baselines if baseline.score.name == name]
-        return run_audits(BASELINE_AUDITS, Comparison(score, same, self.task.cheap_methods, self.size(self.judged)))
+        comparison = Comparison(score, same, self.task.cheap_methods, self.size(self.judged))
+        return run_audits([*BASELINE_AUDITS, *of_plugins("baselines")], comparison)
 
 
 def token_audits(data: Any) -> Report:
     """Of any data that have tokens."""
     tokenizer = data.tokenizer
     ids = {split: tokens.ids for split, tokens in data.splits.items()}
-    return run_audits(TOKEN_AUDITS, TokenSet(ids, tokenizer.size, tokenizer.unknown, tokenizer.pieces))
+    audits = [*TOKEN_AUDITS, *of_plugins("data")]
+    return run_audits(audits, TokenSet(ids, tokenizer.size, tokenizer.unknown, tokenizer.pieces))
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:

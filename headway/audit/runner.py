@@ -7,7 +7,7 @@ import torch
 
 from headway.audit.answers import ABOUT_ANSWERS, finite
 from headway.audit.attention import ABOUT_ATTENTION
-from headway.audit.audit import Audit, Finding, Report, run_audits
+from headway.audit.audit import Audit, Finding, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.labels import LABEL_AUDITS
@@ -47,8 +47,8 @@ def audit_models(probes: Iterable[Probe]) -> list[Report]:
 
 
 def audits_of(probe: Probe) -> list[Audit]:
-    """Those of any model, and those of models of this kind."""
-    return [*OF_ANY_MODEL, *probe.how.audits]
+    """Those of any model, those of models of this kind, and the user's own."""
+    return [*OF_ANY_MODEL, *probe.how.audits, *of_plugins("model")]
 
 
 def audit_model(probe: Probe, audits: Sequence[Audit] | None = None) -> Report:

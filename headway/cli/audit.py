@@ -24,14 +24,14 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Check what a score rests on: the model, the data, the training."""
-    from headway.audit.audit import find_audit
+    from headway.audit.audit import find_audit, of_plugins
     from headway.audit.runner import ALL_AUDITS
     from headway.cli import printing
     from headway.experiment.audit import audit_by_name
 
     use_plugins(with_, trust)
     if explain is not None:
-        found = find_audit(explain, ALL_AUDITS)
+        found = find_audit(explain, [*ALL_AUDITS, *of_plugins()])
         if as_json:
             print_json({"audit": found.name, "about": found.about, "explanation": found.explanation})
         else:

@@ -280,13 +280,15 @@ def load_named(tree: dict[str, Any], folder: Path, title: str, is_asked: bool) -
     for name in names:
         if not name.endswith(".py"):
             _check_installed(name, title)
-        elif not _is_known(folder / name):
-            if not is_asked and not _trusting:
+        elif is_asked:
+            load_plugin(folder / name)
+        elif not _is_given(folder / name):
+            if not _trusting:
                 raise UserError(_not_run(folder / name, title))
             load_plugin(folder / name)
 
 
-def _is_known(file: Path) -> bool:
+def _is_given(file: Path) -> bool:
     """Run already, or the user has given another version, which is what counts then."""
     text = file.read_text("utf-8") if file.is_file() else None
     if any(plugin.text == text for plugin in loaded()):

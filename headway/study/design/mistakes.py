@@ -150,6 +150,7 @@ def _of_comparisons(study: "Study") -> Iterator[Problem]:
 
 
 def _of_questions(study: "Study") -> Iterator[Problem]:
+    from headway.audit.audit import of_plugins
     from headway.audit.runner import ALL_AUDITS
 
     arms = [arm.name for arm in study.arms]
@@ -172,7 +173,7 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
                 yield Problem((f"{place}.{key}",), reason)
         if isinstance(question, Best) and len(arms) == 1:
             yield Problem((place,), f"'{arms[0]}' is the only arm: there is nothing to be the best of")
-    audits = [audit.name for audit in ALL_AUDITS]
+    audits = [audit.name for audit in [*ALL_AUDITS, *of_plugins()]]
     for k, claim in enumerate(study.claims):
         if claim.audit is not None and claim.audit not in audits:
             hint = did_you_mean(claim.audit, audits)
