@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.probe import TINY, Probe, difference, larger
-from headway.nn.positions import Positions
+from headway.nn.positions import NoPositions, Positions
 from headway.nn.taps import watch
 
 LEAK = 1e-6
@@ -202,7 +202,7 @@ def order(probe: Probe) -> Outcome:
     """
     if probe.length < 2:
         raise DoesNotApply("one token has no order")
-    has_positions = probe.recipe.model.positions.kind != "none"
+    has_positions = not isinstance(probe.recipe.model.positions, NoPositions)
     ids = probe.sentences
     plain = probe.answer(ids)
     if not probe.how.looks_ahead:

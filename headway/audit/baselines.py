@@ -17,7 +17,7 @@ import numpy as np
 from headway.audit import ngram
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.scoring.likelihood import windows
-from headway.scoring.metrics import POINTS, Metric, metric_of
+from headway.scoring.metrics import ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PERPLEXITY, POINTS, Metric, metric_of
 from headway.scoring.score import Score
 
 ORDER = 5
@@ -46,7 +46,7 @@ def language_baselines(
             nats = float(model.losses(ids[split], context).mean())
             how = f"{split} · {len(context):,} tokens · segment {segment}, stride {stride}, no state carried"
             label = f"perplexity per token ({token_kind}) of a {method} model, {fitted} · {how}"
-            found[split].append(Baseline(method, Score(f"{split}.perplexity", math.exp(nats), label)))
+            found[split].append(Baseline(method, Score(f"{split}.{PERPLEXITY.name}", math.exp(nats), label)))
     return found
 
 
@@ -69,7 +69,7 @@ def majority(labels: Labels, split: str) -> Baseline:
     label = (
         f"accuracy of always answering '{answer}', the commonest class of train · {split} · n = {len(labels[split]):,}"
     )
-    return Baseline("majority", Score(f"{split}.accuracy", share, label))
+    return Baseline("majority", Score(f"{split}.{ACCURACY.name}", share, label))
 
 
 def bag_of_words(rows: Rows, labels: Labels, splits: Sequence[str]) -> dict[str, list[Baseline]]:
@@ -96,18 +96,21 @@ def bag_of_words(rows: Rows, labels: Labels, splits: Sequence[str]) -> dict[str,
     for split in splits:
         right = classifier.predict(features.transform(rows[split])) == np.array(labels[split])
         seen = np.array([row in in_train for row in rows[split]], dtype=np.bool_)
-        parts = {"accuracy": np.ones_like(seen)}
+        parts = {ACCURACY: np.ones_like(seen)}
         if 0 < seen.sum() < len(seen):
-            parts |= {"accuracy_seen": seen, "accuracy_unseen": ~seen}
+            parts |= {ACCURACY_SEEN: seen, ACCURACY_UNSEEN: ~seen}
         found[split] = [
-            Baseline("bag of words", Score(f"{split}.{name}", float(right[part].mean()), _bag_label(split, name, part)))
-            for name, part in parts.items()
+            Baseline(
+                "bag of words",
+                Score(f"{split}.{metric.name}", float(right[part].mean()), _bag_label(split, metric, part)),
+            )
+            for metric, part in parts.items()
         ]
     return found
 
 
-def _bag_label(split: str, name: str, part: np.ndarray) -> str:
-    which = {"accuracy": "", "accuracy_seen": " rows seen in train", "accuracy_unseen": " rows not in train"}[name]
+def _bag_label(split: str, metric: Metric, part: np.ndarray) -> str:
+    which = {ACCURACY_SEEN: " rows seen in train", ACCURACY_UNSEEN: " rows not in train"}.get(metric, "")
     how = "logistic regression on words and pairs of words (TF-IDF, C = 10)"
     return f"accuracy of {how} · {split}{which} · n = {int(part.sum()):,}"
 

@@ -113,6 +113,6 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
     return {
         "evaluate_on": training.evaluate_on,
         "selects": selects,
-        "post_norm": recipe.model.norm.placement == "post",
+        "post_norm": bool(recipe.model.needs_warmup),
         "warms_up": training.schedule.warmup is not None,
     }

@@ -41,6 +41,12 @@ class Probing(ABC):
     """Tokens of each row, where four rows are to be learnt by heart in few steps."""
     audits: ClassVar[Sequence[Audit]] = ()
     """Those of models of this kind alone."""
+    claimed: ClassVar[list[Audit]] = []
+    """The audits that any kind has for itself; all others are of every model."""
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        Probing.claimed += cls.audits
 
     def answer(self, model: Any, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Everything the model says of rows [1, B, T]."""

@@ -12,7 +12,7 @@ from headway.audit.baselines import BASELINE_AUDITS
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.labels import LABEL_AUDITS
 from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, moved, one_batch
-from headway.audit.probe import Probe
+from headway.audit.probe import Probe, Probing
 from headway.audit.rows import ROW_AUDITS
 from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS
 from headway.audit.training import TRAINING_AUDITS
@@ -47,8 +47,9 @@ def audit_models(probes: Iterable[Probe]) -> list[Report]:
 
 
 def audits_of(probe: Probe) -> list[Audit]:
-    """Those of any model, those of models of this kind, and the user's own."""
-    return [*OF_ANY_MODEL, *probe.how.audits, *of_plugins("model")]
+    """Those of any model, those of models of this kind, and the user's own (unless they are of another kind)."""
+    own = [one for one in of_plugins("model") if one not in Probing.claimed]
+    return [*OF_ANY_MODEL, *probe.how.audits, *own]
 
 
 def audit_model(probe: Probe, audits: Sequence[Audit] | None = None) -> Report:

@@ -57,6 +57,10 @@ class BackboneSpec(ModelSpec):
         """The longest sequence that can be placed at all; None = any, though training saw no longer than `context`."""
         return self.context if self.positions.ends else None
 
+    @property
+    def needs_warmup(self) -> str:
+        return "post-norm" if self.norm.placement == "post" else ""
+
     def flops_per_token(self, segment: int) -> int:
         """Of the layers alone, for one token of a segment of this length (headway/scoring/cost.py says what counts)."""
         D = self.width

@@ -12,6 +12,11 @@ class ModelSpec(Variant):
     reads: ClassVar[str]
     """The kind of data it learns from."""
 
+    @property
+    def needs_warmup(self) -> str:
+        """Why it often fails to train at a learning rate that does not begin low; empty = it does not."""
+        return ""
+
     def warnings(self) -> Iterator[str]:
         """What is allowed but has misled people."""
         yield from ()

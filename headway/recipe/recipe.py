@@ -72,8 +72,9 @@ class Recipe(Spec):
     def warnings(self) -> list[str]:
         """What is allowed but has misled people."""
         found = []
-        if self.model.norm.placement == "post" and self.training.schedule.warmup is None:
-            found.append("post-norm without a warm-up often fails to train: set training.schedule.warmup")
+        if self.model.needs_warmup and self.training.schedule.warmup is None:
+            what = f"{self.model.needs_warmup} without a warm-up"
+            found.append(f"{what} often fails to train: set training.schedule.warmup")
         found += self.model.warnings()
         if self.training.optimizer.learning_rate == 0:
             found.append("the learning rate is 0: nothing will be learnt")

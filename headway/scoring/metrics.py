@@ -11,10 +11,9 @@ geometric (the perplexity of the mean loss), and whether an effect "depends on s
 
 import math
 import statistics
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
 from headway.core.variants import Registry
@@ -130,29 +129,33 @@ class Metric:
 METRICS: Registry[Metric] = Registry("metric")
 
 
-def register(metric: Metric) -> Metric:
-    """Known from now on to everything that reads scores."""
-    return METRICS.add(metric.name, metric, sys._getframe(1).f_globals["__name__"])
+def register(metric: Metric, module: str) -> Metric:
+    """Known from now on to everything that reads scores. `module` is where it is written: `__name__`."""
+    return METRICS.add(metric.name, metric, module)
 
 
-LOSS = register(Metric("loss", "nats", lower_is_better=True, is_per_token=True))
+def _ours(*given: Any, **settings: Any) -> Metric:
+    return register(Metric(*given, **settings), __name__)
+
+
+LOSS = _ours("loss", "nats", lower_is_better=True, is_per_token=True)
 """What training lowers: every task has it."""
-PERPLEXITY = register(
-    Metric("perplexity", "perplexity", lower_is_better=True, scale=LOG, title="perplexity per token", is_per_token=True)
+PERPLEXITY = _ours(
+    "perplexity", "perplexity", lower_is_better=True, scale=LOG, title="perplexity per token", is_per_token=True
 )
-PERPLEXITY_PER_WORD = register(
-    Metric("perplexity_per_word", "perplexity per word", lower_is_better=True, scale=LOG, form_of="perplexity")
+PERPLEXITY_PER_WORD = _ours(
+    "perplexity_per_word", "perplexity per word", lower_is_better=True, scale=LOG, form_of="perplexity"
 )
-BITS_PER_BYTE = register(Metric("bits_per_byte", "bits per byte", lower_is_better=True))
-ACCURACY = register(Metric("accuracy", "accuracy", lower_is_better=False, scale=POINTS, is_of_rows=True))
+BITS_PER_BYTE = _ours("bits_per_byte", "bits per byte", lower_is_better=True)
+ACCURACY = _ours("accuracy", "accuracy", lower_is_better=False, scale=POINTS, is_of_rows=True)
 ACCURACY_SEEN, ACCURACY_UNSEEN = (
-    register(Metric(f"accuracy_{which}", f"accuracy on {texts}", False, POINTS, form_of="accuracy"))
+    _ours(f"accuracy_{which}", f"accuracy on {texts}", lower_is_better=False, scale=POINTS, form_of="accuracy")
     for which, texts in (("seen", "texts seen in training"), ("unseen", "unseen texts"))
 )
 PRECISION, RECALL, F1 = (
-    register(Metric(noun.lower(), noun, lower_is_better=False, scale=POINTS)) for noun in ("precision", "recall", "F1")
+    _ours(noun.lower(), noun, lower_is_better=False, scale=POINTS) for noun in ("precision", "recall", "F1")
 )
-BLEU, CHRF = (register(Metric(noun.lower(), noun, lower_is_better=False)) for noun in ("BLEU", "chrF"))
+BLEU, CHRF = (_ours(noun.lower(), noun, lower_is_better=False) for noun in ("BLEU", "chrF"))
 
 
 class ScoreName(NamedTuple):

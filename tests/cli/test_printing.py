@@ -186,6 +186,11 @@ def test_what_is_of_one_class_is_a_cell_of_a_table(columns, capsys):
     assert first.split() == ["class0", "·", "1", "93", "0.750", "90", "1", "2"]  # what is not known is not shown
 
 
+def test_a_score_of_a_file_is_no_score_of_a_class(capsys):
+    show_labelled([Score("held.txt.perplexity", 12.5, "perplexity per token")], Report())
+    assert capsys.readouterr().out.split() == ["12.50", "perplexity", "per", "token"]
+
+
 def test_many_classes_are_not_set_against_each_other(columns, capsys):
     show_labelled(accuracy(20), Report())
     assert "→" not in capsys.readouterr().out

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headway import tasks
-from headway.audit.audit import Baseline, Outcome, Report, audit, failed, passed, read_report
+from headway.audit.audit import AUDITS, Baseline, Outcome, Report, audit, failed, passed, read_report
 from headway.audit.baselines import CheapMethods
 from headway.audit.evidence import Evidence, token_audits
 from headway.audit.probe import Probe, Probing
@@ -140,7 +140,7 @@ class Counter(Backbone):
 
 # --- task ------------------------------------------------------------------------------------------------------------
 
-ERROR = register(Metric("error", "letters off", lower_is_better=True))
+ERROR = register(Metric("error", "letters off", lower_is_better=True), __name__)
 
 
 @audit("model")
@@ -267,7 +267,7 @@ TREE = {
         "checkpoint_every": "30 steps",
     },
 }
-OPEN = (DataSpec.variants, ModelSpec.variants, TASKS, METRICS)
+OPEN = (DataSpec.variants, ModelSpec.variants, TASKS, METRICS, AUDITS)
 WRITTEN = [(registry, name, registry[name]) for registry in OPEN for name in registry.of_module(__name__)]
 for registry in OPEN:  # what other tests find does not hang on whether these were collected beside them
     registry.forget(__name__)
