@@ -8,7 +8,7 @@ from headway.data.tokenizers import Char, Tokenizer, Word
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
-from headway.nn.context import AttentionContext
+from headway.nn.context import Context
 from headway.nn.heads import Concat
 from headway.nn.masks import Everything, Padding
 from headway.nn.positions import Learned
@@ -42,7 +42,7 @@ class Encoder(Trainable):
     def forward(self, ids, padding_mask):
         slots = torch.arange(ids.shape[2])
         mask = Padding(padding_mask.flatten(0, 1)) if self.heeds else Everything()
-        context = AttentionContext((1, ids.shape[1], HEADS), self.positions, mask, slots, slots, padding_mask)
+        context = Context((1, ids.shape[1]), self.positions, mask, slots, slots, padding_mask)
         x = self.positions.embed(self.embedding(ids), slots)
         for layer in self.layers:
             x = x + layer["mixer"](x, context)[0]

@@ -34,10 +34,11 @@ def attention_rows(probe: Probe) -> Outcome:
     the mask is not the one the recipe describes.
     """
     rows = probe.padded()
-    may_see = _may_see(probe, rows.padding_mask)[:, :, None]  # [1, rows, 1, T, T]
-    asking = may_see.any(-1) & rows.padding_mask[:, :, None]
+    seen_by = {name: _may_see(probe, layer, rows.padding_mask)[:, :, None] for name, layer in _layers(probe)}
+    asking_in = {name: may.any(-1) & rows.padding_mask[:, :, None] for name, may in seen_by.items()}  # [1, rows, 1, T]
     worst_outside, worst_sum, where = 0.0, 0.0, ""
     for (_, name), weights in _watched(probe, ("weights",), rows.ids, rows.padding_mask).items():
+        may_see, asking = seen_by[name], asking_in[name]  # may_see: [1, rows, 1, T, T]
         outside = weights.masked_fill(may_see, 0).abs().max().item()
         off = (weights.sum(-1) - 1).abs().masked_fill(~asking, 0).max().item()
         if not (outside <= worst_outside and off <= worst_sum):
@@ -49,6 +50,7 @@ def attention_rows(probe: Probe) -> Outcome:
         return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")
     unspoilt = replace(probe, model=probe.fresh())
     for (_, name), weights in _watched(unspoilt, ("weights",), rows.ids, rows.padding_mask).items():
+        may_see, asking = seen_by[name], asking_in[name]
         unseen = (weights == 0) & may_see & asking[..., None]
         if unseen.any():
             share = (unseen.sum() / may_see.expand_as(weights).sum()).item()
@@ -142,14 +144,14 @@ def _changed(x: Tensor, where: Tensor) -> Tensor:
     return torch.where(where[:, :, None, :, None], x + 3 * x.std(), x)
 
 
-def _may_see(probe: Probe, padding_mask: Tensor) -> Tensor:
+def _may_see(probe: Probe, layer: Attention, padding_mask: Tensor) -> Tensor:
     """[1, rows, T, T]: the recipe's words, not the model's masks."""
     T = padding_mask.shape[-1]
     query, key = torch.arange(T, device=padding_mask.device)[:, None], torch.arange(T, device=padding_mask.device)
     may = padding_mask[:, :, None, :].expand(-1, -1, T, -1)
     if not probe.how.looks_ahead:
         may = may & (key <= query)
-    if (window := probe.recipe.model.mixer.window) is not None:
+    if (window := layer.spec.window) is not None:
         may = may & ((query - key).abs() < window)
     return may
 

@@ -1,5 +1,6 @@
 """An audit of attention heads: do they look somewhere, and not all at the same?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,9 @@ from headway.nn.taps import tap_names, watch
 class HeadEntropies:
     """How widely each head looks, on some sentences."""
 
-    shares: np.ndarray
-    """[layers, heads, sentences]: the mean entropy of a head's rows as a share of the highest possible, the logarithm
-    of how many tokens each row may look at. 0 = always at one token, 1 = at all alike."""
+    shares: Sequence[np.ndarray]
+    """Of each layer, [heads, sentences]: the mean entropy of a head's rows as a share of the highest possible, the
+    logarithm of how many tokens each row may look at. 0 = always at one token, 1 = at all alike."""
 
     @classmethod
     def of(cls, model: Any, ids: Tensor) -> "HeadEntropies":
@@ -28,7 +29,7 @@ class HeadEntropies:
         with torch.no_grad(), watch(model, *names) as seen:
             model(ids, padding_mask=padding_mask)
         shares = [statistics(seen[name][0]).entropy_share.T.nan_to_num() for name in names]  # [heads, sentences] each
-        return cls(torch.stack(shares).cpu().numpy() if shares else np.zeros((0, 0, 0)))
+        return cls([layer.cpu().numpy() for layer in shares])
 
 
 @audit("training")
@@ -40,13 +41,12 @@ def collapsed_heads(heads: HeadEntropies) -> Outcome:
     heads is a warning, nearly all (95 %) a failure: the model works without attention, or has not trained. An untrained
     model fails this, for all its heads look at everything alike.
     """
-    shares = heads.shares
-    if shares.size == 0:
+    if not any(layer.size for layer in heads.shares):
         raise DoesNotApply("the model has no heads")
-    pointed, even = (shares < 0.01).all(-1), (shares > 0.99).all(-1)
-    alike = np.zeros(shares.shape[:2], np.bool_)
-    if shares.shape[1] > 1 and shares.shape[2] >= 3:
-        alike[(np.ptp(shares, axis=1) < 1e-3).all(-1)] = True
+    places = [(n, head) for n, layer in enumerate(heads.shares) for head in range(len(layer))]
+    pointed = np.concatenate([(layer < 0.01).all(-1) for layer in heads.shares])
+    even = np.concatenate([(layer > 0.99).all(-1) for layer in heads.shares])
+    alike = np.concatenate([np.full(len(layer), _all_alike(layer)) for layer in heads.shares])
     dead = pointed | even | alike
     share = float(dead.mean())
     same = alike & ~even & ~pointed
@@ -54,9 +54,15 @@ def collapsed_heads(heads: HeadEntropies) -> Outcome:
     parts = [f"{int(which.sum())} {kind}" for kind, which in kinds.items() if which.any()]
     if not parts:
         return passed(share, f"none of the {dead.size} heads is collapsed")
-    layer, head = np.argwhere(dead)[0].tolist()
+    layer, head = places[int(dead.argmax())]
     sentence = f"of {dead.size} heads {', '.join(parts)} (layer {layer}, head {head} first)"
     return (failed if share >= 0.95 else warned if share >= 0.25 else passed)(share, sentence)
+
+
+def _all_alike(shares: np.ndarray) -> bool:
+    """Whether the heads of a layer [heads, sentences] do the same on every sentence."""
+    heads, sentences = shares.shape
+    return heads > 1 and sentences >= 3 and bool((np.ptp(shares, axis=0) < 1e-3).all())
 
 
 HEAD_AUDITS: list[Audit] = [collapsed_heads]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply
 from headway.core import random as noise
+from headway.nn.mixer import Mixer
 from headway.recipe.recipe import Recipe
 
 LENGTH = 24
@@ -126,8 +127,8 @@ class Probe:
 
     @cached_property
     def length(self) -> int:
-        window = self.recipe.model.mixer.window or 0
-        return min(self.recipe.model.context, LONGEST, max(LENGTH, window + 8))
+        reach = max((mixer.reach or 0 for mixer in self.model.modules() if isinstance(mixer, Mixer)), default=0)
+        return min(self.recipe.model.context, LONGEST, max(LENGTH, reach + 8))
 
     @cached_property
     def sentences(self) -> Tensor:

@@ -36,6 +36,8 @@ class Spec(BaseModel):
             kind = getattr(field.default, "kind", None)
             if kind is not None and isinstance(filled.get(name), dict):
                 filled[name] = {"kind": kind, **filled[name]}
+            if kind is not None and isinstance(filled.get(name), list):  # one for each layer, for example
+                filled[name] = [{"kind": kind, **one} if isinstance(one, dict) else one for one in filled[name]]
         return filled
 
     def problems(self) -> Iterator[Problem]:
@@ -47,9 +49,12 @@ class Spec(BaseModel):
         for problem in self.problems():
             yield Problem(tuple(prefix + key for key in problem.keys), problem.reason)
         for name in type(self).model_fields:
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if isinstance(value, Spec):
                 yield from value.all_problems(f"{prefix}{name}.")
+            for k, one in enumerate(value if isinstance(value, list) else []):
+                if isinstance(one, Spec):
+                    yield from one.all_problems(f"{prefix}{name}.{k}.")
 
 
 def _by_name(value: Any) -> Any:

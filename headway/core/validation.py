@@ -73,8 +73,10 @@ def variants(cls: type[Spec], path: Sequence[str]) -> list[type[Spec]]:
     """The specs that may stand at this path: several where a kind is chosen, none where there is no spec."""
     found = [cls]
     for part in path:
+        if part.isdigit():  # a place in a list
+            continue
         fields = [spec.model_fields[part].annotation for spec in found if part in spec.model_fields]
-        found = [spec for annotation in fields for spec in _specs_in(annotation)]
+        found = list(dict.fromkeys(spec for annotation in fields for spec in _specs_in(annotation)))
     return found
 
 

@@ -11,7 +11,7 @@ from headway.core.errors import UserError, did_you_mean
 from headway.data.running.batches import Crops
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
-from headway.nn.block import FeedForwardSpec
+from headway.nn.block import GeluTanh
 from headway.scoring.cost import peak_flops
 from headway.training.setting import Setting, choose
 from headway.training.spec import TrainingSpec
@@ -35,7 +35,7 @@ class Size:
             width=self.width,
             context=self.context,
             mixer=AttentionSpec(heads=self.heads, bias=self.biases),
-            feedforward=FeedForwardSpec(kind="gelu-tanh", bias=self.biases),
+            feedforward=GeluTanh(bias=self.biases),
         )
 
 

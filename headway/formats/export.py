@@ -75,7 +75,7 @@ def export_run(run: Run, to: str, folder: Path | None, which: str = "auto") -> E
 
 
 def _card(run: Run, step: int, scores: Sequence[Score]) -> str:
-    recipe, shape = run.recipe, run.recipe.model
+    recipe, shape, heads = run.recipe, run.recipe.model, run.recipe.model.mixers[0].number_of_heads
     told = "\n".join(f"- **{s.name}** {number(s.value)}: {s.label}" for s in scores)
     unscored = "This checkpoint was not scored: `headway score` does that."
     fence = "```"
@@ -86,7 +86,7 @@ tags: [headway, gpt2]
 ---
 # {run.name}
 
-A GPT-2 of {shape.layers} layers, {shape.mixer.heads} heads and width {shape.width}, from Headway {__version__}:
+A GPT-2 of {shape.layers} layers, {heads} heads and width {shape.width}, from Headway {__version__}:
 {_history(run, step)}, recipe {recipe.hash}.
 
 {fence}python

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headway.core.errors import UserError, did_you_mean
 from headway.models.language_model import LanguageModelSpec
+from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -163,8 +164,11 @@ ALWAYS: dict[str, Any] = {  # what our attention and norms do, and GPT-2 by defa
 
 def why_not(recipe: Recipe) -> list[str]:
     """Everything about a recipe that GPT-2 has no form for, in words."""
-    model, mixer, feedforward = recipe.model, recipe.model.mixer, recipe.model.feedforward
-    positions, fusion, activation = model.positions.kind, mixer.fusion.kind, feedforward.kind
+    model, feedforward = recipe.model, recipe.model.feedforward
+    mixer, positions, activation = model.mixers[0], model.positions.kind, feedforward.kind
+    if not isinstance(mixer, AttentionSpec) or any(other != mixer for other in model.mixers):
+        return ["model.mixer: GPT-2's layers are attention, and all alike"]
+    fusion = mixer.fusion.kind
     asked = (
         (isinstance(model, WRITTEN), f"kind: GPT-2 is a {WRITTEN().kind}, not a {model.kind}"),
         (positions == "learned", f"positions: GPT-2 learns a vector per position, and has no {positions}"),
@@ -187,7 +191,7 @@ def written(recipe: Recipe) -> LanguageModelSpec:
 
 def config_of(model: LanguageModelSpec, vocabulary: int, end_of_text: int | None) -> dict[str, Any]:
     """config.json for a model that `why_not` has nothing against."""
-    tree = model.model_dump(mode="json")
+    tree = model.model_dump(mode="json") | {"mixer": model.mixers[0].model_dump(mode="json")}  # all are alike
     activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feedforward.kind)
     return {
         "architectures": ["GPT2LMHeadModel"],

@@ -1,8 +1,8 @@
 """What the models have in common: embed → place → layers → norm.
 
-ids   [R, B, T]      token numbers
-padding_mask  [R, B, T]   True where there is a token, False where a row is filled up; None = tokens everywhere
-x     [R, B, T, D]   through `layers`
+ids           [R, B, T]      token numbers
+padding_mask  [R, B, T]      True where there is a token, False where a row is filled up; None = tokens everywhere
+x             [R, B, T, D]   through `layers`
 
 Padding may stand to the left or to the right of a row, in any amount. Nobody looks at it, and positions count real
 tokens only: whatever stands around a row, its tokens get the same vectors.
@@ -10,7 +10,8 @@ tokens only: whatever stands around a row, its tokens get the same vectors.
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,18 +19,29 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.errors import UserError
-from headway.core.spec import OR_BY_NAME, Problem
+from headway.core.spec import Problem
 from headway.models.spec import ModelSpec
+from headway.nn import mixer
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
-from headway.nn.block import Block, FeedForwardSpec, MixerSpec, NormSpec
-from headway.nn.context import AttentionContext
-from headway.nn.masks import Mask, Padding, Window
+from headway.nn.block import Block, FeedForwardSpec, Gelu, Layer, NormSpec
+from headway.nn.context import Context
+from headway.nn.masks import Mask, Padding
+from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, PositionSpec
-from headway.nn.replicated import Dropout, Embedding, Trainable
+from headway.nn.replicated import Carried, Dropout, Embedding, Trainable
 from headway.nn.taps import Tap
 
-State = list[Any]
+
+@dataclass(frozen=True)
+class ModelState:
+    """What a model goes on from: how much was read, and what each layer's mixer keeps of it."""
+
+    layers: tuple[Any, ...]
+    length: int = 0
+    """Slots so far, padding included."""
+    padding_mask: Bool[Tensor, "R B S"] | None = None
+    """Where these slots hold tokens and not padding; None = everywhere."""
 
 
 class BackboneSpec(ModelSpec):
@@ -41,14 +53,14 @@ class BackboneSpec(ModelSpec):
     """The size of the vectors that flow through the layers."""
     context: int = Field(default=64, ge=1)
     """The longest sequence, in tokens. Learned positions have this many vectors."""
-    mixer: MixerSpec = AttentionSpec()
-    """What moves information between positions."""
+    mixer: Mixers = AttentionSpec()
+    """What moves information between positions: one for all layers, or a list with one for each."""
     positions: PositionSpec = Learned()
     """How order is known: none, learned, sinusoidal, alibi, rotary, t5; for encoders alibi-symmetric, t5-symmetric."""
-    feedforward: Annotated[FeedForwardSpec, OR_BY_NAME] = FeedForwardSpec()
-    """What works on each position alone."""
-    norm: Annotated[NormSpec, OR_BY_NAME] = NormSpec()
-    """Which norm, and where."""
+    feedforward: FeedForwardSpec = Gelu()
+    """What works on each position alone: relu, gelu, gelu-tanh, swiglu."""
+    norm: NormSpec = Layer()
+    """Which norm, and where: layer, rms."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Of the embeddings and of what each sublayer adds."""
 
@@ -61,19 +73,22 @@ class BackboneSpec(ModelSpec):
     def needs_warmup(self) -> str:
         return "post-norm" if self.norm.placement == "post" else ""
 
+    def problems(self) -> Iterator[Problem]:
+        yield from mixer.problems(self.mixer, self.layers, self.width, self.positions)
+
+    @property
+    def mixers(self) -> list[MixerSpec]:
+        """Of each layer."""
+        return mixer.of_layers(self.mixer, self.layers)
+
     def flops_per_token(self, segment: int) -> int:
         """Of the layers alone, for one token of a segment of this length (headway/scoring/cost.py says what counts)."""
-        D = self.width
-        projections = 4 * D * D  # queries, keys, values, output
-        attention = 2 * segment * D  # scores, and the weighted sum
-        feedforward = (3 if self.feedforward.kind == "swiglu" else 2) * D * self.feedforward.hidden_units(D)
-        return 2 * self.layers * (projections + attention + feedforward)
+        feedforward = self.layers * self.feedforward.flops_per_token(self.width)
+        return feedforward + sum(one.flops_per_token(self.width, segment) for one in self.mixers)
 
-    def problems(self) -> Iterator[Problem]:
-        yield from self.mixer.problems_with(self.width)
-        if self.positions.kind == "rotary" and self.width % (2 * self.mixer.heads):
-            reason = f"rotary turns pairs: width {self.width} over {self.mixer.heads} heads leaves an odd head"
-            yield Problem(("positions", "width", "mixer.heads"), reason)
+    def largest(self, length: int) -> int:
+        """Numbers per token in the largest tensor that a layer makes."""
+        return max(8 * self.width, *(one.largest(self.width, length) for one in self.mixers))
 
 
 class Backbone(Trainable):
@@ -81,27 +96,33 @@ class Backbone(Trainable):
         super().__init__()
         self.replicas, self.vocabulary = replicas, vocabulary
         self.embedding = Embedding(replicas, vocabulary, spec.width)
-        self.positions = spec.positions.build(replicas, spec.width, spec.mixer.heads, spec.context)
+        self.positions = mixer.build_positions(spec.positions, spec.mixers, replicas, spec.width, spec.context)
         self.drop = Dropout(replicas, spec.dropout)
-        needs = Needs(device, spec.positions.kind, spec.mixer.dropout > 0)
+        needs = Needs(device, spec.positions.kind)
         # What a layer adds to the stream starts smaller the more layers add (GPT-2).
         out_gain = 1 / math.sqrt(2 * spec.layers)
         self.layers = nn.ModuleList(
-            Block(spec.mixer, spec.feedforward, spec.norm, replicas, spec.width, spec.dropout, out_gain, needs)
-            for _ in range(spec.layers)
+            Block(one, spec.feedforward, spec.norm, replicas, spec.width, spec.dropout, out_gain, needs)
+            for one in spec.mixers
         )
         self.norm = spec.norm.build_final(replicas, spec.width)
         self.embedded = Tap()
-        self.heads = spec.mixer.heads
-        self.mask = mask if spec.mixer.window is None else mask & Window(spec.mixer.window)
+        self.mask = mask
+
+    @property
+    def mixers(self) -> list[Mixer]:
+        return [layer.mixer for layer in self.layers]  # pyright: ignore
 
     def hidden(
-        self, ids: Int[Tensor, "R B T"], state: State | None = None, padding_mask: Bool[Tensor, "R B T"] | None = None
-    ) -> tuple[Float[Tensor, "R B T D"], State]:
+        self,
+        ids: Int[Tensor, "R B T"],
+        state: ModelState | None = None,
+        padding_mask: Bool[Tensor, "R B T"] | None = None,
+    ) -> tuple[Float[Tensor, "R B T D"], ModelState]:
         """Everything but the output layer. A row that goes on from a state may be padded on its left only."""
-        past = state[0].length if state else 0
+        state = ModelState((None,) * len(self.layers)) if state is None else state
+        past, before, known = state.length, state.padding_mask, None
         slots = torch.arange(past + ids.shape[2], device=ids.device)
-        before = state[0].padding_mask if state else None
         if padding_mask is None and before is None:
             self.check_length(len(slots))
             at, mask = slots[past:], self.mask
@@ -112,15 +133,29 @@ class Backbone(Trainable):
             self.check_length(len(slots), known)
             at = (known.cumsum(2) - 1).clamp(min=0)[..., past:]
             mask = self.mask & Padding(known.flatten(0, 1))
-        context = AttentionContext(
-            (self.replicas, ids.shape[1], self.heads), self.positions, mask, slots[past:], slots, padding_mask
-        )
+        context = Context((self.replicas, ids.shape[1]), self.positions, mask, slots[past:], slots, padding_mask)
         x = self.embedded(self.drop(self.positions.embed(self.embedding(ids), at)))
-        new_state: State = []
-        for layer, layer_state in zip(self.layers, state or [None] * len(self.layers), strict=True):
+        states = []
+        for layer, layer_state in zip(self.layers, state.layers, strict=True):
             x, layer_state = layer(x, context, layer_state)
-            new_state.append(layer_state)
-        return self.norm(x), new_state
+            states.append(layer_state)
+        return self.norm(x), ModelState(tuple(states), len(slots), known)
+
+    def carried(self, state: ModelState) -> Carried | None:
+        """What of a state the next batch of training goes on from; None if no layer carries anything."""
+        found = {
+            f"layers.{n}.{name}": tensor
+            for n, (one, own) in enumerate(zip(self.mixers, state.layers, strict=True))
+            for name, tensor in one.carried(own).items()
+        }
+        return found or None
+
+    def going_on_from(self, carried: Carried | None) -> ModelState | None:
+        """The state to begin a batch of training with: what was carried, in a segment whose slots count from 0."""
+        if carried is None:
+            return None
+        own = [_under(f"layers.{n}.", carried) for n in range(len(self.layers))]
+        return ModelState(tuple(one.going_on_from(mine) for one, mine in zip(self.mixers, own, strict=True)))
 
     def check_length(self, slots: int, known: Bool[Tensor, "R B K"] | None = None) -> None:
         """Learned positions end somewhere. The device is asked, which makes the host wait, only where it matters."""
@@ -130,3 +165,7 @@ class Backbone(Trainable):
         tokens = slots if known is None else int(known.sum(2).max())
         if tokens > limit:
             raise UserError(f"{tokens} tokens, but the learned positions end at {limit} (model.context)")
+
+
+def _under(prefix: str, carried: Carried) -> Carried:
+    return {name.removeprefix(prefix): tensor for name, tensor in carried.items() if name.startswith(prefix)}

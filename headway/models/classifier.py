@@ -1,10 +1,10 @@
 """An encoder that says which class a text is of: embed → place → layers → norm → pool → head.
 
-ids     [R, B, T]
-padding_mask  [R, B, T]   True where there is a token, False where a row is filled up
-x       [R, B, T, D]   through `layers`; everybody sees everybody
-pooled  [R, B, D]      of real tokens only
-logits  [R, B, C]
+ids           [R, B, T]
+padding_mask  [R, B, T]      True where there is a token, False where a row is filled up
+x             [R, B, T, D]   through `layers`; everybody sees everybody
+pooled        [R, B, D]      of tokens only, not of padding
+logits        [R, B, C]
 """
 
 from collections.abc import Iterator, Sequence

@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway.models.backbone import Backbone, BackboneSpec, State
+from headway.models.backbone import Backbone, BackboneSpec, ModelState
 from headway.nn.cross_entropy import mean_cross_entropy
-from headway.nn.heads import Fusion
 from headway.nn.masks import Causal
 from headway.nn.replicated import Carried, Linear, seed
 from headway.nn.taps import Tap
@@ -31,8 +30,8 @@ class LanguageModelSpec(BackboneSpec):
 
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()
-        if self.mixer.why_not_causal:
-            yield f"{self.mixer.why_not_causal}, so this perplexity is not one"
+        reasons = dict.fromkeys(mixer.why_not_causal for mixer in self.mixers)
+        yield from (f"{why}, so this perplexity is not one" for why in reasons if why)
 
     def forward_flops_per_token(self, vocabulary: int, segment: int) -> int:
         """For one token of a segment of this length, in one replica."""
@@ -55,11 +54,14 @@ class LanguageModel(Backbone):
     @property
     def why_no_cache(self) -> str | None:
         """Why sampling has to compute everything again for every token, or None."""
-        return next((m.why_no_cache for m in self.modules() if isinstance(m, Fusion) and m.why_no_cache), None)
+        return next((mixer.why_no_cache for mixer in self.mixers if mixer.why_no_cache), None)
 
     def forward(
-        self, ids: Int[Tensor, "R B T"], state: State | None = None, padding_mask: Bool[Tensor, "R B T"] | None = None
-    ) -> tuple[Float[Tensor, "R B T V"], State]:
+        self,
+        ids: Int[Tensor, "R B T"],
+        state: ModelState | None = None,
+        padding_mask: Bool[Tensor, "R B T"] | None = None,
+    ) -> tuple[Float[Tensor, "R B T V"], ModelState]:
         """The scores of the next token after each token, and the state to go on from."""
         x, state = self.hidden(ids, state, padding_mask)
         return self.logits(self.embedding.logits(x) if self.output is None else self.output(x)), state
@@ -72,6 +74,6 @@ class LanguageModel(Backbone):
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
         """What training lowers: mean nats per token, one number per replica."""
-        x, _ = self.hidden(batch.inputs)
+        x, after = self.hidden(batch.inputs, self.going_on_from(state))
         weight = self.embedding.weight if self.output is None else self.output.weight
-        return mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2)), None
+        return mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2)), self.carried(after)

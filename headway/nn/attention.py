@@ -10,18 +10,21 @@
 The four steps in the middle are done by a backend (`backends.py`); every backend gives what the plain one gives.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from headway.core.spec import Problem, Spec
+from headway.core.spec import Problem
 from headway.nn.backends import Backend, BackendName, Needs, choose_backend, scores, weights
-from headway.nn.context import AttentionContext
+from headway.nn.context import EVERYTHING, Context
 from headway.nn.heads import Concat, FusionSpec
+from headway.nn.masks import Mask, Window
+from headway.nn.mixer import Mixer, MixerSpec
 from headway.nn.replicated import Dropout, Linear
 from headway.nn.taps import Display, Tap
 
@@ -32,26 +35,12 @@ class Cache:
 
     keys: Float[Tensor, "R B H S d"]
     values: Float[Tensor, "R B H S d"]
-    padding_mask: Bool[Tensor, "R B S"] | None = None
-    """Where these slots hold tokens and not padding; None = everywhere."""
-
-    @property
-    def length(self) -> int:
-        return self.keys.shape[3]
 
     def extended(self, new: "Cache") -> "Cache":
-        keys, values = torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3)
-        if self.padding_mask is None and new.padding_mask is None:
-            return Cache(keys, values)
-        return Cache(keys, values, torch.cat((self.known_real, new.known_real), dim=2))
-
-    @property
-    def known_real(self) -> Bool[Tensor, "R B S"]:
-        (R, B, _, S, _), device = self.keys.shape, self.keys.device
-        return torch.ones(R, B, S, dtype=torch.bool, device=device) if self.padding_mask is None else self.padding_mask
+        return Cache(torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3))
 
 
-class AttentionSpec(Spec):
+class AttentionSpec(MixerSpec):
     """Multi-head attention. https://arxiv.org/abs/1706.03762"""
 
     kind: Literal["attention"] = "attention"
@@ -69,26 +58,39 @@ class AttentionSpec(Spec):
     """Which kernel computes it: plain, sdpa, flex (CUDA only), or the fastest that can."""
 
     def build(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
-        backend = choose_backend(self.backend, needs)
-        return Attention(self, SelfProjection(replicas, width, self), backend, replicas, width, out_gain)
+        return Attention(self, SelfProjection(replicas, width, self), self._kernel(needs), replicas, width, out_gain)
 
     def build_cross(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
         """Queries from the decoder, keys and values from the memory that the encoder left in the context."""
-        backend = choose_backend(self.backend, needs)
-        return Attention(self, CrossProjection(replicas, width, self), backend, replicas, width, out_gain)
+        return Attention(self, CrossProjection(replicas, width, self), self._kernel(needs), replicas, width, out_gain)
+
+    def _kernel(self, needs: Needs) -> Backend:
+        return choose_backend(self.backend, replace(needs, weight_dropout=self.dropout > 0))
+
+    @property
+    def own_mask(self) -> Mask:
+        """Beside that of the model."""
+        return EVERYTHING if self.window is None else Window(self.window)
+
+    @property
+    def number_of_heads(self) -> int:
+        return self.heads
 
     @property
     def why_not_causal(self) -> str | None:
-        """Why it would see the future behind a causal mask, or None."""
         return self.fusion.why_not_causal
 
-    def problems_with(self, width: int) -> list[Problem]:
-        """What does not go together with a model of this width; the model's spec asks."""
+    def flops_per_token(self, width: int, segment: int) -> int:
+        projections = 4 * width * width  # queries, keys, values, output
+        return 2 * (projections + 2 * segment * width)  # scores, and the weighted sum
+
+    def largest(self, width: int, length: int) -> int:
+        return self.heads * length  # the weights of one query
+
+    def problems_with(self, width: int) -> Iterator[Problem]:
         if width % self.heads:
             fits = ", ".join(str(h) for h in range(1, min(width, 64) + 1) if width % h == 0)
-            reason = f"width {width} is not divisible by {self.heads} heads; heads that fit: {fits}"
-            return [Problem(("width", "mixer.heads"), reason)]
-        return []
+            yield Problem(("heads",), f"width {width} is not divisible by {self.heads} heads; heads that fit: {fits}")
 
 
 class SelfProjection(nn.Module):
@@ -101,13 +103,11 @@ class SelfProjection(nn.Module):
         self.heads = spec.heads
         self.together = Linear(replicas, width, 3 * width, bias=spec.bias)
 
-    def forward(
-        self, x: Float[Tensor, "R B T D"], context: AttentionContext, past: Cache | None
-    ) -> tuple[Tensor, Cache]:
+    def forward(self, x: Float[Tensor, "R B T D"], context: Context, past: Cache | None) -> tuple[Tensor, Cache]:
+        positions = context.positions.for_heads(self.heads)
         q, k, v = (_split(part, self.heads) for part in self.together(x).chunk(3, dim=-1))
-        q, k = context.positions.rotate(q, context.queries), context.positions.rotate(k, context.queries)
-        new = Cache(k, v, context.padding_mask)
-        return q, new if past is None else past.extended(new)
+        new = Cache(positions.rotate(k, context.queries), v)
+        return positions.rotate(q, context.queries), new if past is None else past.extended(new)
 
 
 class CrossProjection(nn.Module):
@@ -121,17 +121,16 @@ class CrossProjection(nn.Module):
         self.queries = Linear(replicas, width, width, bias=spec.bias)
         self.keys_values = Linear(replicas, width, 2 * width, bias=spec.bias)
 
-    def forward(
-        self, x: Float[Tensor, "R B T D"], context: AttentionContext, past: Cache | None
-    ) -> tuple[Tensor, Cache]:
-        q = context.positions.rotate(_split(self.queries(x), self.heads), context.queries)
+    def forward(self, x: Float[Tensor, "R B T D"], context: Context, past: Cache | None) -> tuple[Tensor, Cache]:
+        positions = context.positions.for_heads(self.heads)
+        q = positions.rotate(_split(self.queries(x), self.heads), context.queries)
         if past is not None:
             return q, past
         k, v = (_split(part, self.heads) for part in self.keys_values(context.memory).chunk(2, dim=-1))
-        return q, Cache(context.positions.rotate(k, context.keys), v)
+        return q, Cache(positions.rotate(k, context.keys), v)
 
 
-class Attention(nn.Module):
+class Attention(Mixer):
     def __init__(
         self,
         spec: AttentionSpec,
@@ -143,25 +142,28 @@ class Attention(nn.Module):
     ):
         super().__init__()
         self.called = project.makes  # in the names of taps
+        self.spec, self.mask, self.reach = spec, spec.own_mask, spec.window
         self.project = project
         self.backend = backend
         self.drop = Dropout(replicas, spec.dropout, fixed=True)
         self.fusion = spec.fusion.build(replicas, spec.heads)
+        self.why_no_cache = self.fusion.why_no_cache
         self.output = Linear(replicas, width, width, bias=spec.bias, gain=out_gain)
         self.queries, self.keys, self.values = Tap(), Tap(), Tap()
         self.scores, self.weights = Display(), Display()  # fused kernels never show them
         self.mixed, self.attended = Tap(), Tap("output")
 
     def forward(
-        self, x: Float[Tensor, "R B T D"], context: AttentionContext, state: Cache | None = None
+        self, x: Float[Tensor, "R B T D"], context: Context, state: Cache | None = None
     ) -> tuple[Float[Tensor, "R B T D"], Cache]:
         q, cache = self.project(x, context, state)
         q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
+        seen = context.for_heads(self.spec.heads, self.mask)
         if self.scores.is_watched:
-            self.scores(scores(q, k, context.bias))
+            self.scores(scores(q, k, seen.bias))
         if self.weights.is_watched:
-            self.weights(weights(q, k, context.allowed, context.bias))
-        heads = self.mixed(self.backend.attend(q, k, v, context, self.drop))
+            self.weights(weights(q, k, seen.allowed, seen.bias))
+        heads = self.mixed(self.backend.attend(q, k, v, seen, self.drop))
         return self.attended(self.output(self.fusion(heads, context.padding_mask))), cache
 
 

@@ -4,51 +4,98 @@ Where the norm stands is an object too: `pre` normalises what a sublayer reads a
 `post` normalises the stream after each addition (the original, which needs a warm-up).
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from headway.core.spec import OR_BY_NAME, Spec
-from headway.nn.attention import AttentionSpec
+from headway.core.variants import Variant
 from headway.nn.backends import Needs
-from headway.nn.context import AttentionContext
+from headway.nn.context import Context
+from headway.nn.mixer import MixerSpec
 from headway.nn.replicated import Dropout, LayerNorm, Linear, RMSNorm
 from headway.nn.taps import Tap
 
 Stream = Float[Tensor, "R B T D"]
 
-# Recurrence joins here: a mixer takes (x, context, state) and gives (y, state).
-MixerSpec = Annotated[AttentionSpec, OR_BY_NAME]
 
+class FeedForwardSpec(Variant):
+    """What works on each position alone: two linear maps with a nonlinearity between them (three where it is gated)."""
 
-class FeedForwardSpec(Spec):
-    """Two linear maps with a nonlinearity between them (three for SwiGLU)."""
-
-    kind: Literal["relu", "gelu", "gelu-tanh", "swiglu"] = "gelu"
-    """The nonlinearity: relu, gelu (https://arxiv.org/abs/1606.08415), gelu-tanh (the approximation GPT-2 uses),
-    swiglu (https://arxiv.org/abs/2002.05202)."""
     hidden: int | None = Field(default=None, ge=1)
     """Units between the two maps; null = four times the width (for swiglu 8/3, which costs the same)."""
     bias: bool = True
     """Whether the maps add a bias."""
 
+    def hidden_units(self, width: int) -> int:
+        return self.hidden or 4 * width
+
     def build(self, replicas: int, width: int, out_gain: float) -> nn.Module:
-        kind = GatedFeedForward if self.kind == "swiglu" else FeedForward
-        return kind(self, replicas, width, self.hidden_units(width), out_gain)
+        return FeedForward(self, replicas, width, self.hidden_units(width), out_gain)
+
+    def nonlinearity(self, x: Tensor) -> Tensor:
+        """Of the hidden units."""
+        raise NotImplementedError
+
+    def flops_per_token(self, width: int) -> int:
+        """Operations of a forward pass for one token."""
+        return 2 * 2 * width * self.hidden_units(width)
+
+
+class Relu(FeedForwardSpec):
+    """max(x, 0)"""
+
+    kind: Literal["relu"] = "relu"
+
+    def nonlinearity(self, x):
+        return F.relu(x)
+
+
+class Gelu(FeedForwardSpec):
+    """x·Φ(x): https://arxiv.org/abs/1606.08415"""
+
+    kind: Literal["gelu"] = "gelu"
+
+    def nonlinearity(self, x):
+        return F.gelu(x)
+
+
+class GeluTanh(FeedForwardSpec):
+    """The approximation of GELU that GPT-2 uses."""
+
+    kind: Literal["gelu-tanh"] = "gelu-tanh"
+
+    def nonlinearity(self, x):
+        return F.gelu(x, approximate="tanh")
+
+
+class SwiGlu(FeedForwardSpec):
+    """One half of the hidden units is the gate of the other: https://arxiv.org/abs/2002.05202"""
+
+    kind: Literal["swiglu"] = "swiglu"
 
     def hidden_units(self, width: int) -> int:
-        return self.hidden or (_rounded(8 * width / 3) if self.kind == "swiglu" else 4 * width)
+        return self.hidden or _rounded(8 * width / 3)
+
+    def build(self, replicas: int, width: int, out_gain: float) -> nn.Module:
+        return GatedFeedForward(self, replicas, width, self.hidden_units(width), out_gain)
+
+    def nonlinearity(self, x):
+        return F.silu(x)
+
+    def flops_per_token(self, width: int) -> int:
+        return 2 * 3 * width * self.hidden_units(width)
 
 
 class FeedForward(nn.Module):
     def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_gain: float):
         super().__init__()
         self.into = Linear(replicas, width, hidden, bias=spec.bias)
-        self.nonlinearity = _NONLINEARITIES[spec.kind]
+        self.nonlinearity = spec.nonlinearity
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
 
     def forward(self, x: Stream) -> Stream:
@@ -59,31 +106,48 @@ class GatedFeedForward(nn.Module):
     def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_gain: float):
         super().__init__()
         self.into = Linear(replicas, width, 2 * hidden, bias=spec.bias)
+        self.nonlinearity = spec.nonlinearity
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
 
     def forward(self, x: Stream) -> Stream:
         gate, value = self.into(x).chunk(2, dim=-1)
-        return self.output(F.silu(gate) * value)
+        return self.output(self.nonlinearity(gate) * value)
 
 
-class NormSpec(Spec):
+class NormSpec(Variant):
     """What keeps activations at size one, and where it stands."""
 
-    kind: Literal["layer", "rms"] = "layer"
-    """layer: LayerNorm; rms: RMSNorm, which neither centres nor adds a bias."""
     placement: Literal["pre", "post"] = "pre"
     """pre: before each sublayer (trains without care); post: after each addition, as in 2017 (needs a warm-up)."""
 
+    @abstractmethod
     def build(self, replicas: int, width: int) -> nn.Module:
-        return LayerNorm(replicas, width) if self.kind == "layer" else RMSNorm(replicas, width)
+        """The norm itself, for vectors of this width."""
 
     def build_residual(self, replicas: int, width: int, dropout: float) -> "PreNorm | PostNorm":
-        kind = PreNorm if self.placement == "pre" else PostNorm
-        return kind(self.build(replicas, width), Dropout(replicas, dropout))
+        return _PLACEMENTS[self.placement](self.build(replicas, width), Dropout(replicas, dropout))
 
     def build_final(self, replicas: int, width: int) -> nn.Module:
         """After the last layer: post-norm layers end normalised already."""
         return self.build(replicas, width) if self.placement == "pre" else nn.Identity()
+
+
+class Layer(NormSpec):
+    """LayerNorm: mean 0 and deviation 1, then a learned scale and bias. https://arxiv.org/abs/1607.06450"""
+
+    kind: Literal["layer"] = "layer"
+
+    def build(self, replicas: int, width: int) -> nn.Module:
+        return LayerNorm(replicas, width)
+
+
+class Rms(NormSpec):
+    """RMSNorm, which neither centres nor adds a bias. https://arxiv.org/abs/1910.07467"""
+
+    kind: Literal["rms"] = "rms"
+
+    def build(self, replicas: int, width: int) -> nn.Module:
+        return RMSNorm(replicas, width)
 
 
 class PreNorm(nn.Module):
@@ -104,6 +168,9 @@ class PostNorm(PreNorm):
     def forward(self, x, sublayer):
         y, state = sublayer(x)
         return self.norm(x + self.drop(y)), state
+
+
+_PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
 
 
 class Block(nn.Module):
@@ -127,17 +194,10 @@ class Block(nn.Module):
         self.feedforward = feedforward.build(replicas, width, out_gain)
         self.stream = Tap()
 
-    def forward(self, x: Stream, context: AttentionContext, state: Any = None) -> tuple[Stream, Any]:
+    def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:
         x, state = self.around_mixer(x, lambda h: self.mixer(h, context, state))
         x, _ = self.around_feedforward(x, lambda h: (self.feedforward(h), None))
         return self.stream(x), state
-
-
-_NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
-}
 
 
 def _rounded(hidden: float) -> int:

@@ -1,10 +1,11 @@
 """What every layer of one forward pass shares: who may look where, and what the positions say.
 
-Built once per pass by the model, so that a mask or a bias that all layers use is computed once, and only if asked for.
+Built once per pass by the model, for mixers of any kind. Attention asks for its own view of it, by its number of heads
+and its own mask: a mask or a bias that layers have in common is computed once, and only if asked for.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from headway.nn.masks import Causal, Everything, Mask
 from headway.nn.positions import Positions
+
+EVERYTHING = Everything()
 
 
 class once:  # noqa: N801 (used like @property)
@@ -29,19 +32,44 @@ class once:  # noqa: N801 (used like @property)
 
 
 @dataclass(frozen=True)
-class AttentionContext:
-    shape: tuple[int, int, int]
-    """R, B, H"""
+class Context:
+    shape: tuple[int, int]
+    """R, B"""
     positions: Positions
     mask: Mask
+    """Of the model: causal, padding."""
     queries: Int[Tensor, "Q"]
-    """The slots, and so the positions, the queries stand in: 0 … T - 1, or from the cache's length on."""
+    """The slots, and so the positions, the new tokens stand in: 0 … T - 1, or from the length of the past on."""
     keys: Int[Tensor, "K"]
     """The slots that can be seen."""
     padding_mask: Bool[Tensor, "R B T"] | None = None
     """Where the new slots hold tokens and not padding; None = everywhere."""
     memory: Float[Tensor, "R B S D"] | None = None
     """What cross attention looks at."""
+    views: list["AttentionContext"] = field(default_factory=list, repr=False)
+    """That were asked for so far."""
+
+    def for_heads(self, heads: int, mask: Mask = EVERYTHING) -> "AttentionContext":
+        """As attention with so many heads, and this mask of its own, sees it."""
+        for view in self.views:
+            if view.shape[2] == heads and view.own_mask == mask:
+                return view
+        positions = self.positions.for_heads(heads)
+        made = AttentionContext((*self.shape, heads), positions, self.mask & mask, self.queries, self.keys, mask)
+        self.views.append(made)
+        return made
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    shape: tuple[int, int, int]
+    """R, B, H"""
+    positions: Positions
+    mask: Mask
+    queries: Int[Tensor, "Q"]
+    keys: Int[Tensor, "K"]
+    own_mask: Mask = EVERYTHING
+    """The part of the mask that is the layer's own."""
 
     @property
     def is_plainly_causal(self) -> bool:

@@ -11,7 +11,7 @@ file or in the user's own.
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -39,16 +39,27 @@ class Positions(nn.Module):
     def bias(self, replica: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def for_heads(self, heads: int) -> "Positions":
+        """The scheme as layers of so many heads use it."""
+        return self
+
 
 class PositionSpec(Variant):
     """How a model knows where a token stands."""
 
     ends: ClassVar[bool] = False
     """Whether nothing beyond the model's context can be placed."""
+    acts_in_heads: ClassVar[bool] = False
+    """Whether it turns queries and keys, or adds to scores. What it builds is for one number of heads, then, and for
+    layers that have any."""
 
     @abstractmethod
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         """What acts on embeddings, queries, keys or scores."""
+
+    def problems_with(self, width: int, heads: Sequence[int]) -> Iterator[str]:
+        """Why it cannot serve a model of this width with so many heads in each of its layers."""
+        yield from ()
 
 
 class NoPositions(PositionSpec):
@@ -111,6 +122,7 @@ class Alibi(PositionSpec):
     """A penalty on the scores that grows with the distance, steeper in some heads. https://arxiv.org/abs/2108.12409"""
 
     kind: Literal["alibi"] = "alibi"
+    acts_in_heads: ClassVar[bool] = True
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return AlibiPositions(heads)
@@ -132,6 +144,7 @@ class SymmetricAlibi(PositionSpec):
     """ALiBi for encoders: the penalty grows in both directions."""
 
     kind: Literal["alibi-symmetric"] = "alibi-symmetric"
+    acts_in_heads: ClassVar[bool] = True
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return SymmetricAlibiPositions(heads)
@@ -146,11 +159,17 @@ class Rotary(PositionSpec):
     """Queries and keys are turned by an angle that grows with the position. https://arxiv.org/abs/2104.09864"""
 
     kind: Literal["rotary"] = "rotary"
+    acts_in_heads: ClassVar[bool] = True
     base: float = Field(default=10000.0, gt=1)
     """The slowest pair of dimensions turns once in 2π times this many positions."""
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return RotaryPositions(width // heads, self.base)
+
+    def problems_with(self, width, heads):
+        for count in dict.fromkeys(heads):
+            if width % (2 * count):
+                yield f"rotary turns pairs: width {width} over {count} heads leaves an odd head"
 
 
 class RotaryPositions(Positions):
@@ -172,6 +191,7 @@ class T5(PositionSpec):
     """A learned bias per head and distance back; long distances share buckets. https://arxiv.org/abs/1910.10683"""
 
     kind: Literal["t5"] = "t5"
+    acts_in_heads: ClassVar[bool] = True
     buckets: int = Field(default=32, ge=4, multiple_of=4)
     """How many distances (or ranges of distances) are told apart."""
     furthest: int = Field(default=128, ge=4)
@@ -183,11 +203,15 @@ class T5(PositionSpec):
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return T5Positions(replicas, heads, self.buckets, self.furthest)
 
+    def problems_with(self, width, heads):
+        yield from _shared_by_layers(self.kind, heads)
+
 
 class SymmetricT5(PositionSpec):
     """T5's bias for encoders: one half of the buckets for each direction."""
 
     kind: Literal["t5-symmetric"] = "t5-symmetric"
+    acts_in_heads: ClassVar[bool] = True
     buckets: int = Field(default=32, ge=4, multiple_of=4)
     """How many distances (or ranges of distances) are told apart, both directions together."""
     furthest: int = Field(default=128, ge=4)
@@ -198,6 +222,9 @@ class SymmetricT5(PositionSpec):
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return SymmetricT5Positions(replicas, heads, self.buckets, self.furthest)
+
+    def problems_with(self, width, heads):
+        yield from _shared_by_layers(self.kind, heads)
 
 
 class T5Positions(Positions):
@@ -228,6 +255,17 @@ class SymmetricT5Positions(T5Positions):
         return self.by_size(distance.abs(), half) + half * (distance > 0)
 
 
+class PositionsByHeads(Positions):
+    """One scheme in a model whose layers differ in their number of heads: built for each number."""
+
+    def __init__(self, schemes: dict[int, Positions]):
+        super().__init__()
+        self.numbers, self.schemes = list(schemes), nn.ModuleList(schemes.values())
+
+    def for_heads(self, heads: int) -> Positions:
+        return self.schemes[self.numbers.index(heads)]  # pyright: ignore[reportReturnType]
+
+
 def alibi_slopes(heads: int) -> list[float]:
     """2^(-8/n), 2^(-16/n) … for n heads, a power of two; for others the paper fills up from the series of 2n."""
     whole = 2 ** math.floor(math.log2(heads))
@@ -238,6 +276,13 @@ def alibi_slopes(heads: int) -> list[float]:
 
 def _frequencies(width: int, base: float) -> Float[Tensor, "half"]:
     return base ** (-torch.arange(0, width, 2).float() / width)
+
+
+def _shared_by_layers(kind: str, heads: Sequence[int]) -> Iterator[str]:
+    if len(set(heads)) > 1:
+        layers = {count: [str(n) for n, own in enumerate(heads) if own == count] for count in dict.fromkeys(heads)}
+        told = ", ".join(f"{count} (layer {', '.join(numbers)})" for count, numbers in layers.items())
+        yield f"{kind} learns a bias for each head, which all layers share; their heads are {told}"
 
 
 def _bucket_problems(exact: int, furthest: int) -> Iterator[Problem]:

@@ -149,18 +149,31 @@ def _parsed(override: str) -> tuple[list[str], Any]:
     path = key.strip().split(".")
     if not equals or not all(path):
         raise UserError(f"'{override}' is not a change; write key=value, for example model.width=256")
-    if len(path) > 1 and path[-1] == "kind" and len(variants(Recipe, path[:-1])) > 1:
+    settings = [sorted(spec.model_fields) for spec in variants(Recipe, path[:-1])]
+    if len(path) > 1 and path[-1] == "kind" and any(other != settings[0] for other in settings):
         path = path[:-1]  # another kind has other settings: begin it afresh
     return path, read_value(text)
 
 
 def _apply(tree: dict[str, Any], path: list[str], value: Any) -> tuple[str, ...]:
     """Set one key in the tree; gives its path."""
-    node = tree
-    for part in path[:-1]:
-        inner = node.get(part)
+    node: Any = tree
+    for depth, part in enumerate(path[:-1], 1):
+        part = _place(node, part, path[: depth - 1])
+        inner = node[part] if isinstance(node, list) else node.get(part)
         # `positions: rotary` is short for `positions: {kind: rotary}`, which a setting can be added to.
-        node[part] = {"kind": inner} if isinstance(inner, str) else inner if isinstance(inner, dict) else {}
+        node[part] = {"kind": inner} if isinstance(inner, str) else inner if isinstance(inner, dict | list) else {}
         node = node[part]
-    node[path[-1]] = value
+    node[_place(node, path[-1], path[:-1])] = value
     return tuple(path)
+
+
+def _place(node: Any, part: str, above: list[str]) -> Any:
+    """Under which key of a mapping, or at which place of a list, this part of a path is found."""
+    if not isinstance(node, list):
+        return part
+    if not part.isdigit() or int(part) >= len(node):
+        name = ".".join(above)
+        last = f"{name}.0 … {name}.{len(node) - 1}" if len(node) > 1 else f"{name}.0"
+        raise UserError(f"{name}.{part}: {name} is a list of {len(node)}; what is in it is {last}")
+    return int(part)

@@ -45,6 +45,9 @@ def _lines(spec: Spec, depth: int) -> list[str]:
         if isinstance(value, Spec):
             found.append(f"{indent}{name}:")
             found += _lines(value, depth + 1)
+        elif isinstance(value, list) and value and all(isinstance(one, Spec) for one in value):
+            found.append(f"{indent}{name}:")
+            found += [f"{indent}  - {write_value(one.model_dump(mode='json'))}" for one in value]
         else:
             found.append(f"{indent}{name}: {write_value(spec.model_dump(mode='json')[name])}")
         if depth == 0:

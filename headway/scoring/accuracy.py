@@ -111,9 +111,9 @@ def class_chances(model: Classifier, table: Int[Tensor, "N L"], lengths: Int[Ten
     """The probability of each class for every text; texts of similar length are computed together."""
     if int(lengths.min()) < 1:
         raise UserError("a text without any token has no class")
-    device, spec = next(model.parameters()).device, model.spec
+    device = next(model.parameters()).device
     chances = torch.empty(model.replicas, len(table), model.classes, dtype=torch.float64)
-    widest = max(8 * spec.width, spec.mixer.heads * table.shape[1]) * table.shape[1] * model.replicas
+    widest = model.spec.largest(table.shape[1]) * table.shape[1] * model.replicas
     for rows in lengths.argsort(stable=True).split(max(1, LARGEST // widest)):
         width = int(lengths[rows].max())
         ids = table[rows, :width].to(device, torch.int64).expand(model.replicas, -1, -1)

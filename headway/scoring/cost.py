@@ -1,8 +1,9 @@
 """What a computation costs: floating-point operations, and how many of them a device can do.
 
-Models count their own, from their shape (`flops_per_token` of a spec): torch's counter finds nothing in fused attention
-on a CPU. A multiplication and an addition are two operations; only matrix products count, as is usual; causal attention
-is counted whole, since that is what kernels are compared by. A training step costs three times a forward pass.
+Models count their own, from their shape, and so does each mixer (`flops_per_token` of a spec): torch's counter finds
+nothing in fused attention on a CPU. A multiplication and an addition are two operations; only matrix products count, as
+is usual; causal attention is counted whole, since that is what kernels are compared by. A training step costs three
+times a forward pass.
 """
 
 PEAKS = {

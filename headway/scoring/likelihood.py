@@ -54,8 +54,7 @@ def token_losses(
     length, places = windows(len(ids), segment, stride)
     ids = ids.to(device, torch.int64)
     losses = torch.empty(model.replicas, len(ids) - 1, device=device)
-    spec = model.spec
-    widest = max(model.vocabulary, 8 * spec.width, spec.mixer.heads * length)  # logits, feed-forward, attention
+    widest = max(model.vocabulary, model.spec.largest(length))  # logits, or what the layers make
     for some in _batches(places, max(1, LARGEST // (model.replicas * length * widest))):
         starts = torch.tensor([w.start for w in some], device=device)
         slots = starts[:, None] + torch.arange(length + 1, device=device)

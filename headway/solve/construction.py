@@ -16,7 +16,7 @@ from headway.core import random
 from headway.core.errors import UserError
 from headway.nn.attention import Attention, AttentionSpec
 from headway.nn.backends import Needs
-from headway.nn.context import AttentionContext
+from headway.nn.context import Context
 from headway.nn.masks import Everything
 from headway.nn.positions import Positions
 from headway.nn.taps import watch
@@ -123,10 +123,10 @@ class Construction:
 
     def _seen(self, x: Stretch) -> Stretch:
         before, after = self.zeros
-        width, heads = self.layer.output.weight.shape[-1], len(self.positions.table)
+        width = self.layer.output.weight.shape[-1]
         padded = nn.functional.pad(x, (0, width - self.channels, before, after))
         slots = torch.arange(len(padded))
-        context = AttentionContext((1, 1, heads), self.positions, Everything(), slots, slots)
+        context = Context((1, 1), self.positions, Everything(), slots, slots)
         return self.layer(padded[None, None], context)[0][0, 0, before : before + len(x), : self.channels]
 
 

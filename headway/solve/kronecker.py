@@ -22,7 +22,7 @@ from torch import Tensor
 from headway.core import random
 from headway.core.errors import UserError
 from headway.nn.attention import Attention, SelfProjection
-from headway.nn.context import AttentionContext
+from headway.nn.context import Context
 from headway.nn.heads import Fusion
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
@@ -100,9 +100,9 @@ def as_matrix(
     stacking: Stacking = "rows",
 ) -> AttentionMatrix:
     """A self-attention layer at the input x: its matrix, its constant, and the Jacobian of what it truly computes."""
-    project, output = self_projection(layer), layer.output
-    D, H = x.shape[1], project.heads
-    context = context_of(x, H, positions or Positions(), mask or Everything())
+    _, output = self_projection(layer), layer.output
+    D = x.shape[1]
+    context = context_of(x, positions or Positions(), mask or Everything())
     check_size(len(x), D)
     with watch(layer, "weights") as seen:
         y = run_layer(layer, x, context).detach()
@@ -147,12 +147,12 @@ def self_projection(layer: Attention) -> SelfProjection:
     return layer.project
 
 
-def context_of(x: Tokens, heads: int, positions: Positions, mask: Mask) -> AttentionContext:
+def context_of(x: Tokens, positions: Positions, mask: Mask) -> Context:
     slots = torch.arange(len(x))
-    return AttentionContext((1, 1, heads), positions, mask, slots, slots)
+    return Context((1, 1), positions, mask, slots, slots)
 
 
-def run_layer(layer: Attention, x: Tokens, context: AttentionContext) -> Tokens:
+def run_layer(layer: Attention, x: Tokens, context: Context) -> Tokens:
     return layer(x[None, None], context)[0][0, 0]
 
 

@@ -22,7 +22,7 @@ from headway.core import random
 from headway.core.errors import UserError
 from headway.nn.attention import Attention, AttentionSpec
 from headway.nn.backends import Needs
-from headway.nn.context import AttentionContext
+from headway.nn.context import Context
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
 from headway.solve.construction import attention_layer
@@ -117,7 +117,7 @@ def fixed_layer(
         tuple(size * torch.randn(2, tokens, D, generator=random.generator(seed, "solve", trial), dtype=dtype))
         for trial, size in enumerate((1.0, 1.0, 1.0, 1.0, 10.0, 10.0, 0.1))
     ]
-    context = context_of(pairs[0][0], project.heads, positions, mask)
+    context = context_of(pairs[0][0], positions, mask)
     bends = [_bend(layer, context, *pair) for pair in pairs]
     shown = next((k for k, bend in enumerate(bends) if bend > 0), None)
     one, two = pairs[shown or 0]
@@ -176,14 +176,14 @@ def layer_of(matrices: Mapping[str, ArrayLike], heads: int) -> Attention:
 
 
 @torch.no_grad()
-def _why_fixed(layer: Attention, positions: Positions, context: AttentionContext) -> str | None:
+def _why_fixed(layer: Attention, positions: Positions, context: Context) -> str | None:
     """Why the output is an affine function of the input, if it is plain to see; else None.
 
     Up to what softmax ignores, head h scores token j for query i by x_iᵀG x_j + g·x_j with G = W_QᵀW_K and g = W_Kᵀb_Q.
     With two tokens or more that is independent of x only if G = 0 and g = 0. Positions that turn queries and keys make
     G another one for every distance: then only queries or keys that are 0 will do.
     """
-    allowed = context.allowed
+    allowed = context.for_heads(self_projection(layer).heads, layer.mask).allowed
     if len(context.keys) == 1 or (allowed is not None and bool((allowed.sum(-1) <= 1).all())):
         return "every query sees one token at most"
     silent = values_to_output(layer)[0].abs().amax((1, 2)) == 0
@@ -209,7 +209,7 @@ def _why_fixed(layer: Attention, positions: Positions, context: AttentionContext
 
 
 @torch.no_grad()
-def _bend(layer: Attention, context: AttentionContext, one: Tokens, two: Tokens) -> float:
+def _bend(layer: Attention, context: Context, one: Tokens, two: Tokens) -> float:
     """How far the layer is from affine between two inputs: the largest entry halfway; 0 if it is rounding."""
     ends = [run_layer(layer, x, context) for x in (one, two)]
     bend = float((run_layer(layer, (one + two) / 2, context) - (ends[0] + ends[1]) / 2).abs().max())

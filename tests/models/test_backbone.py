@@ -12,7 +12,7 @@ from headway.core.errors import UserError
 from headway.models.classifier import Classifier, ClassifierSpec
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
-from headway.nn.block import NormSpec
+from headway.nn.block import Layer
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.positions import (
     T5,
@@ -43,7 +43,7 @@ def randomised(model):
 def language_model(positions, fusion=FUSIONS[0], backend="sdpa", placement="pre", window=None) -> LanguageModel:
     mixer = AttentionSpec(heads=2, fusion=fusion, backend=backend, window=window)
     spec = LanguageModelSpec(
-        layers=2, width=8, context=CONTEXT, mixer=mixer, positions=positions, norm=NormSpec(placement=placement)
+        layers=2, width=8, context=CONTEXT, mixer=mixer, positions=positions, norm=Layer(placement=placement)
     )
     return randomised(spec.build(V, [0, 1]))
 
@@ -175,7 +175,7 @@ def test_rows_padded_on_their_left_go_on_from_a_cache(positions):
     later, state = model(ids[..., 3:4], state, padding_mask[..., 3:4])
     last, state = model(ids[..., 4:], state)  # nothing said: all real
     torch.testing.assert_close(torch.cat((later, last), 2), whole[..., 3:, :], rtol=1e-5, atol=1e-5)
-    assert state[0].length == 5 and torch.equal(state[0].padding_mask, padding_mask)
+    assert state.length == 5 and torch.equal(state.padding_mask, padding_mask)
 
 
 def test_without_padding_the_plainly_causal_path_is_taken(monkeypatch):

@@ -15,7 +15,7 @@ from headway.core.errors import UserError
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import weights
-from headway.nn.block import FeedForwardSpec, NormSpec
+from headway.nn.block import GeluTanh, Layer, SwiGlu
 from headway.nn.context import AttentionContext
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
@@ -94,7 +94,7 @@ def test_logits_losses_and_gradients_are_those_of_gpt2(tied: bool, backend: str)
     with torch.no_grad():
         for p in theirs.parameters():
             p += 0.1 * torch.randn(p.shape)
-    mixer, feedforward = AttentionSpec(heads=2, backend=backend), FeedForwardSpec(kind="gelu-tanh")
+    mixer, feedforward = AttentionSpec(heads=2, backend=backend), GeluTanh()
     ours = built(mixer=mixer, feedforward=feedforward, tied=tied)
     copy_gpt2(theirs, ours)
     ids = tokens()
@@ -127,7 +127,7 @@ def test_tied_output_is_the_embedding_and_untied_is_not():
     ("positions", "tied", "placement"), pairwise(POSITIONS, (True, False), ("pre", "post")), ids=named
 )
 def test_an_untrained_model_knows_nothing(positions, tied: bool, placement):
-    changes = {"positions": positions, "tied": tied, "norm": NormSpec(placement=placement), "width": 32}
+    changes = {"positions": positions, "tied": tied, "norm": Layer(placement=placement), "width": 32}
     model = spec(**changes).build(V, [0, 1])
     ids = torch.randint(V, (2, 64, 9), generator=torch.Generator().manual_seed(0))
     loss, _ = model.loss(SimpleNamespace(inputs=ids[..., :-1], targets=ids[..., 1:]))
@@ -286,7 +286,7 @@ def test_heads_that_do_not_divide_the_width_are_a_problem():
 
 def test_every_parameter_learns():
     for positions in POSITIONS:
-        model, ids = built(positions=positions, feedforward=FeedForwardSpec(kind="swiglu")).train(), tokens()
+        model, ids = built(positions=positions, feedforward=SwiGlu()).train(), tokens()
         model.loss(SimpleNamespace(inputs=ids[..., :-1], targets=ids[..., 1:]))[0].sum().backward()
         silent = [n for n, p in model.named_parameters() if p.grad is None or p.grad.eq(0).all()]
         assert silent == []

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from headway.nn.attention import AttentionSpec, Cache
 from headway.nn.backends import Needs
-from headway.nn.context import AttentionContext
+from headway.nn.context import Context
 from headway.nn.heads import Concat
 from headway.nn.masks import Causal, Mask
 from headway.nn.positions import NoPositions
@@ -30,16 +30,14 @@ class Layer(Trainable):
 
     def __init__(self, spec: AttentionSpec, positions, mask: Mask, replicas: int, width: int, context: int):
         super().__init__()
-        self.replicas, self.heads, self.mask = replicas, spec.heads, mask
+        self.replicas, self.mask = replicas, mask
         self.positions = positions.build(replicas, width, spec.heads, context)
         self.attention = spec.build(replicas, width, 1.0, Needs(positions=positions.kind))
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, state: Cache | None = None) -> Tensor:
-        slots = torch.arange(x.shape[2] + (state.length if state else 0))
+        slots = torch.arange(x.shape[2] + (state.keys.shape[3] if state else 0))
         new = slots[-x.shape[2] :]
-        context = AttentionContext(
-            (self.replicas, x.shape[1], self.heads), self.positions, self.mask, new, slots, padding_mask
-        )
+        context = Context((self.replicas, x.shape[1]), self.positions, self.mask, new, slots, padding_mask)
         y, self.state = self.attention(self.positions.embed(x, new), context, state)
         return y
 

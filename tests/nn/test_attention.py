@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from headway.nn.attention import Attention, AttentionSpec
 from headway.nn.backends import BACKENDS, Needs, weights
-from headway.nn.context import AttentionContext
+from headway.nn.context import AttentionContext, Context
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.masks import Causal, Everything, Padding, Window
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
@@ -37,11 +37,9 @@ def stream(length: int = T, replicas: int = 1, number: int = 3) -> Tensor:
 
 def plain_context(
     mask=None, queries: int = T, keys: int = T, replicas: int = 1, memory: Tensor | None = None
-) -> AttentionContext:
-    shape, positions = (replicas, B, H), NoPositions().build(replicas, D, H, T)
-    return AttentionContext(
-        shape, positions, mask or Everything(), torch.arange(queries), torch.arange(keys), memory=memory
-    )
+) -> Context:
+    shape, positions = (replicas, B), NoPositions().build(replicas, D, H, T)
+    return Context(shape, positions, mask or Everything(), torch.arange(queries), torch.arange(keys), memory=memory)
 
 
 def torchs(bias: bool = True) -> nn.MultiheadAttention:
@@ -123,7 +121,7 @@ def test_in_pieces_with_a_cache_is_all_at_once(positions, mask: str, backend: st
         pieces.append(made(piece, state=state))
         state = made.state
     torch.testing.assert_close(torch.cat(pieces, 2), whole, rtol=1e-5, atol=1e-5)
-    assert state.length == T
+    assert state.keys.shape[3] == T
     torch.testing.assert_close(state.keys, whole_state.keys)
     torch.testing.assert_close(state.values, whole_state.values)
 
@@ -208,7 +206,7 @@ def test_attention_over_a_memory_goes_by_another_name():
 
 def test_the_dropout_of_weights_is_part_of_the_architecture(seeded):
     """What varies between replicas is the model's dropout; the recipe's mixer.dropout stays as it is."""
-    made = seeded(AttentionSpec(heads=H, dropout=0.5).build(2, D, 1.0, Needs(weight_dropout=True)), [0, 1])
+    made = seeded(AttentionSpec(heads=H, dropout=0.5).build(2, D, 1.0, Needs()), [0, 1])
     set_dropout(made, [0.1, 0.2])
     assert made.drop.rates.tolist() == [0.5, 0.5] and made.drop.active
     made = AttentionSpec(heads=H, backend="plain").build(2, D, 1.0, Needs())
@@ -217,7 +215,7 @@ def test_the_dropout_of_weights_is_part_of_the_architecture(seeded):
 
 
 def test_weights_are_dropped_in_training_only(seeded, randomised):
-    made = randomised(seeded(AttentionSpec(heads=H, dropout=0.5).build(1, D, 1.0, Needs(weight_dropout=True)), [0]))
+    made = randomised(seeded(AttentionSpec(heads=H, dropout=0.5).build(1, D, 1.0, Needs()), [0]))
     assert made.backend is BACKENDS["plain"]
     x, context = stream(), plain_context()
     trained = made(x, context)[0]
@@ -232,6 +230,6 @@ def test_weights_are_dropped_in_training_only(seeded, randomised):
 
 def test_heads_that_do_not_divide_the_width_are_a_problem_in_words():
     (problem,) = AttentionSpec(heads=3).problems_with(8)
-    assert problem.keys == ("width", "mixer.heads")
+    assert problem.keys == ("heads",)
     assert problem.reason == "width 8 is not divisible by 3 heads; heads that fit: 1, 2, 4, 8"
-    assert AttentionSpec(heads=4).problems_with(8) == []
+    assert list(AttentionSpec(heads=4).problems_with(8)) == []

@@ -7,19 +7,27 @@ from torch import Tensor
 
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
-from headway.nn.block import Block, FeedForwardSpec, NormSpec
-from headway.nn.context import AttentionContext
+from headway.nn.block import Block, FeedForwardSpec, Layer, NormSpec, SwiGlu
+from headway.nn.context import Context
 from headway.nn.masks import Causal
 from headway.nn.positions import NoPositions
 from headway.nn.replicated import LayerNorm, RMSNorm
 from headway.nn.taps import watch
 
 R, B, H, T, D = 2, 2, 2, 4, 8
-PRE = NormSpec()
+PRE = Layer()
+
+
+def norm_of(**keys) -> NormSpec:
+    return NormSpec.variants[keys.get("kind", "layer")](**keys)
+
+
+def feedforward_of(**keys) -> FeedForwardSpec:
+    return FeedForwardSpec.variants[keys.get("kind", "gelu")](**keys)
 
 
 def block(randomised, norm: NormSpec = PRE, dropout: float = 0.0, replicas: int = R, **feedforward) -> Block:
-    made = Block(AttentionSpec(heads=H), FeedForwardSpec(**feedforward), norm, replicas, D, dropout, 1.0, Needs())
+    made = Block(AttentionSpec(heads=H), feedforward_of(**feedforward), norm, replicas, D, dropout, 1.0, Needs())
     return randomised(made)
 
 
@@ -27,9 +35,9 @@ def stream(replicas: int = R) -> Tensor:
     return torch.randn(replicas, B, T, D, generator=torch.Generator().manual_seed(0))
 
 
-def context(replicas: int = R) -> AttentionContext:
+def context(replicas: int = R) -> Context:
     positions = NoPositions().build(replicas, D, H, T)
-    return AttentionContext((replicas, B, H), positions, Causal(), torch.arange(T), torch.arange(T))
+    return Context((replicas, B), positions, Causal(), torch.arange(T), torch.arange(T))
 
 
 # Where the norm stands
@@ -37,7 +45,7 @@ def context(replicas: int = R) -> AttentionContext:
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 def test_pre_norm_leaves_the_stream_alone(kind: str, randomised):
-    made, x = block(randomised, NormSpec(kind=kind)), stream()
+    made, x = block(randomised, norm_of(kind=kind)), stream()
     attended = x + made.mixer(made.around_mixer.norm(x), context())[0]
     expected = attended + made.feedforward(made.around_feedforward.norm(attended))
     torch.testing.assert_close(made(x, context())[0], expected)
@@ -45,17 +53,17 @@ def test_pre_norm_leaves_the_stream_alone(kind: str, randomised):
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 def test_post_norm_norms_the_stream(kind: str, randomised):
-    made, x = block(randomised, NormSpec(kind=kind, placement="post")), stream()
+    made, x = block(randomised, norm_of(kind=kind, placement="post")), stream()
     attended = made.around_mixer.norm(x + made.mixer(x, context())[0])
     expected = made.around_feedforward.norm(attended + made.feedforward(attended))
     torch.testing.assert_close(made(x, context())[0], expected)
 
 
 def test_norms_are_of_the_kind_that_was_asked_for():
-    assert isinstance(NormSpec(kind="layer").build(1, D), LayerNorm)
-    assert isinstance(NormSpec(kind="rms").build(1, D), RMSNorm)
-    assert isinstance(NormSpec().build_final(1, D), LayerNorm)
-    assert not list(NormSpec(placement="post").build_final(1, D).parameters())
+    assert isinstance(norm_of(kind="layer").build(1, D), LayerNorm)
+    assert isinstance(norm_of(kind="rms").build(1, D), RMSNorm)
+    assert isinstance(norm_of().build_final(1, D), LayerNorm)
+    assert not list(norm_of(placement="post").build_final(1, D).parameters())
 
 
 def test_a_pre_norm_block_whose_outputs_are_zero_is_the_identity(randomised):
@@ -74,7 +82,7 @@ def test_a_pre_norm_block_whose_outputs_are_zero_is_the_identity(randomised):
     [("relu", F.relu), ("gelu", F.gelu), ("gelu-tanh", lambda x: F.gelu(x, approximate="tanh"))],
 )
 def test_feedforward_is_two_maps_with_a_nonlinearity_between(kind: str, nonlinearity, randomised):
-    made, x = randomised(FeedForwardSpec(kind=kind).build(R, D, 1.0)), stream()
+    made, x = randomised(feedforward_of(kind=kind).build(R, D, 1.0)), stream()
     assert made.into.weight.shape == (R, 4 * D, D)
     for r in range(R):
         hidden = nonlinearity(x[r] @ made.into.weight[r].T + made.into.bias[r])
@@ -82,7 +90,7 @@ def test_feedforward_is_two_maps_with_a_nonlinearity_between(kind: str, nonlinea
 
 
 def test_swiglu_gates_one_half_with_the_other(randomised):
-    made, x = randomised(FeedForwardSpec(kind="swiglu", hidden=5, bias=False).build(R, D, 1.0)), stream()
+    made, x = randomised(SwiGlu(hidden=5, bias=False).build(R, D, 1.0)), stream()
     for r in range(R):
         gate, value = x[r] @ made.into.weight[r, :5].T, x[r] @ made.into.weight[r, 5:].T
         expected = (gate * torch.sigmoid(gate) * value) @ made.output.weight[r].T
@@ -92,14 +100,14 @@ def test_swiglu_gates_one_half_with_the_other(randomised):
 @pytest.mark.parametrize("width", [48, 96, 384])
 def test_swiglu_costs_what_the_others_cost(width: int):
     plain, gated = (
-        sum(p.numel() for p in FeedForwardSpec(kind=kind, bias=False).build(1, width, 1.0).parameters())
+        sum(p.numel() for p in feedforward_of(kind=kind, bias=False).build(1, width, 1.0).parameters())
         for kind in ("gelu", "swiglu")
     )
     assert gated == pytest.approx(plain, rel=0.02)
 
 
 def test_hidden_and_bias_are_what_was_asked_for():
-    made = FeedForwardSpec(hidden=3, bias=False).build(R, D, 1.0)
+    made = feedforward_of(hidden=3, bias=False).build(R, D, 1.0)
     assert made.into.weight.shape == (R, 3, D) and made.into.bias is None and made.output.bias is None
 
 
@@ -108,7 +116,7 @@ def test_hidden_and_bias_are_what_was_asked_for():
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_three_replicas_are_three_blocks(placement, randomised, copied, results, agree):
-    norm = NormSpec(placement=placement)
+    norm = norm_of(placement=placement)
     together, x = block(randomised, norm, replicas=3), stream(3)
     whole = results(together, lambda x: together(x, context(3))[0], x)
     for r in range(3):
@@ -118,7 +126,7 @@ def test_three_replicas_are_three_blocks(placement, randomised, copied, results,
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_dropout_is_applied_to_what_each_sublayer_adds(placement, randomised, seeded):
-    made = seeded(block(randomised, NormSpec(placement=placement), dropout=0.5), [0, 1])
+    made = seeded(block(randomised, norm_of(placement=placement), dropout=0.5), [0, 1])
     randomised(made)
     x = stream()
     dropped = made(x, context())[0]
@@ -135,4 +143,4 @@ def test_the_stream_can_be_watched_and_the_state_comes_out(randomised):
     made, x = block(randomised), stream()
     with watch(made, "stream") as seen:
         out, state = made(x, context())
-    assert torch.equal(seen["stream"], out) and state.length == T
+    assert torch.equal(seen["stream"], out) and state.keys.shape[3] == T

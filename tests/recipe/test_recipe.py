@@ -10,7 +10,7 @@ from headway.data.spec import Text
 from headway.data.tokenizers import Word
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
-from headway.nn.block import FeedForwardSpec, NormSpec
+from headway.nn.block import Rms, SwiGlu
 from headway.nn.heads import ReweightCausal, Shift
 from headway.nn.positions import Alibi, Learned, Rotary
 from headway.recipe.recipe import Recipe, from_tree, load, packaged
@@ -132,10 +132,10 @@ def test_what_is_no_text_is_refused(tmp_path):
             {"training.optimizer": Sgd(momentum=0.5)},
         ),
         (["model.positions.buckets=8", "model.positions=t5"], {"model.positions.buckets": 8}),
-        (["model.norm.kind=rms"], {"model.norm": NormSpec(kind="rms")}),
-        (["model.norm.placement=post", "model.norm.kind=rms"], {"model.norm": NormSpec(kind="rms", placement="post")}),
-        (["model.norm=rms"], {"model.norm": NormSpec(kind="rms")}),
-        (["model.feedforward=swiglu"], {"model.feedforward": FeedForwardSpec(kind="swiglu")}),
+        (["model.norm.kind=rms"], {"model.norm": Rms()}),
+        (["model.norm.placement=post", "model.norm.kind=rms"], {"model.norm": Rms(placement="post")}),
+        (["model.norm=rms"], {"model.norm": Rms()}),
+        (["model.feedforward=swiglu"], {"model.feedforward": SwiGlu()}),
         (["seed=1", "seed=2"], {"seed": 2}),
         (["data={source: python-docs}"], {"data": Text()}),
     ],

@@ -48,7 +48,7 @@ def test_the_matrix_of_a_real_layer(stacking, heads, positions, mask):
         return  # rotary turns in float32, too coarse for what follows
     # The Jacobian is: a small step moves Y by it.
     step = 1e-6 * tokens(5, 4, 1)
-    context = context_of(x, heads, positions or PLAIN, mask or Everything())
+    context = context_of(x, positions or PLAIN, mask or Everything())
     moved = run_layer(layer, x + step, context) - run_layer(layer, x - step, context)
     flat = (lambda t: t.flatten()) if stacking == "rows" else (lambda t: t.T.flatten())
     torch.testing.assert_close(found.jacobian @ flat(step), flat(moved).detach() / 2, rtol=1e-5, atol=1e-12)
@@ -61,7 +61,7 @@ def test_attention_that_looks_at_its_input_cannot_be_replaced(length, positions)
     answer = fixed_layer(layer, length, positions)
     assert answer.verdict == "irreplaceable" and answer.matrix_change > 0.01
     one, two = answer.inputs
-    context = context_of(one, 2, positions, Everything())
+    context = context_of(one, positions, Everything())
 
     def f(x):
         return run_layer(layer, x, context).detach()
@@ -81,7 +81,7 @@ def test_attention_that_does_not_look_can():
     layer = random_layer(4, 2, blind=True)
     answer = fixed_layer(layer, 5)
     assert answer.verdict == "replaceable" and answer.gap == 0 and answer.matrix_change < 1e-12
-    context = context_of(tokens(5, 4), 2, PLAIN, Everything())
+    context = context_of(tokens(5, 4), PLAIN, Everything())
     for seed in range(5):
         x = 10 * tokens(5, 4, seed)
         y = answer.here.matrix @ x.flatten() + answer.here.constant
@@ -174,7 +174,7 @@ def test_a_layer_of_ones_own_matrices():
     layer, x = layer_of({"values": [[1, 2], [3, 4]]}, heads=1), tokens(3, 2)
     scores = x @ x.T / 2**0.5
     torch.testing.assert_close(
-        run_layer(layer, x, context_of(x, 1, PLAIN, Everything())),
+        run_layer(layer, x, context_of(x, PLAIN, Everything())),
         torch.softmax(scores, -1) @ x @ torch.tensor([[1.0, 2], [3, 4]], dtype=torch.float64).T,
     )
 

@@ -1,0 +1,123 @@
+"""What moves information between positions: the one interface of attention, recurrences and whatever else does.
+
+    y, state = mixer(x, context, state)          x, y [R, B, T, D]
+
+A mixer knows what is its own, and nobody else asks what kind it is: its heads and its mask (if it has any), its
+dropout, the state that it goes on from, what it costs, and what it cannot do. A new one is a spec and a module; see
+`attention.py`. A model has one for all its layers, or a list with one for each.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from jaxtyping import Float
+from pydantic import Discriminator, Tag
+from torch import Tensor, nn
+
+from headway.core.spec import Problem
+from headway.core.variants import Variant
+from headway.nn.backends import Needs
+from headway.nn.context import Context
+from headway.nn.positions import Positions, PositionsByHeads, PositionSpec
+from headway.nn.replicated import Carried
+
+Stream = Float[Tensor, "R B T D"]
+
+
+class Mixer(nn.Module):
+    why_no_cache: str | None = None
+    """Why a position's output cannot be kept while later tokens arrive: then text is sampled without a state."""
+    reach: int | None = None
+    """How many slots a position looks at, its own included; None = there is no limit."""
+
+    def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:
+        """What each position makes of the others, and the state to go on from: whatever this mixer wants to be given
+        with the next tokens of the same rows. None = nothing came before."""
+        raise NotImplementedError
+
+    def carried(self, state: Any) -> Carried:
+        """What of a state the next batch of training goes on from: tensors [R, B, …] by name, zeros for nothing."""
+        return {}
+
+    def going_on_from(self, carried: Carried) -> Any:
+        """The state that `carried` was taken from, or None where it is empty."""
+        return None
+
+
+class MixerSpec(Variant):
+    """What moves information between positions."""
+
+    @abstractmethod
+    def build(self, replicas: int, width: int, out_gain: float, needs: Needs) -> Mixer:
+        """For one layer. Weights of the last map start with `out_gain` times their usual deviation."""
+
+    @abstractmethod
+    def flops_per_token(self, width: int, segment: int) -> int:
+        """Operations of a forward pass for one token of a segment of this length; see `scoring/cost.py`."""
+
+    @property
+    def number_of_heads(self) -> int | None:
+        """Heads that positions can turn or add to; None = this mixer has none."""
+        return None
+
+    @property
+    def why_not_causal(self) -> str | None:
+        """Why it would see the future behind a causal mask, or None."""
+        return None
+
+    def largest(self, width: int, length: int) -> int:
+        """Numbers per token in the largest tensor of a forward pass: so many rows fit into memory."""
+        return width
+
+    def problems_with(self, width: int) -> Iterator[Problem]:
+        """What does not go together with a model of this width; keys are the mixer's own."""
+        yield from ()
+
+
+def _one_or_each(given: Any) -> str:
+    return "each layer" if isinstance(given, list) else "all layers"
+
+
+Mixers = Annotated[
+    Annotated[MixerSpec, Tag("all layers")] | Annotated[list[MixerSpec], Tag("each layer")],
+    Discriminator(_one_or_each),
+]
+"""One for all layers, or a list with one for each."""
+
+
+def of_layers(mixers: MixerSpec | list[MixerSpec], layers: int) -> list[MixerSpec]:
+    return mixers if isinstance(mixers, list) else [mixers] * layers
+
+
+def problems(
+    mixers: MixerSpec | list[MixerSpec], layers: int, width: int, positions: PositionSpec
+) -> Iterator[Problem]:
+    """Why these mixers cannot be the layers of one model; keys are those of the model."""
+    if isinstance(mixers, list) and len(mixers) != layers:
+        reason = f"the list has {len(mixers)} mixer{'s' if len(mixers) != 1 else ''} for {layers} layers"
+        yield Problem(("mixer", "layers"), f"{reason}; it takes one for each layer, or a single one for all")
+        return
+    named = {f"mixer.{n}": one for n, one in enumerate(mixers)} if isinstance(mixers, list) else {"mixer": mixers}
+    for name, one in named.items():
+        for problem in one.problems_with(width):
+            yield Problem(("width", *(f"{name}.{key}" for key in problem.keys)), problem.reason)
+    heads = [one.number_of_heads for one in of_layers(mixers, layers)]
+    if positions.acts_in_heads and (without := [n for n, count in enumerate(heads) if count is None]):
+        kinds = dict.fromkeys(of_layers(mixers, layers)[n].kind for n in without)
+        layers_without = f"layer {', '.join(map(str, without))} ({', '.join(kinds)})"
+        reason = f"{positions.kind} acts inside of attention, and there are no heads in {layers_without}"
+        yield Problem(("positions", "mixer"), f"{reason}; use none, learned or sinusoidal")
+        return
+    keys = ("positions", "width", *(f"{name}.heads" for name, one in named.items() if one.number_of_heads))
+    yield from (Problem(keys, reason) for reason in positions.problems_with(width, [h for h in heads if h]))
+
+
+def build_positions(
+    spec: PositionSpec, mixers: Sequence[MixerSpec], replicas: int, width: int, context: int
+) -> Positions:
+    """The scheme for all layers. One that acts inside of heads is built once for every number of them."""
+    counts = list(dict.fromkeys(count for mixer in mixers if (count := mixer.number_of_heads)))
+    if spec.acts_in_heads and len(counts) > 1:
+        return PositionsByHeads({heads: spec.build(replicas, width, heads, context) for heads in counts})
+    return spec.build(replicas, width, counts[0] if counts else 1, context)
