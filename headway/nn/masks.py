@@ -42,7 +42,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Nobody looks at padding. `real` is True where a key slot holds a token; replicas are folded into the rows."""
+    """Nobody looks at padding. The mask is True where a key slot holds a token; replicas are folded into the rows."""
 
     padding_mask: Bool[Tensor, "rows K"]
 
