@@ -25,7 +25,18 @@ LEVEL = 0.05
 POWER = 0.8
 RESAMPLES = 4000
 FEWEST_TO_RESAMPLE = 5  # three values have ten different resamples: no interval can be read off those
+FEWEST_FOR_POWER = 3  # degrees of freedom: with fewer, the spread may be 6 times what was seen
 NO_SPREAD = 1e-12  # relative: less than this is rounding, and no spread
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The effect that seeds would find with a given probability. It follows from how much they spread, which these same
+    seeds have estimated: so it has an interval of its own, and with few seeds a long one."""
+
+    effect: float
+    interval: tuple[float, float]
+    """95 %, from the chi-square interval of the spread."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +88,14 @@ class Contrast:
         low, high = bootstrap_interval(self.differences)
         return float(low), float(high)
 
-    def smallest_visible(self, level: float = LEVEL, power: float = POWER) -> float:
-        """The effect that seeds with this spread find with this probability."""
-        return noncentrality(self.degrees_of_freedom, level, power) * self.error
+    def smallest_visible(self, level: float = LEVEL, power: float = POWER) -> Visible | None:
+        """The effect that seeds with this spread find with this probability. None: too few to know their spread."""
+        freedom = self.degrees_of_freedom
+        if freedom < FEWEST_FOR_POWER:
+            return None
+        effect = noncentrality(freedom, level, power) * self.error
+        low, high = (math.sqrt(freedom / special.chdtri(freedom, tail)) for tail in (LEVEL / 2, 1 - LEVEL / 2))
+        return Visible(effect, (low * effect, high * effect))
 
 
 def contrast(columns: Sequence[Mapping[int, float]], weights: Sequence[float]) -> Contrast | None:

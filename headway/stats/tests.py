@@ -1,13 +1,11 @@
-"""Tests of several things at once: many questions, the best of many arms, effects that depend on each other.
+"""Tests of several things at once: many questions, the best of many arms.
 
 One contrast brings its own test along (`intervals.py`). Here is what it takes to ask several, and not to be fooled.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -29,38 +27,6 @@ def picked_among(arms: int) -> float:
     of two equal arms neither must be called the best more often than in 5 of 100 studies.
     """
     return max(1.0, (arms - 1) / 2)
-
-
-@dataclass(frozen=True)
-class InteractionTest:
-    f: float
-    degrees_of_freedom: tuple[float, float]
-    p: float
-
-
-def interaction(values: np.ndarray) -> InteractionTest:
-    """Does the effect of the rows depend on the columns? `[seeds, rows, columns]`, every seed with every cell.
-
-    The F test of the interaction with seeds as blocks. Greenhouse and Geisser's factor takes degrees of freedom away
-    where cells vary unequally; for 2 × 2 it is 1, and the test is the t test of the one contrast there is.
-    """
-    seeds, rows, columns = values.shape
-    contrasts = np.kron(_differences(rows), _differences(columns))
-    scores = values.reshape(seeds, -1) @ contrasts.T
-    covariance = np.atleast_2d(np.cov(scores.T))
-    total = float(np.trace(covariance))
-    q = len(contrasts)
-    f = seeds * float((scores.mean(0) ** 2).sum()) / total
-    evenness = total**2 / (q * float((covariance**2).sum()))
-    degrees_of_freedom = (evenness * q, evenness * q * (seeds - 1))
-    return InteractionTest(f, degrees_of_freedom, float(special.fdtrc(*degrees_of_freedom, f)))
-
-
-def _differences(levels: int) -> np.ndarray:
-    """`[levels - 1, levels]`: orthonormal contrasts (Helmert's), each level against the mean of those before it."""
-    table = np.tril(-np.ones((levels, levels)), -1)[1:]
-    table[np.arange(levels - 1), np.arange(1, levels)] = np.arange(1, levels)
-    return table / np.linalg.norm(table, axis=1, keepdims=True)
 
 
 def shrunk_best(values: np.ndarray, lower_is_better: bool) -> float:

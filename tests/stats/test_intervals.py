@@ -64,6 +64,21 @@ def test_the_smallest_visible_effect_has_the_power_it_is_said_to_have(degrees_of
     ) == pytest.approx(power, abs=1e-3)
 
 
+@pytest.mark.parametrize("seeds", [4, 8])
+def test_what_seeds_could_show_lies_in_its_interval_95_times_in_100(seeds):
+    truth = noncentrality(seeds - 1, 0.05, 0.8) / seeds**0.5
+    found = [
+        contrast(columns(d, d * 0), [1, -1]).smallest_visible()
+        for d in np.random.default_rng(seeds).normal(size=(2000, seeds))
+    ]
+    covered = np.mean([one.interval[0] <= truth <= one.interval[1] for one in found])
+    assert 0.935 <= covered <= 0.965
+
+
+def test_fewer_than_four_seeds_do_not_know_their_spread():
+    assert contrast(columns([1.0, 2.0, 4.0], [0.0, 0.0, 0.0]), [1, -1]).smallest_visible() is None
+
+
 def test_with_two_seeds_only_huge_effects_are_visible():
     spread = np.abs(
         np.random.default_rng(0).standard_normal(200_000)

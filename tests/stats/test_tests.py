@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from headway.stats.tests import holm, interaction, picked_among, shrunk_best
+from headway.stats.tests import holm, picked_among, shrunk_best
 
 RANDOM = np.random.default_rng(5)
 
@@ -41,32 +41,6 @@ def test_an_arm_that_is_as_good_as_any_is_seldom_dropped(spreads, seeds):
 
 def test_who_is_picked_of_two_pays_nothing_and_of_many_for_all_its_rivals():
     assert [picked_among(arms) for arms in (2, 3, 6, 21)] == [1, 1, 2.5, 10]
-
-
-def test_a_two_by_two_interaction_is_the_t_test_of_its_contrast():
-    y = RANDOM.normal(size=(7, 2, 2))
-    d = y[:, 0, 0] - y[:, 0, 1] - y[:, 1, 0] + y[:, 1, 1]
-    found, reference = interaction(y), stats.ttest_1samp(d, 0)
-    assert (found.p, found.f) == pytest.approx((reference.pvalue, reference.statistic**2))
-
-
-def test_a_larger_interaction_is_the_block_designs_f():
-    seeds, a, b = 9, 3, 4
-    y = RANDOM.normal(size=(seeds, a, b)) + RANDOM.normal(size=(seeds, 1, 1)) + np.arange(3)[:, None] * np.arange(4)
-    within = y - y.mean(1, keepdims=True) - y.mean(2, keepdims=True) + y.mean((1, 2), keepdims=True)
-    effect = within.mean(0)
-    of_effect = seeds * (effect**2).sum() / ((a - 1) * (b - 1))
-    of_chance = ((within - effect) ** 2).sum() / ((a - 1) * (b - 1) * (seeds - 1))
-    found = interaction(y)
-    assert found.f == pytest.approx(of_effect / of_chance)
-    assert 1 <= found.degrees_of_freedom[0] <= (a - 1) * (b - 1)
-
-
-def test_interactions_of_nothing_are_found_one_time_in_twenty():
-    random = np.random.default_rng(8)
-    spread = np.array([[1, 1, 3], [1, 2, 0.5], [1, 1, 1]])
-    found = [interaction(random.normal(size=(6, 3, 3)) * spread + np.arange(3)).p < 0.05 for _ in range(2000)]
-    assert 0.01 < np.mean(found) < 0.06
 
 
 def test_the_best_is_drawn_in_as_far_as_chance_explains_the_spread():

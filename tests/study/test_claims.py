@@ -3,18 +3,20 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small import small_study
 
 from headway.audit.audit import Finding, Report
 from headway.core.errors import UserError
 from headway.scoring.score import Score
+from headway.study.design.claims import Claim
 from headway.study.design.questions import Better, Ordered
 from headway.study.design.study import Study
 from headway.study.results.evidence import Measured
 from headway.study.results.results import Result, Results
 from headway.study.verdicts.analyse import analyse
-from headway.study.verdicts.judgement import Judgement, judge, overall
+from headway.study.verdicts.judgement import Judgement, judge, overall, within_margin
 
 PERPLEXITY = "valid.perplexity"
 
@@ -69,6 +71,23 @@ def test_no_difference_is_none_to_speak_of(workshop, values, percent, status):
     study = small_study(workshop.text, seeds=4, questions=[], claims=[claim])
     (found,) = judged(study, results(study, values))
     assert found.status == status and f"up to {percent:g} would be none to speak of" in found.why
+
+
+def test_a_small_difference_does_not_refute_that_there_is_none_to_speak_of():
+    """The truth is 0.6 of the margin, and found significant in half of these studies."""
+    question, random = Better(arm="a", than="b", on="valid.loss"), np.random.default_rng(6)
+    claim = Claim.model_validate(
+        {"says": "no difference", "ask": question.model_dump(), "answer": "no difference", "within": 1}
+    )
+    outcomes, stands = [], []
+    for _ in range(400):
+        differences = 0.6 + 0.7 * random.standard_normal(8)
+        table = {"a": dict(enumerate((4 - differences).tolist())), "b": dict.fromkeys(range(8), 4.0)}
+        (verdict,) = analyse([question], Measured({"valid.loss": table}))
+        outcomes.append(verdict.outcome)
+        stands.append(within_margin(claim, 1, verdict).status)
+    assert outcomes.count("better") > 150
+    assert stands.count("does not hold") <= 4 and stands.count("holds") > 40
 
 
 def test_a_number_of_an_arm_that_sees_the_future_proves_nothing_good(workshop):

@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from scipy import stats
 
 from headway.core.errors import UserError
 from headway.core.status import State, Status
 from headway.scoring.metrics import metric_of
-from headway.stats.tests import interaction
 from headway.study.design.questions import Best, Better, Depends, Question
 from headway.study.results.evidence import Circumstances, Measured
 from headway.study.verdicts.analyse import analyse
@@ -67,8 +67,15 @@ def test_higher_is_better_for_accuracy_and_differences_are_points():
 def test_not_distinguishable_says_what_could_have_been_seen():
     verdict = is_better({"new": arm(0.0005), "old": arm()})
     assert verdict.outcome == "not distinguishable"
-    assert "these seeds could only show ≥" in verdict.sentence and verdict.smallest_visible > 0
+    low, high = verdict.smallest_visible_interval
+    assert "these seeds could only show ≥" in verdict.sentence and 0 < low < verdict.smallest_visible < high
     assert verdict.interval[0] < 0 < verdict.interval[1]
+
+
+def test_three_seeds_do_not_say_what_they_could_have_shown():
+    verdict = is_better({"new": arm(0.0005, n=3), "old": arm(n=3)})
+    assert verdict.outcome == "not distinguishable" and "4 or more do" in verdict.sentence
+    assert verdict.smallest_visible is None and verdict.as_json()["smallest_visible_interval"] is None
 
 
 def test_who_is_ahead_is_said_without_a_minus():
@@ -304,14 +311,35 @@ def test_an_effect_that_depends_is_shown_at_both_places(sign):
     assert "p0 → p1" in verdict.sentence and "at s0" in verdict.sentence and "at s1" in verdict.sentence
 
 
-def test_larger_grids_are_tested_as_a_whole():
+def test_larger_grids_go_by_their_plainest_difference():
     table, about = grid([[0, 0], [0.05, 0.05], [0.05, 0.2]])
     verdict = ask(DEPENDS, table, about)
-    logs = np.array([[math.log(values[seed]) for values in table.values()] for seed in range(8)])
-    assert verdict.p == pytest.approx(interaction(logs.reshape(8, 3, 2)).p)
-    assert verdict.outcome == "depends" and "F(" in verdict.sentence and "p2" in verdict.sentence
+    logs = {name: np.array([math.log(values[seed]) for seed in range(8)]) for name, values in table.items()}
+    gains = [(logs[f"p{a}-s0"] - logs[f"p{a}-s1"]) - (logs[f"p{b}-s0"] - logs[f"p{b}-s1"]) for a, b in PAIRS]
+    assert verdict.p == pytest.approx(3 * min(stats.ttest_1samp(gain, 0).pvalue for gain in gains))
+    assert verdict.outcome == "depends" and "p2" in verdict.sentence
     assert "all 3 differences at once" in verdict.method
     assert ask(DEPENDS, *grid([[0, 0], [0.05, 0.05], [0.1, 0.1]])).outcome == "not distinguishable"
+
+
+PAIRS = [(0, 1), (0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+def test_whether_it_depends_and_the_interval_are_one_answer(levels):
+    random = np.random.default_rng(levels)
+    about = {
+        f"{i}{j}": Circumstances(levels={"positions": f"p{i}", "size": f"s{j}"})
+        for i in range(levels)
+        for j in range(levels)
+    }
+    outcomes = []
+    for _ in range(200):
+        table = {name: dict(enumerate(np.exp(4 + 0.03 * random.standard_normal(4)).tolist())) for name in about}
+        verdict = ask(DEPENDS, table, about)
+        assert (verdict.outcome == "depends") == (verdict.interval[0] > 0)
+        outcomes.append(verdict.outcome)
+    assert outcomes.count("depends") <= 20
 
 
 def test_other_factors_are_averaged_over():

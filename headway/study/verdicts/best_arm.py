@@ -8,9 +8,19 @@ from headway.stats.intervals import LEVEL, Contrast, contrast
 from headway.stats.tests import picked_among, shrunk_best
 from headway.study.design.questions import Best
 from headway.study.results.evidence import Correct, StudyEvidence
-from headway.study.verdicts.analysis import NO_CHANCE, Analysis, Family, Outcome, Verdict, method, seed_notes
+from headway.study.verdicts.analysis import (
+    NO_CHANCE,
+    Analysis,
+    Family,
+    Outcome,
+    Verdict,
+    could_show,
+    method,
+    seed_notes,
+    visible,
+)
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
-from headway.study.verdicts.wording import amount, digits, fixed, listed, mirrored, plain, seeds
+from headway.study.verdicts.wording import amount, digits, listed, mirrored, plain, seeds
 
 
 class BestArm(Analysis):
@@ -91,7 +101,7 @@ class BestArm(Analysis):
             "unit": scale.unit,
             "relative": scale.relative(found.estimate) if scale.is_ratio else None,
             "relative_interval": (scale.relative(low), scale.relative(high)) if scale.is_ratio else None,
-            "smallest_visible": scale.in_units(found.smallest_visible(family.level / self.correction), level),
+            **visible(found, family.level / self.correction, lambda natural: scale.in_units(natural, level)),
             "method": f"{method(found, scale)}, allowing for the pick among {len(self.running)}",
         }
 
@@ -104,8 +114,7 @@ class BestArm(Analysis):
             said = f"not distinguishable: {self.best} has the best mean {of}, but {listed(tied)} cannot "
             said += f"be told from it with {count}"
             if facts:
-                smallest = fixed(facts["smallest_visible"], digits(facts["interval"]))
-                said += f"; {self._lead(facts)}, and these seeds could only show ≥ {smallest}"
+                said += f"; {self._lead(facts)}, and {could_show(facts, digits(facts['interval']))}"
         return f"{said}; out: {self._outsiders}" if self.out else said
 
     def _lead(self, facts: dict[str, Any]) -> str:

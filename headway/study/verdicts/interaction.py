@@ -6,19 +6,29 @@ import numpy as np
 
 from headway.core.errors import UserError, did_you_mean
 from headway.stats.intervals import LEVEL, Contrast, contrast
-from headway.stats.tests import interaction
 from headway.study.design.questions import Depends
 from headway.study.results.evidence import Column, Correct, StudyEvidence
-from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, seed_notes, why_not
+from headway.study.verdicts.analysis import (
+    Analysis,
+    Family,
+    Outcome,
+    Verdict,
+    could_show,
+    method,
+    seed_notes,
+    visible,
+    why_not,
+)
 from headway.study.verdicts.wording import amount, digits, fixed, seeds
 
 Levels = tuple[str, str]
 
 
 class Interaction(Analysis):
-    """For two levels each: the difference of the two effects, seed by seed. For more: the F test of the interaction,
-    and the plainest of those differences with an interval that holds for all of them. Cells are averaged over other
-    factors.
+    """For two levels each: the difference of the two effects, seed by seed. For more: the plainest of those
+    differences, with a p value and an interval that allow for its having been picked (Bonferroni, which holds for
+    unequal spreads, too). One rule gives both, so that the effect depends exactly where the interval leaves 0 out; an F
+    test beside the interval would contradict it now and then. Cells are averaged over other factors.
 
     The effect is how much more one step (old → new) gains at the level where it gains more; so it is never negative.
     """
@@ -31,7 +41,7 @@ class Interaction(Analysis):
         self.arms = list(evidence.arms)
         self.rows, self.places = self._levels(question.effect), self._levels(question.on_factor)
         self.cells = {where: self._cell(*where) for where in itertools.product(self.rows, self.places)}
-        self.why_not, self.test = self._incomplete(), ""
+        self.why_not = self._incomplete()
         if self.why_not:
             return
         self.choices = list(
@@ -39,21 +49,8 @@ class Interaction(Analysis):
         )
         self.steps, self.pair, self.found = self._plainest()
         self.why_not = why_not(self.found, {", ".join(where): cell for where, cell in self.cells.items()})
-        if self.found is None or self.why_not:
-            return
-        if len(self.choices) == 1:
-            self.p = self.found.p
-            return
-        shared = sorted(set.intersection(*(set(cell.values) for cell in self.cells.values())))
-        if len(shared) < 2:
-            self.why_not = f"{seeds(len(shared))} with every combination of {question.effect} and {question.on_factor}"
-            return
-        table = np.array([[cell.values[seed] for cell in self.cells.values()] for seed in shared])
-        test = interaction(table.reshape(len(shared), len(self.rows), len(self.places)))
-        self.p, self.test = (
-            test.p,
-            f"F({test.degrees_of_freedom[0]:.3g}, {test.degrees_of_freedom[1]:.3g}) = {test.f:.3g}; ",
-        )
+        if self.found is not None and not self.why_not:
+            self.p = min(1.0, len(self.choices) * self.found.p)
 
     def _levels(self, factor: str) -> list[str]:
         known = list(dict.fromkeys(name for facts in self.evidence.arms.values() for name in facts.levels))
@@ -89,9 +86,11 @@ class Interaction(Analysis):
         """The step and the two places where what it gains differs most for its spread, the place with less first."""
         found = {choice: self._difference(*choice) for choice in self.choices}
 
-        def plainness(choice: tuple[Levels, Levels]) -> float:
+        def plainness(choice: tuple[Levels, Levels]) -> tuple[float, float]:
             difference = found[choice]
-            return abs(difference.t) if difference is not None and difference.has_spread else -1.0
+            return (
+                (-difference.p, abs(difference.t)) if difference is not None and difference.has_spread else (-2.0, 0.0)
+            )
 
         steps, (less, more) = choice = max(self.choices, key=plainness)
         difference = found[choice]
@@ -111,18 +110,15 @@ class Interaction(Analysis):
         found, scale = self.found, self.metric
         low, high = found.interval(LEVEL / len(self.choices))
         effect, interval = self._units(found.estimate), (self._units(low), self._units(high))
-        smallest = self._units(found.smallest_visible(family.level / len(self.choices)))
+        smallest = visible(found, family.level / len(self.choices), self._units)
         outcome: Outcome = "depends" if family.p < LEVEL else "not distinguishable"
         example = f"{self._example(interval)}, {seeds(len(found.seeds))}"
         if outcome == "depends":
-            sentence = (
-                f"the effect of {self.question.effect} depends on {self.question.on_factor}: {self.test}{example}"
-            )
+            sentence = f"the effect of {self.question.effect} depends on {self.question.on_factor}: {example}"
         else:
-            could = fixed(smallest, digits(interval))
-            sentence = f"not distinguishable: {self.test}{example}; these seeds could only show ≥ {could}"
+            sentence = f"not distinguishable: {example}; {could_show(smallest, digits(interval))}"
         resampled = found.bootstrap if len(self.choices) == 1 else None
-        at_once = f", the interval for all {len(self.choices)} differences at once" if len(self.choices) > 1 else ""
+        at_once = f", for all {len(self.choices)} differences at once" if len(self.choices) > 1 else ""
         return self.concluded(
             self.arms,
             outcome,
@@ -134,7 +130,7 @@ class Interaction(Analysis):
             seeds=len(found.seeds),
             p=self.p,
             p_corrected=family.p,
-            smallest_visible=smallest,
+            **smallest,
             method=method(found, scale) + at_once,
             notes=seed_notes(found, {", ".join(where): cell for where, cell in self.cells.items()}),
         )

@@ -58,7 +58,7 @@ def _by_verdict(claim: Claim, results: Results, verdicts: Sequence[Verdict]) -> 
         status = "holds" if _worse_all_the_same(claim, results, verdict) else "does not hold"
         return Judgement(claim, status, verdict.sentence)
     if claim.within is not None:
-        return _within(claim, claim.within, verdict)
+        return within_margin(claim, claim.within, verdict)
     if verdict.outcome == claim.answer:
         return Judgement(claim, "holds", verdict.sentence)
     if verdict.outcome == "not distinguishable":
@@ -76,8 +76,9 @@ def _worse_all_the_same(claim: Claim, results: Results, verdict: Verdict) -> boo
     return flattered and verdict.effect < 0 and (verdict.p_corrected or 0.0) < LEVEL
 
 
-def _within(claim: Claim, margin: float, verdict: Verdict) -> Judgement:
-    """No difference to speak of: where the whole interval lies within the margin. No number of seeds shows more."""
+def within_margin(claim: Claim, margin: float, verdict: Verdict) -> Judgement:
+    """No difference to speak of: holds where the whole interval lies within the margin, and does not hold where all of
+    it lies outside. A difference that is significant, but smaller than anybody would speak of, contradicts nothing."""
     shown = verdict.relative_interval or verdict.interval
     assert shown is not None, "a verdict that says something has an interval"
     times, unit = (100, "%") if verdict.relative_interval else (1, verdict.unit)
@@ -87,7 +88,7 @@ def _within(claim: Claim, margin: float, verdict: Verdict) -> Judgement:
     )
     if -margin <= low and high <= margin:
         status: ClaimStatus = "holds"
-    elif low > margin or high < -margin or verdict.outcome in ("better", "worse"):
+    elif low > margin or high < -margin:
         status = "does not hold"
     else:
         status = "not shown"

@@ -8,7 +8,7 @@ from headway.scoring.metrics import METRICS, metric_of, parsed
 from headway.stats.intervals import LEVEL, contrast
 from headway.study.design.questions import Ordered
 from headway.study.results.evidence import Correct, StudyEvidence, column
-from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, why_not
+from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, visible, why_not
 from headway.study.verdicts.wording import amount, mirrored, plain, seeds
 
 
@@ -61,7 +61,7 @@ class OrderedScores(Analysis):
             seeds=len(found.seeds),
             p=self.p,
             p_corrected=family.p,
-            smallest_visible=scale.in_units(found.smallest_visible(family.level), level),
+            **visible(found, family.level, lambda natural: scale.in_units(natural, level)),
             method=method(found, scale) + self._of_several(", of the narrowest of {} steps"),
         )
 

@@ -1,13 +1,27 @@
 """Is one arm better than another, or than a cheap method?"""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from headway.stats.intervals import LEVEL, contrast
 from headway.stats.paired import RowsAndSeeds, rows_and_seeds
 from headway.study.design.questions import Better
 from headway.study.results.evidence import Column, Correct, StudyEvidence
-from headway.study.verdicts.analysis import Analysis, Family, Outcome, Range, Verdict, method, seed_notes, why_not
-from headway.study.verdicts.wording import amount, chance, digits, fixed, mirrored, percent, seeds
+from headway.study.verdicts.analysis import (
+    Analysis,
+    Family,
+    Outcome,
+    Range,
+    Verdict,
+    could_show,
+    method,
+    seed_notes,
+    visible,
+    why_not,
+)
+from headway.study.verdicts.wording import amount, chance, digits, mirrored, percent, seeds
 
 
 class TwoArms(Analysis):
@@ -47,7 +61,7 @@ class TwoArms(Analysis):
 
         low, high = found.interval()
         effect, interval = units(found.estimate), (units(low), units(high))
-        smallest = units(found.smallest_visible(family.level))
+        smallest = visible(found, family.level, units)
         relative = (scale.relative(low), scale.relative(high)) if scale.is_ratio else None
         outcome: Outcome = "not distinguishable"
         if family.p < LEVEL:
@@ -73,7 +87,7 @@ class TwoArms(Analysis):
             seeds=len(found.seeds),
             p=self.p,
             p_corrected=family.p,
-            smallest_visible=smallest,
+            **smallest,
             method=method(found, scale),
             notes=(
                 *seed_notes(found, dict(zip(self.arms, self.columns, strict=True))),
@@ -99,7 +113,7 @@ class TwoArms(Analysis):
         effect: float,
         interval: Range,
         relative: Range | None,
-        smallest: float,
+        smallest: Mapping[str, Any],
         family: Family,
     ) -> str:
         assert self.contrast is not None and self.p is not None
@@ -113,4 +127,4 @@ class TwoArms(Analysis):
         if self.p < LEVEL:
             said += f", which does not stand up once all {family.size} questions are counted"
             said += f" ({chance(self.p)}, corrected {family.p:.2g})"
-        return f"{said}; these seeds could only show ≥ {fixed(smallest, digits(interval))}"
+        return f"{said}; {could_show(smallest, digits(interval))}"
