@@ -93,9 +93,10 @@ def test_a_metric_and_a_measure(example, workshop, tmp_path):
     assert "tokens guessed" in verdict.unit or verdict.outcome == "cannot say"
 
 
-def test_an_audit(workshop):
-    exec(EXAMPLES["never_certain.py"], made := {})
-    assert made["never_certain"].name == "never-certain" and made["never_certain"].about == "No answer is certain."
+def test_an_audit(example, workshop):
+    example("never_certain.py")
+    found = audit_recipe(tiny_recipe(workshop.text)).finding("never-certain")
+    assert found is not None and found.verdict == "pass" and 0 < found.value < 0.5
 
 
 def test_a_question(example, workshop, tmp_path):
