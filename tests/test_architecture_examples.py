@@ -84,6 +84,12 @@ def test_a_head_fusion(example, workshop, tmp_path):
     assert [run.status.state.value for run in runs] == ["finished"] * 2
 
 
+def test_a_mixer(example, workshop):
+    example("means.py")
+    assert sound(tiny_recipe(workshop.text, "model.mixer=means"))
+    assert sound(tiny_recipe(workshop.text, "model.layers=2", "model.mixer=[means, attention]"))
+
+
 def test_a_metric_and_a_measure(example, workshop, tmp_path):
     example("guessed.py")
     question = {"kind": "better", "arm": "learned", "than": "none", "on": "guesses.guessed"}
