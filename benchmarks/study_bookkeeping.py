@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from headway.core.status import State, Status
 from headway.experiment.train import train
 from headway.study.design.study import PlannedRun, Study
 from headway.study.execution.execute import execute
@@ -37,8 +38,7 @@ class Copies:
             shutil.copytree(self.one, log.folder.runs / run.name)
         self.seconds = time.perf_counter() - began
         for run in runs:
-            log.progress(run.name, "begins")
-            log.ended(run.name, "finished")
+            log.ended(run.name, Status(State.FINISHED))
         return False
 
 

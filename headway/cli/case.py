@@ -73,8 +73,8 @@ def case(
 def _work_out(exercise: "Exercise", folder: Path, quick: bool, as_json: bool) -> None:
     from headway.cases.exercise import FULL, QUICK, work_out
     from headway.cases.exercise_report import taken, write_report
+    from headway.cli.board import for_this_terminal
     from headway.cli.study_printing import show_outcome
-    from headway.study.execution.board import for_this_terminal
 
     with taken(folder):
         outcome = work_out(exercise, QUICK if quick else FULL, for_this_terminal().say)

@@ -13,6 +13,7 @@ from headway.audit.audit import Audit, Finding, Report, read_report
 from headway.core.format import number
 from headway.core.status import State
 from headway.run.folder import Run
+from headway.run.status import state_of
 from headway.scoring.metrics import metric_of, parsed
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
@@ -149,8 +150,8 @@ def show_runs(runs: Sequence[Run]) -> None:
         headline = tasks.of(run.recipe).headline
         named = {parsed(score.name): score.value for score in run.scores()}
         shown = [f"{n.split} {number(v)}" for n, v in named.items() if (n.metric, n.part) == (headline.name, "")]
-        status = run.status
-        rows.append([run.name, str(status), f"{status.step or 0:,}", ", ".join(shown)])
+        state = state_of(run.folder)
+        rows.append([run.name, str(state), f"{state.step:,}", ", ".join(shown)])
     headlines = dict.fromkeys(tasks.of(run.recipe).headline.heading for run in runs)
     show_table(["run", "status", "steps", " or ".join(headlines)], rows)
 

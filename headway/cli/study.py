@@ -94,17 +94,17 @@ def carry_out(
     study: "Study", folder: Path, on: str | None, workers: int | None, reuse: list[str], as_json: bool
 ) -> None:
     """Train what is left, say what follows, and how it ended."""
+    from headway.cli.board import for_this_terminal
     from headway.cli.study_printing import show_conclusion
     from headway.study.conclude import conclude
-    from headway.study.execution.board import for_this_terminal
     from headway.study.execution.execute import execute, executor_named
     from headway.study.results.results import find_study
 
-    watcher = for_this_terminal()
+    board = for_this_terminal()
     for warning in study.warnings():
-        watcher.say(f"warning: {warning}")
+        board.say(f"warning: {warning}")
     others = [find_study(name, folder.parent) for name in reuse]
-    outcome = execute(study, folder, executor_named(on, workers, study), watcher, others)
+    outcome = execute(study, folder, executor_named(on, workers, study), [board], others)
     conclusion = conclude(folder)
     if as_json:
         print_json({**conclusion.as_json(), "interrupted": outcome.interrupted})

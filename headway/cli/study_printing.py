@@ -9,6 +9,7 @@ from rich.text import Text
 
 from headway.cases.exercise import WorkedExercise
 from headway.cli.printing import show_table
+from headway.core.format import duration
 from headway.study.conclude import Conclusion
 from headway.study.execution.plan import Plan
 from headway.study.report.tables import estimate
@@ -22,7 +23,7 @@ def show_plan(plan: Plan) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(plan.title, style="bold", markup=False)
     rows = [
-        [name, f"{arm.parameters:,}", f"{arm.steps:,}", f"{arm.tokens:,}", f"{arm.flops:.3g}", _time(arm.seconds)]
+        [name, f"{arm.parameters:,}", f"{arm.steps:,}", f"{arm.tokens:,}", f"{arm.flops:.3g}", duration(arm.seconds)]
         for name, arm in plan.arms.items()
     ]
     show_table(["arm", "parameters", "steps", "tokens", "FLOPs", "a run takes"], rows)
@@ -34,7 +35,7 @@ def show_plan(plan: Plan) -> None:
         busy = min(plan.workers, len(plan.runs))
         how = f"{shapes}; {busy} process{'es' * (busy > 1)} with one thread each; {_size(plan.memory)} of memory in all"
     count = f"{len(plan.runs)} run{'s' * (len(plan.runs) > 1)}"
-    console.print(f"\n{count}: {how}; about {_time(plan.seconds)}", markup=False)
+    console.print(f"\n{count}: {how}; about {duration(plan.seconds)}", markup=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 
@@ -105,13 +106,6 @@ def show_claims(said: str, judgements: Sequence[Judgement]) -> None:
 
 
 _COLOURS = {"holds": "green", "does not hold": "bold red", "not shown": "yellow", "cannot say": "yellow"}
-
-
-def _time(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
 
 
 def _size(size: int) -> str:

@@ -38,8 +38,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or a population of them, and score it."""
-    from headway.cli import printing
-    from headway.core import progress
+    from headway.cli import printing, progress
     from headway.experiment.population import train_in_turns
     from headway.experiment.trackers import Tracking
     from headway.recipe.recipe import load
@@ -51,8 +50,9 @@ def train(
             use_plugins(with_, trust)
             base = load(recipe, changes or [])
             names, recipes = varied(base, name or Path(recipe).stem, vary or [])
-            observers = [Tracking(track, runs)] if track and processes.is_writer else []
-        made = train_in_turns(recipes, names, runs, resume, progress.for_this_terminal(), together, observers)
+            shown = progress.for_this_terminal()
+            tracking = [Tracking(track, runs, [shown])] if track and processes.is_writer else []
+        made = train_in_turns(recipes, names, runs, resume, [shown, *tracking], together)
     if not processes.is_writer:
         return
     if as_json:

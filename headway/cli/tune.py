@@ -42,8 +42,7 @@ def tune(
     import torch
 
     from headway import tasks
-    from headway.cli import printing
-    from headway.core import progress
+    from headway.cli import printing, progress
     from headway.core.files import check_names
     from headway.recipe.recipe import load
     from headway.scoring.metrics import parsed
@@ -66,7 +65,7 @@ def tune(
     check_names([name], "a search")
     folder = searches / name
     try:
-        found = run_search(search, folder, trials, at_once, progress.for_this_terminal())
+        found = run_search(search, folder, trials, at_once, [progress.for_this_terminal()])
     except Interrupted:
         print(f"stopped and saved; to go on: {shlex.join(['headway', *sys.argv[1:]])}", file=sys.stderr)
         raise typer.Exit(130) from None

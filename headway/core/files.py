@@ -99,6 +99,23 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def holder(folder: Path) -> int | None:
+    """The process of this machine that keeps others out of a folder, if there is one. The number of one that died
+    stays in the file, so the lock itself is asked; but only while such a process lives, not to be in its way."""
+    pid = 0
+    try:
+        with (folder / "lock").open() as file:
+            pid = int(file.read() or 0)
+            if pid != os.getpid() and not _is_another_process(pid):
+                return None
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+    except BlockingIOError:
+        return pid
+    except (OSError, ValueError):
+        return None
+
+
 def write_json(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 

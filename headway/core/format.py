@@ -11,3 +11,17 @@ def number(value: float) -> str:
         digits = max(0, 4 - 1 - math.floor(math.log10(abs(value)))) if value else 0
         return f"{value:,.{min(digits, 4)}f}"
     return f"{value:.3g}"
+
+
+def clock(seconds: float) -> str:
+    """`1:05`, `2:03:45`: what is left, beside a bar."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
+
+
+def duration(seconds: float) -> str:
+    """`12.5 s`, `7 minutes`, `3.2 hours`: about how long something takes."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"

@@ -210,6 +210,15 @@ def blamed_on_plugin(error: BaseException, among: Sequence[Plugin] | None = None
     return None
 
 
+def reason_of(error: BaseException) -> str:
+    """What went wrong, in one line; with the file and line of a plugin, where one had a part in it."""
+    if not isinstance(error, UserError) and (told := blamed_on_plugin(error)):
+        return told
+    if isinstance(error, OSError) and error.strerror:  # a full disk is nobody's mistake, and needs no name of a class
+        return error.strerror + (f" ({error.filename})" if error.filename else "")
+    return _said(error)
+
+
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     return list(traceback.extract_tb(error.__traceback__))
 

@@ -8,10 +8,9 @@ import torch
 
 from headway import tasks
 from headway.core.errors import UserError
+from headway.core.events import Event, Listener, Said, Warned, tell
 from headway.core.files import check_names
-from headway.core.progress import Reporter
 from headway.experiment.resume import ended_apart
-from headway.experiment.trackers import Observer
 from headway.experiment.train import assemble, check_population, train
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
@@ -26,9 +25,8 @@ def train_in_turns(
     names: Sequence[str],
     runs: Path = Path("runs"),
     resume: bool = False,
-    reporter: Reporter | None = None,
+    listeners: Sequence[Listener] = (),
     together: int | None = None,
-    observers: Sequence[Observer] = (),
 ) -> list[Run]:
     """Train these recipes as populations of `together` replicas; without it, as many at once as the device holds.
 
@@ -37,61 +35,88 @@ def train_in_turns(
     were trained by then.
     """
     with started() as processes:
-        return _in_turns(recipes, names, runs, resume, reporter or Reporter(), together, observers, processes)
+        turns = Turns(recipes, tuple(names), runs, resume, listeners, processes)
+        turns.check()
+        turns.size = turns.measured(together)
+        return turns.take()
 
 
-def _in_turns(
-    recipes: Sequence[Recipe],
-    names: Sequence[str],
-    runs: Path,
-    resume: bool,
-    reporter: Reporter,
-    together: int | None,
-    observers: Sequence[Observer],
-    processes: Processes,
-) -> list[Run]:
-    with processes.together():
-        check_population(recipes)
-        check_names(names)
-        settings.choose(recipes[0].training, recipes[0].model.width, processes)
-        for name in names if processes.is_writer and not resume else ():
-            check_new(runs / name)
-    size = min(together, len(recipes)) if together else len(recipes)
-    if len(recipes) > 1 and processes.world == 1:  # several would measure several answers
-        fits, reason = capacity(recipes, size)
+@dataclasses.dataclass
+class Turns:
+    """Replicas that are trained some at a time; a run is known by its place in the list."""
+
+    recipes: Sequence[Recipe]
+    names: tuple[str, ...]
+    runs: Path
+    resume: bool
+    listeners: Sequence[Listener]
+    processes: Processes
+    size: int = 1
+    """How many at a time."""
+    made: dict[int, Run] = dataclasses.field(default_factory=dict)
+
+    def check(self) -> None:
+        """All of them, before the first turn is taken."""
+        with self.processes.together():
+            check_population(self.recipes)
+            check_names(self.names)
+            settings.choose(self.recipes[0].training, self.recipes[0].model.width, self.processes)
+            for name in self.names if self.processes.is_writer and not self.resume else ():
+                check_new(self.runs / name)
+
+    def measured(self, together: int | None) -> int:
+        """How many go at a time: as many as fit, or as are asked for."""
+        size = min(together, len(self.recipes)) if together else len(self.recipes)
+        if len(self.recipes) == 1 or self.processes.world > 1:  # several would measure several answers
+            return size
+        fits, reason = capacity(self.recipes, size)
         if together and fits < size:
             raise UserError(
                 f"{size} replicas do not fit on the device; the largest population that does is {fits}: {reason}"
             )
-        size = fits
-        reporter.say(reason)
-    made: dict[int, Run] = {}
-    groups = [list(range(len(names)))]
-    if resume and processes.world == 1:
-        groups = ended_apart([runs / name for name in names])
-    while groups:
-        turn = groups[0][:size]
-        these, called = [recipes[k] for k in turn], [names[k] for k in turn]
+        self._tell(Said(of=self.names, text=reason))
+        return fits
+
+    def take(self) -> list[Run]:
+        """One turn after the other, to the last or to Ctrl-C."""
+        groups = [list(range(len(self.names)))]
+        if self.resume and self.processes.world == 1:
+            groups = ended_apart([self.runs / name for name in self.names])
+        while groups:
+            turn = groups[0][: self.size]
+            trained = self._trained(turn)
+            if trained is None:
+                self._halve(turn)
+                continue
+            self.made |= zip(turn, trained, strict=True)
+            groups = [rest for rest in (groups[0][len(turn) :], *groups[1:]) if rest]
+            stopped = self.processes.is_writer and any(run.status.is_interrupted for run in trained)
+            if self.processes.agree(stopped) == (True,):
+                break
+        return [self.made[k] for k in sorted(self.made)]
+
+    def _trained(self, turn: list[int]) -> list[Run] | None:
+        """None: they did not fit. (The error is forgotten here, which held on to what filled the memory.)"""
+        names = [self.names[k] for k in turn]
         # Turns that were never begun have nothing to resume; what was begun was so before, or did not fit just now.
-        here = processes.is_writer and any((runs / name).exists() for name in called)
-        (begun,) = processes.agree(here)
+        here = self.processes.is_writer and any((self.runs / name).exists() for name in names)
+        (begun,) = self.processes.agree(here)
+        resume = begun or (self.resume and not self.made)
         try:
-            trained = train(these, called, runs, begun or (resume and not made), reporter, observers)
+            return train([self.recipes[k] for k in turn], names, self.runs, resume, self.listeners)
         except Exception as error:
-            if not is_out_of_memory(error) or len(turn) == 1 or processes.world > 1:
+            if not is_out_of_memory(error) or len(turn) == 1 or self.processes.world > 1:
                 raise
-            trained = None
-        if trained is None:  # and the error is forgotten, which held on to what filled the memory
-            free_memory()
-            size = -(-len(turn) // 2)
-            reporter.warn(f"the memory was full: going on with {size} at a time, from what was saved")
-            continue
-        made |= zip(turn, trained, strict=True)
-        groups = [rest for rest in (groups[0][size:], *groups[1:]) if rest]
-        (stop,) = processes.agree(processes.is_writer and any(run.status.is_interrupted for run in trained))
-        if stop:
-            break
-    return [made[k] for k in sorted(made)]
+        return None
+
+    def _halve(self, turn: list[int]) -> None:
+        free_memory()
+        self.size = -(-len(turn) // 2)
+        text = f"the memory was full: going on with {self.size} at a time, from what was saved"
+        self._tell(Warned(of=tuple(self.names[k] for k in turn), text=text))
+
+    def _tell(self, event: Event) -> None:
+        tell(self.listeners if self.processes.is_writer else (), event)
 
 
 def capacity(recipes: Sequence[Recipe], wanted: int) -> Capacity:

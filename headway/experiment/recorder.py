@@ -1,13 +1,13 @@
 """What the loop reports, written into each member's run folder: by and by, or beside the training."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from headway.core.progress import Reporter
-from headway.experiment.trackers import Observer
+from headway.core.events import Event, Halted, Logged, Saved, Scored, Stepped
 from headway.run.folder import Run
+from headway.training.checkpoint import Checkpoint
 from headway.training.population import Population
 from headway.training.processes import Processes
 from headway.training.setting import Setting
@@ -58,44 +58,49 @@ def writer_for(setting: Setting, processes: Processes, replicas: int) -> Writer:
 
 
 class RunRecorder:
+    """Writes down what the loop reports, and announces it."""
+
     def __init__(
-        self,
-        population: Population,
-        members: list[Run],
-        reporter: Reporter,
-        observers: Sequence[Observer],
-        writer: Writer,
+        self, population: Population, members: list[Run], announce: Callable[[Event], str | None], writer: Writer
     ):
-        self.population, self.members, self.reporter, self.observers = population, members, reporter, observers
-        self.writer, self.processes = writer, population.parallel.processes
+        self.population, self.members, self.announce = population, members, announce
+        self.names, self.writer = tuple(run.name for run in members), writer
+        self.processes = population.parallel.processes
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> str | None:
+        of = (self.names[replica],)
         self.processes.write(lambda: self.members[replica].append_metrics(lines))
         self.population.replica_states[replica].lines += len(lines)
-        answers = [observer.metrics(replica, lines) for observer in self.observers]
-        for line in lines:
-            if "scores" in line:
-                self.reporter.scores(self.members[replica].name, line["step"], line["scores"])
-        # Only the writer has observers, and all processes must end a replica at the same step.
+        self.announce(Logged(of=of, lines=lines))
+        scored = [Scored(of=of, step=line["step"], scores=line["scores"]) for line in lines if "scores" in line]
+        answers = [self.announce(event) for event in scored]
+        # Only the writer has listeners, and all processes must end a replica at the same step.
         return next(filter(None, answers), None) if self.processes.world == 1 else None
 
     def checkpoint(self, replica: int, step: int) -> None:
-        if self.population.takes_part:
-            made = self.population.slice(replica, step)
-            self.writer(lambda: self.members[replica].save_checkpoint(made))
+        self._save(replica, step, "step", self.members[replica].save_checkpoint)
 
     def best(self, replica: int, step: int) -> None:
-        if self.population.takes_part:
-            made = self.population.slice(replica, step)
-            self.writer(lambda: self.members[replica].save_best(made))
+        self._save(replica, step, "best", self.members[replica].save_best)
 
-    def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None:
-        self.reporter.update(step, losses, tokens_per_second)
+    def _save(self, replica: int, step: int, kind: str, save: Callable[[Checkpoint], None]) -> None:
+        if not self.population.parallel.takes_part:
+            return
+        made = self.population.slice(replica, step)
+
+        def write() -> None:
+            save(made)
+            self.announce(Saved(of=(self.names[replica],), step=step, kind=kind))
+
+        self.writer(write)
+
+    def progress(self, step: int, total: int, losses: list[float], tokens_per_second: float) -> None:
+        rest = {"losses": tuple(losses), "tokens_per_second": tokens_per_second}
+        self.announce(Stepped(of=self.names, step=step, total=total, **rest))
 
     def ended(self, replica: int) -> None:
         states = self.population.replica_states
-        said = f"{self.members[replica].name} {states[replica].ended}"
-        if (best := states[replica].best_loss) is not None:
-            said += f" (best {best:.4f})"
-        others = "; the others go on" if any(state.ended is None for state in states) else ""
-        self.reporter.say(said + others)
+        status, others = states[replica].ended, any(state.ended is None for state in states)
+        assert status is not None
+        best = states[replica].best_loss
+        self.announce(Halted(of=(self.names[replica],), status=status, best_loss=best, others_go_on=others))

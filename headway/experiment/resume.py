@@ -6,7 +6,6 @@ from pathlib import Path
 
 from headway.core.errors import UserError
 from headway.core.plugins import changed_since, used_by
-from headway.core.progress import Reporter
 from headway.core.yaml import flat, what_changed
 from headway.run.folder import Run, open_run, read_status
 from headway.training import checkpoint
@@ -64,7 +63,7 @@ def _check_recipe(run: Run) -> None:
         raise UserError(f"{run.folder} was made with other code: {changed}; use --name for a new run")
 
 
-def newest_checkpoints(members: list[Run], reporter: Reporter) -> list[Checkpoint]:
+def newest_checkpoints(members: list[Run], warn: Callable[[str], None]) -> list[Checkpoint]:
     """Of the newest step at which every member can be had: at that step, or ended before it. What the metrics say of
     later steps is forgotten. Nothing, if all were killed before the first checkpoint: begin again."""
     found = [list(run.resumable_checkpoints()) for run in members]
@@ -77,7 +76,7 @@ def newest_checkpoints(members: list[Run], reporter: Reporter) -> list[Checkpoin
         if None not in chosen:
             ways.append([c for c in chosen if c is not None])
     # Rather an older checkpoint than a gap in the metrics, and rather a gap than to begin again.
-    whole = [chosen for chosen in ways if not _torn(members, chosen, reporter)]
+    whole = [chosen for chosen in ways if not _torn(members, chosen, warn)]
     for chosen in (whole or ways)[:1]:
         for run, saved in zip(members, chosen, strict=True):
             run.forget_after(saved.step)
@@ -87,12 +86,12 @@ def newest_checkpoints(members: list[Run], reporter: Reporter) -> list[Checkpoin
             raise UserError(f"{run.folder} has lost the weights that were imported: remove it, and import them again")
     for run in members:  # killed before the first checkpoint, most likely
         if run.has_checkpoints:
-            reporter.warn(f"{run.name} has no checkpoint that can be resumed from: beginning again")
+            warn(f"{run.name} has no checkpoint that can be resumed from: beginning again")
         run.forget_after(0)
     return []
 
 
-def _torn(members: list[Run], chosen: list[Checkpoint], reporter: Reporter) -> bool:
+def _torn(members: list[Run], chosen: list[Checkpoint], warn: Callable[[str], None]) -> bool:
     """Whether lines of metrics that were there when these checkpoints were saved are lost."""
     torn = [
         (run, saved)
@@ -100,7 +99,7 @@ def _torn(members: list[Run], chosen: list[Checkpoint], reporter: Reporter) -> b
         if len(run.metrics_until(saved.step)) < saved.facts["standing"].get("lines", 0)
     ]
     for run, saved in torn:
-        reporter.warn(f"{run.folder / 'metrics.jsonl'} has lost lines before step {saved.step}")
+        warn(f"{run.folder / 'metrics.jsonl'} has lost lines before step {saved.step}")
     return bool(torn)
 
 

@@ -14,17 +14,17 @@ import importlib.util
 import io
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from headway.core.errors import UserError, did_you_mean
-from headway.core.progress import Reporter
+from headway.core.events import Began, Ended, Event, Listener, Logged, Said, Warned, tell
 from headway.core.status import State, Status
 from headway.core.yaml import flat
 from headway.recipe.text import annotated
-from headway.run.folder import Run
+from headway.run.folder import Run, open_run
 from headway.scoring.score import Score
 
 POINTS_PER_CURVE = 1000
@@ -34,17 +34,6 @@ POINTS_PER_CURVE = 1000
 class Point(NamedTuple):
     step: int
     values: dict[str, float]
-
-
-class Observer(Protocol):
-    """Somebody whom `experiment.train` tells what happens; from start to end once for every turn of a population."""
-
-    def start(self, members: Sequence[Run], resumed: bool, total: int, reporter: Reporter) -> None: ...
-    def metrics(self, replica: int, lines: Sequence[dict[str, Any]]) -> str | None:
-        """May give a reason why this replica needs no further step (asked after evaluations)."""
-        ...
-
-    def end(self) -> None: ...
 
 
 class Tracker(Protocol):
@@ -190,10 +179,10 @@ KINDS = {
 
 
 class Tracking:
-    """Tells every tracker asked for, each run apart, and none of them can stop the training."""
+    """Listens to trainings and tells every tracker asked for, each run apart; none of them can stop the training."""
 
-    def __init__(self, names: Sequence[str], runs: Path):
-        self.names, self.folder = list(dict.fromkeys(names)), runs / "tracked"
+    def __init__(self, names: Sequence[str], runs: Path, listeners: Sequence[Listener] = ()):
+        self.names, self.folder, self.listeners = list(dict.fromkeys(names)), runs / "tracked", listeners
         for name in self.names:
             if name not in KINDS:
                 raise UserError(f"there is no tracker '{name}'{did_you_mean(name, KINDS)}")
@@ -202,43 +191,58 @@ class Tracking:
                 raise UserError(
                     f"--track {name} needs {' and '.join(missing)}, not installed: pip install 'headway[{name}]'"
                 )
-        self.live: dict[str, list[Tracker]] = {}
-        self.known: dict[str, list[int]] = {}
+        self.live: dict[str, dict[str, Tracker]] = {}
+        """By the tracker's name and the run's."""
+        self.known: dict[str, dict[str, int]] = {}
         """The last step that each tracker has of each run."""
+        self.runs: dict[str, Run] = {}
+        self.every = 1
 
-    def start(self, members: Sequence[Run], resumed: bool, total: int, reporter: Reporter) -> None:
-        self.members, self.reporter, self.every = members, reporter, -(-total // POINTS_PER_CURVE)
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Began():
+                self._start(event)
+            case Logged():
+                self._metrics(event.of[0], event.lines)
+            case Ended():
+                self._end(event.of[0], event.status)
+            case _:
+                pass
+
+    def _start(self, began: Began) -> None:
+        self.runs = {name: open_run(name, Path(began.folder)) for name in began.of}
+        self.every = -(-began.total // POINTS_PER_CURVE)
         for name in list(self.names):
-            self.live[name] = [KINDS[name].build(self.folder) for _ in members]
-            self._safely(name, lambda name=name: self._begin(name, resumed))
+            self.live[name] = {run: KINDS[name].build(self.folder) for run in began.of}
+            self._safely(name, lambda name=name: self._begin(name, began.resumed))
             if name in self.live:
-                reporter.say(f"tracked: {KINDS[name].look.format(folder=self.folder)}")
+                tell(self.listeners, Said(of=began.of, text=f"tracked: {KINDS[name].look.format(folder=self.folder)}"))
 
     def _begin(self, name: str, resumed: bool) -> None:
-        pairs = list(zip(self.live[name], self.members, strict=True))
-        self.known[name] = [tracker.start(run, resumed) for tracker, run in pairs]
-        for r, (tracker, run) in enumerate(pairs):
-            tracker.metrics(self._points(run.metrics(), after=self.known[name][r]))
+        trackers = self.live[name]
+        self.known[name] = {run: tracker.start(self.runs[run], resumed) for run, tracker in trackers.items()}
+        for run, tracker in trackers.items():
+            tracker.metrics(self._points(self.runs[run].metrics(), after=self.known[name][run]))
 
-    def metrics(self, replica: int, lines: Sequence[dict[str, Any]]) -> None:
+    def _metrics(self, run: str, lines: Sequence[Mapping[str, Any]]) -> None:
         for name, trackers in list(self.live.items()):
-            points = self._points(lines, after=self.known[name][replica])
+            points = self._points(lines, after=self.known[name][run])
             if points:
-                self._safely(name, lambda tracker=trackers[replica], points=points: tracker.metrics(points))
+                self._safely(name, lambda tracker=trackers[run], points=points: tracker.metrics(points))
 
-    def end(self) -> None:
+    def _end(self, run: str, status: Status) -> None:
         for name, trackers in list(self.live.items()):
-            self._safely(name, lambda trackers=trackers: self._conclude(trackers))
-        self.live.clear()
+            if run in trackers:
+                done = trackers.pop(run)
+                self._safely(name, lambda done=done: self._conclude(done, self.runs[run], status))
 
-    def _conclude(self, trackers: Sequence[Tracker]) -> None:
-        for tracker, run in zip(trackers, self.members, strict=True):
-            status, scores = run.status, [score for score in run.scores() if _finite(score.value)]
-            if scores and status.step is not None:
-                tracker.scores(status.step, scores)
-            tracker.end(status)
+    def _conclude(self, tracker: Tracker, run: Run, status: Status) -> None:
+        scores, reached = [score for score in run.scores() if _finite(score.value)], run.status.step
+        if scores and reached is not None:
+            tracker.scores(reached, scores)
+        tracker.end(status)
 
-    def _points(self, lines: Sequence[dict[str, Any]], after: int) -> list[Point]:
+    def _points(self, lines: Sequence[Mapping[str, Any]], after: int) -> list[Point]:
         """Lines of metrics.jsonl under the names trackers group by: train/loss, valid/loss."""
         points = []
         for line in lines:
@@ -256,10 +260,11 @@ class Tracking:
             with redirect_stdout(io.StringIO()):  # trackio and MLflow talk, and stdout is for scores and JSON
                 action()
         except Exception as problem:  # whatever it is: somebody else's code, and not worth a training run
-            del self.live[name]
+            self.live.pop(name, None)
             self.names.remove(name)
             said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-            self.reporter.warn(f"{name} failed and is no longer told anything, training goes on: {said}")
+            text = f"{name} failed and is no longer told anything, training goes on: {said}"
+            tell(self.listeners, Warned(of=tuple(self.runs), text=text))
 
 
 def _final(score: Score) -> str:

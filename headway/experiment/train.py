@@ -1,11 +1,13 @@
 """From recipes to finished runs: data → model → loop → run folders → scores.
 
 `train` takes one recipe or several that differ only in what replicas may differ in, and trains them as one population.
-Each member gets a run folder of its own, the same as if it had been trained alone.
+Each member gets a run folder of its own, the same as if it had been trained alone. `Training` is that, in its order:
+prepare, assemble, open, restore, run, finish.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,16 @@ import torch
 
 from headway import tasks
 from headway.audit.audit import write_report
+from headway.core import events
 from headway.core.errors import UserError
+from headway.core.events import Began, Ended, Event, Listener, Trained, Warned
 from headway.core.files import check_names
-from headway.core.progress import Reporter
+from headway.core.plugins import reason_of
 from headway.core.status import State, Status
 from headway.core.yaml import flat
 from headway.experiment.audit import audit_runs
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, newest_checkpoints, restore
-from headway.experiment.trackers import Observer
 from headway.nn.replicated import Trainable, set_dropout
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
@@ -45,84 +48,219 @@ def train(
     names: Sequence[str],
     runs: Path = Path("runs"),
     resume: bool = False,
-    reporter: Reporter | None = None,
-    observers: Sequence[Observer] = (),
+    listeners: Sequence[Listener] = (),
 ) -> list[Run]:
     """Train these recipes as one population, to the end or to Ctrl-C, and score them. Gives their run folders.
 
     Under torchrun every process calls this; the first one writes, and the others have nothing to read until it is over.
     """
-    with started() as processes, ExitStack() as locks:
-        reporter = reporter if reporter and processes.is_writer else Reporter()
-        observers = observers if processes.is_writer else ()
-        recipe, folders = recipes[0], [runs / name for name in names]
-        with processes.together():
-            check_population(recipes)
-            check_names(names)
-            for warning in recipe.warnings():
-                reporter.warn(warning)
-            setting = settings.choose(recipe.training, recipe.model.width, processes)
-            if setting.device.index is not None:
-                torch.cuda.set_device(setting.device)
-            recipe.training.parallel.check(len(recipes))
-            check_rows(recipe.training.batch, recipe.training.accumulate, processes)
-            members = [Run(folder, r) for folder, r in zip(folders, recipes, strict=True)]
-            written = members if processes.is_writer else []
-            if resume:
-                check_reopened(written)
-            for run in () if resume else written:  # all of them before the first is made
-                check_new(run.folder)
-        task = _load_task(recipe, processes)
-        with processes.together():
-            for run in written:
-                if run.folder.exists():
-                    task.check_same_data(run)
-        population, sampler = assemble(recipes, task, setting, processes)
-        model = population.model
-        saved: list[Checkpoint] = []
-        with processes.together():
-            for run in written:
-                if not run.folder.exists():
-                    cost = {"parameters": parameters_of(model), "flops_per_step": task.flops_per_step}
-                    Run.create(run.folder, run.recipe, _where(setting, processes), **task.facts, **cost)
-            for run in written:
-                locks.enter_context(run.locked())
-            for run in written:
-                _settle_vocabulary(run, task)
-            saved = newest_checkpoints(written, reporter) if resume else []
-        step = restore(population, saved)
-        for run, replica_state in zip(written, population.replica_states, strict=False):
-            replica_state.lines = len(run.metrics())
-        writer = writer_for(setting, processes, len(members))
-        locks.callback(writer.close)  # before the locks are let go
-        loop = Loop(
-            model,
-            population.optimizer,
-            sampler,
-            recipe.training,
-            setting,
-            tokens_per_step=task.tokens_per_step,
-            evaluate=lambda: task.evaluate(model),
-            recorder=RunRecorder(population, members, reporter, observers, writer),
-            replica_states=population.replica_states,
-            step=step,
-            parallel=population.parallel,
-            carried=population.carried,
-        )
-        if loop.warmup >= loop.total:
-            reporter.warn(f"training ends in the warm-up ({loop.warmup:,} steps): the full rate is never reached")
-        with processes.together():
-            for observer in observers:
-                observer.start(members, resume, loop.total, reporter)
-                locks.callback(observer.end)  # however this ends, and before the locks are let go
-        reporter.begin(_title(members, model, task, setting, step), step, loop.total)
+    with started() as processes, ExitStack() as held:
+        return Training(recipes, names, runs, resume, listeners, processes, held).carry_out()
+
+
+class Announcer:
+    """Tells events to those who listen, and writes them into the folders of the runs they are of: those that come
+    before there are folders, as soon as there are."""
+
+    def __init__(self, runs: Path, names: Sequence[str], listeners: Sequence[Listener], processes: Processes):
+        self.runs, self.names, self.processes = runs, tuple(names), processes
+        self.listeners = listeners if processes.is_writer else ()
+        self.waiting: list[Event] | None = []
+
+    def __call__(self, event: Event) -> str | None:
+        if self.waiting is None:
+            self._write(event)
+        else:
+            self.waiting.append(event)
+        return events.tell(self.listeners, event)
+
+    def open(self) -> None:
+        """The folders are there, and ours."""
+        waiting, self.waiting = self.waiting or [], None
+        for event in waiting:
+            self._write(event)
+
+    def warn(self, text: str) -> None:
+        self(Warned(of=self.names, text=text))
+
+    def abandon(self, error: BaseException) -> None:
+        """An error has ended all of them; what cannot be written is left: it may be the disk that is full."""
+        if self.waiting is not None or not self.processes.is_writer:
+            return
+        state = State.INTERRUPTED if isinstance(error, KeyboardInterrupt) else State.FAILED
+        for name in self.names:
+            event = Ended(of=(name,), status=Status(state, reason=reason_of(error)))
+            with suppress(OSError):
+                events.append(self.runs / name, event)
+            events.tell(self.listeners, event)
+
+    def _write(self, event: Event) -> None:
+        if event.is_written:
+            self.processes.write(lambda: self._append(event))
+
+    def _append(self, event: Event) -> None:
+        for name in event.of:
+            events.append(self.runs / name, replace(event, of=(name,)))
+
+
+class Training:
+    """One population, from its recipes to its scores."""
+
+    task: Task
+    population: Population[Trainable]
+    sampler: Sampler
+    loop: Loop
+
+    def __init__(
+        self,
+        recipes: Sequence[Recipe],
+        names: Sequence[str],
+        runs: Path,
+        resume: bool,
+        listeners: Sequence[Listener],
+        processes: Processes,
+        held: ExitStack,
+    ):
+        self.recipes, self.recipe, self.names, self.runs, self.resume = recipes, recipes[0], tuple(names), runs, resume
+        self.processes, self.held = processes, held
+        self.announce = Announcer(runs, names, listeners, processes)
+
+    def carry_out(self) -> list[Run]:
         try:
-            loop.run()
-            writer.finish()
-        finally:
-            reporter.end()
-        _finish(loop, population, members, task)
-    return members
+            self.prepare()
+            self.assemble()
+            self.open()
+            self.restore()
+            self.run()
+            self.finish()
+        except BaseException as error:
+            self.announce.abandon(error)
+            raise
+        return self.members
+
+    def prepare(self) -> None:
+        """Everything that can be wrong is found before anything is made."""
+        with self.processes.together():
+            check_population(self.recipes)
+            check_names(self.names)
+            for warning in self.recipe.warnings():
+                self.announce.warn(warning)
+            self.setting = settings.choose(self.recipe.training, self.recipe.model.width, self.processes)
+            if self.setting.device.index is not None:
+                torch.cuda.set_device(self.setting.device)
+            self.recipe.training.parallel.check(len(self.recipes))
+            check_rows(self.recipe.training.batch, self.recipe.training.accumulate, self.processes)
+            self.members = [Run(self.runs / name, r) for name, r in zip(self.names, self.recipes, strict=True)]
+            self.written = self.members if self.processes.is_writer else []
+            if self.resume:
+                check_reopened(self.written)
+            for run in () if self.resume else self.written:  # all of them before the first is made
+                check_new(run.folder)
+        self.task = _load_task(self.recipe, self.processes)
+        with self.processes.together():
+            for run in self.written:
+                if run.folder.exists():
+                    self.task.check_same_data(run)
+
+    def assemble(self) -> None:
+        self.population, self.sampler = assemble(self.recipes, self.task, self.setting, self.processes)
+
+    def open(self) -> None:
+        """Run folders, made or found, and nobody else's meanwhile."""
+        with self.processes.together():
+            for run in self.written:
+                if not run.folder.exists():
+                    flops = self.task.flops_per_step
+                    cost = {"parameters": parameters_of(self.population.model), "flops_per_step": flops}
+                    Run.create(run.folder, run.recipe, _where(self.setting, self.processes), **self.task.facts, **cost)
+            for run in self.written:
+                self.held.enter_context(run.locked())
+            for run in self.written:
+                _settle_vocabulary(run, self.task)
+            self.announce.open()
+
+    def restore(self) -> None:
+        """Everyone as last saved, where there is something to resume; and the loop that goes on from there."""
+        saved: list[Checkpoint] = []
+        with self.processes.together():
+            saved = newest_checkpoints(self.written, self.announce.warn) if self.resume else []
+        step = restore(self.population, saved)
+        for run, replica_state in zip(self.written, self.population.replica_states, strict=False):
+            replica_state.lines = len(run.metrics())
+        model = self.population.model
+        self.writer = writer_for(self.setting, self.processes, len(self.members))
+        self.held.callback(self.writer.close)  # before the locks are let go
+        self.loop = Loop(
+            model,
+            self.population.optimizer,
+            self.sampler,
+            self.recipe.training,
+            self.setting,
+            tokens_per_step=self.task.tokens_per_step,
+            evaluate=lambda: self.task.evaluate(model),
+            recorder=RunRecorder(self.population, self.members, self.announce, self.writer),
+            replica_states=self.population.replica_states,
+            step=step,
+            parallel=self.population.parallel,
+            carried=self.population.carried,
+        )
+        if self.loop.warmup >= self.loop.total:
+            steps = f"{self.loop.warmup:,} steps"
+            self.announce.warn(f"training ends in the warm-up ({steps}): the full rate is never reached")
+
+    def run(self) -> None:
+        step, total = self.loop.step, self.loop.total
+        with self.processes.together():
+            title = tuple(self._title(step))
+            where = str(self.runs)
+            self.announce(Began(of=self.names, folder=where, title=title, step=step, total=total, resumed=self.resume))
+        self.loop.run()
+        self.writer.finish()
+        self.announce(Trained(of=self.names))
+
+    def finish(self) -> None:
+        """Score what was kept, note how each run ended, and audit it: no score is shown before that."""
+        population, processes = self.population, self.processes
+        if self.recipe.training.keep_best:
+            for r, run in enumerate(self.members):
+                kept = checkpoint_from_writer(processes, lambda run=run: run.checkpoint("auto"))
+                population.load_weights(r, kept.weights)
+        with processes.together():
+            for run, replica_state in zip(self.written, population.replica_states, strict=False):
+                seconds = round(replica_state.seconds, 2)
+                run.note(**self._ended(replica_state.ended).as_json(), steps=self.loop.total, seconds=seconds)
+        all_scores: list[list[Score]] = []
+        if population.parallel.takes_part:
+            population.model.eval()  # in float32, whatever was trained in: the same that `headway score` gives later
+            all_scores = self.task.score(population.model, self.task.scored_splits)
+        with processes.together():
+            for run, scores in zip(self.written, all_scores, strict=False):
+                run.save_scores(scores)
+                if not self.loop.interrupted:
+                    # Who watches test while training has looked at it, too.
+                    watched = ({parsed(name).split for name in line.get("scores", ())} for line in run.metrics())
+                    run.count_looks_at_test(self.task.scored_splits, *watched)
+        with processes.together():
+            if processes.is_writer:
+                for run, report in zip(self.members, audit_runs(self.members, self.task), strict=True):
+                    write_report(run.folder, report)
+            for run in self.written:
+                self.announce(Ended(of=(run.name,), status=run.status))
+
+    def _ended(self, before_its_time: Status | None) -> Status:
+        state = State.INTERRUPTED if self.loop.interrupted else State.FINISHED
+        return before_its_time or Status(state, self.loop.step)
+
+    def _title(self, step: int) -> list[str]:
+        members, model = self.members, self.population.model
+        many = f", {len(members)} replicas trained as one" if len(members) > 1 else ""
+        return [
+            f"{members[0].folder}{f' … {members[-1].name}' if len(members) > 1 else ''}"
+            + (f": resuming at step {step}" if step else ""),
+            *self.task.title(model),
+            f"{parameters_of(model):,} parameters{many}",
+            *self.setting.reasons,
+        ]
 
 
 def _load_task(recipe: Recipe, processes: Processes) -> Task:
@@ -180,35 +318,6 @@ def load_model(run: Run, which: str = "auto", device: str | None = None) -> tupl
     return model, saved
 
 
-def _finish(loop: Loop, population: Population, members: list[Run], task: Task) -> None:
-    """Score what was kept, note how each run ended, and audit it: no score is shown before that."""
-    model, parallel, recipe = population.model, population.parallel, members[0].recipe
-    processes = parallel.processes
-    if recipe.training.keep_best:
-        for r, run in enumerate(members):
-            kept = checkpoint_from_writer(processes, lambda run=run: run.checkpoint("auto"))
-            population.load_weights(r, kept.weights)
-    with processes.together():
-        for run, replica_state in zip(members, population.replica_states, strict=True) if processes.is_writer else ():
-            now = Status(State.INTERRUPTED if loop.interrupted else State.FINISHED, loop.step)
-            ended, seconds = replica_state.ended or now, round(replica_state.seconds, 2)
-            run.note(**ended.as_json(), steps=loop.total, seconds=seconds)
-    all_scores: list[list[Score]] = []
-    if parallel.takes_part:
-        model.eval()  # in float32, whatever was trained in: the same number that `headway score` gives later
-        all_scores = task.score(model, task.scored_splits)
-    with processes.together():
-        for run, scores in zip(members, all_scores, strict=True) if processes.is_writer else ():
-            run.save_scores(scores)
-            if not loop.interrupted:
-                # Who watches test while training has looked at it, too.
-                watched = ({parsed(name).split for name in line.get("scores", ())} for line in run.metrics())
-                run.count_looks_at_test(task.scored_splits, *watched)
-    with processes.together():
-        for run, report in zip(members, audit_runs(members, task), strict=True) if processes.is_writer else ():
-            write_report(run.folder, report)
-
-
 def _where(setting: settings.Setting, processes: Processes) -> str:
     return f"{setting.device}" + (f", the first of {processes.world} processes" if processes.world > 1 else "")
 
@@ -223,14 +332,3 @@ def _settle_vocabulary(run: Run, task: Task) -> None:
     path = run.folder / "tokenizer.json"
     if not path.exists() or path.read_bytes() != task.data.tokenizer.to_json().encode():
         run.tokenizer = task.data.tokenizer
-
-
-def _title(members: list[Run], model: Trainable, task: Task, setting: settings.Setting, step: int) -> list[str]:
-    many = f", {len(members)} replicas trained as one" if len(members) > 1 else ""
-    return [
-        f"{members[0].folder}{f' … {members[-1].name}' if len(members) > 1 else ''}"
-        + (f": resuming at step {step}" if step else ""),
-        *task.title(model),
-        f"{parameters_of(model):,} parameters{many}",
-        *setting.reasons,
-    ]

@@ -7,6 +7,7 @@
       plugins/           files of the user's own that the recipe needs, if any
       tokenizer.json     what text became ids with
       metrics.jsonl      a line per step, a line per evaluation; appended and flushed
+      events.jsonl       what happened, and when: it began, was saved, ended
       checkpoints/       step-00001000/ …, the last two; best-00000750/ …, theirs and the newest, if the recipe keeps it
       scores.json        every score with its label
 

@@ -6,6 +6,7 @@ studies/NAME/
   budget.json      how many steps each arm may take, where something is to be equal; fixed when the study begins
   runs/            ARM.seed-K/ …, ordinary run folders
   failures/        ARM.seed-K.json: why a run did not end, and what is known besides
+  events.jsonl     what happened, and when: it was opened, runs ended, it was closed
   log.txt          what those who trained had to say: warnings, populations that had to be split
 """
 

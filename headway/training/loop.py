@@ -61,7 +61,7 @@ class Recorder(Protocol):
 
     def checkpoint(self, replica: int, step: int) -> None: ...
     def best(self, replica: int, step: int) -> None: ...
-    def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None: ...
+    def progress(self, step: int, total: int, losses: list[float], tokens_per_second: float) -> None: ...
     def ended(self, replica: int) -> None:
         """Its state says how."""
         ...
@@ -160,7 +160,7 @@ class Loop:
             self.recorder.metrics(r, lines)
             if broke:
                 self._end(r, State.DIVERGED, broke[0], f"the {broke[1]} is no longer a finite number")
-        self.recorder.progress(self.step, losses[-1], tokens_per_second)
+        self.recorder.progress(self.step, self.total, losses[-1], tokens_per_second)
         self._pending.clear()
         self._clock = (time.perf_counter(), self.step)
 

@@ -1,13 +1,14 @@
 """Trials that are hopeless are given up, by what their evaluations show so far."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
 
 import optuna
 from optuna.trial import Trial
 
-from headway.core.progress import Reporter
-from headway.run.folder import Run
+from headway.core.events import Began, Event, Scored
+from headway.run.folder import open_run
 from headway.scoring.metrics import LOSS, metric_of, parsed
 
 Pruning = Literal["none", "median", "halving"]
@@ -28,28 +29,27 @@ class Watching:
 
     def __init__(self, trials: Mapping[str, Trial], on: str):
         self.trials, self.on, self.total = trials, on, 0
-        self.members: list[Trial] = []
-        self.evaluations: list[int] = []
+        self.evaluations: dict[str, int] = {}
 
-    def start(self, members: Sequence[Run], resumed: bool, total: int, reporter: Reporter) -> None:
-        self.members, self.total = [self.trials[run.name] for run in members], total
-        self.evaluations = [sum("scores" in line for line in run.metrics()) for run in members]
-
-    def metrics(self, replica: int, lines: Sequence[dict[str, Any]]) -> str | None:
-        trial = self.members[replica]
-        for line in lines:
-            if "scores" not in line:
-                continue
-            self.evaluations[replica] += 1
-            told = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-            if self.evaluations[replica] not in told:  # a resumed trial may come by again
-                trial.report(self._value(line["scores"]), self.evaluations[replica])
-            if line["step"] < self.total and trial.should_prune():
-                return "others were better by then"
+    def __call__(self, event: Event) -> str | None:
+        match event:
+            case Began():
+                runs = {name: open_run(name, Path(event.folder)) for name in event.of}
+                self.total = event.total
+                self.evaluations = {n: sum("scores" in line for line in run.metrics()) for n, run in runs.items()}
+            case Scored():
+                return self._judge(event.of[0], event)
+            case _:
+                pass
         return None
 
-    def end(self) -> None:
-        """Nothing is kept open."""
+    def _judge(self, name: str, event: Scored) -> str | None:
+        trial = self.trials[name]
+        self.evaluations[name] += 1
+        told = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+        if self.evaluations[name] not in told:  # a resumed trial may come by again
+            trial.report(self._value(event.scores), self.evaluations[name])
+        return "others were better by then" if event.step < self.total and trial.should_prune() else None
 
     def _value(self, scores: Mapping[str, float]) -> float:
         """The score that decides, where evaluations have it; else the loss, turned so that it runs the same way."""

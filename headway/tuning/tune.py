@@ -30,8 +30,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from headway import tasks
 from headway.core import random
 from headway.core.errors import UserError
+from headway.core.events import Listener
 from headway.core.files import locked, write_json, write_whole
-from headway.core.progress import Reporter
 from headway.core.status import State
 from headway.core.yaml import flat, what_changed
 from headway.experiment.evaluate import audited, score_splits_again
@@ -76,10 +76,9 @@ class Interrupted(Exception):  # noqa: N818 (no error: Ctrl-C)
     """Everything is saved; the same command goes on."""
 
 
-def tune(search: Search, folder: Path, trials: int, together: int = 1, reporter: Reporter | None = None) -> Tuned:
+def tune(search: Search, folder: Path, trials: int, together: int = 1, listeners: Sequence[Listener] = ()) -> Tuned:
     """Go on until so many trials have ended (for a grid: all), then score the best on test. Raises `Interrupted`."""
     search.check()
-    reporter = reporter or Reporter()
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), _said_in_words(folder):
         study = _opened(search, folder)
@@ -89,9 +88,9 @@ def tune(search: Search, folder: Path, trials: int, together: int = 1, reporter:
             trials = len(grid(search.space))
         runs = folder / "runs"
         begun = [Trial(study, trial._trial_id) for trial in study.get_trials(states=(TrialState.RUNNING,))]
-        _train(search, begun, study, runs, reporter)
+        _train(search, begun, study, runs, listeners)
         while (left := trials - _ended(study)) > 0:
-            _train(search, _asked(study, search, min(together, left)), study, runs, reporter)
+            _train(search, _asked(study, search, min(together, left)), study, runs, listeners)
         return _result(search, study, folder)
 
 
@@ -149,7 +148,7 @@ class _Candidate(NamedTuple):
         return "over" if is_over else "begun"
 
 
-def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, reporter: Reporter) -> None:
+def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, listeners: Sequence[Listener]) -> None:
     """Every trial of a batch, those of one shape as one population; what was begun before goes on."""
     candidates = []
     for trial in batch:
@@ -165,16 +164,16 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
             _tell(study, one.trial, open_run(one.run.name, runs), search.on)
         for progress in ("begun", "new"):
             if progress in found:
-                _train_as_one(found[progress], progress == "begun", study, search.on, runs, reporter)
+                _train_as_one(found[progress], progress == "begun", study, search.on, runs, listeners)
 
 
 def _train_as_one(
-    some: list[_Candidate], resume: bool, study: optuna.Study, on: str, runs: Path, reporter: Reporter
+    some: list[_Candidate], resume: bool, study: optuna.Study, on: str, runs: Path, listeners: Sequence[Listener]
 ) -> None:
     """And tell Optuna how each ended."""
     trials = {one.run.name: one.trial for one in some}
-    recipes, observers = [one.recipe for one in some], [Watching(trials, on)]
-    made = train_in_turns(recipes, list(trials), runs, resume, reporter, observers=observers)
+    recipes = [one.recipe for one in some]
+    made = train_in_turns(recipes, list(trials), runs, resume, [*listeners, Watching(trials, on)])
     for run in made:
         if not run.status.is_interrupted:
             _tell(study, trials[run.name], run, on)

@@ -2,19 +2,18 @@
 
 import json
 import math
-import os
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from listening import Interrupting, Told
 from tiny import cut, flip
 
 from headway.core.errors import UserError
-from headway.core.progress import Reporter
+from headway.core.events import Began, Halted
 from headway.data.spec import Text
 from headway.experiment.train import check_population, load_model, train
 from headway.models.language_model import LanguageModelSpec
@@ -61,33 +60,6 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
 @pytest.fixture
 def variants(base: Recipe) -> list[Recipe]:
     return [base.with_changes(changes) for changes in VARIED]
-
-
-class Interrupting(Reporter):
-    """Presses Ctrl-C when the scores of a step are shown: the step after it is the last."""
-
-    def __init__(self, step: int):
-        self.step, self.pressed = step, False
-
-    def scores(self, name: str, step: int, scores: dict[str, float]) -> None:
-        if step == self.step and not self.pressed:
-            self.pressed = True
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-class Told(Reporter):
-    """Remembers what was said."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.texts.append(text)
-
-    warn = say
-
-    def begin(self, title: Sequence[str], step: int, total: int) -> None:
-        self.texts.append(f"from step {step} to {total}")
 
 
 def names(recipes: list[Recipe], prefix: str) -> list[str]:
@@ -144,13 +116,14 @@ def test_a_replica_that_diverges_is_reported_and_disturbs_nobody(variants: list[
     wild = list(variants)
     wild[1] = wild[1].with_changes(["training.optimizer.learning_rate=1e38"])
     told = Told()
-    disturbed = trained(wild, "wild", reporter=told)
+    disturbed = trained(wild, "wild", listeners=[told])
     for k in (0, 2, 3):
         assert same_end(disturbed[k], calm[k])
         assert str(disturbed[k].status) == "finished"
     assert str(disturbed[1].status).startswith("diverged at step 2")
     assert disturbed[1].metrics()[-1]["ended"] == disturbed[1].facts["status"] == "diverged"
-    assert any("diverged at step" in text and "the others go on" in text for text in told.texts)
+    (halted,) = told.of_kind(Halted)
+    assert halted.of == ("wild-1",) and halted.status == disturbed[1].status and halted.others_go_on
 
 
 def test_members_share_nothing_but_the_computation(variants: list[Recipe]):
@@ -215,7 +188,7 @@ def test_all_runs_must_be_new_before_any_is_made(base: Recipe, variants: list[Re
 def test_interrupted_and_resumed_ends_as_if_never_interrupted(variants: list[Recipe], replicas: int, at: int):
     recipes = [r.with_changes(["training.keep_best=true", "training.patience=3"]) for r in variants[1 : 1 + replicas]]
     whole = trained(recipes, "whole")
-    stopped = trained(recipes, "broken", reporter=Interrupting(at))
+    stopped = trained(recipes, "broken", listeners=[Interrupting(at)])
     assert [str(run.status) for run in stopped] == [f"interrupted at step {at + 1}"] * replicas
     assert all(run.scores() and len(losses(run)) == at + 1 for run in stopped)
     resumed = trained(recipes, "broken", resume=True)
@@ -227,8 +200,8 @@ def test_interrupted_and_resumed_ends_as_if_never_interrupted(variants: list[Rec
 
 def test_interrupted_twice_is_no_different(variants: list[Recipe]):
     whole = trained(variants[:2], "whole")
-    trained(variants[:2], "broken", reporter=Interrupting(3))
-    trained(variants[:2], "broken", reporter=Interrupting(6), resume=True)
+    trained(variants[:2], "broken", listeners=[Interrupting(3)])
+    trained(variants[:2], "broken", listeners=[Interrupting(6)], resume=True)
     resumed = trained(variants[:2], "broken", resume=True)
     assert all(same_end(a, b) for a, b in zip(resumed, whole, strict=True))
 
@@ -275,10 +248,10 @@ def test_members_killed_between_their_checkpoints_go_on_from_a_common_one(varian
 def test_an_ended_replica_stays_ended_when_the_others_are_resumed(variants: list[Recipe]):
     recipes = [variants[0], variants[1].with_changes(["training.optimizer.learning_rate=1e38"])]
     whole = trained(recipes, "whole")
-    trained(recipes, "broken", reporter=Interrupting(6))
+    trained(recipes, "broken", listeners=[Interrupting(6)])
     told = Told()
-    resumed = trained(recipes, "broken", resume=True, reporter=told)
-    assert f"from step 7 to {STEPS}" in told.texts
+    resumed = trained(recipes, "broken", resume=True, listeners=[told])
+    assert [(event.step, event.total) for event in told.of_kind(Began)] == [(7, STEPS)]
     assert same_end(resumed[0], whole[0])
     assert str(resumed[1].status) == str(whole[1].status)
     assert resumed[1].metrics() == whole[1].metrics()
@@ -309,7 +282,7 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_it_used(
     base: Recipe, damage: Callable[[Path], None], name: str, capsys
 ):
     (whole,) = train([base], ["whole"])
-    train([base], ["broken"], reporter=Interrupting(6))
+    train([base], ["broken"], listeners=[Interrupting(6)])
     run = open_run("broken", Path("runs"))
     broken = run.folder / "checkpoints" / "step-00000007"
     damage(broken / name)

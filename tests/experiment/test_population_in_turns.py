@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from listening import Told
 from tiny import tiny_recipe
 
 from headway.core.errors import UserError
-from headway.core.progress import Reporter
 from headway.experiment import population
 from headway.experiment.population import train_in_turns
 from headway.recipe.sweep import varied
@@ -46,14 +46,6 @@ def test_turns_go_on_where_they_were_stopped(five, tmp_path: Path):
     assert [str(run.status) for run in made] == ["finished"] * 5
 
 
-class Said(Reporter):
-    def __init__(self):
-        self.warned = []
-
-    def warn(self, text):
-        self.warned.append(text)
-
-
 FULL = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
@@ -81,8 +73,8 @@ def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeyp
         take_step(self)
 
     monkeypatch.setattr(Loop, "take_step", filling)
-    said = Said()
-    made = train_in_turns(recipes, names, tmp_path / "halved", reporter=said)
+    said = Told()
+    made = train_in_turns(recipes, names, tmp_path / "halved", listeners=[said])
     assert [run.name for run in made] == names and {str(run.status) for run in made} == {"finished"}
     words = "the memory was full: going on with {} at a time, from what was saved"
     assert said.warned == [words.format(3), words.format(2)]

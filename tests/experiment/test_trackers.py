@@ -1,17 +1,15 @@
 """Curves elsewhere: each tracker for real and offline, read back with its own tools; and that none can stop a run."""
 
 import importlib.util
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from listening import Interrupting, Told
 from tiny import cache_in, tiny_recipe
 
 from headway.core.errors import UserError
-from headway.core.progress import Reporter
 from headway.experiment import trackers
 from headway.experiment.population import train_in_turns
 from headway.experiment.trackers import KINDS, Tracking
@@ -19,26 +17,6 @@ from headway.experiment.train import train
 from headway.run.folder import Run
 
 Curves = dict[str, list[tuple[int, float]]]
-
-
-class Told(Reporter):
-    """Remembers what was said, and presses Ctrl-C when the scores of a step are shown."""
-
-    def __init__(self, interrupt_at: int | None = None):
-        self.said: list[str] = []
-        self.warned: list[str] = []
-        self.interrupt_at = interrupt_at
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def warn(self, text: str) -> None:
-        self.warned.append(text)
-
-    def scores(self, name: str, step: int, scores: dict[str, float]) -> None:
-        if step == self.interrupt_at:
-            self.interrupt_at = None
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 # --- how each tracker is read back -----------------------------------------------------------------------------------
@@ -138,7 +116,7 @@ def same(found: Curves, wanted: Curves) -> bool:
 def test_every_run_of_a_population_is_tracked_by_its_own_name(kind: str, runs: Path, workshop):
     recipes = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)]
     names, told = [f"{kind}-{seed}" for seed in (0, 1)], Told()
-    made = train(recipes, names, runs, reporter=told, observers=[Tracking([kind], runs)])
+    made = train(recipes, names, runs, listeners=[told, Tracking([kind], runs, [told])])
     assert told.warned == []
     assert any(line.startswith("tracked: ") and kind in line for line in told.said)
     for run in made:
@@ -154,19 +132,19 @@ def test_every_run_of_a_population_is_tracked_by_its_own_name(kind: str, runs: P
 
 def test_a_resumed_run_goes_on_in_the_same_curve(kind: str, runs: Path, workshop):
     recipe, name = tiny_recipe(workshop.text, "seed=2"), f"{kind}-resumed"
-    (run,) = train([recipe], [name], runs, reporter=Told(interrupt_at=8), observers=[Tracking([kind], runs)])
+    (run,) = train([recipe], [name], runs, listeners=[Interrupting(8), Tracking([kind], runs)])
     assert str(run.status).startswith("interrupted")
     assert len(READ[kind](runs, name)["train/loss"]) < 12
     told = Told()
-    (run,) = train([recipe], [name], runs, resume=True, reporter=told, observers=[Tracking([kind], runs)])
+    (run,) = train([recipe], [name], runs, resume=True, listeners=[Tracking([kind], runs, [told])])
     assert told.warned == [] and str(run.status) == "finished"
     assert same(without_final(READ[kind](runs, name)), expected(run))
 
 
 def test_a_run_tracked_from_its_second_half_on_has_its_whole_curve(kind: str, runs: Path, workshop):
     recipe, name = tiny_recipe(workshop.text, "seed=3"), f"{kind}-late"
-    train([recipe], [name], runs, reporter=Told(interrupt_at=4))
-    (run,) = train([recipe], [name], runs, resume=True, observers=[Tracking([kind], runs)])
+    train([recipe], [name], runs, listeners=[Interrupting(4)])
+    (run,) = train([recipe], [name], runs, resume=True, listeners=[Tracking([kind], runs)])
     assert same(without_final(READ[kind](runs, name)), expected(run))
 
 
@@ -174,11 +152,11 @@ def test_mlflow_knows_recipe_labels_and_outcome(runs: Path, workshop):
     for package in KINDS["mlflow"].packages:
         pytest.importorskip(package, reason="the extra 'mlflow' is not installed")
     recipe = tiny_recipe(workshop.text, "seed=4")
-    observers = [Tracking(["mlflow"], runs)]
-    (run,) = train([recipe], ["facts"], runs, reporter=Told(interrupt_at=4), observers=observers)
+    listeners = [Interrupting(4), Tracking(["mlflow"], runs)]
+    (run,) = train([recipe], ["facts"], runs, listeners=listeners)
     _, found = mlflow_run(runs, "facts")
     assert found.info.status == "KILLED" and found.data.tags["headway.status"].startswith("interrupted at step")
-    (run,) = train([recipe], ["facts"], runs, resume=True, observers=[Tracking(["mlflow"], runs)])
+    (run,) = train([recipe], ["facts"], runs, resume=True, listeners=[Tracking(["mlflow"], runs)])
     _, found = mlflow_run(runs, "facts")
     assert found.info.status == "FINISHED"
     assert found.data.params["model.width"] == "16" and found.data.params["seed"] == "4"
@@ -188,7 +166,7 @@ def test_mlflow_knows_recipe_labels_and_outcome(runs: Path, workshop):
 
 
 def test_tracking_does_not_change_a_run(kind: str, runs: Path, workshop):
-    (run,) = train([tiny_recipe(workshop.text)], [f"{kind}-same"], runs, observers=[Tracking([kind], runs)])
+    (run,) = train([tiny_recipe(workshop.text)], [f"{kind}-same"], runs, listeners=[Tracking([kind], runs)])
     assert run.metrics() == workshop.run.metrics()
     assert run.recipe.hash == workshop.run.recipe.hash
     assert (run.folder / "scores.json").read_bytes() == (workshop.run.folder / "scores.json").read_bytes()
@@ -243,7 +221,7 @@ def test_a_tracker_that_fails_is_reported_once_and_left_alone(recording, where: 
     monkeypatch.setattr(recording, "fails_in", where)
     told = Told()
     recipes = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)]
-    finished = train(recipes, ["a", "b"], tmp_path, reporter=told, observers=[Tracking(["recording"], tmp_path)])
+    finished = train(recipes, ["a", "b"], tmp_path, listeners=[Tracking(["recording"], tmp_path, [told])])
     assert [str(run.status) for run in finished] == ["finished", "finished"]
     sentence = f"recording failed and is no longer told anything, training goes on: no {where} today"
     assert told.warned == [sentence]
@@ -256,7 +234,7 @@ def test_a_tracker_is_ended_when_training_breaks(recording, tmp_path, workshop, 
 
     monkeypatch.setattr(Run, "save_checkpoint", broken)
     with pytest.raises(OSError, match="No space"):
-        train([tiny_recipe(workshop.text)], ["a"], tmp_path, observers=[Tracking(["recording"], tmp_path)])
+        train([tiny_recipe(workshop.text)], ["a"], tmp_path, listeners=[Tracking(["recording"], tmp_path)])
     assert made[0].calls[-1] == "end"
 
 
@@ -264,21 +242,21 @@ def test_a_tracker_is_ended_when_training_breaks(recording, tmp_path, workshop, 
 def test_replicas_that_train_in_turns_are_all_tracked(recording, fails_in, tmp_path, workshop, monkeypatch):
     monkeypatch.setattr(recording, "fails_in", fails_in)
     recipes, told = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)], Told()
-    observers = [Tracking(["recording"], tmp_path)]
-    train_in_turns(recipes, ["a", "b"], tmp_path, reporter=told, together=1, observers=observers)
+    tracking = Tracking(["recording"], tmp_path, [told])
+    train_in_turns(recipes, ["a", "b"], tmp_path, listeners=[tracking], together=1)
     assert len(told.warned) == (1 if fails_in else 0)  # once, and not once in every turn
     assert [tracker.calls[-1] for tracker in made] == (["metrics"] if fails_in else ["end", "end"])
 
 
 def test_long_runs_are_thinned(recording, tmp_path, workshop, monkeypatch):
     monkeypatch.setattr(trackers, "POINTS_PER_CURVE", 4)
-    train([tiny_recipe(workshop.text)], ["a"], tmp_path, observers=[Tracking(["recording"], tmp_path)])
+    train([tiny_recipe(workshop.text)], ["a"], tmp_path, listeners=[Tracking(["recording"], tmp_path)])
     assert made[0].points == [1, 3, 6, 9, 12]
 
 
 def test_what_a_tracker_has_is_not_told_again(recording, tmp_path, workshop, monkeypatch):
     monkeypatch.setattr(recording, "start", lambda self, run, resumed: 5)
-    train([tiny_recipe(workshop.text)], ["a"], tmp_path, observers=[Tracking(["recording"], tmp_path)])
+    train([tiny_recipe(workshop.text)], ["a"], tmp_path, listeners=[Tracking(["recording"], tmp_path)])
     assert made[0].points == list(range(6, 13))
 
 

@@ -6,15 +6,15 @@ import time
 from pathlib import Path
 
 import pytest
+from listening import Told
 from small import small_study
 from tiny import snapshot
 
 from headway.core.errors import UserError
-from headway.core.status import Status
+from headway.core.events import Ended
 from headway.experiment import population
 from headway.run.folder import open_run
 from headway.study.execution import cluster
-from headway.study.execution.board import Watcher
 from headway.study.execution.cluster import Ray, pack, parcels, train_there, unpack
 from headway.study.execution.execute import execute, executor_named
 from headway.study.execution.executor import order_for
@@ -111,19 +111,6 @@ def test_what_fails_there_is_told_with_its_reason(workshop):
 # --- with one --------------------------------------------------------------------------------------------------------
 
 
-class Killer(Watcher):
-    """When the first run has come back, a node dies, and whatever is under way on it."""
-
-    def __init__(self, kill):
-        super().__init__()
-        self.kill = kill
-
-    def ended(self, name: str, status: Status) -> None:
-        super().ended(name, status)
-        if self.ended_now == 1:
-            self.kill()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_study_outlives_one_of_two_nodes(workshop, tmp_path: Path):
@@ -135,11 +122,15 @@ def test_a_study_outlives_one_of_two_nodes(workshop, tmp_path: Path):
         doomed = nodes.add_node(num_cpus=1)
         nodes.wait_for_nodes()
         study = small_study(workshop.text, seeds=4, changes=["training.duration=600 steps"])
-        said: list[str] = []
-        watcher = Killer(lambda: nodes.remove_node(doomed, allow_graceful=False))
-        watcher.say = said.append
-        outcome = execute(study, tmp_path / "ray", Ray(nodes.address), watcher)
-        assert said[0] == "ray: 2 machines, 2 cores"
+        told = Told()
+
+        def kill(event):
+            """When the first run has come back, a node dies, and whatever is under way on it."""
+            if isinstance(event, Ended) and len(told.of_kind(Ended)) == 1:
+                nodes.remove_node(doomed, allow_graceful=False)
+
+        outcome = execute(study, tmp_path / "ray", Ray(nodes.address), [told, kill])
+        assert told.said[0] == "ray: 2 machines, 2 cores"
         assert (outcome.done, outcome.failed) == (8, {})
     finally:
         nodes.shutdown()

@@ -12,14 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from listening import Told
 from small import QUICK, small_study
 
+from headway.cli.board import BoardLines
 from headway.core.errors import UserError
+from headway.core.events import Closed, Ended, Event, Opened, Stepped, read_events
 from headway.core.status import State, Status
 from headway.experiment import population
 from headway.run.folder import open_run
 from headway.study.design.study import Study
-from headway.study.execution.board import BoardLines, Watcher
 from headway.study.execution.execute import execute, executor_named
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
@@ -112,8 +114,7 @@ def test_one_that_diverges_or_cannot_be_trained_does_not_stop_the_others(worksho
     study = small_study(workshop.text, arms=arms, questions=[])
     (tmp_path / "runs" / "tame.seed-1").mkdir(parents=True)  # in the way
     (tmp_path / "study.yaml").write_text(written(study), "utf-8")
-    heard = Heard()
-    outcome = execute(study, tmp_path, Pool(1), heard)
+    outcome = execute(study, tmp_path, Pool(1))
     assert list(outcome.failed) == ["tame.seed-1"] and "is not a run folder" in str(outcome.failed["tame.seed-1"])
     assert outcome.done == 3
     missing = read_results(tmp_path).missing
@@ -209,24 +210,6 @@ def test_a_place_has_a_name(workshop):
 # --- a pool ----------------------------------------------------------------------------------------------------------
 
 
-class Heard(Watcher):
-    """Remembers what it is told; `on_step` may act on it."""
-
-    def __init__(self, on_step: Callable[[str], None] = lambda name: None) -> None:
-        super().__init__()
-        self.told: list[tuple[str, str]] = []
-        self.on_step = on_step
-
-    def progress(self, name: str, text: str) -> None:
-        super().progress(name, text)
-        if text.startswith("step"):
-            self.on_step(name)
-
-    def ended(self, name: str, status: Status) -> None:
-        super().ended(name, status)
-        self.told.append((name, str(status)))
-
-
 def slow_study(text: Path) -> Study:
     """The first arm would take an hour."""
     arms = {"endless": ["training.duration=9M steps"], "short": []}
@@ -234,16 +217,18 @@ def slow_study(text: Path) -> Study:
 
 
 def test_a_killed_worker_takes_only_its_run_with_it(workshop, tmp_path):
-    def kill(name: str) -> None:
-        if name.startswith("endless"):
+    def kill(event: Event) -> None:
+        if isinstance(event, Stepped) and (name := event.of[0]).startswith("endless"):
             os.kill(int((tmp_path / "x" / "runs" / name / "lock").read_text()), signal.SIGKILL)
 
-    study, heard = slow_study(workshop.text), Heard(kill)
-    outcome = execute(study, tmp_path / "x", Pool(2), heard)
+    study, told = slow_study(workshop.text), Told()
+    outcome = execute(study, tmp_path / "x", Pool(2), [told, kill])
     assert outcome.failed.keys() == {"endless.seed-0", "endless.seed-1"}
-    assert outcome.failed["endless.seed-0"].startswith("its process was killed by SIGKILL")
+    assert str(outcome.failed["endless.seed-0"]).startswith("its process was killed by SIGKILL")
     assert outcome.done == 2 and not outcome.interrupted
-    assert ("short.seed-0", "finished") in heard.told
+    assert [event.status.state for event in told.of_kind(Ended) if event.of == ("short.seed-0",)] == [State.FINISHED]
+    written_down = [event for event in read_events(tmp_path / "x") if isinstance(event, Opened | Ended | Closed)]
+    assert written_down == [event for event in told.events if isinstance(event, Opened | Ended | Closed)]
     environment = json.loads((tmp_path / "x" / "runs" / "short.seed-0" / "environment.json").read_text())
     assert environment["command"][0] == "headway"
 
@@ -281,7 +266,7 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_end(workshop, tmp_path
     first.kill()
     first.communicate()
     wait_for_death(worker)
-    assert ending(runs / "none.seed-0") == "finished" and not ending(runs / "none.seed-1")
+    assert str(ending(runs / "none.seed-0")) == "finished" and not ending(runs / "none.seed-1")
     before = stamps(runs / "none.seed-0")
     again = command(tmp_path, "--workers", "1", "--json")
     out, err = again.communicate(timeout=120)
@@ -314,16 +299,16 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(workshop, tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "to go on: headway study run study.yaml --workers 1" in err
-    assert json.loads((run / "run.json").read_text())["status"].startswith("interrupted at step")
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert "endless.seed-0: interrupted at step" in out
     assert not (tmp_path / "studies" / "study" / "failures").exists()
 
 
 def test_progress_is_told_in_lines(capsys):
     lines = BoardLines()
-    lines.begin({"a.seed-0": "a", "a.seed-1": "a", "b.seed-0": "b"}, ["a.seed-0"])
-    lines.ended("a.seed-1", Status(State.FINISHED))
-    lines.ended("b.seed-0", Status(State.FAILED, reason="its process was killed"))
+    lines(Opened(of=("x",), arm_of={"a.seed-0": "a", "a.seed-1": "a", "b.seed-0": "b"}, done=["a.seed-0"]))
+    lines(Ended(of=("a.seed-1",), status=Status(State.FINISHED)))
+    lines(Ended(of=("b.seed-0",), status=Status(State.FAILED, reason="its process was killed")))
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("a.seed-1: finished  (2 of 3 runs, 0:00:0")
+    assert said[0].startswith("a.seed-1: finished  (2 of 3 runs, 0:0")
     assert said[1] == "b.seed-0: its process was killed  (2 of 3 runs, 1 failed)"

@@ -3,14 +3,13 @@
 import json
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 import torch
+from listening import Interrupting, Told
 
 from headway.core.errors import UserError
-from headway.core.progress import Reporter
 from headway.experiment.evaluate import (
     classify_text,
     predictions,
@@ -94,27 +93,6 @@ def losses(run: Run) -> list[float]:
     return [line["loss"] for line in run.metrics() if "loss" in line]
 
 
-class Title(Reporter):
-    lines: list[str]
-
-    def begin(self, title, step, total):
-        self.lines = list(title)
-
-
-class Interrupting(Reporter):
-    """Presses Ctrl-C at the first evaluation."""
-
-    pressed = False
-
-    def scores(self, name, step, scores):
-        if not self.pressed:
-            self.pressed = True
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-# --- training --------------------------------------------------------------------------------------------------------
-
-
 def test_it_learns_and_says_how_well_on_what(trained: Run):
     scores = {score.name: score for score in trained.scores()}
     assert scores["test.accuracy"].value > 0.8 and scores["valid.accuracy"].value > 0.8
@@ -129,11 +107,11 @@ def test_it_learns_and_says_how_well_on_what(trained: Run):
 
 
 def test_the_title_says_what_is_read_cut_and_held_out(home: Path, tmp_path: Path):
-    told = Title()
-    train([recipe(home, "training.duration=1 step")], ["told"], tmp_path, reporter=told)
-    assert told.lines[1].startswith("set: 135 texts of 3 classes to train on, ")
-    assert told.lines[2].endswith("are longer than 6 tokens (model.context), and are cut")
-    assert told.lines[3] == "valid: 15 texts, 10% of train held out, for the set has no valid of its own"
+    told = Told()
+    train([recipe(home, "training.duration=1 step")], ["told"], tmp_path, listeners=[told])
+    assert told.title[1].startswith("set: 135 texts of 3 classes to train on, ")
+    assert told.title[2].endswith("are longer than 6 tokens (model.context), and are cut")
+    assert told.title[3] == "valid: 15 texts, 10% of train held out, for the set has no valid of its own"
 
 
 def test_replicas_together_end_as_they_do_apart(home: Path, tmp_path: Path):
@@ -153,7 +131,7 @@ def test_replicas_together_end_as_they_do_apart(home: Path, tmp_path: Path):
 
 def test_stopped_and_resumed_it_ends_as_if_nothing_had_been(home: Path, tmp_path: Path):
     (whole,) = train([recipe(home)], ["run"], tmp_path / "whole")
-    (stopped,) = train([recipe(home)], ["run"], tmp_path / "stopped", reporter=Interrupting())
+    (stopped,) = train([recipe(home)], ["run"], tmp_path / "stopped", listeners=[Interrupting()])
     assert str(stopped.status).startswith("interrupted at step 6")
     (resumed,) = train([recipe(home)], ["run"], tmp_path / "stopped", resume=True)
     assert resumed.metrics() == whole.metrics()

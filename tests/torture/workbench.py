@@ -81,7 +81,8 @@ class Bench:
 
 def ending(runs: Path) -> dict[str, Any]:
     """All that lies in a folder of runs, without what may differ: when, how long, and by whom."""
-    found: dict[str, Any] = {name: content for name, content in snapshot(runs).items() if not name.endswith("/lock")}
+    passing = ("/lock", "/events.jsonl")
+    found: dict[str, Any] = {name: content for name, content in snapshot(runs).items() if not name.endswith(passing)}
     for name, content in found.items():
         if name.endswith("/environment.json"):
             found[name] = json.loads(content)["versions"]

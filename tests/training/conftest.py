@@ -40,7 +40,7 @@ class Recorder:
     def best(self, replica: int, step: int) -> None:
         self.bests.append((replica, step))
 
-    def progress(self, step: int, losses: list[float], tokens_per_second: float) -> None: ...
+    def progress(self, step: int, total: int, losses: list[float], tokens_per_second: float) -> None: ...
 
     def ended(self, replica: int) -> None:
         self.endings.append(replica)

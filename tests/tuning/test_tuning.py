@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from headway.cli import app
 from headway.core.errors import UserError
+from headway.core.events import Scored
 from headway.core.files import locked
 from headway.tuning import tune as tuning
 from headway.tuning.search import Search
@@ -201,18 +202,13 @@ def test_a_search_that_is_extended_counts_its_looks_at_test(base, tmp_path):
     assert found.test_scored == 2 and any("scored 2 times" in note for note in found.notes)
 
 
-def test_ctrl_c_saves_and_the_same_search_goes_on(base, tmp_path, monkeypatch):
-    reports = tuning.Watching.metrics
-
-    def pressed(self, replica, lines):
-        if any("scores" in line for line in lines):
+def test_ctrl_c_saves_and_the_same_search_goes_on(base, tmp_path):
+    def pressed(event):
+        if isinstance(event, Scored):
             signal.raise_signal(signal.SIGINT)
-        return reports(self, replica, lines)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning.Watching, "metrics", pressed)
-        with pytest.raises(tuning.Interrupted):
-            tune(search(base), tmp_path / "s", trials=2)
+    with pytest.raises(tuning.Interrupted):
+        tune(search(base), tmp_path / "s", trials=2, listeners=[pressed])
     assert tune(search(base), tmp_path / "s", trials=2).trials == {"complete": 2}
     tune(search(base), tmp_path / "whole", trials=2)
     assert table(tmp_path / "s") == table(tmp_path / "whole")

@@ -21,14 +21,14 @@ from urllib.parse import urlsplit
 
 from headway import __version__
 from headway.core.errors import UserError
+from headway.core.events import Event, Warned
 from headway.core.files import write_folder_whole
-from headway.core.plugins import load_text
-from headway.core.progress import Reporter
+from headway.core.plugins import load_text, reason_of
 from headway.experiment.population import train_in_turns
 from headway.recipe.recipe import from_tree
 from headway.run.folder import read_status
 from headway.study.design.study import PlannedRun
-from headway.study.execution.executor import Log, order_for, reason_of
+from headway.study.execution.executor import Log, order_for
 from headway.study.execution.populations import by_shape
 from headway.study.results.results import ending
 from headway.training.checkpoint import saved_steps, step_folder
@@ -52,7 +52,7 @@ class Ray:
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         with self._connected() as ray, interruptible(aloud=False) as stop_asked:
             gpus = int(ray.cluster_resources().get("GPU", 0))
-            log.watcher.say(self._words(ray, gpus))
+            log.say(self._words(ray, gpus))
             pending: dict[Any, tuple[list[PlannedRun], list[Any]]] = {}
             for members in parcels(runs, gpus):
                 parts = _sent(ray, members, on_gpu=gpus > 0)
@@ -64,7 +64,7 @@ class Ray:
                     for run, part in zip(members, parts, strict=True):
                         _arrived(ray, run, part, log)
                 if stop_asked():
-                    log.watcher.say("stopping: runs that are under way on the cluster will begin again next time")
+                    log.say("stopping: runs that are under way on the cluster will begin again next time")
                     for _, parts in pending.values():
                         ray.cancel(parts[0], force=True)
                     return True
@@ -130,7 +130,7 @@ def _arrived(ray: Any, run: PlannedRun, part: Any, log: Log) -> None:
         log.failed(run.name, f"lost on the cluster, after {RETRIES} more attempts: {reason_of(error)}", str(error))
         return
     for warning in found.get("warnings", ()):
-        log.say(f"warning: {run.name}: {warning}")
+        log.warn([run.name], warning)
     if "failed" in found:
         log.failed(run.name, found["failed"], found["details"])
         return
@@ -142,33 +142,28 @@ def _arrived(ray: Any, run: PlannedRun, part: Any, log: Log) -> None:
 # --- on a machine of the cluster -------------------------------------------------------------------------------------
 
 
-class Kept(Reporter):
-    """Warnings, to be sent back with the runs."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-
 def train_there(orders: list[dict[str, Any]]) -> Any:
     """One population; for each run its folder, or why there is none."""
     with tempfile.TemporaryDirectory(prefix="headway-") as home:
         names = [order["name"] for order in orders]
-        why, details, kept = "it was stopped", "", Kept()
+        why, details, warnings = "it was stopped", "", []
         for file, text in orders[0]["plugins"].items():
             load_text(file, text)
+
+        def listener(event: Event) -> None:
+            if isinstance(event, Warned):
+                warnings.append(event.text)
+
         recipes = [from_tree(order["recipe"], order["name"]) for order in orders]
         try:
-            train_in_turns(recipes, names, Path(home), reporter=kept)
+            train_in_turns(recipes, names, Path(home), listeners=[listener])
         except Exception as error:
             why, details = reason_of(error), traceback.format_exc()
         folders = [Path(home) / name for name in names]
         found: list[dict[str, Any]] = [
             {"folder": pack(f)} if ending(f) else {"failed": why, "details": details} for f in folders
         ]
-        found[0]["warnings"] = kept.warnings
+        found[0]["warnings"] = warnings
     return found if len(found) > 1 else found[0]
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.events import Closed, Listener, Opened
 from headway.core.status import Status
 from headway.study.design.study import Study
-from headway.study.execution.board import Watcher
 from headway.study.execution.cluster import Ray
 from headway.study.execution.executor import Executor, Log
 from headway.study.execution.in_process import InProcess
@@ -34,11 +34,15 @@ class ExecutedStudy:
 
 
 def execute(
-    study: Study, folder: Path, on: Executor | None = None, watcher: Watcher | None = None, reuse: Sequence[Path] = ()
+    study: Study,
+    folder: Path,
+    on: Executor | None = None,
+    listeners: Sequence[Listener] = (),
+    reuse: Sequence[Path] = (),
 ) -> ExecutedStudy:
     """Train what is not trained yet, in this study's folder; nor in those of the studies to `reuse`."""
-    home, watcher = StudyFolder(folder), watcher or Watcher()
-    log = Log(home, watcher)
+    home = StudyFolder(folder)
+    log, of = Log(home, listeners), (folder.name,)
     with home.taken(study):
         runs = study.runs(_fixed_budgets(study, home, reuse))
         ended = [run.name for run in runs if ending(home.runs / run.name)]
@@ -48,11 +52,12 @@ def execute(
         if reuse:
             ended += take_over(left, reuse, log)
             left = [run for run in left if run.name not in set(ended)]
-        watcher.begin({run.name: run.arm for run in runs}, ended)
+        log.tell(Opened(of=of, arm_of={run.name: run.arm for run in runs}, done=ended))
+        interrupted = True
         try:
             interrupted = bool(left) and (on or suited(study)).train(left, log)
         finally:
-            watcher.end()
+            log.tell(Closed(of=of, interrupted=interrupted))
         done = sum(ending(home.runs / run.name) is not None for run in runs)
         return ExecutedStudy(folder, done, home.failures(), interrupted)
 

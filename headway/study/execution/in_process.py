@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.core.errors import UserError
+from headway.core.plugins import reason_of
 from headway.experiment.population import train_in_turns
 from headway.run.folder import Run
 from headway.study.design.study import PlannedRun
-from headway.study.execution.executor import Log, OfPopulation, reason_of
+from headway.study.execution.executor import Log
 from headway.study.execution.populations import by_progress, by_shape
 from headway.study.results.results import ending
 
@@ -41,8 +42,8 @@ class InProcess:
     def _population(self, members: list[PlannedRun], folder: Path, log: Log) -> list[Run]:
         names = [run.name for run in members]
         resume = any((folder / name).exists() for name in names)
-        reporter = OfPopulation(log, names)
-        return train_in_turns([run.recipe for run in members], names, folder, resume, reporter, self.together)
+        recipes = [run.recipe for run in members]
+        return train_in_turns(recipes, names, folder, resume, [log.of_population], self.together)
 
     def _note(self, members: list[PlannedRun], folder: Path, log: Log, error: Exception) -> None:
         """Of a population that failed, some turns may have ended before."""

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from headway.core.events import read_event
 from headway.core.status import Status
 from headway.study.design.study import PlannedRun
-from headway.study.execution.board import step_text
 from headway.study.execution.executor import Log, order_for
 from headway.training.interrupts import interruptible
 
@@ -130,7 +130,6 @@ class _Shift:
             self.dismiss(worker)
             return
         run = self.waiting.popleft()
-        self.log.progress(run.name, "begins")
         worker.give(run, {**order_for(run), "runs": str(self.log.folder.runs)})
 
     def listen(self, worker: Worker) -> None:
@@ -140,8 +139,8 @@ class _Shift:
             return
         for answer in answers:
             assert worker.run is not None
-            if "step" in answer:
-                self.log.progress(worker.run.name, step_text(answer["step"], answer["total"], answer["loss"]))
+            if "event" in answer:
+                self.log.relay(read_event(answer))
                 continue
             if "failed" in answer:
                 self.log.failed(worker.run.name, answer["failed"], answer["details"])
@@ -168,6 +167,6 @@ class _Shift:
     def stop(self) -> None:
         """Politely: runs finish their step and save. Those that have not come so far have nothing to save."""
         self.stopping = True
-        self.log.watcher.say("stopping: every run finishes its step and saves; press Ctrl-C again to drop everything")
+        self.log.say("stopping: every run finishes its step and saves; press Ctrl-C again to drop everything")
         for key in list(self.ready.get_map().values()):
             key.data.ask_to_stop()

@@ -35,7 +35,7 @@ def take_over(runs: Sequence[PlannedRun], studies: Sequence[Path], log: Log) -> 
         for run in same:
             _copy(made[run.recipe.hash], log.folder.runs / run.name, study)
         why = "" if same else ": recipe, seed, data and version of Headway would have to be the same"
-        log.say(f"{len(same)} of {len(left)} runs taken over from {study}{why}")
+        log.note(f"{len(same)} of {len(left)} runs taken over from {study}{why}")
         taken += [run.name for run in same]
     return taken
 
@@ -48,7 +48,7 @@ def _made_by(study: Path, log: Log) -> dict[str, Path]:
             if ending(folder) and _facts(folder).get("headway") == __version__:
                 found.setdefault(str(_facts(folder).get("recipe_hash")), folder)
         except UserError as error:
-            log.say(f"passing over {folder.name}: {error}")
+            log.note(f"passing over {folder.name}: {error}")
     return found
 
 

@@ -1,7 +1,7 @@
 """A process that trains runs, one after the other, as the study tells it: a line of JSON per order and per answer.
 
     in   {"recipe": …, "plugins": {"my.py": "…"}, "name": "alibi.seed-3", "runs": "studies/x/runs"}
-    out  {"step": 120, "total": 300, "loss": 2.31}            now and then
+    out  {"event": "stepped", "step": 120, …}                 as it begins, and now and then
          {"ended": {"status": "finished", "step": 300, "reason": null}} or {"failed": "why", "details": "…"}
 
 It ends when nobody can give it orders any more, in the middle of a run too: what was saved is whole, and the study that
@@ -16,38 +16,34 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from headway.core.plugins import load_text
-from headway.core.progress import Reporter
+from headway.core.events import Began, Event, Listener, Stepped
+from headway.core.plugins import load_text, reason_of
 from headway.core.status import Status
-from headway.study.execution.executor import reason_of
 
 SECONDS_BETWEEN_ANSWERS = 0.5
 
 
-class Answers(Reporter):
-    """Progress, sent to the study."""
+class Answers:
+    """Listens to a training, and sends the study what it wants to know."""
 
     def __init__(self, out: TextIO):
-        self.out, self.total, self.last = out, 0, 0.0
+        self.out, self.last = out, 0.0
 
     def send(self, **answer: Any) -> None:
         self.out.write(json.dumps(answer) + "\n")
         self.out.flush()
 
-    def begin(self, title: Sequence[str], step: int, total: int) -> None:
-        self.total = total
-
-    def update(self, step: int, losses: Sequence[float], tokens_per_second: float) -> None:
-        if time.monotonic() - self.last > SECONDS_BETWEEN_ANSWERS:
-            self.last = time.monotonic()
-            self.send(step=step, total=self.total, loss=losses[0])
+    def __call__(self, event: Event) -> None:
+        now = time.monotonic()
+        if isinstance(event, Began) or (isinstance(event, Stepped) and now - self.last > SECONDS_BETWEEN_ANSWERS):
+            self.last = now
+            self.send(**event.as_json())
 
 
-def train_one(order: dict[str, Any], reporter: Reporter) -> Status:
+def train_one(order: dict[str, Any], listener: Listener) -> Status:
     """Train a run to its end, from where it stands; gives how it ended."""
     from headway.experiment.train import train
     from headway.recipe.recipe import from_tree
@@ -56,7 +52,7 @@ def train_one(order: dict[str, Any], reporter: Reporter) -> Status:
     for file, text in order["plugins"].items():
         load_text(file, text)
     recipe = from_tree(order["recipe"], name)
-    (run,) = train([recipe], [name], folder, resume=(folder / name).exists(), reporter=reporter)
+    (run,) = train([recipe], [name], folder, resume=(folder / name).exists(), listeners=[listener])
     return run.status
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from headway.audit.audit import Finding
 from headway.core.errors import UserError
 from headway.core.files import write_whole
+from headway.core.format import duration
 from headway.draw.charts import interval_mark
 from headway.draw.colours import CURVES, CURVES_ON_DARK, curve_variables
 from headway.draw.layout import arrange
@@ -187,7 +188,7 @@ class Paper:
         if flops:
             found.append(f"{large(flops)} floating-point operations of training, counted")
         together = " (of populations trained together, each run counts the whole)" if _together(runs) else ""
-        found.append(f"{_time(seconds)} of training, summed over the runs{together}")
+        found.append(f"{duration(seconds)} of training, summed over the runs{together}")
         taken = Counter((run.taken_from, run.environment.get("device")) for run in runs if run.taken_from)
         return [*found, *(self._made_elsewhere(*origin, count) for origin, count in taken.items())]
 
@@ -240,13 +241,3 @@ def _effect(verdict: Verdict) -> str:
 
 def _together(runs: Sequence[Any]) -> bool:
     return len(runs) > 1 and len({run.seconds for run in runs}) < len(runs) / 2
-
-
-def _time(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} seconds"
-        if seconds < 120
-        else f"{seconds / 60:.1f} minutes"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} hours"
-    )
