@@ -42,7 +42,7 @@ def test_their_status_is_read(before):
 def test_their_scores_are_what_they_were(before, name):
     run = opened(name)
     known = {score.name: score.value for score in run.scores()}
-    again = {score.name: score.value for score in score_splits_again(run, None, None, None, "auto")}
+    again = {score.name: score.value for score in score_splits_again(run)}
     assert again == pytest.approx(known, rel=1e-6, nan_ok=True) and len(known) >= 3
 
 
