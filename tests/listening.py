@@ -4,7 +4,7 @@ import os
 import signal
 from typing import TypeVar
 
-from headway.core.events import Began, Event, Said, Scored, Warned
+from headway.core.events import Began, Event, Noted, Scored, Warned
 
 Kind = TypeVar("Kind", bound=Event)
 
@@ -23,7 +23,7 @@ class Told:
 
     @property
     def said(self) -> list[str]:
-        return [event.text for event in self.of_kind(Said)]
+        return [event.text for event in self.of_kind(Noted)]
 
     @property
     def warned(self) -> list[str]:

@@ -4,7 +4,7 @@ import sys
 import time
 from typing import Any
 
-from headway.core.events import Began, Closed, Ended, Event, Opened, Said, Stepped, Warned
+from headway.core.events import Began, Closed, Ended, Event, Noted, Opened, Stepped, Warned
 from headway.core.format import clock
 from headway.core.status import State
 
@@ -69,7 +69,7 @@ class BoardLines(Counts):
     def __call__(self, event: Event) -> None:
         super().__call__(event)
         match event:
-            case Said():
+            case Noted():
                 self.say(_told(event))
             case Stepped() if time.monotonic() - max(self.last_line, self.began) > SECONDS_BETWEEN_LINES:
                 self.say(f"{event.of[0]}: {_step(event)}  ({self.summary})")
@@ -100,7 +100,7 @@ class Board(Counts):
             case Opened():
                 self.live.start()
                 self.draw(now=True)
-            case Said():
+            case Noted():
                 self.say(_told(event))
             case Ended():
                 if event.status.state is not State.FINISHED:
@@ -147,5 +147,5 @@ def _step(event: Stepped) -> str:
     return text
 
 
-def _told(event: Said) -> str:
+def _told(event: Noted) -> str:
     return f"warning: {event.text}" if isinstance(event, Warned) else event.text

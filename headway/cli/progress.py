@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core.events import Began, Ended, Event, Halted, Said, Scored, Stepped, Trained, Warned
+from headway.core.events import Began, Ended, Event, Halted, Noted, Scored, Stepped, Trained, Warned
 from headway.core.format import clock
 
 
@@ -19,7 +19,7 @@ class Lines:
         match event:
             case Warned():
                 self.warn(event.text)
-            case Said():
+            case Noted():
                 self.say(event.text)
             case Began():
                 for line in event.title:

@@ -112,14 +112,14 @@ class Ended(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said(Event):
+class Noted(Event):
     """What somebody should know, in words."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warned(Said):
+class Warned(Noted):
     pass
 
 
@@ -145,7 +145,7 @@ Listener = Callable[[Event], str | None]
 Kind = TypeVar("Kind", bound=Event)
 _KINDS = {
     kind.__name__.lower(): kind
-    for kind in (Began, Stepped, Logged, Scored, Saved, Halted, Trained, Ended, Said, Warned, Opened, Closed)
+    for kind in (Began, Stepped, Logged, Scored, Saved, Halted, Trained, Ended, Noted, Warned, Opened, Closed)
 }
 
 

@@ -8,7 +8,7 @@ import torch
 
 from headway import tasks
 from headway.core.errors import UserError
-from headway.core.events import Event, Listener, Said, Warned, tell
+from headway.core.events import Event, Listener, Noted, Warned, tell
 from headway.core.files import check_names
 from headway.experiment.resume import ended_apart
 from headway.experiment.train import assemble, check_population, train
@@ -74,7 +74,7 @@ class Turns:
             raise UserError(
                 f"{size} replicas do not fit on the device; the largest population that does is {fits}: {reason}"
             )
-        self._tell(Said(of=self.names, text=reason))
+        self._tell(Noted(of=self.names, text=reason))
         return fits
 
     def take(self) -> list[Run]:

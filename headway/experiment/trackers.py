@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from headway.core.errors import UserError, did_you_mean
-from headway.core.events import Began, Ended, Event, Listener, Logged, Said, Warned, tell
+from headway.core.events import Began, Ended, Event, Listener, Logged, Noted, Warned, tell
 from headway.core.status import State, Status
 from headway.core.yaml import flat
 from headway.recipe.text import annotated
@@ -216,7 +216,7 @@ class Tracking:
             self.live[name] = {run: KINDS[name].build(self.folder) for run in began.of}
             self._safely(name, lambda name=name: self._begin(name, began.resumed))
             if name in self.live:
-                tell(self.listeners, Said(of=began.of, text=f"tracked: {KINDS[name].look.format(folder=self.folder)}"))
+                tell(self.listeners, Noted(of=began.of, text=f"tracked: {KINDS[name].look.format(folder=self.folder)}"))
 
     def _begin(self, name: str, resumed: bool) -> None:
         trackers = self.live[name]

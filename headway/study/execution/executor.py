@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headway.core import events
-from headway.core.events import Began, Ended, Event, Listener, Said, Stepped, Warned
+from headway.core.events import Began, Ended, Event, Listener, Noted, Stepped, Warned
 from headway.core.plugins import concerning
 from headway.core.status import State, Status
 from headway.study.design.study import PlannedRun
@@ -36,7 +36,7 @@ class Log:
         events.tell(self.listeners, event)
 
     def say(self, text: str) -> None:
-        self.tell(Said(of=(self.folder.path.name,), text=text))
+        self.tell(Noted(of=(self.folder.path.name,), text=text))
 
     def note(self, text: str) -> None:
         """What belongs beside the output of those who trained, too."""
