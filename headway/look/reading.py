@@ -1,7 +1,7 @@
 """A sentence as a model reads it: its tokens, the words they stand for, and the passes through the model.
 
-Models differ in how they are called: one that takes a `padding_mask` is told where padding stands, and gets several sentences as
-one padded batch; one that does not gets each sentence alone.
+Models differ in how they are called: one that takes a `padding_mask` is told where padding stands, and gets several
+sentences as one padded batch; one that does not gets each sentence alone.
 """
 
 import inspect
