@@ -217,7 +217,7 @@ from headway.nn.heads import Fusion, FusionSpec, side_by_side
 from headway.training.optimizers import Sgd
 from headway.scoring.metrics import Metric, register
 
-register(Metric("surprise", "surprise", lower_is_better=True))
+register(Metric("surprise", "surprise", lower_is_better=True), __name__)
 
 
 class Backwards(FusionSpec):
@@ -275,3 +275,45 @@ def test_packages_offer_theirs_by_an_entry_point(tmp_path: Path, monkeypatch: py
     (tmp_path / "mine.yaml").write_text("plugins: [circle-package]\n")
     with pytest.raises(UserError, match="circle-package"):
         load(str(tmp_path / "mine.yaml"))
+
+
+INSIDE = """from dataclasses import dataclass
+from typing import Literal
+
+from headway.nn.attention import AttentionSpec
+from headway.nn.block import Rms
+from headway.nn.masks import Mask
+
+
+@dataclass(frozen=True)
+class Strided(Mask):
+    step: int
+
+    def allows(self, row, i, j):
+        return (i - j) % self.step == 0
+
+
+class StridedAttention(AttentionSpec):
+    kind: Literal["strided"] = "strided"
+    step: int = 2
+
+    @property
+    def own_mask(self):
+        return Strided(self.step)
+
+
+class Named(Rms):
+    kind: Literal["my-norm"] = "my-norm"
+"""
+
+
+def test_mixers_masks_and_norms_are_plugins_too(workshop, tmp_path: Path):
+    (tmp_path / "inside.py").write_text(INSIDE)
+    plugins.load_plugin(tmp_path / "inside.py")
+    changes = ["model.mixer={kind: strided, heads: 2, step: 3}", "model.norm=my-norm"]
+    model = tiny_recipe(workshop.text, *changes).model.build(10).eval()
+    ids = torch.arange(8)[None, None] % 7
+    other = ids.clone()
+    other[..., 4] = 9  # 7 sees it, three back; 6 does not, two back
+    assert torch.equal(model(ids)[0][..., 6, :], model(other)[0][..., 6, :])
+    assert not torch.equal(model(ids)[0][..., 7, :], model(other)[0][..., 7, :])
