@@ -1,1 +1,1 @@
-"""What everything rests on: mistakes in words, specs, files that are whole, random numbers, progress."""
+"""What everything rests on: mistakes in words, specs, files that are whole, random numbers, events, plugins."""
