@@ -58,6 +58,11 @@ def failed(value: float | None, sentence: str) -> Outcome:
     return Outcome("fail", value, sentence)
 
 
+def worst_of(outcomes: Iterable[Outcome]) -> Outcome:
+    """The first of those that are worst."""
+    return max(outcomes, key=lambda outcome: ("pass", "warn", "fail").index(outcome.verdict))
+
+
 class DoesNotApply(Exception):  # noqa: N818 (no error: there is nothing to check)
     """Raised by a check that has nothing to say about what it was given, with the reason."""
 

@@ -21,7 +21,7 @@ from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS
 
-_FORMAT = 3  # of what is kept; raise it when the same data give other findings than before
+_FORMAT = 4  # of what is kept; raise it when the same data give other findings than before
 
 
 class Evidence(ABC):

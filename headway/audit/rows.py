@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from headway.audit.artefacts import ARTEFACT_AUDITS
-from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned, worst_of
 from headway.audit.classes import CLASS_AUDITS
 from headway.audit.label_noise import NOISE_AUDITS
 from headway.audit.row_set import RowSet, listed, shortened
@@ -94,22 +94,24 @@ def shared_rows(data: RowSet) -> Outcome:
     """
     if len(data.held_out) < 2:
         raise DoesNotApply("there is one held-out split only")
-    found: dict[str, np.ndarray] = {}
+    equal: dict[str, np.ndarray] = {}
+    near: dict[str, np.ndarray] = {}
     pairs: dict[str, Pair] = {}
     for k, split in enumerate(data.held_out[1:], 1):
-        found[split] = np.zeros(len(data.rows[split]), np.bool_)
+        known = {text for other in data.held_out[:k] for text in data.normalised[other]} - {""}
+        equal[split] = np.array([text in known for text in data.normalised[split]], np.bool_)
+        near[split] = np.zeros_like(equal[split])
         for other in data.held_out[:k]:
-            place = {text: row for row, text in enumerate(data.normalised[other]) if text}
-            equal = [(row, place[text]) for row, text in enumerate(data.normalised[split]) if text in place]
             copies = data.near(split, other)
-            found[split] |= copies.which(len(found[split]))
-            found[split][[row for row, _ in equal]] = True
-            if equal:
-                pairs[split] = equal[0][0], other, equal[0][1]
-            elif len(copies.row) and split not in pairs:
-                row, twin = copies.clearest(np.ones_like(found[split]))
+            found = copies.which(len(equal[split])) & ~equal[split]
+            near[split] |= found
+            if found.any():
+                row, twin = copies.clearest(found)
                 pairs[split] = row, other, twin
-    return _of_shares(data, found, f"in {listed(data.held_out[:-1])} too, or nearly", pairs)
+    others = listed(data.held_out[:-1])
+    return worst_of(
+        [_of_shares(data, equal, f"in {others} too"), _of_shares(data, near, f"nearly in {others} too", pairs)]
+    )
 
 
 @audit("data")

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sp
 
-from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned, worst_of
 from headway.audit.near_copies import evenly
 from headway.audit.row_set import RowSet, normalise, shortened
 from headway.audit.word_model import WordModel
@@ -99,8 +99,8 @@ def telltale_sign(data: RowSet) -> Outcome:
     6 %); so is, as a warning, a way of writing that 60 points more of the rows of a class have than of others. Of words
     that nearly always stand first or last, 20 and 50 % (every tenth docstring of `logging` begins with "Log"). Other
     words may be what the class is about: "plus" stands in 68 % of the sums that are positive and in none of the others.
-    They count from 40 % of the rows on, and only as far as a model of words gets worse without them: 5 points is a
-    warning, 15 a failure. Remove the sign from all rows.
+    They count from 40 % of the rows on, and only as far as a model of words gets worse without them: 0.05 of the F1 of
+    the class is a warning, 0.15 a failure. Remove the sign from all rows.
     """
     rows, labels, classes = train_of(data)
     signs, table = _table(rows)
@@ -121,14 +121,13 @@ def telltale_sign(data: RowSet) -> Outcome:
                 continue
             where = f"in {share[j]:.0%} of the rows of class '{name}' and in {elsewhere[j]:.1%} of others"
             said = f"{signs[j].what} is {where}"
-            found.append((float(share[j]), _judged(signs[j], float(share[j]), bool(one_sided[j]), said, data)))
+            found.append((float(share[j]), _judged(signs[j], float(share[j]), bool(one_sided[j]), said, data, k)))
     if not found:
         return passed(0.0, f"none of {len(signs):,} signs stands in the rows of one class alone")
-    rank = {"pass": 0, "warn": 1, "fail": 2}
-    return max(found, key=lambda item: (rank[item[1].verdict], item[0]))[1]
+    return worst_of(outcome for _, outcome in sorted(found, key=lambda item: -item[0]))
 
 
-def _judged(sign: Sign, share: float, one_sided: bool, said: str, data: RowSet) -> Outcome:
+def _judged(sign: Sign, share: float, one_sided: bool, said: str, data: RowSet, of: int) -> Outcome:
     if share < WARNS[sign.kind]:
         return passed(share, said)
     if sign.kind != "word":
@@ -136,8 +135,8 @@ def _judged(sign: Sign, share: float, one_sided: bool, said: str, data: RowSet) 
         if share >= FAILS[sign.kind] and one_sided:
             return failed(share, f"{said}; a rule with this one sign needs no text")
         return warned(share, said)
-    with_it, without = _accuracies(data, sign.what.strip("“”"))
-    said += f"; a model of words is right about {with_it:.0%} of the rows with it and {without:.0%} without it"
+    with_it, without = _f1(data, sign.what.strip("“”"), of)
+    said += f"; for this class a model of words has an F1 of {with_it:.2f} with it and of {without:.2f} without it"
     loss = with_it - without
     return (failed if loss >= 0.15 else warned if loss >= 0.05 else passed)(share, said)
 
@@ -147,16 +146,15 @@ def _example(data: RowSet, sign: Sign) -> str:
     return "" if row is None else f" (row {row + 1:,} of train: {shortened(data.rows['train'][row])})"
 
 
-def _accuracies(data: RowSet, token: str) -> tuple[float, float]:
-    """Of a model of words, each row left out of the fit: as the rows are, and without a token."""
+def _f1(data: RowSet, token: str, of: int) -> tuple[float, float]:
+    """Of a model of words for one class, each row left out of the fit: as the rows are, and without a token."""
     rows, labels, classes = train_of(data)
     some = evenly(len(rows), 1000)
-    words = set(normalise(token).split())
-    found = []
+    words, found = set(normalise(token).split()), []
     for hidden in (set(), words):
         texts = [" ".join(word for word in normalise(rows[k]).split() if word not in hidden) for k in some]
-        answers = WordModel.fit(texts, labels[some], len(classes)).left_out
-        found.append(float((answers.argmax(1) == labels[some]).mean()))
+        answered, wanted = WordModel.fit(texts, labels[some], len(classes)).left_out.argmax(1) == of, labels[some] == of
+        found.append(float(2 * (answered & wanted).sum() / max(answered.sum() + wanted.sum(), 1)))
     return found[0], found[1]
 
 
@@ -202,23 +200,20 @@ def label_in_text(data: RowSet) -> Outcome:
     at_edge = np.array(
         [[text.startswith(f" {name} ") or text.endswith(f" {name} ") for name in names] for text in texts]
     )
-    share, right, own = _own(anywhere, labels)
-    edge, right_there, own_there = _own(at_edge & anywhere, labels)
-    sentence = f"{share:.1%} of the rows of train name their own class"
-    if edge >= 0.1 and right_there >= 0.8:
-        share, right, own = edge, right_there, own_there
-        sentence = f"{share:.1%} of the rows of train begin or end with the name of their class"
-    if right < 0.8 or share < (0.1 if own is own_there else 0.25):
-        return passed(share, sentence)
-    row = int(own.argmax())
-    sentence += f", such as {shortened(rows[row], 90)} of class '{classes[labels[row]]}'"
-    return (failed if share >= (0.3 if own is own_there else 0.5) else warned)(share, sentence)
-
-
-def _own(named: np.ndarray, labels: Labels) -> tuple[float, float, np.ndarray]:
-    """The share of rows that name their own class, how often a named class is the row's own, and which rows do."""
-    own = named[np.arange(len(labels)), labels]
-    return float(own.mean()), float(own.sum() / max(named.sum(), 1)), own
+    found = []
+    for named, what, warns, fails in (
+        (anywhere, "name their own class", 0.25, 0.5),
+        (at_edge, "begin or end with the name of their class", 0.1, 0.3),
+    ):
+        own = named[np.arange(len(labels)), labels]
+        share, right, row = float(own.mean()), own.sum() / max(named.sum(), 1), int(own.argmax())
+        sentence = f"{share:.1%} of the rows of train {what}"
+        if share >= warns and right >= 0.8:
+            sentence += f", such as {shortened(rows[row], 90)} of class '{classes[labels[row]]}'"
+            found.append((failed if share >= fails else warned)(share, sentence))
+        else:
+            found.append(passed(share, sentence))
+    return worst_of(found)
 
 
 SIGN_AUDITS: list[Audit] = [telltale_sign, label_in_text]

@@ -96,7 +96,7 @@ def test_rows_of_one_held_out_split_in_another():
     rows = filler(200, 1)
     data = RowSet({"train": filler(300), "valid": rows[:100], "test": [row.upper() for row in rows[90:]]})
     outcome = shared_rows.check(data)
-    assert outcome.verdict == "fail" and outcome.value == pytest.approx(10 / 110) and "valid has" in outcome.sentence
+    assert outcome.verdict == "fail" and outcome.value == pytest.approx(10 / 110) and "in valid too" in outcome.sentence
     apart = RowSet({"train": filler(300), "valid": rows[:100], "test": rows[100:]})
     assert shared_rows.check(apart).value == 0
     with pytest.raises(DoesNotApply, match="one held-out split"):
