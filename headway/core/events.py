@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from headway.core.errors import UserError
 from headway.core.files import naming
 from headway.core.status import Status
 
@@ -156,10 +157,11 @@ def tell(listeners: Iterable[Listener], event: Event) -> str | None:
 
 def read_event(stored: Mapping[str, Any]) -> Event:
     """What `as_json` gave; KeyError or TypeError for anything else."""
-    facts = {name: value for name, value in stored.items() if name != "event"}
+    facts = dict(stored)
+    kind = _KINDS[facts.pop("event")]
     if isinstance(facts.get("status"), dict):
         facts["status"] = Status.read(facts["status"])
-    made = _KINDS[stored["event"]](**facts)
+    made = kind(**facts)
     return replace(made, of=tuple(made.of))
 
 
@@ -181,7 +183,7 @@ def read_events(folder: Path) -> list[Event]:
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             found.append(read_event(json.loads(line)))
-        except (ValueError, KeyError, TypeError):  # half a line of a killed process, or a newer version's
+        except (ValueError, KeyError, TypeError, UserError):  # half a line of a killed process, or a newer version's
             continue
     return found
 

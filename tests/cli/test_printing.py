@@ -111,7 +111,7 @@ def test_many_runs_are_a_table_with_their_labels_below(run, capsys):
 
 def test_a_run_that_has_no_scores_yet_is_listed(tmp_path, capsys):
     show_runs([Run.create(tmp_path / "new", Recipe(), "cpu")])
-    assert capsys.readouterr().out.splitlines()[1].split() == ["new", "not", "finished", "0"]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["new", "killed", "at", "step", "0", "0"]
 
 
 def sentence(pieces: list[str], nats: list[float | None], **facts) -> ScoredText:

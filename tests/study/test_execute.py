@@ -85,7 +85,7 @@ def test_a_disk_that_is_full_is_said_without_names_of_classes(workshop, tmp_path
     error = OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
     monkeypatch.setattr(population, "train", lambda *given: (_ for _ in ()).throw(error))
     outcome = execute(small_study(workshop.text), tmp_path / "full", InProcess())
-    assert set(outcome.failed.values()) == {"No space left on device (metrics.jsonl)"}
+    assert {how.reason for how in outcome.failed.values()} == {"No space left on device (metrics.jsonl)"}
 
 
 def test_what_is_done_is_not_done_again_and_the_rest_is(workshop, tmp_path):
