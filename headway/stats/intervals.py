@@ -19,6 +19,7 @@ import numpy as np
 from scipy import special
 
 from headway.core import random
+from headway.stats.stopping import FIXED_SEEDS, Stopping
 
 LEVEL = 0.05
 """Of every test; intervals hold what is left, 95 %."""
@@ -54,6 +55,8 @@ class Contrast:
     """Those that were used."""
     size: float
     """How large the numbers are that went in, to tell spread from rounding."""
+    stopping: Stopping = FIXED_SEEDS
+    """How it was decided that these seeds are enough."""
 
     @property
     def paired(self) -> bool:
@@ -71,19 +74,20 @@ class Contrast:
     @property
     def p(self) -> float:
         """Two-sided: how often chance alone shows at least as much, if there is no effect."""
-        return float(2 * special.stdtr(self.degrees_of_freedom, -abs(self.t)))
+        return self.stopping.p(self.degrees_of_freedom, self.t)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         return self.estimate - self.reach(level), self.estimate + self.reach(level)
 
     def reach(self, level: float) -> float:
         """Half the length of the interval."""
-        return float(special.stdtrit(self.degrees_of_freedom, 1 - level / 2)) * self.error
+        return self.stopping.reach(self.degrees_of_freedom, level) * self.error
 
     @cached_property
     def bootstrap(self) -> tuple[float, float] | None:
-        """The interval that resampling the seeds gives; None where there are no pairs to resample."""
-        if self.differences is None or len(self.differences) < FEWEST_TO_RESAMPLE:
+        """The interval that resampling the seeds gives; None where there are no pairs to resample, or where seeds were
+        added after a look, of which resampling knows nothing."""
+        if self.differences is None or len(self.differences) < FEWEST_TO_RESAMPLE or self.stopping is not FIXED_SEEDS:
             return None
         low, high = bootstrap_interval(self.differences)
         return float(low), float(high)
@@ -91,14 +95,17 @@ class Contrast:
     def smallest_visible(self, level: float = LEVEL, power: float = POWER) -> Visible | None:
         """The effect that seeds with this spread find with this probability. None: too few to know their spread."""
         freedom = self.degrees_of_freedom
-        if freedom < FEWEST_FOR_POWER:
+        critical = self.stopping.reach(freedom, level)
+        if freedom < FEWEST_FOR_POWER or not math.isfinite(critical):
             return None
-        effect = noncentrality(freedom, level, power) * self.error
+        effect = noncentrality(freedom, critical, power) * self.error
         low, high = (math.sqrt(freedom / special.chdtri(freedom, tail)) for tail in (LEVEL / 2, 1 - LEVEL / 2))
         return Visible(effect, (low * effect, high * effect))
 
 
-def contrast(columns: Sequence[Mapping[int, float]], weights: Sequence[float]) -> Contrast | None:
+def contrast(
+    columns: Sequence[Mapping[int, float]], weights: Sequence[float], stopping: Stopping = FIXED_SEEDS
+) -> Contrast | None:
     """The weighted sum of these arms' means; `columns` are value by seed, all finite. None: too few seeds to say.
 
     Paired on the seeds that all arms share, if these are at least half of any arm's; else unpaired, over all seeds,
@@ -111,7 +118,7 @@ def contrast(columns: Sequence[Mapping[int, float]], weights: Sequence[float]) -
         differences = np.asarray(weights) @ values
         n = len(shared)
         error = float(differences.std(ddof=1)) / math.sqrt(n)
-        return Contrast(float(differences.mean()), error, n - 1, differences, tuple(shared), size)
+        return Contrast(float(differences.mean()), error, n - 1, differences, tuple(shared), size, stopping)
     if any(len(column) < 2 for column in columns):
         return None
     arrays = [np.array(list(column.values())) for column in columns]
@@ -120,7 +127,7 @@ def contrast(columns: Sequence[Mapping[int, float]], weights: Sequence[float]) -
     squares = sum(part**2 / (len(a) - 1) for part, a in zip(parts, arrays, strict=True))
     degrees_of_freedom = float(sum(parts) ** 2 / squares) if squares > 0 else float(sum(map(len, arrays)) - len(arrays))
     seeds = tuple(sorted(set.union(*(set(column) for column in columns))))
-    return Contrast(estimate, math.sqrt(sum(parts)), degrees_of_freedom, None, seeds, size)
+    return Contrast(estimate, math.sqrt(sum(parts)), degrees_of_freedom, None, seeds, size, stopping)
 
 
 def bootstrap_interval(values: np.ndarray, level: float = LEVEL, resamples: int = RESAMPLES) -> np.ndarray:
@@ -151,9 +158,8 @@ def _resampling(n: int, resamples: int) -> np.ndarray:
 
 
 @cache
-def noncentrality(degrees_of_freedom: float, level: float, power: float) -> float:
-    """How many standard errors an effect must measure to be found with this power by a two-sided t test."""
-    critical = float(special.stdtrit(degrees_of_freedom, 1 - level / 2))
+def noncentrality(degrees_of_freedom: float, critical: float, power: float) -> float:
+    """How many standard errors an effect must measure for |t| to exceed the critical value with this power."""
     # The power of a z test, averaged over what the estimated spread may turn out to be, in units of the true one.
     spreads = np.sqrt(special.chdtri(degrees_of_freedom, (np.arange(2000) + 0.5) / 2000) / degrees_of_freedom)
 

@@ -37,6 +37,7 @@ def conclude(folder: Path) -> Conclusion:
 
     measure_all(folder)
     found = so_far(folder)
+    StudyFolder(folder).note_look({str(verdict.question): verdict.outcome for verdict in found.verdicts})
     write_json(folder / "verdicts.json", [verdict.as_json() for verdict in found.verdicts])
     if not found.results.runs:
         return found

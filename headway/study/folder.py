@@ -7,12 +7,14 @@ studies/NAME/
   runs/            ARM.seed-K/ …, ordinary run folders
   failures/        ARM.seed-K.json: why a run did not end, and what is known besides
   events.jsonl     what happened, and when: it was opened, runs ended, it was closed
+  looks.json       when verdicts were seen, with which seeds, and what they said; of studies that runs come from, too
   log.txt          what those who trained had to say: warnings, populations that had to be split
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,9 @@ from headway.core.files import check_names, clean_up, locked, naming, write_json
 from headway.core.plugins import changed_since, concerning, used_by, write_into
 from headway.core.status import State, Status
 from headway.core.yaml import flat, what_changed, write_tree
-from headway.run.folder import read_json
+from headway.run.folder import DAMAGED, read_json
 from headway.study.design.study import Study, load_study
+from headway.study.results.evidence import EarlierLook
 
 
 class StudyFolder:
@@ -85,6 +88,40 @@ class StudyFolder:
     def budgets(self, steps: Mapping[str, int]) -> None:
         write_json(self.path / "budget.json", dict(steps))
 
+    # --- looks -------------------------------------------------------------------------------------------------------
+
+    def looks(self) -> list[EarlierLook]:
+        """Every time that verdicts were seen. Of a study from before looks were noted, what it concluded last."""
+        kept, verdicts = self.path / "looks.json", self.path / "verdicts.json"
+        if kept.exists():
+            try:
+                return [_look(one) for one in read_json(kept)["looks"]]
+            except (KeyError, TypeError, ValueError):
+                raise UserError(f"{kept} cannot be read: {DAMAGED}") from None
+        if not verdicts.exists():
+            return []
+        when = datetime.fromtimestamp(verdicts.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        found = json.loads(verdicts.read_text("utf-8"))
+        answers = {one["question"]["words"]: one["outcome"] for one in found if one["outcome"] != "cannot say"}
+        return [EarlierLook(self.path.name, when, tuple(self.study.seeds), answers)] if answers else []
+
+    def note_look(self, outcomes: Mapping[str, str]) -> None:
+        """That these verdicts were seen now: question → outcome. To see the same again is no new look."""
+        answers, known = {q: o for q, o in outcomes.items() if o != "cannot say"}, self.looks()
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        look = EarlierLook(self.path.name, now, tuple(self.study.seeds), answers)
+        if answers and not any(replace(look, when=one.when) == one for one in known[-1:]):
+            self._write_looks([*known, look])
+
+    def take_over_looks(self, other: "StudyFolder") -> None:
+        """Whoever takes over runs has seen what they showed."""
+        known = self.looks()
+        if new := [look for look in other.looks() if look not in known]:
+            self._write_looks([*new, *known])
+
+    def _write_looks(self, looks: Sequence[EarlierLook]) -> None:
+        write_json(self.path / "looks.json", {"looks": [asdict(look) for look in looks]})
+
     # --- what happened -----------------------------------------------------------------------------------------------
 
     def write_log(self, text: str) -> None:
@@ -106,6 +143,10 @@ class StudyFolder:
         noted, texts = ((self.path / "failures").glob(f"*.{kind}") for kind in ("json", "txt"))
         found = {file.stem: Status(State.FAILED, reason=file.read_text("utf-8").splitlines()[0]) for file in texts}
         return dict(sorted({**found, **{file.stem: Status.read(read_json(file)) for file in noted}}.items()))
+
+
+def _look(stored: Mapping[str, Any]) -> EarlierLook:
+    return EarlierLook(stored["study"], stored["when"], tuple(stored["seeds"]), dict(stored["outcomes"]))
 
 
 def written(study: Study, plugins: Sequence[str] = ()) -> str:

@@ -57,8 +57,8 @@ def test_rounding_is_no_spread():
     ("degrees_of_freedom", "level", "power"), [(7, 0.05, 0.8), (2, 0.05, 0.8), (31, 0.01, 0.9), (4, 0.008, 0.8)]
 )
 def test_the_smallest_visible_effect_has_the_power_it_is_said_to_have(degrees_of_freedom, level, power):
-    effect = noncentrality(degrees_of_freedom, level, power)
     critical = stats.t.ppf(1 - level / 2, degrees_of_freedom)
+    effect = noncentrality(degrees_of_freedom, critical, power)
     assert stats.nct.sf(critical, degrees_of_freedom, effect) + stats.nct.cdf(
         -critical, degrees_of_freedom, effect
     ) == pytest.approx(power, abs=1e-3)
@@ -66,7 +66,7 @@ def test_the_smallest_visible_effect_has_the_power_it_is_said_to_have(degrees_of
 
 @pytest.mark.parametrize("seeds", [4, 8])
 def test_what_seeds_could_show_lies_in_its_interval_95_times_in_100(seeds):
-    truth = noncentrality(seeds - 1, 0.05, 0.8) / seeds**0.5
+    truth = noncentrality(seeds - 1, stats.t.ppf(0.975, seeds - 1), 0.8) / seeds**0.5
     found = [
         contrast(columns(d, d * 0), [1, -1]).smallest_visible()
         for d in np.random.default_rng(seeds).normal(size=(2000, seeds))
@@ -83,7 +83,7 @@ def test_with_two_seeds_only_huge_effects_are_visible():
     spread = np.abs(
         np.random.default_rng(0).standard_normal(200_000)
     )  # one degree of freedom; scipy has no digits here
-    effect = noncentrality(1, 0.05 / 6, 0.8)
+    effect = noncentrality(1, stats.t.ppf(1 - 0.05 / 12, 1), 0.8)
     t = (np.random.default_rng(1).standard_normal(200_000) + effect) / spread
     assert (t > stats.t.ppf(1 - 0.05 / 12, 1)).mean() == pytest.approx(0.8, abs=0.005)
 

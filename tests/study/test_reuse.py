@@ -64,6 +64,23 @@ def test_more_seeds_are_trained_and_no_others(workshop, tmp_path, first, trained
     assert execute(study, folder, InProcess()).done == 6 and not trained
 
 
+def test_seeds_added_after_a_look_are_remembered_through_any_number_of_studies(workshop, tmp_path, first):
+    asks = {"questions": [{"kind": "better", "arm": "learned", "than": "none", "on": SCORE}]}
+    one, three, four, fresh = (tmp_path / name for name in ("one", "three", "four", "fresh"))
+    for folder, seeds, reused in ((one, 2, first), (three, 3, one), (four, 4, three), (fresh, [4, 5], four)):
+        execute(small_study(workshop.text, seeds=seeds, **asks), folder, InProcess(), reuse=[reused])
+        conclude(folder)
+        conclude(folder)  # the same again is no new look
+        if folder == one:
+            (one / "looks.json").unlink()  # as if from before looks were noted
+    seen = [(look.study, len(look.seeds)) for look in StudyFolder(four).looks()]
+    assert seen == [("one", 2), ("three", 3), ("four", 4)]
+    found = {folder: conclude(folder).verdicts[0] for folder in (one, three, four, fresh)}
+    assert [len(verdict.earlier_looks) for verdict in found.values()] == [0, 1, 2, 0]
+    assert "one, 2 seeds" in found[three].earlier_looks[0] and "confidence sequence" in found[three].method
+    assert "seeds were added" in found[four].sentence
+
+
 def test_an_arm_may_have_another_name(workshop, tmp_path, first, trained):
     study = small_study(workshop.text, seeds=2)
     renamed = study.model_dump(mode="json", by_alias=True)

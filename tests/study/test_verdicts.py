@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from headway.core.errors import UserError
 from headway.core.status import State, Status
 from headway.scoring.metrics import metric_of
 from headway.study.design.questions import Best, Better, Depends, Question
-from headway.study.results.evidence import Circumstances, Measured
+from headway.study.results.evidence import Circumstances, EarlierLook, Measured
 from headway.study.verdicts.analyse import analyse
 
 SEEDS = np.random.default_rng(10).normal(0, 0.05, size=32)
@@ -399,3 +400,30 @@ def test_questions_are_read_strictly():
     with pytest.raises(ValidationError):
         read({"kind": "better", "arm": "a", "then": "b"})
     assert [p.keys for p in Better(arm="a", than="a", on="valid.acuracy").problems()] == [("on",), ("arm", "than")]
+
+
+# --- seeds that were added after a look ------------------------------------------------------------------------------
+
+
+def test_seeds_added_after_a_look_are_said_and_paid_for():
+    question, table = Better(arm="new", than="old", on=PERPLEXITY), {"new": arm(0.05), "old": arm()}
+    look = EarlierLook("first", "2026-01-01", (0, 1, 2), {str(question): "not distinguishable"})
+    (planned,) = analyse([question], Measured({PERPLEXITY: table}))
+    (added,) = analyse([question], Measured({PERPLEXITY: table}, earlier_looks=[look]))
+    (other,) = analyse(
+        [question], Measured({PERPLEXITY: table}, earlier_looks=[replace(look, outcomes={"x": "better"})])
+    )
+    assert other == planned and planned.earlier_looks == ()
+    assert added.interval[0] < planned.interval[0] < planned.interval[1] < added.interval[1]
+    assert "seeds were added after a verdict had been seen" in added.sentence and "confidence sequence" in added.method
+    assert added.as_json()["earlier_looks"] == ["first, 3 seeds, 2026-01-01: not distinguishable"]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_study_that_is_open_to_more_seeds_says_so_with_few_of_them(n):
+    table = {name: arm(gain, n) for name, gain in (("new", 0.3), ("old", 0.0), ("third", 0.01))}
+    for question in (Better(arm="new", than="old"), Best()):
+        (verdict,) = analyse([question], Measured({PERPLEXITY: table}, looks="any"))
+        assert verdict.outcome in ("better", "best", "not distinguishable") and "nan" not in verdict.sentence
+        assert any("looks: any" in note for note in verdict.notes)
+        json.dumps(verdict.as_json(), allow_nan=False)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headway.recipe.recipe import Recipe
 
 Budget = Literal["steps", "tokens", "flops", "seconds"]
+Looks = Literal["one", "any"]
 
 
 class PlannedRun(NamedTuple):
@@ -84,6 +85,9 @@ class Study(Spec):
     """Instead of arms: keys of the recipe and their values; every combination is an arm."""
     seeds: Annotated[list[int], BeforeValidator(_numbered)] = Field(default=list(range(8)))
     """How many, or which. Every arm is trained with each, and arms are compared seed by seed."""
+    looks: Looks = "one"
+    """How often verdicts are looked at: one = once, with all the seeds; any = again and again, with seeds added in
+    between until one has seen enough: then intervals are longer, and hold whenever one stops."""
     equal: Budget | None = None
     """What every arm may spend, as much as the first: steps, tokens, flops or seconds; null = what each recipe says."""
     questions: list[Question] = Field(default=[])

@@ -16,6 +16,7 @@ from headway.core.files import write_folder_whole, write_json
 from headway.run.folder import read_json
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log
+from headway.study.folder import StudyFolder
 from headway.study.results.results import ending
 
 
@@ -32,6 +33,8 @@ def take_over(runs: Sequence[PlannedRun], studies: Sequence[Path], log: Log) -> 
             break
         made = _made_by(study, log)
         same = [run for run in left if run.recipe.hash in made and data.is_what_was_read(made[run.recipe.hash], run)]
+        if same:
+            log.folder.take_over_looks(StudyFolder(study))
         for run in same:
             _copy(made[run.recipe.hash], log.folder.runs / run.name, study)
         why = "" if same else ": recipe, seed, data and version of Headway would have to be the same"

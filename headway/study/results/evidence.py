@@ -1,9 +1,9 @@
 """What verdicts rest on: the scores of every arm at every seed, and the circumstances they came about in."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -28,6 +28,18 @@ class Circumstances:
     """Seeds without a number that counts, and how their runs stand: diverged, not begun …"""
 
 
+@dataclass(frozen=True)
+class EarlierLook:
+    """Verdicts that somebody saw before this study got other seeds than they had."""
+
+    study: str
+    when: str
+    seeds: tuple[int, ...]
+    """That were planned then."""
+    outcomes: Mapping[str, str]
+    """Question → what was concluded; those that could not be answered left out."""
+
+
 class StudyEvidence(Protocol):
     """What a verdict asks of a study's results."""
 
@@ -37,6 +49,14 @@ class StudyEvidence(Protocol):
     def test_scored(self) -> int:
         """How often the test split was looked at."""
         ...
+
+    @property
+    def looks(self) -> Literal["one", "any"]:
+        """Whether the seeds were all planned, or may be added to after every look."""
+        ...
+
+    @property
+    def earlier_looks(self) -> Sequence[EarlierLook]: ...
 
     def table(self, score: str) -> Mapping[str, Mapping[int, float]]:
         """Arm → seed → value of this score."""
@@ -62,6 +82,8 @@ class Measured:
 
     cheap_methods: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Score → method → value."""
+    looks: Literal["one", "any"] = "one"
+    earlier_looks: Sequence[EarlierLook] = ()
 
     def table(self, score: str) -> Mapping[str, Mapping[int, float]]:
         return self.scores.get(score, {})

@@ -19,9 +19,9 @@ from headway.run.folder import DAMAGED, read_json, read_status
 from headway.scoring.score import Score
 from headway.study.design.factors import Arm
 from headway.study.design.measures import Measure
-from headway.study.design.study import Study
+from headway.study.design.study import Looks, Study
 from headway.study.folder import StudyFolder
-from headway.study.results.evidence import Circumstances, Correct
+from headway.study.results.evidence import Circumstances, Correct, EarlierLook
 from headway.study.results.measuring import measured_scores
 
 
@@ -97,6 +97,20 @@ class Results:
     def test_scored(self) -> int:
         """How often test was scored: of the run where that was done most often."""
         return max((run.test_scored for run in self.runs), default=0)
+
+    @property
+    def looks(self) -> Looks:
+        return self.study.looks
+
+    @cached_property
+    def _earlier_looks(self) -> list[EarlierLook]:
+        seeds, looks = set(self.study.seeds), StudyFolder(self.folder).looks()
+        return [look for look in looks if seeds & set(look.seeds) and seeds - set(look.seeds)]
+
+    @property
+    def earlier_looks(self) -> list[EarlierLook]:
+        """At some of these seeds, before others were added. New seeds alone owe nothing to what was seen before."""
+        return self._earlier_looks
 
     @property
     def score_names(self) -> list[str]:

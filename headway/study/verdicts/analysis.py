@@ -14,8 +14,9 @@ from headway.core.errors import UserError, did_you_mean
 from headway.core.variants import Registry
 from headway.scoring.metrics import Metric, metric_of
 from headway.stats.intervals import LEVEL, NO_SPREAD, Contrast
+from headway.stats.stopping import ANY_TIME, FIXED_SEEDS
 from headway.study.design.questions import Question
-from headway.study.results.evidence import Circumstances, Column, Correct, StudyEvidence, column
+from headway.study.results.evidence import Circumstances, Column, Correct, EarlierLook, StudyEvidence, column
 from headway.study.verdicts.caveats import caveats, qualified
 from headway.study.verdicts.wording import fixed, seeds
 
@@ -62,6 +63,8 @@ class Verdict:
     smallest_visible_interval: Range | None = None
     """95 %: the spread that it follows from is itself estimated."""
     method: str = ""
+    earlier_looks: tuple[str, ...] = ()
+    """Verdicts on this question that were seen before the study had these seeds."""
     arms: tuple[str, ...] = ()
     """For `best`: the best arm, and those that cannot be told from it."""
 
@@ -120,6 +123,8 @@ class Analysis(ABC):
         self.question, self.evidence, self.correct = question, evidence, correct
         self.metric = metric_of(question.on)
         self.table = evidence.table(question.on)
+        self.looks = [look for look in evidence.earlier_looks if str(question) in look.outcomes]
+        self.stopping = ANY_TIME if self.looks or evidence.looks == "any" else FIXED_SEEDS
         if not self.table:
             raise UserError(f"'{question.on}' was measured of no arm; {question}")
 
@@ -143,8 +148,21 @@ class Analysis(ABC):
         """The verdict on these arms, with all that qualifies it."""
         columns = {arm: self.column(arm) for arm in about}
         valid, sentence = qualified(sentence, self.metric, columns, self.evidence)
-        notes = (*found.pop("notes", ()), *caveats(self.question, about, self.evidence))
+        notes = (*found.pop("notes", ()), *self._sequential_notes(), *caveats(self.question, about, self.evidence))
+        if self.looks:
+            sentence += "; seeds were added after a verdict had been seen"
+        found["earlier_looks"] = tuple(map(self._told, self.looks))
         return Verdict(self.question, outcome if valid else "not comparable", sentence, notes, **found)
+
+    def _sequential_notes(self) -> Iterator[str]:
+        holds = "so the interval is one that holds whenever one stops (a confidence sequence), and longer for that"
+        if self.looks:
+            yield f"seen before the last seeds were added, {'; '.join(map(self._told, self.looks))}: {holds}"
+        elif self.stopping is ANY_TIME:
+            yield f"this study may be looked at and added to at any time (looks: any), {holds}"
+
+    def _told(self, look: EarlierLook) -> str:
+        return f"{look.study}, {seeds(len(look.seeds))}, {look.when}: {look.outcomes[str(self.question)]}"
 
 
 def why_not(found: Contrast | None, columns: dict[str, Column]) -> str:
@@ -201,5 +219,7 @@ def could_show(facts: Mapping[str, Any], decimals: int) -> str:
 
 def method(found: Contrast, metric: Metric) -> str:
     test = "paired t" if found.paired else "Welch's t"
+    sequence = "" if found.stopping is FIXED_SEEDS else ", a confidence sequence"
     scale = " on logarithms (averages are geometric)" if metric.is_ratio else ""
-    return f"{test}{scale}, {found.degrees_of_freedom:.3g} degree{'s' * (found.degrees_of_freedom != 1)} of freedom"
+    freedom = f"{found.degrees_of_freedom:.3g} degree{'s' * (found.degrees_of_freedom != 1)} of freedom"
+    return f"{test}{scale}, {freedom}{sequence}"

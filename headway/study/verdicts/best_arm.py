@@ -58,7 +58,7 @@ class BestArm(Analysis):
 
     def _contrast(self, arm: str) -> Contrast:
         sign = self.metric.sign
-        found = contrast([self.running[self.best], self.running[arm]], [sign, -sign])
+        found = contrast([self.running[self.best], self.running[arm]], [sign, -sign], self.stopping)
         assert found is not None, "arms with fewer than two seeds are out"
         return found
 

@@ -102,7 +102,7 @@ class Interaction(Analysis):
         """What the step gains at the second place, less what it gains at the first."""
         (old, new), (here, there), sign = steps, places, self.metric.sign
         four = [self.cells[where].values for where in ((new, there), (old, there), (new, here), (old, here))]
-        return contrast(four, [sign, -sign, -sign, sign])
+        return contrast(four, [sign, -sign, -sign, sign], self.stopping)
 
     def verdict(self, family: Family) -> Verdict:
         if self.p is None or self.found is None:

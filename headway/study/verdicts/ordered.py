@@ -27,7 +27,9 @@ class OrderedScores(Analysis):
             score: column(evidence.table(score).get(arm, {}), self.about(arm), self.metric) for score in question.scores
         }
         pairs = list(itertools.pairwise(question.scores))
-        self.steps = {pair: contrast([columns[score].values for score in pair], [sign, -sign]) for pair in pairs}
+        self.steps = {
+            pair: contrast([columns[score].values for score in pair], [sign, -sign], self.stopping) for pair in pairs
+        }
         doubts = (why_not(found, {score: columns[score] for score in pair}) for pair, found in self.steps.items())
         self.why_not = next(filter(None, doubts), "")
         if not self.why_not:

@@ -36,7 +36,7 @@ class TwoArms(Analysis):
         self.trained = [arm for arm in self.arms if arm in self.table or arm in evidence.arms]
         self.columns = [self.column(question.arm), self._opponent()]
         sign = self.metric.sign
-        self.contrast = contrast([c.values for c in self.columns], [sign, -sign])
+        self.contrast = contrast([c.values for c in self.columns], [sign, -sign], self.stopping)
         self.why_not = why_not(self.contrast, dict(zip(self.arms, self.columns, strict=True)))
         if self.contrast is not None and not self.why_not:
             self.p = self.contrast.p
