@@ -11,6 +11,7 @@ import pytest
 from small import small_study
 
 from headway.core.errors import UserError
+from headway.core.status import State, Status
 from headway.experiment import population
 from headway.experiment.train import load_model
 from headway.run.folder import open_run
@@ -156,7 +157,7 @@ def test_a_disk_that_fills_is_said_of_the_new_folder(workshop, tmp_path, first, 
 def test_what_failed_here_and_is_taken_over_has_not_failed(workshop, tmp_path, first):
     study, home = small_study(workshop.text, seeds=2), StudyFolder(tmp_path / "second")
     with home.taken(study):
-        home.note_failure("none.seed-0", "its process died")
+        home.note_failure("none.seed-0", Status(State.FAILED, reason="its process died"))
     assert execute(study, home.path, InProcess(), reuse=[first]).failed == {}
 
 
