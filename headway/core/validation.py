@@ -52,7 +52,7 @@ def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[P
         except ValidationError as error:
             before = copy.deepcopy(tree)
             for detail in error.errors():
-                path, value = _find(before, detail["loc"])
+                path, value = _find(before, detail["loc"], detail["type"] == "missing")
                 if ".".join(path) in left_out and detail["type"] == "missing":  # it is there, and was complained about
                     continue
                 complaint = _line(place, [path], _reason(cls, before, path, value, detail))
@@ -151,7 +151,7 @@ def _only_hint(given: str, known: list[str]) -> str:
     return hint if "did you mean" in hint else ""
 
 
-def _find(tree: Any, location: tuple[int | str, ...]) -> tuple[Path, Any]:
+def _find(tree: Any, location: tuple[int | str, ...], is_missing: bool) -> tuple[Path, Any]:
     """The path in what the user wrote. Locations of a union also name the chosen variant, which nobody wrote."""
     path: list[str] = []
     node: Any = tree
@@ -159,7 +159,7 @@ def _find(tree: Any, location: tuple[int | str, ...]) -> tuple[Path, Any]:
         if isinstance(node, dict | list) and (part in node if isinstance(node, dict) else isinstance(part, int)):
             node = node[part]  # pyright: ignore
             path.append(str(part))
-        elif part == location[-1] and isinstance(node, dict) and isinstance(part, str):
+        elif is_missing and part == location[-1] and isinstance(node, dict) and isinstance(part, str):
             return (*path, part), None  # which should be there
     return tuple(path), node
 

@@ -18,7 +18,7 @@ from headway.nn.mixer import Mixer, MixerSpec
 from headway.nn.positions import Alibi, Learned, NoPositions, Rotary
 from headway.nn.replicated import Linear
 from headway.nn.taps import watch
-from headway.recipe.recipe import Recipe, load
+from headway.recipe.recipe import Recipe, from_tree, load
 from headway.recipe.text import annotated
 
 V, T, D = 11, 6, 8
@@ -246,3 +246,9 @@ def test_an_encoder_may_have_a_list_too():
 def test_a_mixer_of_ones_own_is_named_in_recipes(known):
     recipe = load("demo", ["model.mixer={kind: leaky-mean, keep: 0.9}", "model.positions=none"])
     assert recipe.model.mixer == LeakyMeanSpec(keep=0.9)
+
+
+def test_a_mixer_that_there_is_not_is_named_where_it_was_written():
+    with pytest.raises(UserError) as caught:
+        from_tree({"model": {"mixer": {"kind": "rnnn"}}}, "mine.yaml")
+    assert "model.mixer: there is no 'rnnn' here" in str(caught.value)
