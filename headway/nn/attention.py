@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from headway.core.spec import Problem
 from headway.nn.backends import Backend, BackendName, Needs, choose_backend, scores, weights
-from headway.nn.context import EVERYTHING, Context
+from headway.nn.context import Context
 from headway.nn.heads import Concat, FusionSpec
-from headway.nn.masks import Mask, Window
+from headway.nn.masks import Everything, Mask, Window
 from headway.nn.mixer import Mixer, MixerSpec
 from headway.nn.replicated import Dropout, Linear
 from headway.nn.taps import Display, Tap
@@ -70,7 +70,7 @@ class AttentionSpec(MixerSpec):
     @property
     def own_mask(self) -> Mask:
         """Beside that of the model."""
-        return EVERYTHING if self.window is None else Window(self.window)
+        return Everything() if self.window is None else Window(self.window)
 
     @property
     def number_of_heads(self) -> int:

@@ -15,8 +15,6 @@ from torch import Tensor
 from headway.nn.masks import Causal, Everything, Mask
 from headway.nn.positions import Positions
 
-EVERYTHING = Everything()
-
 
 class once:  # noqa: N801 (used like @property)
     """Computed when first asked for, then kept. (functools' own takes a lock, which stops torch.compile.)"""
@@ -46,18 +44,18 @@ class Context:
     """Where the new slots hold tokens and not padding; None = everywhere."""
     memory: Float[Tensor, "R B S D"] | None = None
     """What cross attention looks at."""
-    views: list["AttentionContext"] = field(default_factory=list, repr=False)
-    """That were asked for so far."""
+    views: list[tuple[int, Mask, "AttentionContext"]] = field(default_factory=list, repr=False)
+    """That were asked for so far: the heads and the mask they are for, and each of them."""
 
-    def for_heads(self, heads: int, mask: Mask = EVERYTHING) -> "AttentionContext":
+    def for_heads(self, heads: int, mask: Mask) -> "AttentionContext":
         """As attention with so many heads, and this mask of its own, sees it."""
-        for view in self.views:
-            if view.shape[2] == heads and view.own_mask == mask:
+        for known_heads, known_mask, view in self.views:
+            if known_heads == heads and known_mask == mask:
                 return view
         positions = self.positions.for_heads(heads)
-        made = AttentionContext((*self.shape, heads), positions, self.mask & mask, self.queries, self.keys, mask)
-        self.views.append(made)
-        return made
+        view = AttentionContext((*self.shape, heads), positions, self.mask & mask, self.queries, self.keys)
+        self.views.append((heads, mask, view))
+        return view
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,6 @@ class AttentionContext:
     mask: Mask
     queries: Int[Tensor, "Q"]
     keys: Int[Tensor, "K"]
-    own_mask: Mask = EVERYTHING
-    """The part of the mask that is the layer's own."""
 
     @property
     def is_plainly_causal(self) -> bool:
