@@ -284,7 +284,7 @@ def labelled(tmp_path, monkeypatch):
 
 def test_cheap_methods_are_those_that_are_promised(tmp_path, monkeypatch):
     evidence = labelled(tmp_path, monkeypatch)
-    assert {baseline.method for baseline in evidence.baselines} == set(evidence.cheap_methods)
+    assert {baseline.method for baseline in evidence.baselines} == set(evidence.task.cheap_methods.names)
     assert {baseline.score.name for baseline in evidence.baselines} == {f"valid.{evidence.task.headline.name}"}
 
 
