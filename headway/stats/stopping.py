@@ -1,9 +1,9 @@
 """When the seeds end: at a number fixed beforehand, or whenever somebody has seen enough.
 
 A t interval promises 95 % for one look at a number of seeds that was fixed before. Whoever looks after every seed from
-3 to 20, and stops at the first significant difference, is fooled in one of five studies that have none. Where seeds
-were added after a verdict was seen, it goes by a *confidence sequence*: intervals that all hold the truth at once with
-95 %, at every number of seeds there will ever be, so that it does not matter when, why or how often one looks.
+3 to 20, and stops at the first significant difference, is fooled in nearly one of four studies that have none. Where
+seeds were added after a verdict was seen, it goes by a *confidence sequence*: intervals that all hold the truth at once
+with 95 %, at every number of seeds there will ever be, so that it does not matter when, why or how often one looks.
 
 It is the sequential t test with a Gaussian prior on the effect in units of the spread, and the right Haar prior on the
 spread (Wang and Ramdas 2023, https://arxiv.org/abs/2310.03722, after Lai 1976). A correction for the number of looks

@@ -1,8 +1,13 @@
 """Verdicts hold what they promise, on simulated studies. `python -m benchmarks.coverage` has the whole table."""
 
+import numpy as np
 import pytest
 
+from benchmarks import coverage_by_question as kinds
 from benchmarks.coverage import best_is_named, covered, covered_by_verdicts, false_alarms
+from headway.study.design.questions import Better
+from headway.study.results.evidence import Measured
+from headway.study.verdicts.analyse import analyse
 
 
 @pytest.mark.parametrize("shape", ["normal", "skewed (gamma, skewness 0.7)", "skewed (gamma, skewness 1)"])
@@ -34,3 +39,39 @@ def test_a_study_without_effects_finds_one_in_at_most_five_of_100(seeds):
 def test_the_best_arm_is_among_those_named(seeds):
     share, named = best_is_named(seeds, 500)
     assert share >= 0.95 and named < 4
+
+
+# --- kinds of questions, all studies at once --------------------------------------------------------------------------
+
+
+def test_what_is_done_at_once_is_what_verdicts_do():
+    random = np.random.default_rng(0)
+    a, b = random.normal(2, 1, (2, 5, 6))
+    at_once, unpaired = kinds.paired(b - a), kinds.welch(b, a)
+    question = Better(arm="a", than="b", on="valid.loss")
+    for k in range(5):
+        for interval, first in ((at_once, 0), (unpaired, 10)):
+            table = {"a": dict(enumerate(a[k].tolist())), "b": dict(enumerate(b[k].tolist(), first))}
+            (verdict,) = analyse([question], Measured({"valid.loss": table}))
+            assert verdict.interval == pytest.approx((interval[0][k], interval[1][k]))
+
+
+@pytest.mark.parametrize("seeds", [3, 8])
+def test_intervals_of_every_kind_of_question_hold_the_truth(seeds):
+    random = np.random.default_rng(seeds)
+    better = kinds.better(random, 4000, seeds)
+    assert 0.938 <= better["paired"] <= 0.962 and 0.935 <= better["unpaired, spreads 1 and 3"] <= 0.962
+    ordered = kinds.ordered(random, 4000, seeds)
+    assert 0.938 <= ordered["one step"] <= 0.962 and ordered["equal scores said to be in order"] < 0.05
+    depends = kinds.depends(random, 4000, seeds)
+    assert all(0.938 <= share <= 0.97 for share in depends.values())
+    best = kinds.best(random, 4000, seeds)
+    assert best["lead over the closest of 4"] > 0.938 and best["one of two equal arms called best"] < 0.05
+    within = kinds.within(random, 4000, seeds)
+    assert within["within 1, truth 0.6: does not hold"] < 0.02
+
+
+def test_peeking_is_paid_for():
+    found = kinds.peeking(np.random.default_rng(1), 4000)
+    assert found["t"] > 0.2 and found["confidence sequence"] < 0.05
+    assert found["t at 8 seeds, then the sequence after every seed to 20"] < 0.065

@@ -427,3 +427,13 @@ def test_a_study_that_is_open_to_more_seeds_says_so_with_few_of_them(n):
         assert verdict.outcome in ("better", "best", "not distinguishable") and "nan" not in verdict.sentence
         assert any("looks: any" in note for note in verdict.notes)
         json.dumps(verdict.as_json(), allow_nan=False)
+
+
+def test_skewed_scores_are_said_and_judged_without_t_too():
+    random = np.random.default_rng(7)
+    table = {
+        name: dict(enumerate((1 + np.exp(1.5 * random.standard_normal(8))).tolist())) for name in ("new", "old", "c")
+    }
+    verdict = ask(Better(arm="new", than="old", on="valid.loss"), table)
+    assert verdict.p_permutation is not None and any("are skewed" in note for note in verdict.notes)
+    assert is_better({"new": arm(0.05), "old": arm()}).p_permutation is None

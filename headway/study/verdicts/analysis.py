@@ -58,6 +58,8 @@ class Verdict:
     p: float | None = None
     p_corrected: float | None = None
     """For all questions of the study."""
+    p_permutation: float | None = None
+    """Without Student's t, where the scores are skewed; of this question alone."""
     smallest_visible: float | None = None
     """The effect that these seeds would have shown with probability 0.8, at the corrected level; None below 4 seeds."""
     smallest_visible_interval: Range | None = None
