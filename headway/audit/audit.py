@@ -34,7 +34,7 @@ from headway.core.variants import Registry
 from headway.scoring.score import Score
 
 Verdict = Literal["pass", "warn", "fail"]
-Subject = Literal["model", "data", "baselines", "training"]
+Subject = Literal["model", "population", "data", "baselines", "training", "scores"]
 FILE = "audit.json"
 
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from headway.audit.audit import Baseline, Report, of_plugins, run_audits
+from headway.audit.audit import Baseline, DoesNotApply, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS, Comparison
 from headway.audit.curve import TrainingCurve
+from headway.audit.recount import Recount
 from headway.audit.text import TOKEN_AUDITS, TokenSet
 from headway.audit.training import TRAINING_AUDITS
 from headway.data import cache
@@ -63,6 +64,10 @@ class Evidence(ABC):
     @abstractmethod
     def size(self, split: str) -> int:
         """How many tokens or rows a score of this split is a mean over."""
+
+    def recount(self, split: str) -> Recount:
+        """This split, read from its source again, to be scored by plain definitions."""
+        raise DoesNotApply(f"nobody has defined the scores of {self.task.models} a second time")
 
     @property
     def judged(self) -> str | None:

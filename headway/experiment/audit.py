@@ -15,6 +15,7 @@ from headway import tasks
 from headway.audit.audit import Report, write_report
 from headway.audit.probe import Probe
 from headway.audit.runner import audit_model, audit_models
+from headway.audit.scores import ScoredRun, audit_scores
 from headway.core.errors import UserError, did_you_mean
 from headway.recipe.recipe import Recipe, load, packaged
 from headway.run.folder import Run, all_runs, open_run
@@ -50,7 +51,8 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     """All audits of runs that were trained as one population, a report each."""
     evidence = task.evidence
     of_models, of_data = audit_models(_probe_of(run, task) for run in runs), evidence.data + evidence.reading()
-    return [model + of_data + evidence.audit(run) for model, run in zip(of_models, runs, strict=True)]
+    of_runs = (evidence.audit(run) + audit_scores(scored_run(run, task, len(runs))) for run in runs)
+    return [model + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
 
 
 def audit_recipe(recipe: Recipe) -> Report:
@@ -58,6 +60,14 @@ def audit_recipe(recipe: Recipe) -> Report:
     task = tasks.load(recipe)
     model = audit_model(_probe(recipe, task, lambda device: task.build([recipe.seed], device)))
     return model + task.evidence.data + task.evidence.reading()
+
+
+def scored_run(run: Run, task: Task, members: int) -> ScoredRun:
+    """May take a second, or 5 % of the training, for all members together."""
+    kept, model = run.checkpoint("auto"), task.rebuild(run, "cuda" if torch.cuda.is_available() else "cpu")
+    load_weights(model, 0, kept.weights)
+    seconds = max(1.0, 0.05 * float(run.facts.get("seconds", 0))) / members
+    return ScoredRun(run, task, model, kept.step, seconds)
 
 
 def _probe_of(run: Run, task: Task) -> Probe:

@@ -17,10 +17,12 @@ from headway.audit.evidence import Evidence, token_audits
 from headway.audit.labels import LABEL_AUDITS, LabelledBatches
 from headway.audit.learning import equal_chances
 from headway.audit.probe import Probing
+from headway.audit.recount import RowRecount, rows_again
 from headway.audit.rows import ROW_AUDITS, RowSet
 from headway.core.errors import UserError
 from headway.data.labelled import dataset
 from headway.data.labelled.dataset import LabelledSet
+from headway.data.labelled.tables import Row
 from headway.data.spec import Labelled
 from headway.look.gradients import Explained, likeliest
 from headway.models.classifier import Classifier, ClassifierSpec
@@ -190,6 +192,18 @@ class RowEvidence(Evidence):
 
     def size(self, split: str) -> int:
         return len(self.task.data.split(split))
+
+    def recount(self, split: str) -> RowRecount:
+        data, spec = self.task.data, _data(self.recipe)
+        used = {
+            name: [Row(*row) for row in zip(self.rows.rows[name], of, strict=True)]
+            for name, of in self.rows.labels.items()
+        }
+        rows = used[split]
+        if type(self.task).load.__func__ is Classification.load.__func__:  # others may read theirs in any way
+            rows = rows_again(spec.source, spec.path, spec.columns, split, used)
+        context = self.recipe.model.context
+        return RowRecount(rows, self.rows.rows["train"], data.split(split), data.classes, data.tokenizer, context)
 
 
 def classes_of(run: Run) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from headway.audit.baselines import ORDER, CheapMethods, language_baselines
 from headway.audit.evidence import Evidence, token_audits
 from headway.audit.learning import OF_NEXT_TOKENS, equal_chances
 from headway.audit.probe import Probing
+from headway.audit.recount import TextRecount, text_again
 from headway.audit.text import TEXT_AUDITS, TextSet
 from headway.core import random
 from headway.core.errors import UserError
@@ -197,6 +198,13 @@ class TextEvidence(Evidence):
 
     def size(self, split: str) -> int:
         return len(self.task.data.split(split)) - 1
+
+    def recount(self, split: str) -> TextRecount:
+        data, spec, recipe = self.task.data, self.recipe.data, self.recipe
+        text, used = data.texts[split], data.split(split)
+        if type(self.task).load.__func__ is LanguageModelling.load.__func__:  # others may read theirs in any way
+            text = text_again(spec.source, spec.path, split, dict(data.texts))
+        return TextRecount(text, data.tokenizer.encode(text), used, recipe.scoring_segment, recipe.stride)
 
 
 def _spec(recipe: Recipe) -> LanguageModelSpec:

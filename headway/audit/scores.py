@@ -1,0 +1,276 @@
+"""Audits of the scores themselves: is what was scored what was said, and is the number right?
+
+Nothing here trusts the scorer. What a split is comes from its source, read again; what a score is comes from its plain
+definition (headway/audit/recount.py); which checkpoint it is of comes from the evaluations in metrics.jsonl.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
+from headway.audit.recount import Answer, Counted, Recount
+from headway.core.errors import UserError
+from headway.core.status import State
+from headway.run.folder import Run, read_json
+from headway.scoring.metrics import LOSS, parsed
+
+NEAR = 2e-5
+"""Of a loss: sums of float32 in another order differ by a thousandth of it."""
+AGAIN = 1e-3
+"""Of a loss that was computed on another machine, perhaps."""
+ROUNDED = 2e-2
+"""Of a loss that bf16 had a part in."""
+DEVIATIONS = 6
+"""Standard errors by which the loss of a part may be off that of the whole."""
+
+
+class Twice(NamedTuple):
+    """A part of a split, and what two computations say of it."""
+
+    what: str
+    said: Mapping[str, float]
+    counted: Counted
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    run: Run
+    task: Any
+    model: Any
+    """A single replica with the weights that were said to be scored."""
+    step: int
+    """Of their checkpoint."""
+    seconds: float
+    """That all of this may take."""
+
+    @cached_property
+    def stored(self) -> dict[str, dict[str, float]]:
+        """By split and name."""
+        found: dict[str, dict[str, float]] = {}
+        for score in self.run.scores():
+            split, _, name = score.name.partition(".")
+            found.setdefault(split, {})[name] = score.value
+        return found
+
+    @cached_property
+    def evaluations(self) -> dict[int, dict[str, float]]:
+        """By step: the loss of every split that was looked at."""
+        found: dict[int, dict[str, float]] = {}
+        for line in self.run.metrics():
+            for name, value in line.get("scores", {}).items():
+                split, metric, _ = parsed(name)
+                if metric == LOSS.name and value is not None:
+                    found.setdefault(line["step"], {})[split] = value
+        return found
+
+    @property
+    def answer(self) -> Answer:
+        self.model.eval()
+        device = next(self.model.parameters()).device
+        return lambda ids: self.task.probing.answer(self.model, ids.to(device))
+
+    @cached_property
+    def recounts(self) -> dict[str, Recount]:
+        try:
+            return {split: self.task.evidence.recount(split) for split in self.stored}
+        except (OSError, UserError) as problem:
+            raise DoesNotApply(f"the data cannot be read again: {problem}") from None
+
+    @cached_property
+    def twice(self) -> dict[str, list[Twice]]:
+        """Of every split that was scored: the whole of it where there is time for that, else parts."""
+        return {split: self._counted(split, recount) for split, recount in self.recounts.items()}
+
+    def _counted(self, split: str, recount: Recount) -> list[Twice]:
+        began = time.perf_counter()
+        found = [self._part(split, recount, part) for part in recount.parts]
+        took, size = time.perf_counter() - began, sum(recount.size(part) for part in recount.parts)
+        if took * recount.size(recount.whole) <= size * self.seconds / len(self.stored):
+            whole = recount.count(recount.whole, self.answer)
+            return [Twice(f"all of {split}", self.stored[split], whole)]
+        return found
+
+    def _part(self, split: str, recount: Recount, part: Any) -> Twice:
+        """What the scorer says of this part alone."""
+        data = replace(self.task.data, splits={**self.task.data.splits, split: recount.given(part)})
+        (scores,) = replace(self.task, data=data).score(self.model, [split])
+        said = {score.name.partition(".")[2]: score.value for score in scores}
+        return Twice(f"a part of {split}", said, recount.count(part, self.answer))
+
+    @property
+    def is_exact(self) -> bool:
+        """Training computed in float32."""
+        precision = self.run.recipe.training.precision
+        if precision == "auto" and (self.run.folder / "environment.json").exists():
+            device = str(read_json(self.run.folder / "environment.json").get("device", ""))
+            return not device.startswith("cuda")
+        return precision == "float32"
+
+
+@audit("scores")
+def scored_split(scored: ScoredRun) -> Outcome:
+    """What is scored under the name of a split is what the source has under that name.
+
+    Every split that was scored is read from its file again, made into tokens again with the run's own tokenizer, and
+    compared with what the scorer reads, token by token (for classifiers: row by row, with the classes). A split that
+    was cut off train must be what train has not. There is no threshold. When it fails, the score is of something else:
+    look for the wrong file, for splits that overlap, for rows or tokens that were left out.
+    """
+    for split, recount in scored.recounts.items():
+        if (difference := recount.difference()) is not None:
+            return failed(None, f"what is scored as {split} is not what the source has: {difference}")
+    names = " and ".join(scored.recounts)
+    return passed(0, f"what is scored as {names} is what the source has under that name, read again")
+
+
+@audit("scores")
+def scores_again(scored: ScoredRun) -> Outcome:
+    """Every score is what its plain definition gives.
+
+    Scores are computed a second time by a few lines that share no code with the scorer. Of a language model: windows by
+    a plain loop, log-softmax in float64, the nats of every token that is due, and from them loss, perplexity per token
+    and per word, bits per byte. Of a classifier: rows one length at a time, without padding, softmax, the likeliest
+    class, and counts. Whole splits are compared with what was stored, where that takes a second; of large ones, parts
+    at the beginning, in the middle and at the end are compared with what the scorer says of them, and what was stored
+    must lie where the parts can (six standard errors). Two sums of the same numbers differ by less than a millionth;
+    the threshold is a fifty-thousandth of the loss, and for counts the rows that are too close to call. When it fails,
+    the reported number is not what it is called: look for label smoothing or a temperature in the loss, for tokens that
+    are left out or counted twice, for dropout that is on, for the wrong base of a logarithm, for means of the wrong
+    thing, for the weights of another checkpoint.
+    """
+    worst, compared, parts = 0.0, 0, []
+    for split, found in scored.twice.items():
+        for what, said, counted in found:
+            for name in counted.values.keys() & said.keys():
+                off = _off(name, said[name], counted)
+                if not off <= 1:
+                    right = counted.values[name]
+                    sentence = (
+                        f"{split}.{name} is said to be {said[name]:.6g}; counted again ({what}) it is {right:.6g}"
+                    )
+                    return failed(off * NEAR, sentence)
+                worst, compared = max(worst, off), compared + 1
+        parts += [found[0].what]
+        if not found[0].what.startswith("all") and (off := _off_parts(scored, split)) is not None:
+            return failed(None, off)
+    if not compared:
+        raise DoesNotApply("nothing that was scored could be counted again")
+    return passed(worst * NEAR, f"counted again by their definitions, scores are the same ({', '.join(parts)})")
+
+
+@audit("scores")
+def kept_checkpoint(scored: ScoredRun) -> Outcome:
+    """The checkpoint that is scored is the one that was said: the best if the best is kept, else the last.
+
+    With training.keep_best the evaluation at its step must be the lowest of all in metrics.jsonl, on the first split of
+    training.evaluate_on; without, no step may come after it. And its weights, evaluated again, must give the loss that
+    was written down at that step, within a thousandth (2 % where training computed in bf16). When it fails, the scores
+    are of other weights than one thinks: look at what is compared when a new best is kept, and at when it is saved.
+    """
+    recipe, losses = scored.run.recipe, scored.evaluations
+    if scored.run.status.state not in (State.FINISHED, State.STOPPED):
+        raise DoesNotApply(f"training did not come to its end: {scored.run.status}")
+    if not losses:
+        raise DoesNotApply("nothing was evaluated while it trained")
+    if recipe.training.keep_best:
+        on = recipe.training.evaluate_on[0]
+        by_step = {step: found[on] for step, found in losses.items() if on in found}
+        best = min(by_step, key=lambda step: by_step[step])
+        here = by_step.get(scored.step, math.nan)
+        if not here <= by_step[best]:
+            sentence = f"what was kept as the best is of step {scored.step:,}, with a loss of {here:.4g} on {on}"
+            return failed(here - by_step[best], f"{sentence}; at step {best:,} it was {by_step[best]:.4g}")
+    last = max(line["step"] for line in scored.run.metrics())
+    if not recipe.training.keep_best and scored.step < last:
+        return failed(last - scored.step, f"step {scored.step:,} is scored, and training went on to step {last:,}")
+    if scored.step not in losses:
+        raise DoesNotApply(f"nothing was evaluated at step {scored.step:,}")
+    (again,) = scored.task.evaluate(scored.model)
+    worst = 0.0
+    for split, then in losses[scored.step].items():
+        now = again.get(f"{split}.{LOSS.name}", math.nan)
+        off = abs(now - then) / max(then, 0.1)
+        if not off <= (AGAIN if scored.is_exact else ROUNDED):
+            sentence = f"the weights that are scored give {now:.5g} on the part of {split} that was evaluated"
+            return failed(off, f"{sentence}; at step {scored.step:,}, when they were kept, it was {then:.5g}")
+        worst = max(worst, off)
+    which = "has the lowest evaluation" if recipe.training.keep_best else "is the last"
+    return passed(worst, f"the checkpoint that is scored, of step {scored.step:,}, {which}, and gives that loss again")
+
+
+@audit("scores")
+def score_and_curve(scored: ScoredRun) -> Outcome:
+    """The score of a split fits the curve of its evaluations.
+
+    The loss on the whole split, after training, is set beside the evaluation at the step of the checkpoint, which is of
+    a part of it. They may differ by six standard errors of such a part (by how much windows or rows of the split differ
+    among themselves), by 5 % of the loss, and by another 20 % where the split is scored in other windows than it is
+    evaluated in. When it fails, one of the two is wrong, or the evaluated part is nothing like the rest: set
+    training.evaluate_tokens to null.
+    """
+    recipe, compared = scored.run.recipe, []
+    for split, then in scored.evaluations.get(scored.step, {}).items():
+        now = scored.stored.get(split, {}).get(LOSS.name)
+        if now is None:
+            continue
+        pieces = np.concatenate([one.counted.pieces for one in scored.twice[split]])
+        whole = scored.recounts[split].size(scored.recounts[split].whole) / recipe.segment
+        there = min(whole, (recipe.training.evaluate_tokens or math.inf) / recipe.segment)
+        error = float(pieces.std()) / math.sqrt(max(1.0, there))
+        same = recipe.scoring_segment == recipe.stride == recipe.segment
+        allowed = DEVIATIONS * error + (0.05 if same else 0.25) * max(then, 0.1)
+        if not abs(now - then) <= allowed:
+            sentence = f"the loss on {split} is scored as {now:.4g}, and was {then:.4g} when it was evaluated"
+            return failed(now - then, f"{sentence} at step {scored.step:,}: {allowed:.2g} could be chance")
+        compared.append(f"{now:.4g} on {split}, evaluated as {then:.4g}")
+    if not compared:
+        raise DoesNotApply("no split that is scored was evaluated with these weights")
+    return passed(None, f"the scored loss fits the evaluations: {'; '.join(compared)}")
+
+
+SCORE_AUDITS: tuple[Audit, ...] = (scored_split, scores_again, kept_checkpoint, score_and_curve)
+
+
+def audit_scores(scored: ScoredRun) -> Report:
+    """Of one run."""
+    reason = None
+    if not scored.stored:
+        reason = "nothing was scored"
+    elif not all(bool(p.isfinite().all()) for p in scored.model.parameters()):
+        reason = "the weights are not finite numbers"
+    if reason is None:
+        return run_audits(SCORE_AUDITS, scored)
+    return Report(not_run={one.name: reason for one in SCORE_AUDITS})
+
+
+def _off(name: str, said: float, counted: Counted) -> float:
+    """How far apart, where 1 is too far."""
+    right = counted.values[name]
+    if not math.isfinite(said) and not math.isfinite(right):
+        return 0.0
+    if name.startswith("perplexity"):
+        said, right = (math.log(said) if said > 0 else math.nan), math.log(right)
+    if name in ("loss", "bits_per_byte") or name.startswith("perplexity"):
+        return abs(said - right) / (NEAR * max(abs(right), 0.1))
+    # A row that could be of either class moves a count by one, of as many as there are, or of the class alone.
+    return abs(said - right) / (NEAR + (counted.close if "." in name else counted.close / len(counted.pieces)))
+
+
+def _off_parts(scored: ScoredRun, split: str) -> str | None:
+    """Where what is stored cannot be what the parts have seen of it."""
+    pieces = np.concatenate([one.counted.pieces for one in scored.twice[split]])
+    stored, mean = scored.stored[split].get(LOSS.name), float(pieces.mean())
+    if stored is None or len(pieces) < 3:
+        return None
+    allowed = DEVIATIONS * float(pieces.std(ddof=1)) / math.sqrt(len(pieces)) + 0.05 * max(mean, 0.1)
+    if abs(stored - mean) <= allowed:
+        return None
+    return (
+        f"the loss on {split} is said to be {stored:.4g}; parts of it, counted again, have {mean:.4g} ± {allowed:.2g}"
+    )

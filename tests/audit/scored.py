@@ -1,0 +1,62 @@
+"""Small runs, trained and scored, for the tests of what looks at scores and populations."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tiny import TEXT
+
+from headway import tasks
+from headway.audit.audit import Report
+from headway.audit.scores import audit_scores
+from headway.experiment.audit import scored_run
+from headway.experiment.train import train
+from headway.recipe.recipe import Recipe, from_tree
+from headway.run.folder import Run, open_run
+
+MODEL = {"layers": 1, "width": 16, "context": 16, "mixer": {"heads": 2}}
+TRAINING = {"batch": 4, "duration": "12 steps", "evaluate_every": "4 steps", "evaluate_tokens": 64}
+TRAINING |= {"optimizer": {"learning_rate": 0.01}, "schedule": {"warmup": "2 steps"}, "checkpoint_every": "6 steps"}
+WORDS = {"fish": "cod eel carp pike perch", "tree": "oak elm ash birch lime", "bird": "tit owl rook wren lark"}
+
+
+class Ground:
+    """A folder with data, in which runs are trained once and copied after."""
+
+    def __init__(self, home: Path):
+        self.home, self.count, self.trained = home, 0, {}
+        (home / "tiny.txt").write_text(TEXT, "utf-8")
+        lines, classes = ["text\tlabel"], list(WORDS)
+        for k in range(120):
+            name = classes[k * k % 7 % 3]
+            word = WORDS[name].split()[k % 5] if k % 4 else "some"
+            lines.append(f"{'the ' * (1 + k % 4)}{word} number {k % 50} is here\t{name}")
+        (home / "rows.tsv").write_text("\n".join(lines) + "\n")
+
+    def recipe(self, models: str, *changes: str) -> Recipe:
+        data = {"source": "files", "path": str(self.home / "tiny.txt")}
+        if models == "classifier":
+            data = {"kind": "labelled", "source": "files", "path": str(self.home / "rows.tsv"), "valid_fraction": 0.3}
+        kind = "classifier" if models == "classifier" else "language-model"
+        return from_tree({"data": data, "model": {"kind": kind, **MODEL}, "training": TRAINING}, "small", {}, changes)
+
+    def train(self, models: str, *changes: str, seeds: int = 1) -> list[Run]:
+        self.count += 1
+        recipes = [self.recipe(models, *changes, f"seed={seed}") for seed in range(seeds)]
+        return train(recipes, [f"run-{self.count}-{seed}" for seed in range(seeds)], self.home / "runs")
+
+    def copy_of(self, models: str, *changes: str) -> Run:
+        """Of a run that was trained before, if it was."""
+        key = (models, *changes)
+        if key not in self.trained:
+            (self.trained[key],) = self.train(models, *changes)
+        self.count += 1
+        copied = shutil.copytree(self.trained[key].folder, self.home / "copies" / f"copy-{self.count}")
+        return open_run(str(copied))
+
+
+def examined(run: Run, **changed: float) -> Report:
+    """By the audits of scores alone."""
+    with torch.no_grad():
+        return audit_scores(replace(scored_run(run, tasks.load_for(run), 1), **changed))

@@ -1,0 +1,83 @@
+"""Every fault of a score is found by the audit that is meant for it, and scores that are right raise nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+from scored import Ground, examined
+from tiny import cache_in
+
+from headway.audit.plants.planting import Plant, planted
+from headway.audit.plants.scores import PLANTS
+from headway.audit.scores import SCORE_AUDITS
+from headway.experiment.evaluate import score_splits_again
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory) -> Iterator[Ground]:
+    home = tmp_path_factory.mktemp("ground")
+    with cache_in(home / "cache"):
+        yield Ground(home)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+def test_planted(plant: Plant, ground: Ground):
+    models = "language-model" if plant.models == "any" else plant.models
+    if plant.trains:
+        with planted(plant):
+            (run,) = ground.train(models, *plant.changes)
+            report = examined(run)
+    else:
+        run = ground.copy_of(models, *plant.changes)
+        with planted(plant):
+            score_splits_again(run)
+            report = examined(run)
+    failures = {f.audit: f.sentence for f in report.failures}
+    assert plant.caught_by in failures, f"not caught; {report}"
+    assert not set(failures) - {plant.caught_by, *plant.also}, failures
+
+
+CLEAN = [
+    ("language-model",),
+    ("language-model", "scoring.segment=12", "scoring.stride=5"),
+    ("language-model", "scoring.segment=8", "scoring.stride=1"),
+    ("language-model", "data.tokenizer=word", "model.dropout=0.3"),
+    ("language-model", "data.tokenizer={kind: word, punctuation: apart, lower: true, size: 30}"),
+    ("language-model", "data.tokenizer={kind: bpe, size: 300}", "training.keep_best=true"),
+    ("language-model", "training.keep_best=true", "training.patience=1", "training.optimizer.learning_rate=0.3"),
+    ("language-model", "data.batches=contiguous", "scoring.splits=[train, valid]", "training.evaluate_tokens=null"),
+    ("language-model", "model.context=700", "training.duration=1 steps"),
+    ("classifier",),
+    ("classifier", "model.dropout=0.3", "training.keep_best=true", "model.pooling=max"),
+    ("classifier", "model.context=4", "data.tokenizer={kind: bpe, size: 300}", "training.evaluate_tokens=null"),
+    ("classifier", "training.optimizer.learning_rate=0", "scoring.splits=[train, valid]"),
+]
+
+
+@pytest.mark.parametrize("case", CLEAN, ids=lambda case: " ".join(case))
+@pytest.mark.parametrize("seconds", [1e3, 0], ids=["whole", "in parts"])
+def test_clean(case, seconds, ground: Ground):
+    report = examined(ground.copy_of(*case), seconds=seconds)
+    assert not report.failures and not report.warnings, report
+    assert {f.audit for f in report.findings} | report.not_run.keys() == {one.name for one in SCORE_AUDITS}
+    assert len(report.findings) >= 3, report.not_run
+
+
+def test_data_that_are_gone_are_a_reason_not_a_failure(ground: Ground, monkeypatch: pytest.MonkeyPatch):
+    run = ground.copy_of("language-model")
+
+    def gone(*given):
+        raise FileNotFoundError("the file is gone")
+
+    monkeypatch.setattr("headway.tasks.language_modelling.text_again", gone)
+    report = examined(run)
+    assert not report.failures and "the file is gone" in report.not_run["scores-again"]
+
+
+def test_without_scores_there_is_nothing_to_look_at(ground: Ground):
+    run = ground.copy_of("classifier")
+    (run.folder / "scores.json").unlink()
+    assert set(examined(run).not_run.values()) == {"nothing was scored"}
+
+
+def test_every_audit_of_scores_finds_something():
+    assert {one.name for one in SCORE_AUDITS} == {plant.caught_by for plant in PLANTS} | {"score-and-curve"}
