@@ -6,7 +6,7 @@ import pytest
 from scored import Ground, examined
 from tiny import cache_in
 
-from headway.audit.plants.planting import Plant, planted
+from headway.audit.plants.planting import Fault, planted
 from headway.audit.plants.scores import PLANTS
 from headway.audit.scores import SCORE_AUDITS
 from headway.experiment.evaluate import score_splits_again
@@ -20,7 +20,7 @@ def ground(tmp_path_factory) -> Iterator[Ground]:
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
-def test_planted(plant: Plant, ground: Ground):
+def test_planted(plant: Fault, ground: Ground):
     models = "language-model" if plant.models == "any" else plant.models
     if plant.trains:
         with planted(plant):

@@ -1,4 +1,4 @@
-"""A plant: a fault, the audit that is meant for it, and how it is put in and taken out again."""
+"""A fault, the audit that is meant for it, and how it is put in and taken out again."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ class Patch(Protocol):
 
 
 @dataclass(frozen=True)
-class Plant:
+class Fault:
     name: str
     caught_by: str
     """The audit that is meant to see it."""
@@ -44,7 +44,7 @@ class Patches:
 
 
 @contextmanager
-def planted(plant: Plant) -> Iterator[None]:
+def planted(plant: Fault) -> Iterator[None]:
     """As long as this lasts, the fault is there."""
     patches = Patches()
     try:
@@ -58,13 +58,13 @@ class Bed:
     """The plants of one file, in its order."""
 
     def __init__(self) -> None:
-        self.plants: list[Plant] = []
+        self.plants: list[Fault] = []
 
     def plant(self, caught_by: str, *changes: str, also: tuple[str, ...] = (), **facts: Any):
         """Make a plant of a function, whose name is its name."""
 
         def keep(put: Callable[[Patch], None]) -> Callable[[Patch], None]:
-            self.plants.append(Plant(put.__name__, caught_by, also, put, changes=changes, **facts))
+            self.plants.append(Fault(put.__name__, caught_by, also, put, changes=changes, **facts))
             return put
 
         return keep
