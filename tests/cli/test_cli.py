@@ -234,7 +234,7 @@ def test_runs_of_both_kinds_are_listed_together(headway, classifier):
     ("words", "message"),
     [
         ("sample pets --prompt cats", "to write is asked of language models, and pets is a classifier"),
-        ("score pets --text cats", "the perplexity of a sentence is asked of language models"),
+        ("score pets --text cats", "is asked of language models"),
         ("score pets --stride 2", "segments and strides are asked of language models"),
         ("export pets", "model.kind: GPT-2 is a language-model, not a classifier"),
         (

@@ -104,7 +104,7 @@ def test_what_fails_there_is_told_with_its_reason(workshop):
     (run, *_) = small_study(workshop.text).runs()
     tree = run.recipe.model_dump(mode="json")
     tree["data"]["path"] = "/nowhere/at-all.txt"
-    found = train_there([{"name": run.name, "recipe": tree}])
+    found = train_there([{"name": run.name, "recipe": tree, "plugins": {}}])
     assert "/nowhere/at-all.txt" in found["failed"] and "Traceback" in found["details"]
 
 
