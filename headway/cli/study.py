@@ -40,22 +40,34 @@ def plan(
     file: File,
     name: Name = None,
     workers: Workers = None,
+    known_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from", help="A study that shows how much seeds spread: a pilot, or an earlier one.", metavar="STUDY"
+        ),
+    ] = None,
     studies: StudiesFolder = Path("studies"),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a study would take: runs, populations, minutes, memory. Nothing is trained."""
+    """Say what a study would take (runs, minutes, memory) and what its seeds can show. Nothing is trained."""
     from headway.cli.study_printing import show_plan
     from headway.study.design.study import load_study
     from headway.study.execution.execute import processes_for
     from headway.study.execution.plan import plan as plan_study
     from headway.study.folder import StudyFolder
+    from headway.study.results.results import find_study, read_results
+    from headway.study.verdicts.power import what_seeds_can_show
 
     use_plugins(with_, trust)
     study, home = load_study(file, studies), StudyFolder(_folder(file, name, studies))
     another = home.why_not(study)
     found = plan_study(study, processes_for(study, workers), None if another else home.budgets)
+    earlier = [find_study(one, studies) for one in known_from or []]
+    if (home.path / "study.yaml").exists() and not another:
+        earlier.append(home.path)
+    found = replace(found, power=what_seeds_can_show(study, [read_results(folder) for folder in earlier]))
     if another:
         found = replace(found, warnings=[*found.warnings, another])
     if as_json:

@@ -98,9 +98,7 @@ class Contrast:
         critical = self.stopping.reach(freedom, level)
         if freedom < FEWEST_FOR_POWER or not math.isfinite(critical):
             return None
-        effect = noncentrality(freedom, critical, power) * self.error
-        low, high = (math.sqrt(freedom / special.chdtri(freedom, tail)) for tail in (LEVEL / 2, 1 - LEVEL / 2))
-        return Visible(effect, (low * effect, high * effect))
+        return visible(noncentrality(freedom, critical, power) * self.error, freedom)
 
 
 def contrast(
@@ -128,6 +126,12 @@ def contrast(
     degrees_of_freedom = float(sum(parts) ** 2 / squares) if squares > 0 else float(sum(map(len, arrays)) - len(arrays))
     seeds = tuple(sorted(set.union(*(set(column) for column in columns))))
     return Contrast(estimate, math.sqrt(sum(parts)), degrees_of_freedom, None, seeds, size, stopping)
+
+
+def visible(effect: float, freedom: float) -> Visible:
+    """This effect, which follows from a spread that is known with so many degrees of freedom."""
+    low, high = (math.sqrt(freedom / special.chdtri(freedom, tail)) for tail in (LEVEL / 2, 1 - LEVEL / 2))
+    return Visible(effect, (low * effect, high * effect))
 
 
 def bootstrap_interval(values: np.ndarray, level: float = LEVEL, resamples: int = RESAMPLES) -> np.ndarray:

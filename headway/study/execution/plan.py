@@ -26,6 +26,7 @@ from headway.study.design.mistakes import cheap_methods
 from headway.study.design.questions import Better
 from headway.study.design.study import PlannedRun, Study
 from headway.study.execution.populations import by_shape
+from headway.study.verdicts.power import SeedsCanShow
 from headway.tasks.task import Task
 from headway.training import setting as settings
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
@@ -90,11 +91,14 @@ class Plan:
     seconds: float
     memory: int
     warnings: list[str]
+    power: Sequence[SeedsCanShow] = ()
+    """What these seeds can show, question by question."""
 
     def as_json(self) -> dict[str, Any]:
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "runs"}
         found["arms"] = {name: dataclasses.asdict(arm) for name, arm in self.arms.items()}
         found["populations"] = [dataclasses.asdict(population) for population in self.populations]
+        found["power"] = [one.as_json() for one in self.power]
         return {**found, "runs": [run.name for run in self.runs]}
 
 

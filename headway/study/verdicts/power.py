@@ -1,0 +1,155 @@
+"""What the seeds of a study can show, before any is trained: from how much seeds spread in an earlier study or a pilot.
+
+The spread is pooled over all arms of the earlier study, after what a seed does to every arm is taken out, because arms
+are compared seed by seed. That takes the new arms to spread as those did. It is known as well as the earlier runs tell,
+so what follows from it has an interval.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headway.scoring.metrics import metric_of
+from headway.stats.intervals import FEWEST_FOR_POWER, LEVEL, POWER, noncentrality, visible
+from headway.stats.stopping import ANY_TIME, FIXED_SEEDS
+from headway.stats.tests import picked_among
+from headway.study.design.questions import Best, Better, Depends, Ordered, Question
+from headway.study.design.study import Study
+from headway.study.results.evidence import Circumstances, column
+from headway.study.results.results import Results
+from headway.study.verdicts.wording import digits, fixed, seeds
+
+
+@dataclass(frozen=True)
+class SeedsCanShow:
+    question: Question
+    sentence: str
+    effect: float | None = None
+    """Found with probability 0.8; None: nothing is known."""
+    interval: tuple[float, float] | None = None
+    unit: str = ""
+    known_from: str = ""
+    """The study that shows how much seeds spread."""
+
+    def as_json(self) -> dict[str, Any]:
+        found = {name: getattr(self, name) for name in ("sentence", "effect", "interval", "unit", "known_from")}
+        return {"question": str(self.question), **found}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of one seed's contrast, on the scale where effects add up."""
+
+    value: float
+    freedom: int
+    """How well it is known."""
+    level: float
+    """The mean of the scores that it was seen in."""
+    of: Results
+
+
+def what_seeds_can_show(study: Study, earlier: Sequence[Results]) -> list[SeedsCanShow]:
+    """For every question of the study; by the earlier study that knows most about it."""
+    return [_of(question, study, earlier) for question in study.asked]
+
+
+def _of(question: Question, study: Study, earlier: Sequence[Results]) -> SeedsCanShow:
+    count, known = len(study.seeds), [found for one in earlier if (found := _spread(question, study, one))]
+    if count < 2:
+        return SeedsCanShow(question, "one seed shows nothing: without spread, chance cannot be told from effect")
+    spread = max(known, key=lambda one: one.freedom, default=None)
+    if spread is None or spread.freedom < FEWEST_FOR_POWER:
+        return SeedsCanShow(
+            question,
+            f"nothing is known yet of how much {question.on} spreads from seed to seed; --from STUDY names an earlier "
+            "study of the same base, or a pilot: two arms with 4 seeds tell it roughly",
+        )
+    level = LEVEL / max(1, len(study.asked)) / _picks(question, study)
+    critical = (ANY_TIME if study.looks == "any" else FIXED_SEEDS).reach(count - 1, level)
+    metric = metric_of(question.on)
+    if not math.isfinite(critical):
+        return SeedsCanShow(
+            question, f"{seeds(count)} show nothing, however large, to somebody who may look at any time"
+        )
+    natural = visible(noncentrality(count - 1, critical, POWER) * spread.value / math.sqrt(count), spread.freedom)
+    percent = metric.is_ratio and isinstance(question, Depends)  # as its verdict will say it
+    unit = "%" if percent else metric.unit
+    effect, low, high = (
+        100 * metric.relative(value) if percent else metric.in_units(value, spread.level)
+        for value in (natural.effect, *natural.interval)
+    )
+    name, places = spread.of.folder.name, digits((low, high))
+    shown = f"{fixed(effect, places)} [{fixed(low, places)}, {fixed(high, places)}] {unit}"
+    other = "" if spread.of.study.base == study.base else ", whose base is another recipe"
+    sentence = f"{seeds(count)} can show ≥ {shown} (with probability 0.8; from the spread in {name}{other})"
+    return SeedsCanShow(question, sentence, effect, (low, high), unit, name)
+
+
+def _picks(question: Question, study: Study) -> float:
+    """How many comparisons the answer is picked from."""
+    if isinstance(question, Best):
+        return picked_among(len(study.arms))
+    if isinstance(question, Depends):
+        return math.prod(math.comb(len(levels), 2) for levels in _levels(question, study))
+    return 1.0
+
+
+def _levels(question: Depends, study: Study) -> tuple[set[str], set[str]]:
+    of_effect, of_other = ({arm.levels[f] for arm in study.arms} for f in (question.effect, question.on_factor))
+    return of_effect, of_other
+
+
+def _spread(question: Question, study: Study, results: Results) -> Spread | None:
+    """How much the contrast that answers this question spreads over seeds, by what these results show."""
+    if not set(question.scores) <= set(results.score_names):
+        return None
+    if isinstance(question, Ordered):
+        first, second = (_values(results, score) for score in question.scores[-2:])
+        both = {arm: first[arm].keys() & second[arm].keys() for arm in first}
+        steps = {arm: {seed: first[arm][seed] - second[arm][seed] for seed in both[arm]} for arm in first}
+        variance, freedom = _within_arms(steps)
+        return _spread_of(variance, freedom, second, results)
+    values = _values(results, question.on)
+    if isinstance(question, Better) and question.than not in {arm.name for arm in study.arms}:
+        return _spread_of(*_within_arms(values), values, results)  # a cheap method has no spread of its own
+    variance, freedom = _beside_seeds(values)
+    if isinstance(question, Depends):
+        cells = math.prod(map(len, _levels(question, study)))
+        return _spread_of(4 * variance * cells / len(study.arms), freedom, values, results)
+    return _spread_of(2 * variance, freedom, values, results)
+
+
+Values = Mapping[str, Mapping[int, float]]
+
+
+def _values(results: Results, score: str) -> dict[str, dict[int, float]]:
+    about, metric = results.arms, metric_of(score)
+    table = results.table(score).items()
+    return {arm: column(values, about.get(arm, Circumstances()), metric).values for arm, values in table}
+
+
+def _spread_of(variance: float, freedom: int, values: Values, results: Results) -> Spread | None:
+    every = [value for column in values.values() for value in column.values()]
+    return Spread(math.sqrt(variance), freedom, float(np.mean(every)), results) if variance > 0 else None
+
+
+def _within_arms(values: Values) -> tuple[float, int]:
+    """The variance of one score of one arm, and how well it is known."""
+    arms = [np.array(list(column.values())) for column in values.values() if len(column) > 1]
+    freedom = sum(len(arm) - 1 for arm in arms)
+    return (sum(float(((arm - arm.mean()) ** 2).sum()) for arm in arms) / freedom if freedom else 0.0), freedom
+
+
+def _beside_seeds(values: Values) -> tuple[float, int]:
+    """The same, less what a seed does to every arm; of one arm alone, all of it."""
+    arms = [column for column in values.values() if len(column) > 1]
+    shared = sorted(set.intersection(*map(set, arms))) if arms else []
+    if len(arms) < 2 or len(shared) < 2:
+        return _within_arms(values)
+    table = np.array([[column[seed] for seed in shared] for column in arms])
+    residuals = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+    freedom = (len(arms) - 1) * (len(shared) - 1)
+    return float((residuals**2).sum()) / freedom, freedom
