@@ -23,7 +23,7 @@ LARGE = 1e6
 """Makes of ordinary scores such as no sane training reaches, still far from the limits of float32."""
 
 
-@audit("model")
+@audit("model", rests_on=("finite",))
 def attention_rows(probe: Probe) -> Outcome:
     """Each row of attention sums to 1 over what may be seen, and is exactly 0 elsewhere.
 
@@ -58,7 +58,7 @@ def attention_rows(probe: Probe) -> Outcome:
     return passed(worst_sum, f"rows of attention sum to 1 over what may be seen, within {worst_sum:.1g}; 0 elsewhere")
 
 
-@audit("model")
+@audit("model", rests_on=("finite", "determinism"))
 def hard_mask(probe: Probe) -> Outcome:
     """What is masked stays masked, however large the scores grow.
 
@@ -90,7 +90,7 @@ def hard_mask(probe: Probe) -> Outcome:
     return passed(worst, f"masked slots stay masked when scores are a million times as large (change {worst:.1g})")
 
 
-@audit("model")
+@audit("model", rests_on=("finite", "determinism"))
 def kernel(probe: Probe) -> Outcome:
     """What the kernel computes is what the definition says: weights times values.
 

@@ -15,7 +15,8 @@ line says what is asked, the rest what is done, why the threshold is where it is
         …
         return failed(change, f"changing later tokens moved earlier outputs by {change:.2g} of their spread")
 
-A check that does not apply is not run: it raises `DoesNotApply` with the reason, and the report lists it apart.
+A check that does not apply is not run: it raises `DoesNotApply` with the reason, and the report lists it apart. Nor is
+one that rests on another (`rests_on=("determinism",)`), where that one failed: it cannot say anything, then.
 """
 
 import json
@@ -139,6 +140,8 @@ class Audit:
     explanation: str
     """What is done, why the threshold is where it is, and what to do when it fails."""
     check: Callable[[Any], Outcome]
+    rests_on: tuple[str, ...] = ()
+    """Audits, run earlier, without whose pass this one cannot say anything."""
 
     def run(self, given: Any) -> Report:
         """The one finding, or the one reason why there is none."""
@@ -163,22 +166,28 @@ def of_plugins(subject: Subject | None = None) -> list[Audit]:
     return [one for one in found if subject in (None, one.subject)]
 
 
-def audit(subject: Subject) -> Callable[[Callable[[Any], Outcome]], Audit]:
+def audit(subject: Subject, rests_on: tuple[str, ...] = ()) -> Callable[[Callable[[Any], Outcome]], Audit]:
     """Make an audit of a check. The function's name is the audit's, its docstring the audit's documentation."""
 
     def made(check: Callable[[Any], Outcome]) -> Audit:
         about, _, explanation = cleandoc(check.__doc__ or "").partition("\n\n")
         name = check.__name__.replace("_", "-")
-        return AUDITS.add(name, Audit(name, subject, about.replace("\n", " "), explanation, check), check.__module__)
+        one = Audit(name, subject, about.replace("\n", " "), explanation, check, rests_on)
+        return AUDITS.add(name, one, check.__module__)
 
     return made
 
 
 def run_audits(audits: Iterable[Audit], given: Any) -> Report:
-    """All of these checks of one thing."""
-    report = Report()
+    """All of these checks of one thing; those that rest on one that failed cannot say anything."""
+    report, silent = Report(), set[str]()
     for one in audits:
-        report += one.run(given)
+        silent |= {finding.audit for finding in report.failures}
+        if shaken := [name for name in one.rests_on if name in silent]:
+            silent.add(one.name)
+            report += Report(not_run={one.name: f"cannot say: it rests on {' and '.join(shaken)}, which failed"})
+        else:
+            report += one.run(given)
     return report
 
 

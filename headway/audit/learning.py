@@ -21,7 +21,7 @@ OTHER_RATES = (2e-3, 1e-2, 3e-2)
 """Of AdamW: models from 4 to 1,000 wide, with 5 to 30,000 words, learn with one of these."""
 
 
-@audit("model")
+@audit("model", rests_on=("determinism",))
 def loss(probe: Probe) -> Outcome:
     """The loss that training lowers is, by its definition, that of what the model says: a cross-entropy.
 
@@ -58,7 +58,7 @@ def targets(probe: Probe) -> Outcome:
     return passed(0, f"all {asked.numel():,} targets of a batch are the next input")
 
 
-@audit("model")
+@audit("model", rests_on=("determinism",))
 def tied(probe: Probe) -> Outcome:
     """The output matrix is the embedding table if the recipe says so, and only then.
 

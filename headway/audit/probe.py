@@ -1,12 +1,13 @@
 """What the audits of a model are given: the model alone, its recipe, a batch of its training, and sentences to try;
 and from its task, how such models are asked.
 
-Sentences are short (a leak does not need length to show), half of them real and half drawn from the whole vocabulary.
-One row probes one position, so that all positions are probed in one pass.
+Sentences are as long as those of training and scoring, half of them real and half drawn from the whole vocabulary: what
+holds of the first 24 tokens need not hold of the next. What is asked of positions one by one has a row for each, as
+many as a budget of operations allows; where it does not allow all, those where masks are known to go wrong.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -20,8 +21,16 @@ from headway.nn.mixer import Mixer
 from headway.recipe.recipe import Recipe
 
 LENGTH = 24
-"""Tokens of a sentence to try; more where a window must be left behind."""
-LONGEST = 64
+"""Tokens of a sentence to try, at least, if the model can read so many."""
+LONGEST = 256
+"""Where a question is about pairs of tokens, or asked in many ways: more would take too long."""
+TOKENS = 1024
+"""Of all sentences together: eight short ones, or four of the longest."""
+OPERATIONS = 2e9
+"""Multiplications of one pass that asks of positions one by one: a fraction of a second on any machine."""
+FEWEST_CUTS = 4
+ANSWERS = 2**25
+"""Numbers that are held at a time: 128 MiB of them."""
 TINY = 1e-3
 """Of the spread of the outputs: what sums in another order may differ by, a hundred times over. Real faults are above
 a hundredth."""
@@ -86,6 +95,17 @@ class Probing(ABC):
         return replace(batch, **{n: p[cut[: p.ndim]] for n, p in parts.items() if isinstance(p, Tensor)})
 
 
+class Cut(NamedTuple):
+    """Sentences, each cut in two behind another position."""
+
+    ids: Tensor
+    """[1, rows, T]"""
+    behind: Tensor
+    """The last position before each cut [rows]."""
+    later: Tensor
+    """What comes after it [1, rows, T]."""
+
+
 class Padded(NamedTuple):
     begun: Tensor
     """Beginnings of the sentences, without padding [1, rows, n]."""
@@ -125,21 +145,63 @@ class Probe:
         """All weights are finite numbers."""
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
 
+    @property
+    def reach(self) -> int:
+        """Of the widest window; 0 where there is none."""
+        return max((mixer.reach or 0 for mixer in self.model.modules() if isinstance(mixer, Mixer)), default=0)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of the rows that the model was trained on, and of those it is scored on."""
+        return sorted({self.recipe.segment, self.recipe.scoring_segment})
+
     @cached_property
     def length(self) -> int:
-        reach = max((mixer.reach or 0 for mixer in self.model.modules() if isinstance(mixer, Mixer)), default=0)
-        return min(self.recipe.model.context, LONGEST, max(LENGTH, reach + 8))
+        """Of the sentences that all audits share."""
+        readable = max(self.recipe.model.context, *self.lengths)
+        return min(readable, LONGEST, max(LENGTH, self.reach + 8, *self.lengths))
 
     @cached_property
     def sentences(self) -> Tensor:
-        """[1, 8, T]: four rows of the training text, four drawn from the vocabulary."""
-        drawn = self.draw("sentences", 8)
-        ids = self.batch.inputs[:1, :4, : self.length]
+        """[1, 4 to 8, T]: the first half of the training text, the others drawn from the vocabulary."""
+        rows = min(8, max(4, TOKENS // self.length))
+        return self.text(rows, self.length)[:, [*range(0, rows, 2), *range(1, rows, 2)]]
+
+    def text(self, rows: int, length: int) -> Tensor:
+        """[1, rows, length]: by turns of the training text, as far as that goes, and drawn from the vocabulary."""
+        found = self.how.draw(self.model, "sentences", rows, length).to(self.device)
+        ids = self.batch.inputs[:1, :, :length]
         padding_mask = getattr(self.batch, "padding_mask", None)
-        told = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask[:1, :4, : self.length]
-        rows, length = ids.shape[1:]
-        drawn[:, :rows, :length] = torch.where(told, ids, drawn[:, :rows, :length])
-        return drawn
+        told = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask[:1, :, :length]
+        real = torch.arange((rows + 1) // 2, device=self.device) % ids.shape[1]
+        begun = found[:, ::2, : ids.shape[2]]
+        found[:, ::2, : ids.shape[2]] = torch.where(told[:, real], ids[:, real], begun)
+        return found
+
+    def cuts(self, share: float = 1.0) -> Iterator[Cut]:
+        """Sentences of the lengths of training and of scoring, cut behind every position if the budget (or this share
+        of it) allows; else behind the first and last, around powers of two, the window and the shorter of the two
+        lengths, and behind some that are drawn. A few at a time."""
+        parameters = sum(p.numel() for p in self.model.parameters())
+        for length in self.lengths if self.lengths[-1] > 1 else [self.length]:
+            if length < 2:
+                continue
+            behind = self._where_to_cut(length, max(FEWEST_CUTS, int(share * OPERATIONS / parameters / length)))
+            ids = self.text(len(behind), length)
+            later = (torch.arange(length, device=self.device) > behind[:, None])[None]
+            size = max(1, ANSWERS // (length * max(self.model.vocabulary, 16 * length)))
+            for first in range(0, len(behind), size):
+                some = slice(first, first + size)
+                yield Cut(ids[:, some], behind[some], later[:, some])
+
+    def _where_to_cut(self, length: int, most: int) -> Tensor:
+        places = list(range(length - 1))
+        if len(places) > most:
+            borders = [self.reach, self.lengths[0], length // 2, *(2**n for n in range(3, length.bit_length()))]
+            drawn = noise.integers(noise.stream_keys([0], "audit cuts"), 0, length - 1, 2 * most)[0].tolist()
+            wanted = [length - 2, 0, *(b - 1 for b in borders), *drawn[: most // 2], *borders, *drawn]
+            places = [at for at in dict.fromkeys(wanted) if 0 <= at < length - 1][:most]
+        return torch.tensor(sorted(places), device=self.device)
 
     def draw(self, purpose: str, rows: int) -> Tensor:
         """Sentences [1, rows, T] of random tokens, the same every time."""
@@ -147,7 +209,8 @@ class Probe:
 
     def exchanged(self, ids: Tensor, where: Tensor) -> Tensor:
         """Other tokens at these places: none stays what it is."""
-        return self.how.exchanged(self.model, ids, where, self.draw("exchanged", ids.shape[1]))
+        by = self.how.draw(self.model, "exchanged", *ids.shape[1:]).to(self.device)
+        return self.how.exchanged(self.model, ids, where, by)
 
     def excerpt(self, rows: int, tokens: int) -> Any:
         """Of the training batch, so many rows and the beginnings of them: enough to judge by, in little time."""

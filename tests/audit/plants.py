@@ -240,7 +240,7 @@ def positions_that_start_again_with_every_piece(patch):
     patch.setattr(positions.LearnedPositions, "embed", lambda self, x, at: honest(self, x, at - at.min()))
 
 
-@plant("determinism", "model.dropout=0.2", also=("padding", "batch-invariance", "cache"))
+@plant("determinism", "model.dropout=0.2", also=("causal-gradient",))
 def dropout_on_in_evaluation(patch):
     honest = replicated.Dropout.forward
 
@@ -345,6 +345,95 @@ def untied_weights_tied_on_load(probe):
 def one_weight_lost(probe):
     with torch.no_grad():
         probe.model.layers[0].feedforward.into.weight[0, 0, 0] = math.nan
+
+
+# --- leaks that are there at some positions or lengths only ----------------------------------------------------------
+
+LONG = "model.context=48"
+LEAKS = ("causal-gradient", "attention-rows", "cache", "hard-mask", "padding", "kernel")
+
+
+def _causal_but(patch: MonkeyPatch, leaks: Callable) -> None:
+    """The causal mask, except where `leaks(i, j, length)` says so."""
+
+    def allows(self, row, i, j):
+        length = int(j.max()) + 1
+        return (j <= i) | leaks(i, j, length)
+
+    patch.setattr(masks.Causal, "allows", allows)
+
+
+@plant("causality", PLAIN, LONG, also=LEAKS)
+def no_mask_from_position_24_on(patch):
+    _causal_but(patch, lambda i, j, length: i >= 24)
+
+
+@plant("causality", PLAIN, LONG, also=LEAKS)
+def no_mask_from_position_40_on(patch):
+    _causal_but(patch, lambda i, j, length: i >= 40)
+
+
+@plant("causality", PLAIN, LONG, also=LEAKS)
+def no_mask_in_the_last_three_positions(patch):
+    _causal_but(patch, lambda i, j, length: i >= length - 3)
+
+
+@plant("causality", PLAIN, LONG, also=LEAKS)
+def no_mask_in_long_rows(patch):
+    _causal_but(patch, lambda i, j, length: torch.full_like(i + j, length > 32, dtype=torch.bool))
+
+
+@plant("causality", PLAIN, LONG, also=LEAKS)
+def the_second_half_sees_itself(patch):
+    _causal_but(patch, lambda i, j, length: (i >= length // 2) & (j >= length // 2))
+
+
+@plant("causality", PLAIN, LONG, also=LEAKS)
+def off_by_one_beyond_position_32(patch):
+    _causal_but(patch, lambda i, j, length: (i > 32) & (j == i + 1))
+
+
+@plant("causality", PLAIN, LONG, also=LEAKS)
+def one_position_sees_the_next(patch):
+    _causal_but(patch, lambda i, j, length: (i == 37) & (j == 38))
+
+
+@plant("causality", PLAIN, "data.segment=24", "scoring.segment=48", also=LEAKS)
+def no_mask_at_the_length_of_scoring(patch):
+    _causal_but(patch, lambda i, j, length: torch.full_like(i + j, length > 32, dtype=torch.bool))
+
+
+@plant("causality", LONG, also=LEAKS)
+def mask_forgotten_by_the_fused_kernel_in_long_rows(patch):
+    honest = backends.Sdpa.attend
+
+    def attend(self, q, k, v, context, drop):
+        if q.shape[3] <= 32:
+            return honest(self, q, k, v, context, drop)
+        return _sdpa(mask=lambda context: None)(self, q, k, v, context, drop)
+
+    patch.setattr(backends.Sdpa, "attend", attend)
+
+
+@plant("causality", LONG, "model.norm.kind=layer", also=("causal-gradient", "cache", "padding"))
+def normalisation_over_the_last_of_time(patch):
+    honest = replicated.LayerNorm.forward
+
+    def forward(self, x):
+        y = honest(self, x)
+        return torch.cat((y[:, :, :36], y[:, :, 36:] - y[:, :, 36:].mean(2, keepdim=True)), 2)
+
+    patch.setattr(replicated.LayerNorm, "forward", forward)
+
+
+@plant("determinism", "model.dropout=0.2")
+def noise_from_a_stream_that_runs_on(patch):
+    patch.setattr(replicated.Dropout, "forward", lambda self, x: F.dropout(x, 0.2))
+
+
+@plant("determinism", "model.dropout=0.2")
+def noise_of_training_from_a_stream_that_runs_on(patch):
+    patch.setattr(replicated.Dropout, "forward", lambda self, x: F.dropout(x, 0.2, self.training))
 
 
 # --- what several plants are made of ---------------------------------------------------------------------------------

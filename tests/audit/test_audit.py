@@ -6,6 +6,7 @@ import math
 import pytest
 
 from headway.audit.audit import (
+    Audit,
     DoesNotApply,
     Finding,
     Report,
@@ -109,3 +110,27 @@ def test_every_audit_has_a_name_of_its_own_and_explains_itself():
 def test_two_findings_of_one_audit_are_not_mixed_up():
     one, two = Finding("a", "pass", 1, "one"), Finding("b", "fail", 2, "two")
     assert (Report((one,)) + Report((two,), {"c": "no"})) == Report((one, two), {"c": "no"})
+
+
+def test_an_audit_that_rests_on_one_that_failed_cannot_say():
+    asked = []
+
+    def check(verdict):
+        return lambda given: asked.append(verdict.__name__) or verdict(0, "")
+
+    sure = Audit("sure", "model", "", "", check(passed))
+    shaken = Audit("shaken", "model", "", "", check(failed))
+    above = Audit("above", "model", "", "", check(passed), rests_on=("shaken", "sure"))
+    top = Audit("top", "model", "", "", check(passed), rests_on=("above",))
+    report = run_audits([sure, shaken, above, top], None)
+    assert [f.audit for f in report.findings] == ["sure", "shaken"]
+    assert asked == ["passed", "failed"]
+    assert "shaken" in report.not_run["above"] and "sure" not in report.not_run["above"]
+    assert "above" in report.not_run["top"]
+    assert run_audits([sure, above], None).not_run == {}
+
+
+def test_what_an_audit_rests_on_is_run_before_it():
+    names = [one.name for one in ALL_AUDITS]
+    for one in ALL_AUDITS:
+        assert all(names.index(needed) < names.index(one.name) for needed in one.rests_on)
