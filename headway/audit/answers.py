@@ -5,6 +5,7 @@ whether the answers notice. Differences are given in units of how much answers v
 fresh model, whose numbers are small, is judged as strictly as a trained one.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -237,34 +238,47 @@ def cache(probe: Probe) -> Outcome:
 
 @audit("model", rests_on=("determinism",))
 def order(probe: Probe) -> Outcome:
-    """The order of words matters if and only if the model has positions.
+    """The order of words matters if and only if the model has positions, and each token stands at its own.
 
-    An encoder without positions sees a bag of words: its answer must stay, within a thousandth of the spread, when the
-    words after the first are permuted (the first stays, for models that read their answer there). With positions the
-    answer must move. A decoder knows order through its mask as well; there the positions are taken away for a moment,
-    and the answers must notice. When it fails, positions are built but not used, or order comes in by another door.
+    A model with positions is watched while it asks them about a sentence: it must ask about 0, 1, 2 … as the tokens
+    stand. Then it is told that all tokens stand at position 0, and that they stand in a shuffled order: its answers
+    must notice either, by more than the hundred-thousandth of their spread that rounding explains. (Fresh models move
+    by a thousandth and more.) In an encoder the words after the first are reversed as well (the first stays, for models
+    that read their answer there): with positions the answer must move, and without any it must stay, within a
+    thousandth of the spread, for it sees a bag of words. A decoder without positions knows order through its mask, and
+    is not asked. When it fails, positions are built but not used, are the same for all tokens, or order comes in by
+    another door.
     """
     if probe.length < 2:
         raise DoesNotApply("one token has no order")
     has_positions = not isinstance(probe.recipe.model.positions, NoPositions)
+    if not has_positions and not probe.how.looks_ahead:
+        raise DoesNotApply("a decoder without positions knows order through its mask")
     ids = probe.sentences
     plain = probe.answer(ids)
-    if not probe.how.looks_ahead:
-        if not has_positions:
-            raise DoesNotApply("a decoder without positions knows order through its mask")
-        change = difference(_without_positions(probe, ids), plain)
-        if change == 0:
-            return failed(change, "the positions are not used: without them every answer is the same")
-        return passed(change, f"taking the positions away moves the answers by {change:.2g} of their spread")
-    answers = probe.answer(_shuffled(ids))
-    change = difference(_shuffled(answers) if probe.how.per_token else answers, plain)
-    if has_positions and change <= USED:
-        return failed(change, f"the positions are not used: words in reverse move the answer by only {change:.1g}")
+    changes: dict[str, float] = {}
+    if has_positions:
+        asked: list[Tensor] = []
+        _placed(probe, ids, lambda at: asked.append(at) or at)
+        slots = torch.arange(ids.shape[2], device=probe.device)
+        wrong = next((at for at in asked if at.ndim and not (at.reshape(-1, len(slots)) == slots).all()), None)
+        if wrong is not None:
+            said = ", ".join(str(int(at)) for at in wrong.reshape(-1, len(slots))[0, :4])
+            return failed(None, f"the tokens stand at 0, 1, 2, 3 …, but the positions are asked about {said} …")
+        changes["all tokens at position 0"] = difference(_placed(probe, ids, torch.zeros_like), plain)
+        if len(slots) > 3:
+            shuffled = torch.argsort(slots * 7919 % 10007 % 101)
+            changes["shuffled positions"] = difference(_placed(probe, ids, lambda at: shuffled[at]), plain)
+    if probe.how.looks_ahead:
+        answers = probe.answer(_shuffled(ids))
+        changes["words in reverse"] = difference(_shuffled(answers) if probe.how.per_token else answers, plain)
+    what = min(changes, key=lambda what: changes[what])
+    change = changes[what]
+    if has_positions and not change > USED:
+        return failed(change, f"the positions are not used: {what} move the answers by only {change:.1g} of the spread")
     if not has_positions and not change <= TINY:
-        return failed(
-            change, f"there are no positions, but words in reverse move the answer by {change:.2g} of the spread"
-        )
-    return passed(change, f"words in reverse move the answer by {change:.1g} of the spread, as they should")
+        return failed(change, f"there are no positions, but {what} move the answer by {change:.2g} of the spread")
+    return passed(change, f"{what} move the answers by {change:.1g} of their spread, as they should")
 
 
 def _shuffled(x: Tensor) -> Tensor:
@@ -272,8 +286,29 @@ def _shuffled(x: Tensor) -> Tensor:
     return torch.cat((x[:, :, :1], x[:, :, 1:].flip(2)), 2)
 
 
-def _without_positions(probe: Probe, ids: Tensor) -> Tensor:
-    positions, probe.model.positions = probe.model.positions, Positions()
+class _Placed(Positions):
+    """A scheme that is told other positions than those it is asked about."""
+
+    def __init__(self, scheme: Positions, place: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.scheme, self.place, self.has_bias, self.limit = scheme, place, scheme.has_bias, scheme.limit
+
+    def embed(self, x, at):
+        return self.scheme.embed(x, self.place(at))
+
+    def rotate(self, x, at):
+        return self.scheme.rotate(x, self.place(at))
+
+    def bias(self, replica, head, i, j):
+        return self.scheme.bias(replica, head, self.place(i), self.place(j))
+
+    def for_heads(self, heads):
+        return _Placed(self.scheme.for_heads(heads), self.place)
+
+
+def _placed(probe: Probe, ids: Tensor, place: Callable[[Tensor], Tensor]) -> Tensor:
+    """The answers where tokens are said to stand elsewhere."""
+    positions, probe.model.positions = probe.model.positions, _Placed(probe.model.positions, place)
     try:
         return probe.answer(ids)
     finally:

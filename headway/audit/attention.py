@@ -34,10 +34,10 @@ def attention_rows(probe: Probe) -> Outcome:
     the mask is not the one the recipe describes.
     """
     rows = probe.padded()
-    seen_by = {name: _may_see(probe, layer, rows.padding_mask)[:, :, None] for name, layer in _layers(probe)}
+    seen_by = {name: may_see_in(probe, layer, rows.padding_mask)[:, :, None] for name, layer in layers_of(probe)}
     asking_in = {name: may.any(-1) & rows.padding_mask[:, :, None] for name, may in seen_by.items()}  # [1, rows, 1, T]
     worst_outside, worst_sum, where = 0.0, 0.0, ""
-    for (_, name), weights in _watched(probe, ("weights",), rows.ids, rows.padding_mask).items():
+    for (_, name), weights in watched(probe, ("weights",), rows.ids, rows.padding_mask).items():
         may_see, asking = seen_by[name], asking_in[name]  # may_see: [1, rows, 1, T, T]
         outside = weights.masked_fill(may_see, 0).abs().max().item()
         off = (weights.sum(-1) - 1).abs().masked_fill(~asking, 0).max().item()
@@ -49,7 +49,7 @@ def attention_rows(probe: Probe) -> Outcome:
     if not worst_sum <= ROUNDING:
         return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")
     unspoilt = replace(probe, model=probe.fresh())
-    for (_, name), weights in _watched(unspoilt, ("weights",), rows.ids, rows.padding_mask).items():
+    for (_, name), weights in watched(unspoilt, ("weights",), rows.ids, rows.padding_mask).items():
         may_see, asking = seen_by[name], asking_in[name]
         unseen = (weights == 0) & may_see & asking[..., None]
         if unseen.any():
@@ -70,18 +70,18 @@ def hard_mask(probe: Probe) -> Outcome:
     """
     rows = probe.padded()
     last = rows.padding_mask & (rows.padding_mask.cumsum(-1) == rows.begun.shape[-1])
-    names = [name for name, _ in _layers(probe)]
+    names = [name for name, _ in layers_of(probe)]
     probes = [(~rows.padding_mask, rows.padding_mask, names)]
     if not probe.how.looks_ahead:  # deeper layers hear of the last token from itself
         probes.append((last, rows.padding_mask & ~last, names[:1]))
     worst = 0.0
     for size in (LARGE, -LARGE):
         with _hooked(probe, "queries", lambda q, size=size: size * q):
-            before = _watched(probe, ("mixed",), rows.ids, rows.padding_mask)
+            before = watched(probe, ("mixed",), rows.ids, rows.padding_mask)
             for hidden, asking, among in probes:
                 change = partial(_changed, where=hidden)
                 with _hooked(probe, "keys", change), _hooked(probe, "values", change):
-                    after = _watched(probe, ("mixed",), rows.ids, rows.padding_mask)
+                    after = watched(probe, ("mixed",), rows.ids, rows.padding_mask)
                 for key in (("mixed", name) for name in among):
                     heads = asking[:, :, None, :, None].expand_as(before[key])
                     worst = larger(worst, difference(after[key][heads], before[key][heads], of=before[key]))
@@ -96,26 +96,33 @@ def kernel(probe: Probe) -> Outcome:
 
     In every layer the weights are computed again from queries and keys, plainly, and multiplied by the values; the
     heads that came out of the kernel must agree within a thousandth of their spread, with padding and without, in
-    evaluation, and in training where weights are not dropped. When it fails, the kernel uses another mask, bias or
-    scale, and every attention map shown for this model is a map of something else: choose mixer.backend=plain.
+    evaluation and in training. (Where training drops weights, the same are dropped here: which they are is a function
+    of the step.) When it fails, the kernel uses another mask, bias or scale, and every attention map shown for this
+    model is a map of something else: choose mixer.backend=plain.
     """
     rows = probe.padded()
-    worst, where = 0.0, ""
-    for ids, padding_mask in ((rows.begun, None), (rows.ids, rows.padding_mask)):
-        seen = _watched(probe, ("weights", "values", "mixed"), ids, padding_mask)
-        asking = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
-        for name, layer in _layers(probe):
-            plain = seen["weights", name] @ seen["values", name]
-            heads = asking[:, :, None, :, None].expand_as(plain)
-            off = difference(seen["mixed", name][heads], plain[heads], of=plain)
-            if not off <= worst:
-                worst, where = off, f"{layer.backend.name} in {name}"
-    if not worst <= TINY:
-        return failed(worst, f"the kernel {where} is off by {worst:.2g} of the spread from weights times values")
+
+    def compared() -> tuple[float, str]:
+        worst, where = 0.0, ""
+        for ids, padding_mask in ((rows.begun, None), (rows.ids, rows.padding_mask)):
+            seen = watched(probe, ("weights", "values", "mixed"), ids, padding_mask)
+            asking = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
+            for name, layer in layers_of(probe):
+                plain = layer.drop(seen["weights", name]) @ seen["values", name]
+                heads = asking[:, :, None, :, None].expand_as(plain)
+                off = difference(seen["mixed", name][heads], plain[heads], of=plain)
+                if not off <= worst:
+                    worst, where = off, f"{layer.backend.name} in {name}"
+        return worst, where
+
+    for mode, (worst, where) in probe.in_both_modes(compared).items():
+        if not worst <= TINY:
+            what = f"the kernel {where} is off by {worst:.2g} of the spread from weights times values"
+            return failed(worst, f"{what}, in {mode}")
     return passed(worst, f"the kernel gives weights times values, within {worst:.1g} of the spread")
 
 
-def _layers(probe: Probe) -> list[tuple[str, Attention]]:
+def layers_of(probe: Probe) -> list[tuple[str, Attention]]:
     """Every attention layer, and what its taps' names begin with."""
     names = {tap: name.rpartition(".")[0] for name, tap in named_taps(probe.model).items()}
     found = [(names[module.weights], module) for module in probe.model.modules() if isinstance(module, Attention)]
@@ -124,11 +131,11 @@ def _layers(probe: Probe) -> list[tuple[str, Attention]]:
     return found
 
 
-def _watched(
+def watched(
     probe: Probe, what: Sequence[str], ids: Tensor, padding_mask: Tensor | None
 ) -> dict[tuple[str, str], Tensor]:
     """What flows by these taps of every attention layer, by (tap, name of the layer)."""
-    taps = {f"{name}.{tap}": (tap, name) for name, _ in _layers(probe) for tap in what}
+    taps = {f"{name}.{tap}": (tap, name) for name, _ in layers_of(probe) for tap in what}
     with watch(probe.model, *taps) as seen:
         probe.answer(ids, padding_mask)
     return {taps[place]: tensor for place, tensor in seen.items()}
@@ -136,7 +143,7 @@ def _watched(
 
 def _hooked(probe: Probe, what: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
     """Change what flows by this tap of every attention layer."""
-    return intervene(probe.model, {f"{name}.{what}": change for name, _ in _layers(probe)})
+    return intervene(probe.model, {f"{name}.{what}": change for name, _ in layers_of(probe)})
 
 
 def _changed(x: Tensor, where: Tensor) -> Tensor:
@@ -144,7 +151,7 @@ def _changed(x: Tensor, where: Tensor) -> Tensor:
     return torch.where(where[:, :, None, :, None], x + 3 * x.std(), x)
 
 
-def _may_see(probe: Probe, layer: Attention, padding_mask: Tensor) -> Tensor:
+def may_see_in(probe: Probe, layer: Attention, padding_mask: Tensor) -> Tensor:
     """[1, rows, T, T]: the recipe's words, not the model's masks."""
     T = padding_mask.shape[-1]
     query, key = torch.arange(T, device=padding_mask.device)[:, None], torch.arange(T, device=padding_mask.device)

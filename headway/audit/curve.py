@@ -45,6 +45,8 @@ class TrainingCurve:
     post_norm: bool = False
     warms_up: bool = False
     """Whether the learning rate begins low."""
+    drops: bool = False
+    """Whether training drops something out, so that its loss is above that of evaluation."""
 
     @classmethod
     def of(cls, metrics: Iterable[Mapping[str, Any]], **facts: Any) -> "TrainingCurve":

@@ -120,4 +120,5 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
         "selects": selects,
         "post_norm": bool(recipe.model.needs_warmup),
         "warms_up": training.schedule.warmup is not None,
+        "drops": any(getattr(part, "dropout", 0) for part in (recipe.model, *getattr(recipe.model, "mixers", ()))),
     }

@@ -4,13 +4,15 @@ Some look at a fresh model of the same recipe, which is a pure function of the s
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.probe import TINY, Probe, difference
+from headway.nn.attention import Attention
 from headway.training.optimizers import AdamW, OptimizerSpec
 
 STEPS = 40
@@ -162,23 +164,65 @@ def _learn(probe: Probe, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
 
 @audit("model")
 def moved(probe: Probe) -> Outcome:
-    """Training has moved every parameter away from its start.
+    """Training has moved every parameter away from its start, and every part of it that means something.
 
-    The start is a pure function of the seed, so it is made again and compared, tensor by tensor. One that is where it
-    began, or has only been shrunk by weight decay, was frozen: by a learning rate of zero, a lost gradient, or a layer
-    that nothing flows through. Weights that were imported began elsewhere and are not compared.
+    The start is a pure function of the seed, so it is made again and compared: tensor by tensor; queries, keys and
+    values of each head, which share a matrix; and the embeddings of the tokens of the first batch, which training is
+    known to have seen. What is where it began, or has only been shrunk by weight decay, was frozen: by a learning rate
+    of zero, a lost gradient, or a layer that nothing flows through. One such part is a failure; of embeddings, a
+    quarter (a step of warm-up may have a rate of zero). So is a head's part that moved less than a ten-thousandth as
+    far as the middle one of its kind: queries and keys learn more slowly than values, but not as slowly as that.
+    Weights that were imported began elsewhere and are not compared.
     """
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
-    start, now = dict(probe.fresh().named_parameters()), dict(probe.model.named_parameters())
+    fresh = probe.fresh()
+    start, now = dict(fresh.named_parameters()), dict(probe.model.named_parameters())
     still = [name for name in start if name in now and _is_still(now[name], start[name])]
     share = len(still) / len(start)
     if len(still) == len(start):
         return failed(share, "training has moved nothing: every parameter is where it began")
     if still:
-        more = f" and {len(still) - 2} more" if len(still) > 2 else ""
-        return failed(share, f"{share:.0%} of the parameters never moved: {', '.join(still[:2])}{more}")
-    return passed(0, f"all {len(start)} parameters have moved since the start")
+        return failed(share, f"{share:.0%} of the parameters never moved: {_first_two(still)}")
+    began, ended = _parts_of_heads(fresh), _parts_of_heads(probe.model)
+    way = {name: _way(ended[name], began[name]) for name in began}
+    usual = float(np.median(list(way.values()))) if way else 0.0
+    if still := [name for name in way if way[name] <= 1e-4 * usual or _is_still(ended[name], began[name])]:
+        share = len(still) / len(way)
+        return failed(share, f"{share:.0%} of what the heads are made of never moved: {_first_two(still)}")
+    if (share := _still_embeddings(probe, fresh)) >= 0.25:
+        return failed(share, f"{share:.0%} of the embeddings of tokens that training has seen never moved")
+    return passed(0, f"all {len(start)} parameters have moved since the start, and so have all parts of the heads")
+
+
+def _first_two(names: list[str]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def _parts_of_heads(model: Any) -> dict[str, Tensor]:
+    """The rows of the projections' matrices, by head and what they make."""
+    found: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, Attention):
+            for what, matrix in module.project.matrices.items():
+                for head, rows in enumerate(matrix.unflatten(1, (module.spec.heads, -1)).unbind(1)):
+                    found[f"{what} of head {head} in {name}"] = rows
+    return found
+
+
+def _still_embeddings(probe: Probe, fresh: Any) -> float:
+    """The share, of the first batch's tokens, whose embedding is where it began."""
+    told = getattr(probe.batch, "padding_mask", None)
+    tokens = (probe.batch.inputs if told is None else probe.batch.inputs[told]).unique()
+    if len(tokens) < 8:
+        return 0.0
+    pairs = zip(probe.model.embedding.weight[0, tokens], fresh.embedding.weight[0, tokens], strict=True)
+    return sum(_is_still(now, start) for now, start in pairs) / len(tokens)
+
+
+def _way(now: Tensor, start: Tensor) -> float:
+    """How far a part has moved, for its size."""
+    return ((now - start).norm() / start.norm().clamp(min=1e-12)).item()
 
 
 def _is_still(now: Tensor, start: Tensor) -> bool:

@@ -106,7 +106,8 @@ def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
     that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 % afterwards. (A good run
     of a small model has no jumps; half of its gradients may be cut, to two thirds.) Lower the learning rate by a factor
     of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too high by so little that training is
-    merely slower. Only a second rate tells.
+    merely slower. Only a second rate tells. Where the loss is below a twentieth of the first, held out as on train,
+    there is nothing left to gain by another rate, and no warning.
     """
     _needs(curve, FEWEST_STEPS)
     settled = curve.share_of_steps(0.1)
@@ -127,6 +128,9 @@ def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
             complaints.append(f"{cut:.0%} of the gradients were cut, half of them to less than 1/{int(times)}")
     if waited := _waits_for_a_lower_rate(curve):
         complaints.append(waited)
+    left = max(curve.reached, curve.last) / curve.first
+    if complaints and left < 0.05:
+        return passed(share, f"{'; '.join(complaints)}; but only {left:.1%} of the loss is left, whatever the rate")
     if complaints:
         return warned(share, f"the learning rate seems too high: {'; '.join(complaints)}")
     return passed(share, f"loss and gradient jump at {share:.1%} of the steps")
@@ -191,7 +195,7 @@ def still_improving(curve: TrainingCurve) -> Outcome:
     The end of the curve (held-out where it was scored four times or more, else train) is fitted by a line in the
     logarithm of the step, which is how losses fall over any stretch that is not too long: once over the last half, once
     over the last quarter, and the flatter counts. The number is what the line promises for half as many steps again, as
-    a share of the loss (of a tenth of the first loss at least: what is nearly zero has nowhere to fall). From 5 % on,
+    a share of the loss (of a tenth of the first loss at least, and never more than there is left to fall). From 5 % on,
     more than most changes of an architecture bring, it is a warning: the model was not done, and two models stopped
     like this are compared by how fast they begin, not by how far they come. (A run of 300 steps promised 0.5 nats less
     for 1200, and got 0.54.) Where the schedule takes the rate down to nothing, any curve ends flat: it is done with
@@ -208,7 +212,7 @@ def still_improving(curve: TrainingCurve) -> Outcome:
     if not slopes:
         raise DoesNotApply("the loss was noted too seldom to tell how it falls")
     slope = max(slopes)
-    gain = max(0.0, -float(slope) * math.log(1.5))
+    gain = min(max(0.0, -float(slope) * math.log(1.5)), abs(float(losses[-1])))
     share = gain / max(abs(float(losses[-1])), 0.1 * curve.first, 1e-9)
     sentence = f"half as many steps again promise {gain:.2g} less than the {which} loss of {losses[-1]:.3g}"
     if share >= 0.05:
@@ -282,6 +286,39 @@ def _curve(curve: TrainingCurve) -> tuple[np.ndarray, np.ndarray, str]:
 
 
 @audit("training")
+def too_good_to_be_true(curve: TrainingCurve) -> Outcome:
+    """The held-out loss is not far below what counting and the curve of training allow.
+
+    Whatever other audits say: two things are compared. The 5-gram model, on the same tokens: the best models of text
+    take away half of its nats, and one that takes away two thirds is a warning. Such text is there (rows that are in
+    train as well, or that the context wholly determines), and then the score is right, and says little about language;
+    else the answer has reached the input. And the train loss: a held-out loss that is half or less of that of every
+    single batch in the last tenth of the training, and also half or less of the 5-gram's and 0.2 nats below either, is
+    a failure, for no model does better on new text than on what it learns from; a warning where training drops
+    something out, which raises its loss. Look for a mask that is missing at some lengths, targets among the inputs,
+    train text in the held-out split; and for a score that is not the loss that was trained.
+    """
+    if curve.counting is None or (curve.scored is None and curve.held_out is None):
+        raise DoesNotApply("there is no held-out loss with that of a 5-gram model beside it")
+    _needs(curve, 1)
+    reached, counted = curve.reached, curve.counting
+    lowest = float(curve.losses[curve.share_of_steps(0.9)].min())
+    share = reached / max(counted, 1e-9)
+    sentence = (
+        f"held-out loss {reached:.3g} (perplexity {math.exp(min(reached, 700)):.4g}), of a 5-gram model {counted:.3g} "
+        f"({math.exp(min(counted, 700)):.4g}); the lowest of the last training batches {lowest:.3g}"
+    )
+    below = min(lowest, counted)
+    if reached <= below / 2 and reached <= below - 0.2:
+        found = warned if curve.drops else failed
+        return found(share, f"too good to be true: {sentence}; nothing does better on new text than in training")
+    if reached <= counted / 3 and reached <= counted - 0.2:
+        what = "either the text is in train or determined by its context, or the answer has reached the input"
+        return warned(share, f"too good to be true? {sentence}: {what}")
+    return passed(share, sentence)
+
+
+@audit("training")
 def selection_on_test(curve: TrainingCurve) -> Outcome:
     """No choice was made by looking at the test split.
 
@@ -306,6 +343,7 @@ TRAINING_AUDITS: list[Audit] = [
     still_improving,
     underfitted,
     overfitted,
+    too_good_to_be_true,
     selection_on_test,
 ]
 

@@ -103,6 +103,11 @@ class SelfProjection(nn.Module):
         self.heads = spec.heads
         self.together = Linear(replicas, width, 3 * width, bias=spec.bias)
 
+    @property
+    def matrices(self) -> dict[str, Float[Tensor, "R D D"]]:
+        """What queries, keys and values are made by."""
+        return dict(zip(("queries", "keys", "values"), self.together.weight.chunk(3, dim=1), strict=True))
+
     def forward(self, x: Float[Tensor, "R B T D"], context: Context, past: Cache | None) -> tuple[Tensor, Cache]:
         positions = context.positions.for_heads(self.heads)
         q, k, v = (_split(part, self.heads) for part in self.together(x).chunk(3, dim=-1))
@@ -120,6 +125,12 @@ class CrossProjection(nn.Module):
         self.heads = spec.heads
         self.queries = Linear(replicas, width, width, bias=spec.bias)
         self.keys_values = Linear(replicas, width, 2 * width, bias=spec.bias)
+
+    @property
+    def matrices(self) -> dict[str, Float[Tensor, "R D D"]]:
+        """What queries, keys and values are made by."""
+        keys, values = self.keys_values.weight.chunk(2, dim=1)
+        return {"queries": self.queries.weight, "keys": keys, "values": values}
 
     def forward(self, x: Float[Tensor, "R B T D"], context: Context, past: Cache | None) -> tuple[Tensor, Cache]:
         positions = context.positions.for_heads(self.heads)

@@ -83,7 +83,7 @@ def mask_forgotten_by_the_fused_kernel(patch):
     patch.setattr(backends.Sdpa, "attend", _sdpa(mask=lambda context: None))
 
 
-@plant("causality", PLAIN, "model.mixer.dropout=0.1", also=("causal-gradient",))
+@plant("causality", PLAIN, "model.mixer.dropout=0.1", also=("causal-gradient", "kernel"))
 def mask_dropped_when_weights_are(patch):
     def attend(self, q, k, v, context, drop):
         allowed = None if drop.training and drop.active else context.allowed
@@ -436,7 +436,253 @@ def noise_of_training_from_a_stream_that_runs_on(patch):
     patch.setattr(replicated.Dropout, "forward", lambda self, x: F.dropout(x, 0.2, self.training))
 
 
+# --- kernels of training, positions that tell nothing apart, parts that never trained --------------------------------
+
+
+@plant("kernel")
+def wrong_scale_in_training_only(patch):
+    honest = backends.Sdpa.attend
+
+    def attend(self, q, k, v, context, drop):
+        return honest(self, q / math.sqrt(q.shape[-1]) if drop.training else q, k, v, context, drop)
+
+    patch.setattr(backends.Sdpa, "attend", attend)
+
+
+@plant("kernel", PLAIN, "model.mixer.dropout=0.2")
+def dropped_weights_rescaled_to_one(patch):
+    def attend(self, q, k, v, context, drop):
+        kept = drop(backends.weights(q, k, context.allowed, context.bias))
+        return kept / kept.sum(-1, keepdim=True).clamp(min=1e-9) @ v
+
+    patch.setattr(backends.Plain, "attend", attend)
+
+
+@plant("order", "model.positions=learned")
+def all_tokens_at_position_0(patch):
+    honest = positions.LearnedPositions.embed
+    patch.setattr(positions.LearnedPositions, "embed", lambda self, x, at: honest(self, x, torch.zeros_like(at)))
+
+
+@plant("order", "model.positions=rotary")
+def one_rotary_angle_for_all(patch):
+    honest = positions.RotaryPositions.rotate
+    patch.setattr(positions.RotaryPositions, "rotate", lambda self, x, at: honest(self, x, torch.ones_like(at)))
+
+
+@plant("order", "model.positions=t5")
+def one_t5_bucket(patch):
+    patch.setattr(positions.T5Positions, "bucket", lambda self, distance: torch.zeros_like(distance))
+
+
+@plant("order", ENCODER, "model.positions=t5-symmetric")
+def one_t5_bucket_in_an_encoder(patch):
+    patch.setattr(positions.SymmetricT5Positions, "bucket", lambda self, distance: torch.zeros_like(distance))
+
+
+@plant("order", "model.positions=alibi")
+def no_slope_at_all(patch):
+    patch.setattr(positions.AlibiPositions, "bias", lambda self, replica, head, i, j: 0.0 * self.slopes[head] * (j - i))
+
+
+@plant("order", "model.positions=learned", also=("cache",))
+def positions_shuffled(patch):
+    _ask(patch, lambda at: 31 - at)
+
+
+@plant("order", "model.positions=rotary", also=("cache", "padding"))
+def positions_counted_in_pairs(patch):
+    _ask(patch, lambda at: at // 2)
+
+
+@plant("order", ENCODER, "model.positions=sinusoidal")
+def positions_of_an_encoder_end_at_16(patch):
+    _ask(patch, lambda at: at.clamp(max=16))
+
+
+def _frozen(patch: MonkeyPatch, freeze: Callable) -> None:
+    honest = Backbone.__init__
+
+    def built(self, *given):
+        honest(self, *given)
+        freeze(self)
+
+    patch.setattr(Backbone, "__init__", built)
+
+
+def _without_rows(first: int, last: int) -> Callable:
+    """A hook on the gradient [R, rows, …]: none for these shares of a thousand rows."""
+
+    def hook(gradient):
+        gradient, rows = gradient.clone(), gradient.shape[1]
+        gradient[:, rows * first // 1000 : rows * last // 1000] = 0
+        return gradient
+
+    return hook
+
+
+@plant("moved")
+def queries_and_keys_never_trained(patch):
+    hook = _without_rows(0, 667)
+    _frozen(patch, lambda model: [one.project.together.weight.register_hook(hook) for one in model.mixers])
+
+
+@plant("moved")
+def keys_hardly_trained(patch):
+    def hook(gradient):
+        return gradient * torch.tensor([1.0, 1e-14, 1.0]).repeat_interleave(gradient.shape[1] // 3)[:, None]
+
+    _frozen(patch, lambda model: [one.project.together.weight.register_hook(hook) for one in model.mixers])
+
+
+@plant("moved")
+def one_head_of_one_layer_never_trained(patch):
+    _frozen(patch, lambda model: model.mixers[1].project.together.weight.register_hook(_without_rows(0, 84)))
+
+
+@plant("moved")
+def half_of_the_embeddings_frozen(patch):
+    _frozen(patch, lambda model: model.embedding.weight.register_hook(_without_rows(500, 1000)))
+
+
+@plant("moved", ENCODER)
+def half_of_an_encoders_embeddings_frozen(patch):
+    _frozen(patch, lambda model: model.embedding.weight.register_hook(_without_rows(0, 500)))
+
+
+# --- pieces that keep all the rules, and are others than their names say ---------------------------------------------
+
+
+@plant("definition", PLAIN)
+def scores_without_a_scale(patch):
+    _patch_scale(patch, lambda d: 1.0)
+
+
+@plant("definition", PLAIN)
+def scores_divided_by_the_width_of_a_head(patch):
+    _patch_scale(patch, lambda d: 1 / d)
+
+
+@plant("definition", ENCODER, PLAIN)
+def scores_of_an_encoder_without_a_scale(patch):
+    _patch_scale(patch, lambda d: 1.0)
+
+
+@plant("definition", PLAIN)
+def softmax_twice(patch):
+    honest = backends.weights
+
+    def weights(queries, keys, allowed=None, bias=None):
+        once = honest(queries, keys, allowed, bias)
+        again = once.masked_fill(~allowed, -torch.inf).softmax(-1) if allowed is not None else once.softmax(-1)
+        return again.nan_to_num(0.0)
+
+    for module in (backends, attention):
+        patch.setattr(module, "weights", weights)
+
+
+@plant("definition", "model.positions=alibi")
+def alibi_with_the_wrong_sign(patch):
+    honest = positions.AlibiPositions.bias
+    patch.setattr(
+        positions.AlibiPositions, "bias", lambda self, replica, head, i, j: -honest(self, replica, head, i, j)
+    )
+
+
+@plant("definition", "model.positions=alibi")
+def alibi_with_one_slope_for_all_heads(patch):
+    patch.setattr(positions, "alibi_slopes", lambda heads: [0.5] * heads)
+
+
+@plant("definition", ENCODER, "model.positions=alibi-symmetric", "model.mixer.heads=8")
+def alibi_with_slopes_of_another_series(patch):
+    patch.setattr(positions, "alibi_slopes", lambda heads: [2 ** -(h + 2) for h in range(heads)])
+
+
+@plant("definition")
+def one_heads_keys_for_all(patch):
+    honest = attention.SelfProjection.forward
+
+    def forward(self, x, context, past):
+        q, cache = honest(self, x, context, past)
+        return q, replace(cache, keys=cache.keys[:, :, :1].expand_as(cache.keys))
+
+    patch.setattr(attention.SelfProjection, "forward", forward)
+
+
+@plant("definition", "model.positions=rotary")
+def rotary_angles_of_another_base(patch):
+    honest = positions._frequencies
+    patch.setattr(positions, "_frequencies", lambda width, base: honest(width, base / 10))
+
+
+@plant("definition", "model.positions=rotary", "model.mixer.backend=sdpa")
+def rotary_that_turns_keys_the_other_way(patch):
+    honest = positions.RotaryPositions.rotate
+    patch.setattr(positions.RotaryPositions, "rotate", lambda self, x, at: honest(self, x, -at))
+
+
+@plant("definition", "model.positions=sinusoidal")
+def waves_of_one_length(patch):
+    honest = positions._frequencies
+    patch.setattr(positions, "_frequencies", lambda width, base: torch.ones_like(honest(width, base)))
+
+
+@plant("definition", "model.positions=t5")
+def t5_buckets_that_end_at_eight(patch):
+    honest = positions.T5Positions.bucket
+    patch.setattr(positions.T5Positions, "bucket", lambda self, distance: honest(self, distance.clamp(min=-8)))
+
+
+@plant("definition", "model.positions=learned", also=("cache",))
+def learned_positions_that_stop_at_24(patch):
+    honest = positions.LearnedPositions.embed
+    patch.setattr(positions.LearnedPositions, "embed", lambda self, x, at: honest(self, x, at.clamp(max=24)))
+
+
+@plant("definition", "model.norm.kind=layer")
+def layer_norm_that_does_not_centre(patch):
+    def forward(self, x):
+        normal = x / x.square().mean(-1, keepdim=True).add(1e-5).sqrt()
+        return normal * self.weight[:, None, None] + self.bias[:, None, None]
+
+    patch.setattr(replicated.LayerNorm, "forward", forward)
+
+
+@plant("definition", "model.norm.kind=rms")
+def rms_norm_by_the_mean_of_sizes(patch):
+    def forward(self, x):
+        return x / x.abs().mean(-1, keepdim=True).add(1e-5) * self.weight[:, None, None]
+
+    patch.setattr(replicated.RMSNorm, "forward", forward)
+
+
 # --- what several plants are made of ---------------------------------------------------------------------------------
+
+
+def _ask(patch: MonkeyPatch, where: Callable) -> None:
+    """The model asks its positions about other places than those where tokens stand."""
+    honest = Backbone.hidden
+
+    class Elsewhere(positions.Positions):
+        def __init__(self, scheme):
+            super().__init__()
+            self.scheme, self.has_bias = scheme, scheme.has_bias
+
+        def embed(self, x, at):
+            return self.scheme.embed(x, where(at))
+
+        def rotate(self, x, at):
+            return self.scheme.rotate(x, where(at))
+
+    def hidden(self, *given, **named):
+        scheme, self.positions = self.positions, Elsewhere(self.positions)
+        try:
+            return honest(self, *given, **named)
+        finally:
+            self.positions = scheme
+
+    patch.setattr(Backbone, "hidden", hidden)
 
 
 def _patch_weights(patch: MonkeyPatch, weigh: Callable) -> None:
@@ -444,6 +690,20 @@ def _patch_weights(patch: MonkeyPatch, weigh: Callable) -> None:
         scores = queries @ keys.mT / math.sqrt(queries.shape[-1])
         scores = scores if bias is None else scores + bias
         return scores.softmax(-1) if allowed is None else weigh(scores, allowed)
+
+    for module in (backends, attention):
+        patch.setattr(module, "weights", weights)
+
+
+def _patch_scale(patch: MonkeyPatch, scale: Callable) -> None:
+    """In the kernel as in what is shown of it."""
+
+    def weights(queries, keys, allowed=None, bias=None):
+        scores = queries @ keys.mT * scale(queries.shape[-1])
+        scores = scores if bias is None else scores + bias
+        if allowed is None:
+            return scores.softmax(-1)
+        return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1) * allowed
 
     for module in (backends, attention):
         patch.setattr(module, "weights", weights)

@@ -16,6 +16,7 @@ from headway.audit.training import (
     plateaued,
     selection_on_test,
     still_improving,
+    too_good_to_be_true,
     underfitted,
 )
 
@@ -229,3 +230,47 @@ def test_collapsed_heads():
     assert collapsed_heads.check(HeadEntropies(np.full((4, 4, 5), 0.9999))).verdict == "fail"
     with pytest.raises(DoesNotApply, match="no heads"):
         collapsed_heads.check(HeadEntropies(np.zeros((0, 0, 0))))
+
+
+# --- scores that cannot be ---------------------------------------------------------------------------------------
+
+
+def test_a_score_that_training_and_counting_do_not_allow_is_a_failure():
+    by_scoring_alone = curve(falling(), scored=0.06)
+    outcome = too_good_to_be_true.check(by_scoring_alone)
+    assert outcome.verdict == "fail" and "perplexity 1.06" in outcome.sentence
+    assert too_good_to_be_true.check(curve(falling(), scored=0.06, drops=True)).verdict == "warn"
+
+
+def test_a_score_far_below_counting_is_a_warning_whatever_training_says():
+    """A leak is there in training, too; and so are texts that their context determines."""
+    assert too_good_to_be_true.check(curve(falling(0.05), scored=0.058)).verdict == "warn"
+
+
+@pytest.mark.parametrize(
+    ("bottom", "scored", "counting"),
+    [
+        (1.4, 1.5, 1.9),  # a good model of characters
+        (3.0, 3.4, 5.3),  # of words
+        (1.0, 0.9, 1.9),  # a train loss that dropout raised
+        (0.05, 0.06, 0.1),  # text that is determined, and counting sees it
+        (0.05, 0.7, 1.9),  # half of it is determined: sums, texts and what follows from them
+    ],
+)
+def test_what_can_be_is_no_alarm(bottom: float, scored: float, counting: float):
+    assert too_good_to_be_true.check(curve(falling(bottom), scored=scored, counting=counting)).verdict == "pass"
+
+
+def test_nothing_is_promised_below_zero():
+    """A line through what is nearly nothing goes below it."""
+    nearly = np.maximum(4.5 * np.exp(-10 * STEPS / 1000), 1.8e-4)
+    outcome = still_improving.check(curve(nearly, noise=0.0, chance=None, counting=None))
+    assert outcome.verdict == "pass"
+
+
+def test_no_other_rate_is_asked_for_where_nothing_is_left_to_gain():
+    solved = falling(0.01)
+    solved[200::40] += 2.0
+    norms = np.where(np.arange(1000) % 40 == 0, 20.0, 0.5)
+    assert learning_rate_too_high.check(curve(solved, norms=norms, noise=0.001, scored=0.005)).verdict == "pass"
+    assert learning_rate_too_high.check(curve(falling(1.0), norms=norms, noise=0.001, scored=1.0)).verdict == "warn"

@@ -1,0 +1,150 @@
+"""What the pieces of a model are: the formulas of the papers, in a few plain lines of float64 each.
+
+Nothing here is shared with `headway.nn`, which is fast and has replicas, caches and kernels: whoever makes a mistake
+there would have to make it here a second time. A scheme of positions is known by its kind; one of the user's own that
+is added to `SCHEMES` is compared like the others, and of one that is not nothing is said.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Parameters = Mapping[str, Tensor]
+"""Of a scheme, for one replica: without the leading axis."""
+
+
+class Scheme(NamedTuple):
+    """How a kind of positions acts; None = it does not, there."""
+
+    embed: Callable[[Any, Parameters, int, int], Tensor] | None = None
+    """(spec, parameters, T, D): what is added to the embeddings [T, D]."""
+    rotate: Callable[[Any, Tensor], Tensor] | None = None
+    """(spec, x [..., T, d]): queries or keys, placed."""
+    bias: Callable[[Any, Parameters, int, int, float], Tensor] | None = None
+    """(spec, parameters, heads, T, nudge): what is added to the scores [heads, T, T]. Where a formula rounds down,
+    `nudge` is added before: a number on the border may fall to either side in float32."""
+
+
+# --- attention, norms, loss ------------------------------------------------------------------------------------------
+
+
+def attention_weights(queries: Tensor, keys: Tensor, may_see: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    """softmax(q·kᵀ/√d + bias) over what may be seen; zeros where that is nothing. https://arxiv.org/abs/1706.03762"""
+    scores = torch.einsum("...qd,...kd->...qk", queries.double(), keys.double()) * queries.shape[-1] ** -0.5 + bias
+    exponentials = (scores - scores.amax(-1, keepdim=True)).exp() * may_see
+    return exponentials / exponentials.sum(-1, keepdim=True).clamp(min=1e-300)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """https://arxiv.org/abs/1607.06450"""
+    centred = x.double() - x.double().mean(-1, keepdim=True)
+    normal = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5) ** 0.5 * weight.double()
+    return normal if bias is None else normal + bias.double()
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """https://arxiv.org/abs/1910.07467"""
+    return x.double() / x.double().pow(2).mean(-1, keepdim=True) ** 0.5 * weight.double()
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean of -log p(target), p = softmax(logits)."""
+    chances = logits.double().flatten(0, -2)
+    chances = chances - chances.amax(-1, keepdim=True)
+    normaliser = chances.exp().sum(-1).log()
+    return (normaliser - chances[torch.arange(len(chances), device=chances.device), targets.flatten()]).mean()
+
+
+# --- positions -------------------------------------------------------------------------------------------------------
+
+
+def learned(spec: Any, parameters: Parameters, length: int, width: int) -> Tensor:
+    """A vector per position. https://arxiv.org/abs/1705.03122"""
+    return parameters["table.weight"][:length].double()
+
+
+def sinusoidal(spec: Any, parameters: Parameters, length: int, width: int) -> Tensor:
+    """sin(t / base^(2i/D)) and cos of the same, by turns. https://arxiv.org/abs/1706.03762"""
+    rows = []
+    for t in range(length):
+        waves = [t / spec.base ** (2 * (k // 2) / width) for k in range(width)]
+        rows.append([spec.size * (math.cos(wave) if k % 2 else math.sin(wave)) for k, wave in enumerate(waves)])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def rotary(spec: Any, x: Tensor) -> Tensor:
+    """Each pair of dimensions, as a complex number, times exp(i·t·base^(-2k/d)). https://arxiv.org/abs/2104.09864"""
+    length, width = x.shape[-2:]
+    pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
+    t = torch.arange(length, dtype=torch.float64, device=x.device)[:, None]
+    k = torch.arange(width // 2, dtype=torch.float64, device=x.device)
+    angles = t * torch.exp(-2 * k / width * math.log(spec.base))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def alibi(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
+    """-m·(i - j) for key j of query i. https://arxiv.org/abs/2108.12409"""
+    return -_slopes(heads)[:, None, None] * _back(length)
+
+
+def alibi_symmetric(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
+    """-m·|i - j|"""
+    return -_slopes(heads)[:, None, None] * _back(length).abs()
+
+
+def t5(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
+    """A learned number per head and bucket of i - j, for keys that lie behind. https://arxiv.org/abs/1910.10683"""
+    back = _back(length).clamp(min=0)
+    return parameters["weight"].double()[:, _buckets(back, spec.buckets, spec.furthest, nudge)]
+
+
+def t5_symmetric(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
+    """The same with a half of the buckets for each direction, that of later keys the second."""
+    back, half = _back(length), spec.buckets // 2
+    bucket = _buckets(back.abs(), half, spec.furthest, nudge) + half * (back < 0)
+    return parameters["weight"].double()[:, bucket]
+
+
+def _back(length: int) -> Tensor:
+    """i - j"""
+    return torch.tensor([[i - j for j in range(length)] for i in range(length)], dtype=torch.float64)
+
+
+def _slopes(heads: int) -> Tensor:
+    """A geometric series from 2^(-8/n), with that ratio; where n is no power of two, that of the power below it, and
+    then every second one of the power above."""
+    below = 1
+    while 2 * below <= heads:
+        below *= 2
+    series = [2.0 ** (-8 * k / below) for k in range(1, below + 1)]
+    above = [2.0 ** (-8 * k / (2 * below)) for k in range(1, 2 * below + 1)]
+    return torch.tensor((series + above[::2])[:heads], dtype=torch.float64)
+
+
+def _buckets(far: Tensor, buckets: int, furthest: int, nudge: float) -> Tensor:
+    """The first half one by one; the others share the way to `furthest` evenly, on a scale of logarithms."""
+
+    def bucket(distance: int) -> int:
+        exact = buckets // 2
+        if distance < exact:
+            return distance
+        share = math.log(distance / exact) / math.log(furthest / exact)
+        return min(buckets - 1, exact + math.floor(max(0.0, share * (buckets - exact) + nudge)))
+
+    found = {distance: bucket(distance) for distance in {int(d) for d in far.unique()}}
+    return torch.tensor([[found[int(d)] for d in row] for row in far.tolist()])
+
+
+SCHEMES: dict[str, Scheme] = {
+    "none": Scheme(),
+    "learned": Scheme(embed=learned),
+    "sinusoidal": Scheme(embed=sinusoidal),
+    "rotary": Scheme(rotate=rotary),
+    "alibi": Scheme(bias=alibi),
+    "alibi-symmetric": Scheme(bias=alibi_symmetric),
+    "t5": Scheme(bias=t5),
+    "t5-symmetric": Scheme(bias=t5_symmetric),
+}
