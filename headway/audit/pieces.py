@@ -4,11 +4,11 @@ Audits of answers find what breaks a rule (looks ahead, minds padding). A piece 
 than its name says (scores without a scale, a slope with the wrong sign) is found by comparing it with the formula.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.audit import definitions
 from headway.audit.attention import layers_of, may_see_in, watched
@@ -115,8 +115,12 @@ def _attention(probe: Probe) -> Iterator[_Compared]:
 
     def compared() -> list[_Compared]:
         made: dict[str, Tensor] = {}
+
+        def kept(name: str) -> Callable[[nn.Module, tuple, Tensor], None]:
+            return lambda module, given, out: made.__setitem__(name, out)
+
         hooks = [
-            layer.project.together.register_forward_hook(lambda _, given, out, name=name: made.__setitem__(name, out))
+            layer.project.together.register_forward_hook(kept(name))
             for name, layer in layers.items()
             if isinstance(layer.project, SelfProjection)
         ]

@@ -599,7 +599,7 @@ def alibi_with_slopes_of_another_series(patch):
     patch.setattr(positions, "alibi_slopes", lambda heads: [2 ** -(h + 2) for h in range(heads)])
 
 
-@plant("definition")
+@plant("definition", also=("moved",))
 def one_heads_keys_for_all(patch):
     honest = attention.SelfProjection.forward
 
