@@ -9,14 +9,15 @@ from headway.audit.answers import ABOUT_ANSWERS, finite
 from headway.audit.attention import ABOUT_ATTENTION
 from headway.audit.audit import Audit, Finding, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS
+from headway.audit.data.batches import LABEL_AUDITS
+from headway.audit.data.rows import ROW_AUDITS
+from headway.audit.data.text import TEXT_AUDITS
+from headway.audit.data.tokens import TOKEN_AUDITS
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
-from headway.audit.labels import LABEL_AUDITS
 from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, moved, one_batch
 from headway.audit.pieces import ABOUT_PIECES
 from headway.audit.probe import Probe, Probing
-from headway.audit.rows import ROW_AUDITS
 from headway.audit.scores import SCORE_AUDITS
-from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS
 from headway.audit.training import TRAINING_AUDITS
 
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_LEARNING)

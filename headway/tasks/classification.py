@@ -13,12 +13,12 @@ from torch import Tensor
 
 from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import CheapMethods, bag_of_words, majority
+from headway.audit.data.batches import LABEL_AUDITS, LabelledBatches
+from headway.audit.data.rows import ROW_AUDITS, RowSet
 from headway.audit.evidence import Evidence, token_audits
-from headway.audit.labels import LABEL_AUDITS, LabelledBatches
 from headway.audit.learning import equal_chances
 from headway.audit.probe import Probing
 from headway.audit.recount import RowRecount, rows_again
-from headway.audit.rows import ROW_AUDITS, RowSet
 from headway.core.errors import UserError
 from headway.data.labelled import dataset
 from headway.data.labelled.dataset import LabelledSet

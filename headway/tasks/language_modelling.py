@@ -12,11 +12,11 @@ from torch import Tensor
 
 from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import ORDER, CheapMethods, language_baselines
+from headway.audit.data.text import TEXT_AUDITS, TextSet
 from headway.audit.evidence import Evidence, token_audits
 from headway.audit.learning import OF_NEXT_TOKENS, equal_chances
 from headway.audit.probe import Probing
 from headway.audit.recount import TextRecount, text_again
-from headway.audit.text import TEXT_AUDITS, TextSet
 from headway.core import random
 from headway.core.errors import UserError
 from headway.data.running import corpus as corpora

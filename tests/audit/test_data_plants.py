@@ -5,13 +5,17 @@ from functools import cache
 import pytest
 
 from headway.audit.audit import Report, run_audits
-from headway.audit.plants_data import PLANTS, Plant, clean_rows, clean_texts, sums
-from headway.audit.row_set import RowSet
-from headway.audit.rows import ROW_AUDITS
-from headway.audit.text import TEXT_AUDITS, TextSet
+from headway.audit.data.row_set import RowSet
+from headway.audit.data.rows import ROW_AUDITS
+from headway.audit.data.text import TEXT_AUDITS, TextSet
+from headway.audit.plants.changes import DataPlant
+from headway.audit.plants.clean import clean_rows, clean_texts, sums
+from headway.audit.plants.rows import ROW_PLANTS
+from headway.audit.plants.text import TEXT_PLANTS
 from headway.data.embedded import python_modules
 from headway.data.running import sources
 
+PLANTS = [*ROW_PLANTS, *TEXT_PLANTS]
 AUDITS = {"rows": ROW_AUDITS, "text": TEXT_AUDITS}
 NOT_SEEN = {"a blank at the end, in 40% of a class"}  # docstrings of other classes end with blanks as well
 
@@ -25,7 +29,7 @@ def clean(kind: str) -> RowSet | TextSet:
     return RowSet(rows, labels)
 
 
-def one_of_each() -> list[Plant]:
+def one_of_each() -> list[DataPlant]:
     return list({plant.caught_by: plant for plant in PLANTS}.values())
 
 

@@ -13,8 +13,9 @@ from headway import tasks
 from headway.audit.audit import Report, run_audits
 from headway.audit.baselines import bag_of_words, language_baselines
 from headway.audit.curve import TrainingCurve
-from headway.audit.rows import ROW_AUDITS, RowSet
-from headway.audit.text import TEXT_AUDITS, TOKEN_AUDITS, TextSet, TokenSet
+from headway.audit.data.rows import ROW_AUDITS, RowSet
+from headway.audit.data.text import TEXT_AUDITS, TextSet
+from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
 from headway.audit.training import TRAINING_AUDITS
 from headway.data.labelled.batches import ShuffledSampler
 from headway.data.running import sources

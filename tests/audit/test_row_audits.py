@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.audit import text
 from headway.audit.audit import DoesNotApply
-from headway.audit.classes import class_balance, conflicting_labels
-from headway.audit.row_set import RowSet, normalise, shortened
-from headway.audit.rows import (
+from headway.audit.data import text
+from headway.audit.data.classes import class_balance, conflicting_labels
+from headway.audit.data.row_set import RowSet, normalise, shortened
+from headway.audit.data.rows import (
     ROW_AUDITS,
     metadata_rows,
     repeated_rows,
@@ -18,17 +18,15 @@ from headway.audit.rows import (
     seen_rows_normalised,
     shared_rows,
 )
-from headway.audit.text import (
+from headway.audit.data.text import (
     TextSet,
-    TokenSet,
     nearly_repeated_text,
-    out_of_vocabulary,
     repeated_text,
     repeated_within,
     shared_text,
     split_by_line,
-    vocabulary_from_train,
 )
+from headway.audit.data.tokens import TokenSet, out_of_vocabulary, vocabulary_from_train
 
 LONG = "the committee met on a rainy tuesday to settle the matter of the leaking roof once and for all"
 

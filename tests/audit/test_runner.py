@@ -5,8 +5,8 @@ import torch
 from tiny import tiny_recipe
 
 from headway.audit.audit import Report
-from headway.audit.labels import LABEL_AUDITS
-from headway.audit.rows import ROW_AUDITS
+from headway.audit.data.batches import LABEL_AUDITS
+from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.runner import ALL_AUDITS, MODEL_AUDITS
 from headway.experiment.audit import audit_recipe, audit_run, audit_runs
 from headway.experiment.train import train

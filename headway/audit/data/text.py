@@ -1,4 +1,4 @@
-"""Audits of running text, and of the tokens it becomes: is the held-out text really held out?
+"""Audits of running text: is the held-out text really held out?
 
 Running text is not compared line by line: short lines occur twice in any honest corpus. Compared are windows of eight
 words, blocks of 32 words by the words they share, and the places where rare words stand; always without case,
@@ -6,7 +6,7 @@ punctuation and white space. How much overlap is natural differs from corpus to 
 pieces of the train split are compared with the rest of it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -14,8 +14,8 @@ from itertools import chain
 import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.near_copies import Bags, NearCopies, near_copies
-from headway.audit.row_set import shortened, words_of
+from headway.audit.data.near_copies import Bags, NearCopies, near_copies
+from headway.audit.data.row_set import shortened, words_of
 
 WINDOW = 8
 BLOCK = 32
@@ -371,76 +371,3 @@ TEXT_AUDITS: list[Audit] = [
     repeated_within,
     split_by_line,
 ]
-
-
-# --- tokens ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class TokenSet:
-    """What a tokenizer made of each split, train first; rows are put one after the other."""
-
-    ids: Mapping[str, np.ndarray]
-    vocabulary: int
-    """How many tokens there are."""
-    unknown: int | None = None
-    """The token for all that the vocabulary lacks."""
-    show: Callable[[list[int]], list[str]] = lambda ids: [str(i) for i in ids]
-    """Tokens as text, for examples: `tokenizer.pieces`."""
-
-    @cached_property
-    def counts(self) -> dict[str, np.ndarray]:
-        return {split: np.bincount(ids, minlength=self.vocabulary) for split, ids in self.ids.items() if len(ids)}
-
-
-@audit("data")
-def out_of_vocabulary(data: TokenSet) -> Outcome:
-    """Few tokens of a split are unknown words, and the unknown word was there to be learnt.
-
-    An unknown word is easy to predict and is not what the text says, so a perplexity on text with many of them looks
-    better than it is, and a classifier does not see them. Above 10 % of a split's tokens is a warning, above 30 % a
-    failure. (WikiText-2, whose rare words come as <unk>, has 5 to 6 %.) It is a warning, too, where a held-out split
-    has more than 1 % and train has none: the model never saw the token, and what it predicts for it is an accident of
-    the initial weights. Use byte pairs; or a smaller vocabulary, whose unknown words are in train as well.
-    """
-    if data.unknown is None:
-        raise DoesNotApply("the vocabulary has a token for every text")
-    shares = {split: counts[data.unknown] / counts.sum() for split, counts in data.counts.items()}
-    worst = max(shares, key=lambda split: shares[split])
-    sentence = ", ".join(f"{split} {share:.1%}" for split, share in shares.items())
-    sentence = f"unknown words: {sentence} of the tokens"
-    if shares[worst] > 0.3:
-        return failed(shares[worst], sentence)
-    if shares[worst] > 0.01 and not shares["train"]:
-        return warned(shares[worst], f"{sentence}; the model never saw one in training")
-    return (warned if shares[worst] > 0.1 else passed)(shares[worst], sentence)
-
-
-@audit("data")
-def vocabulary_from_train(data: TokenSet) -> Outcome:
-    """The vocabulary was made from the train split alone.
-
-    A word that train does not have can be in the vocabulary only if somebody looked elsewhere. A vocabulary that was
-    made from all splits has words that are in held-out splits and not in train, and no others that train lacks. One
-    that was made for other text (GPT-2's, say) lacks most of these, and has many that are nowhere: that is no leak. So
-    the audit fails if there are tokens which only held-out splits have, and they are more than half of those that train
-    lacks. Three or fewer are passed over (byte pairs may have a stray one). Learn the vocabulary on train.
-    """
-    held = [split for split in data.counts if split != "train"]
-    if not held or "train" not in data.counts:
-        raise DoesNotApply("there is no split beside train")
-    lacking = data.counts["train"] == 0
-    if data.unknown is not None:
-        lacking[data.unknown] = False
-    elsewhere = lacking & (sum(data.counts[split] for split in held) > 0)
-    count, of = int(elsewhere.sum()), int(lacking.sum())
-    if not count:
-        return passed(0, f"every token of {', '.join(held)} is in train")
-    some = ", ".join(f"‘{piece}’" for piece in data.show(np.flatnonzero(elsewhere)[:5].tolist()))
-    sentence = f"{count:,} of {data.vocabulary:,} tokens are in held-out splits and never in train, such as {some}"
-    if count > 3 and count > of / 2:
-        return failed(count, f"{sentence}: the vocabulary was made from more than train")
-    return passed(count, f"{sentence}; {of - count:,} more are in no split")
-
-
-TOKEN_AUDITS: list[Audit] = [out_of_vocabulary, vocabulary_from_train]

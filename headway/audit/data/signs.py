@@ -13,9 +13,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned, worst_of
-from headway.audit.near_copies import evenly
-from headway.audit.row_set import RowSet, normalise, shortened
-from headway.audit.word_model import WordModel
+from headway.audit.data.near_copies import evenly
+from headway.audit.data.row_set import RowSet, normalise, shortened
+from headway.audit.data.word_model import WordModel
 
 MOST_ROWS = 5000  # of train that are looked at, taken evenly
 FEWEST_ROWS = 20

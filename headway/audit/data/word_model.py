@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from headway.audit.near_copies import Bags, evenly
+from headway.audit.data.near_copies import Bags, evenly
 
 MOST_ROWS = 1500
 """It is fitted on; the inverse of a matrix of that size takes a quarter of a second."""

@@ -10,8 +10,8 @@ import re
 import numpy as np
 
 from headway.audit.audit import Audit, Outcome, audit, failed, passed, warned
-from headway.audit.row_set import RowSet, listed
-from headway.audit.signs import FEWEST_ROWS, SIGN_AUDITS, Labels, train_of
+from headway.audit.data.row_set import RowSet, listed
+from headway.audit.data.signs import FEWEST_ROWS, SIGN_AUDITS, Labels, train_of
 
 FEWEST_OF_CLASS = 15
 

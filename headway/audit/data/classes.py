@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headway.audit.audit import Audit, Outcome, audit, failed, passed, warned
-from headway.audit.row_set import RowSet, listed, shortened
+from headway.audit.data.row_set import RowSet, listed, shortened
 
 
 @audit("data")

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from headway.audit.audit import DoesNotApply
-from headway.audit.near_copies import Bags, NearCopies, evenly, near_copies
+from headway.audit.data.near_copies import Bags, NearCopies, evenly, near_copies
 
 SAMPLE = 1000
 """So many rows of train are compared with the others, to see how much alike honest rows of this kind are."""

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.near_copies import evenly
-from headway.audit.row_set import RowSet, shortened
-from headway.audit.word_model import WordModel
+from headway.audit.data.near_copies import evenly
+from headway.audit.data.row_set import RowSet, shortened
+from headway.audit.data.word_model import WordModel
 from headway.scoring.accuracy import wilson
 
 FEWEST_ROWS = 50  # of a held-out split

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headway.audit.artefacts import ARTEFACT_AUDITS
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned, worst_of
-from headway.audit.classes import CLASS_AUDITS
-from headway.audit.label_noise import NOISE_AUDITS
-from headway.audit.row_set import RowSet, listed, shortened
+from headway.audit.data.artefacts import ARTEFACT_AUDITS
+from headway.audit.data.classes import CLASS_AUDITS
+from headway.audit.data.label_noise import NOISE_AUDITS
+from headway.audit.data.row_set import RowSet, listed, shortened
 
 MOST_SEEN = 0.02
 FAR_TOO_MANY = 0.05

@@ -1,0 +1,1 @@
+"""Audits of data: rows with labels, running text, tokens, batches."""
