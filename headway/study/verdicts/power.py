@@ -1,7 +1,7 @@
 """What the seeds of a study can show, before any is trained.
 
-It follows from how much seeds spread in an earlier study or a pilot: pooled over all its arms, after what a seed does to
-every arm is taken out, because arms are compared seed by seed. That takes the new arms to spread as those did. It is
+It follows from how much seeds spread in an earlier study or a pilot: pooled over all its arms, after what a seed does
+to every arm is taken out, because arms are compared seed by seed. That takes the new arms to spread as those did. It is
 known as well as the earlier runs tell, so what follows from it has an interval.
 """
 
