@@ -17,6 +17,7 @@ from headway.cli import (
     recipe,
     runs,
     sample,
+    schema,
     score,
     solve,
     study,
@@ -52,6 +53,7 @@ app.command(epilog="Example: headway recipe shakespeare-char-cpu model.positions
 app.command(epilog="Example: headway recipes --json")(recipe.recipes)
 app.command(epilog="Example: headway runs --runs demo")(runs.runs)
 app.command(epilog="Example: headway bench --size tiny --size small")(bench.bench)
+app.command(epilog="Example: headway schema study plan")(schema.schema)
 app.command(epilog="Example: headway cases --json")(case.cases)
 app.command(epilog="Example: headway case B7 --quick")(case.case)
 app.command(epilog="Example: headway tune demo --over training.optimizer.learning_rate=1e-4..1e-1:log")(tune.tune)

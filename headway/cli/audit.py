@@ -33,7 +33,7 @@ def audit(
     if explain is not None:
         found = find_audit(explain, [*ALL_AUDITS, *of_plugins()])
         if as_json:
-            print_json({"audit": found.name, "about": found.about, "explanation": found.explanation})
+            print_json("audit", {"audit": found.name, "about": found.about, "explanation": found.explanation})
         else:
             printing.show_explanation(found)
         return
@@ -41,7 +41,7 @@ def audit(
         raise UserError("give a run or a recipe to audit, or --explain AUDIT")
     report = audit_by_name(name, changes or [], runs)
     if as_json:
-        print_json(report.as_json())
+        print_json("audit", report.as_json())
     else:
         printing.show_report(report)
     if strict and report.failures:

@@ -23,7 +23,7 @@ def bench(
         print(f"measuring {figure['size']}, R = {figure['replicas']} …", file=sys.stderr)
         figures.append(figure)
     if as_json:
-        print_json({"figures": figures})
+        print_json("bench", {"figures": figures})
     else:
         for name in dict.fromkeys(f["size"] for f in figures):
             print("\n".join([name, *bars([f for f in figures if f["size"] == name])]))

@@ -32,7 +32,7 @@ def cases(
         name: {"title": title_of(name), "quick": takes(name, True), "full": takes(name, False)} for name in packaged()
     }
     if as_json:
-        print_json({"cases": found})
+        print_json("cases", {"cases": found})
     else:
         rows = [[name, one["title"], one["quick"]] for name, one in found.items()]
         show_table(["case", "what is asked", "--quick takes"], rows)
@@ -80,6 +80,6 @@ def _work_out(exercise: "Exercise", folder: Path, quick: bool, as_json: bool) ->
         outcome = work_out(exercise, QUICK if quick else FULL, for_this_terminal().say)
         report = write_report(outcome, folder)
     if as_json:
-        print_json({**outcome.as_json(), "report": str(report)})
+        print_json("case", {**outcome.as_json(), "report": str(report)})
     else:
         show_outcome(outcome, report)

@@ -27,7 +27,7 @@ def classify(
     opened = open_run(run, runs)
     found = classify_text(opened, text, checkpoint)
     if as_json:
-        print_json({"run": str(opened.folder), "text": text, **found.as_json()})
+        print_json("classify", {"run": str(opened.folder), "text": text, **found.as_json()})
         return
     printing.show_chances(found.chances)
     for note in found.notes:

@@ -27,7 +27,7 @@ def export(
     use_plugins(with_, trust)
     made = export_run(open_run(run, runs), to, out, checkpoint)
     if as_json:
-        print_json(made.as_json())
+        print_json("export", made.as_json())
     else:
         print(f"{made.folder}/: {', '.join(made.files)}")
         print(f'AutoModelForCausalLM and AutoTokenizer load it: .from_pretrained("{made.folder}")')

@@ -31,7 +31,7 @@ def import_(
 
     made = import_folder(*located(source, name), runs, changes or [])
     if as_json:
-        print_json(made.as_json())
+        print_json("import", made.as_json())
     else:
         for note in made.notes:
             print(note, file=sys.stderr)

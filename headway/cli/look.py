@@ -48,7 +48,7 @@ def look(
     if out is not None:
         picture.save(out)
     if as_json:
-        print_json({**numbers, "file": None if out is None else str(out)})
+        print_json("look", {**numbers, "file": None if out is None else str(out)})
         return
     if out is None:
         terminal.show(picture)

@@ -1,7 +1,7 @@
 """What several verbs take, and how all of them print JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,5 +28,8 @@ def use_plugins(files: Sequence[str] | None, trust: bool = False) -> None:
     use(files or [], trust)
 
 
-def print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+def print_json(verb: str, answer: Mapping[str, Any]) -> None:
+    """Nothing that the verb's schema does not have."""
+    from headway.cli.answers import checked
+
+    print(json.dumps(checked(verb, answer), ensure_ascii=False, allow_nan=False))

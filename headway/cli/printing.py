@@ -30,6 +30,11 @@ def runs_as_json(runs: Sequence[Run]) -> dict[str, Any]:
     return all_of_them[0] | ({"runs": all_of_them} if len(runs) > 1 else {})
 
 
+def listed_as_json(run: Run) -> dict[str, Any]:
+    found = run_as_json(run, run.scores(), kept(run))
+    return found | {"facts": run.facts, "state": state_of(run.folder).as_json()}
+
+
 def kept(run: Run) -> Report:
     return read_report(run.folder) or Report()
 

@@ -21,7 +21,7 @@ def recipe(
     use_plugins(with_, trust)
     made = load(name, changes or [])
     if as_json:
-        print_json({"name": name, "hash": made.hash, "recipe": made.model_dump(mode="json")})
+        print_json("recipe", {"name": name, "hash": made.hash, "recipe": made.model_dump(mode="json")})
     else:
         print(head_comment(read_text(name)[0]) + f"# hash: {made.hash}\n\n" + annotated(made), end="")
 
@@ -34,6 +34,6 @@ def recipes(as_json: AsJson = False) -> None:
 
     lines = {name: first_sentence(text) for name, text in sorted(packaged().items())}
     if as_json:
-        print_json({"recipes": lines})
+        print_json("recipes", {"recipes": lines})
     else:
         printing.show_table(["recipe", "what it is"], [[name, line] for name, line in lines.items()])

@@ -19,8 +19,8 @@ def runs(
     use_plugins(with_, trust)
     found = all_runs(runs)
     if as_json:
-        told = [printing.run_as_json(run, run.scores(), printing.kept(run)) | {"facts": run.facts} for run in found]
-        print_json({"runs": told})
+        told = [printing.listed_as_json(run) for run in found]
+        print_json("runs", {"runs": told})
     elif not found:
         print(f"there are no runs in {runs} yet; headway train RECIPE makes one", file=sys.stderr)
     else:

@@ -35,7 +35,7 @@ def sample(
     show: Callable[[str], Any] = (lambda piece: None) if as_json else _print_now
     text, note = sample_text(opened, prompt, how, checkpoint, show)
     if as_json:
-        print_json({"run": str(opened.folder), "prompt": prompt, "text": text, "note": note})
+        print_json("sample", {"run": str(opened.folder), "prompt": prompt, "text": text, "note": note})
     else:
         print()
         if note:

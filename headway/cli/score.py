@@ -38,7 +38,7 @@ def score(
         report = audited(opened)
         if as_json:
             tokens = [{"token": p, "nats": n} for p, n in zip(scored.pieces, scored.nats, strict=True)]
-            print_json({**printing.run_as_json(opened, scores, report), "tokens": tokens})
+            print_json("score", {**printing.run_as_json(opened, scores, report), "tokens": tokens})
         else:
             printing.show_sentence(scored, scores, report)
     else:
@@ -48,7 +48,7 @@ def score(
             scores = score_splits_again(opened, split, window, checkpoint)
         report = audited(opened)
         if as_json:
-            print_json(printing.run_as_json(opened, scores, report))
+            print_json("score", printing.run_as_json(opened, scores, report))
         else:
             printing.show_labelled(scores, report)
     if strict and (report.failures or not report.findings):

@@ -82,11 +82,11 @@ def query(
             "weights": [a.weights.tolist() for a in answers],
             "answers": [a.as_json() for a in answers],
         }
-        _show(found, query_matrix_derivation(answers), drawn, as_json)
+        _show("query", found, query_matrix_derivation(answers), drawn, as_json)
         return
     answer = find_query(K, _wanted(select, average, weights, len(K)), within, _scale(scaled, K))
     drawn = draw.draw_query(answer, plot) if plot else None
-    _show(answer.as_json(), answer.derivation, drawn, as_json)
+    _show("query", answer.as_json(), answer.derivation, drawn, as_json)
 
 
 @verb("key '2,1' '1,0; 0,1; -1,-1' --replace 2 --select 2 --norm 1")
@@ -113,7 +113,7 @@ def key(
     wanted = _wanted(select, average, weights, len(K))
     answer = find_key(read_list("query", query), K, replace, wanted, norm, within, _scale(scaled, K))
     drawn = draw.draw_key(answer, K[replace], plot) if plot else None
-    _show(answer.as_json(), answer.derivation, drawn, as_json)
+    _show("key", answer.as_json(), answer.derivation, drawn, as_json)
 
 
 @verb("convolution 2,0,1 --centre 1")
@@ -128,7 +128,7 @@ def convolution(
     from headway.solve.reading import read_list
     from headway.solve.relative import convolution
 
-    _show_construction(convolution(read_list("taps", taps), centre, channels), plot, as_json)
+    _show_construction("convolution", convolution(read_list("taps", taps), centre, channels), plot, as_json)
 
 
 @verb("shift 1")
@@ -143,7 +143,7 @@ def shift(
     """An attention layer that moves the sequence."""
     from headway.solve.relative import shift
 
-    _show_construction(shift(by, channels), plot, as_json)
+    _show_construction("shift", shift(by, channels), plot, as_json)
 
 
 @verb("mean-pool 3")
@@ -157,7 +157,7 @@ def mean_pool(
     """An attention layer that takes the mean over a window."""
     from headway.solve.relative import mean_pool
 
-    _show_construction(mean_pool(window, centre, channels), plot, as_json)
+    _show_construction("mean-pool", mean_pool(window, centre, channels), plot, as_json)
 
 
 @verb("max-pool 3 --within 1e-3")
@@ -172,7 +172,7 @@ def max_pool(
     """An attention layer that takes the maximum over a window, for negative inputs too."""
     from headway.solve.relative import max_pool
 
-    _show_construction(max_pool(window, centre, channels, within), plot, as_json)
+    _show_construction("max-pool", max_pool(window, centre, channels, within), plot, as_json)
 
 
 @verb("matrix '0.5,0.5; 0.2,0.8' --width 3 --plot matrix.png")
@@ -194,7 +194,7 @@ def matrix(
         drawn = draw.draw_matrices({"A": A, "tokens stacked: A ⊗ I": rows, "channels stacked: I ⊗ A": columns}, plot)
     found = {"width": width, "rows": rows.tolist(), "columns": columns.tolist()}
     derivation = stacked_derivation(A, width)
-    _show(found | {"derivation": derivation}, derivation, drawn, as_json)
+    _show("matrix", found | {"derivation": derivation}, derivation, drawn, as_json)
 
 
 @verb("fixed-layer --queries '1,0; 0,0' --keys '0,0; 0,1' --tokens 4")
@@ -226,7 +226,7 @@ def fixed_layer(
     layer = layer_of(given, heads) if given else random_layer(width, heads, seed, blind)
     answer = fixed_layer(layer, tokens, seed=seed)
     drawn = draw.draw_fixed_layer(answer, plot) if plot else None
-    _show(answer.as_json(), answer.derivation, drawn, as_json)
+    _show("fixed-layer", answer.as_json(), answer.derivation, drawn, as_json)
 
 
 def _wanted(select: int | None, average: str | None, weights: str | None, n: int) -> "np.ndarray":
@@ -246,16 +246,16 @@ def _scale(scaled: bool, keys: "np.ndarray") -> float:
     return keys.shape[1] ** -0.5 if scaled else 1.0
 
 
-def _show_construction(made: "Construction", plot: Path | None, as_json: bool) -> None:
+def _show_construction(verb: str, made: "Construction", plot: Path | None, as_json: bool) -> None:
     from headway.solve import draw
 
     drawn = draw.draw_construction(made, plot) if plot else None
-    _show(made.as_json(), made.derivation, drawn, as_json)
+    _show(verb, made.as_json(), made.derivation, drawn, as_json)
 
 
-def _show(found: dict[str, Any], derivation: list[str], drawn: Path | None, as_json: bool) -> None:
+def _show(verb: str, found: dict[str, Any], derivation: list[str], drawn: Path | None, as_json: bool) -> None:
     if as_json:
-        print_json(found | ({"plot": str(drawn)} if drawn else {}))
+        print_json(f"solve {verb}", found | ({"plot": str(drawn)} if drawn else {}))
         return
     print("\n".join(derivation))
     if drawn:

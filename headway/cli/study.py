@@ -71,7 +71,7 @@ def plan(
     if another:
         found = replace(found, warnings=[*found.warnings, another])
     if as_json:
-        print_json(found.as_json())
+        print_json("study plan", found.as_json())
     else:
         show_plan(found)
 
@@ -119,7 +119,7 @@ def carry_out(
     outcome = execute(study, folder, executor_named(on, workers, study), [board], others)
     conclusion = conclude(folder)
     if as_json:
-        print_json({**conclusion.as_json(), "interrupted": outcome.interrupted})
+        print_json("study run", {**conclusion.as_json(), "interrupted": outcome.interrupted})
     else:
         show_conclusion(conclusion)
     again = shlex.join(["headway", *(word for word in sys.argv[1:] if word != "--json")])
@@ -148,7 +148,7 @@ def results(
     use_plugins(with_, trust)
     found = so_far(find_study(study, studies))
     if as_json:
-        print_json(found.as_json())
+        print_json("study results", found.as_json())
     else:
         show_conclusion(found)
 
@@ -170,7 +170,7 @@ def report(
     if conclusion.report is None:
         raise UserError(f"no run of {study} has ended yet: there is nothing to report; headway study run trains them")
     if as_json:
-        print_json(conclusion.as_json())
+        print_json("study report", conclusion.as_json())
     else:
         print(conclusion.report)
 

@@ -56,7 +56,7 @@ def train(
     if not processes.is_writer:
         return
     if as_json:
-        print_json(printing.runs_as_json(made))
+        print_json("train", printing.runs_as_json(made))
     else:
         printing.show_scores(made)
     interrupted = [run for run in made if run.status.is_interrupted]

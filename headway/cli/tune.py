@@ -70,7 +70,7 @@ def tune(
         print(f"stopped and saved; to go on: {shlex.join(['headway', *sys.argv[1:]])}", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
-        print_json(found.as_json())
+        print_json("tune", found.as_json())
         return
     rows = [
         [
