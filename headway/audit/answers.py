@@ -113,6 +113,7 @@ def causality(probe: Probe) -> Outcome:
             worst,
             f"sees the future: exchanging the tokens after position {at} of {length} moves what is said up to there by "
             f"{worst:.2g} of what it moves later answers{only}",
+            "sees the future",
         )
     return passed(worst, f"exchanging later tokens moves no earlier answer (largest change {worst:.1g} of the spread)")
 
@@ -151,6 +152,7 @@ def causal_gradient(probe: Probe) -> Outcome:
             worst,
             f"sees the future: tokens after position {at} of {length} get {worst:.2g} of the largest gradient of what "
             "is said up to there, and should get exactly none",
+            "sees the future",
         )
     return passed(worst, "the gradient of every probed answer in later tokens is exactly zero")
 
@@ -275,7 +277,8 @@ def order(probe: Probe) -> Outcome:
     what = min(changes, key=lambda what: changes[what])
     change = changes[what]
     if has_positions and not change > USED:
-        return failed(change, f"the positions are not used: {what} move the answers by only {change:.1g} of the spread")
+        said = f"the positions are not used: {what} move the answers by only {change:.1g} of the spread"
+        return failed(change, said, "positions not used")
     if not has_positions and not change <= TINY:
         return failed(change, f"there are no positions, but {what} move the answer by {change:.2g} of the spread")
     return passed(change, f"{what} move the answers by {change:.1g} of their spread, as they should")

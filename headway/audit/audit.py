@@ -45,6 +45,7 @@ class Outcome(NamedTuple):
     verdict: Verdict
     value: float | None
     sentence: str
+    short: str | None = None
 
 
 def passed(value: float | None, sentence: str) -> Outcome:
@@ -55,8 +56,8 @@ def warned(value: float | None, sentence: str) -> Outcome:
     return Outcome("warn", value, sentence)
 
 
-def failed(value: float | None, sentence: str) -> Outcome:
-    return Outcome("fail", value, sentence)
+def failed(value: float | None, sentence: str, short: str | None = None) -> Outcome:
+    return Outcome("fail", value, sentence, short)
 
 
 def worst_of(outcomes: Iterable[Outcome]) -> Outcome:
@@ -81,6 +82,12 @@ class Finding:
     """One sentence with that number, in plain words."""
     seconds: float = 0.0
     """What the check took."""
+    short: str | None = None
+    """In three words, beside a name in a table: 'sees the future'."""
+
+    @property
+    def remark(self) -> str:
+        return self.short or f"fails {self.audit}"
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,7 @@ class Audit:
             outcome = failed(None, f"the check could not be carried out: {type(error).__name__}: {_first_line(error)}")
         value = outcome.value if outcome.value is not None and math.isfinite(outcome.value) else None
         seconds = round(time.perf_counter() - began, 3)
-        return Report((Finding(self.name, outcome.verdict, value, outcome.sentence, seconds),))
+        return Report((Finding(self.name, outcome.verdict, value, outcome.sentence, seconds, outcome.short),))
 
 
 AUDITS: Registry[Audit] = Registry("audit")

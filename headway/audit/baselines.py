@@ -187,7 +187,7 @@ def beats_chance(given: Comparison) -> Outcome:
         return failed(value, f"{given.score.name} is not a finite number; {base.method}: {base.score.value:.4g}")
     gain, margin = given.gain(base), given.margin(base)
     if gain <= 0:
-        return failed(gain, f"no better than a method that looks at nothing: {beaten}")
+        return failed(gain, f"no better than a method that looks at nothing: {beaten}", "no better than chance")
     if gain < margin:
         return warned(gain, f"hardly to be told from a method that looks at nothing: {beaten}, n = {given.n:,}")
     return passed(gain, beaten)

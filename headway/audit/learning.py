@@ -113,9 +113,15 @@ def one_batch(probe: Probe) -> Outcome:
     if own.is_falling:
         return passed(own.left, f"{tried}, and it is still falling")
     if not any(_learn(probe, AdamW(learning_rate=other), warm=True).left <= HALF for other in OTHER_RATES):
-        return failed(own.left, f"one small batch cannot be learnt: {tried}, and other rates do no better")
+        return failed(
+            own.left, f"one small batch cannot be learnt: {tried}, and other rates do no better", "learns nothing"
+        )
     fault = "low" if own.is_still else "high"
-    return failed(own.left, f"the learning rate is too {fault} to train: {tried}, and it no longer falls")
+    return failed(
+        own.left,
+        f"the learning rate is too {fault} to train: {tried}, and it no longer falls",
+        f"learning rate too {fault}",
+    )
 
 
 class _Attempt(NamedTuple):
@@ -181,7 +187,7 @@ def moved(probe: Probe) -> Outcome:
     still = [name for name in start if name in now and _is_still(now[name], start[name])]
     share = len(still) / len(start)
     if len(still) == len(start):
-        return failed(share, "training has moved nothing: every parameter is where it began")
+        return failed(share, "training has moved nothing: every parameter is where it began", "not trained")
     if still:
         return failed(share, f"{share:.0%} of the parameters never moved: {_first_two(still)}")
     began, ended = _parts_of_heads(fresh), _parts_of_heads(probe.model)

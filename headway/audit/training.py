@@ -29,7 +29,7 @@ def learning_rate_zero(curve: TrainingCurve) -> Outcome:
     _needs(curve, 1)
     highest = float(curve.rates.max())
     if highest == 0:
-        return failed(0.0, "the learning rate was zero at every step: nothing was trained")
+        return failed(0.0, "the learning rate was zero at every step: nothing was trained", "learning rate zero")
     if highest < 1e-6 and curve.first - curve.last < LITTLE * curve.first:
         return failed(highest, f"the learning rate was {highest:.1g} at most, and the loss has not moved")
     return passed(highest, f"the learning rate was {highest:.3g} at most")
@@ -44,7 +44,7 @@ def diverged(curve: TrainingCurve) -> Outcome:
     count), or lies above where it began by more than 5 %. Lower the learning rate, or lengthen the warm-up.
     """
     if curve.ended and curve.ended.is_diverged:
-        return failed(None, str(curve.ended))
+        return failed(None, str(curve.ended), "diverged")
     _needs(curve, FEWEST_STEPS)
     lowest = float(curve.parts.min())
     gained, given_back = curve.first - lowest, curve.last - lowest
@@ -73,22 +73,25 @@ def did_it_train(curve: TrainingCurve) -> Outcome:
     if curve.chance is None:
         share = fell / curve.first
         sentence = f"the train loss went from {curve.first:.3g} to {curve.last:.3g}"
-        return passed(share, sentence) if share >= 0.1 else failed(share, f"it failed to train: {sentence}")
+        return (
+            passed(share, sentence)
+            if share >= 0.1
+            else failed(share, f"it failed to train: {sentence}", "failed to train")
+        )
     below = 1 - reached / curve.chance
     sentence = f"the loss ended at {reached:.3g}; {curve.chance_is} alone give {curve.chance:.3g}"
     if below > LITTLE:
         return passed(below, sentence)
     where = f"less than {LITTLE:.0%} below" if below > 0 else "no lower than"
-    sentence = (
-        f"it failed to train: the loss ended at {reached:.3g}, {where} the {curve.chance:.3g} of {curve.chance_is}"
-    )
+    short, more = "failed to train", ""
     if curve.post_norm and not curve.warms_up:
-        sentence += "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
+        more = "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
     elif curve.parts[-1] < 0.8 * curve.chance:
-        sentence = sentence.replace("it failed to train", "it learnt train by heart and nothing else")
+        short = "learnt train by heart and nothing else"
     elif len(curve.parts) >= 3 and curve.parts[-1] < 0.99 * curve.parts[-len(curve.parts) // 3]:
-        sentence += "; the train loss was still falling: too few steps, or too low a rate"
-    return failed(below, sentence)
+        more = "; the train loss was still falling: too few steps, or too low a rate"
+    loss = f"the loss ended at {reached:.3g}, {where} the {curve.chance:.3g} of {curve.chance_is}"
+    return failed(below, f"it {short}: {loss}{more}", short)
 
 
 # --- what kept it from doing better ------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_divergence_is_told_from_a_spike():
     ended = TrainingCurve.of(
         [*lines(falling()[:50]), {"step": 51, "ended": "diverged at step 51: the loss is no longer finite"}]
     )
-    assert diverged.check(ended) == ("fail", None, "diverged at step 51: the loss is no longer finite")
+    assert diverged.check(ended) == ("fail", None, "diverged at step 51: the loss is no longer finite", "diverged")
 
 
 def test_a_model_at_the_level_of_frequencies_has_failed_to_train_and_did_not_overfit():

@@ -14,8 +14,6 @@ from headway.study.results.evidence import column
 from headway.study.results.results import Results
 from headway.study.verdicts.wording import amount, large, plain
 
-LONGEST = 48
-"""Letters of a remark; what is longer stands with the audits."""
 MOST_SCORES = 3
 """In the first table; the others have one of their own."""
 
@@ -131,9 +129,8 @@ def reported_figure(value: float) -> str:
 
 
 def remark(results: Results, arm: str) -> str:
-    """The failures of an arm, in the first words of what the audits say: 'sees the future'."""
-    said = [(audit, re.split("[:,]", sentence)[0]) for audit, sentence in results.arms[arm].failed_audits.items()]
-    return ", ".join(dict.fromkeys(words if len(words) <= LONGEST else f"fails {audit}" for audit, words in said))
+    """The failures of an arm, in short: 'sees the future'."""
+    return ", ".join(dict.fromkeys(finding.remark for run in results.of(arm) for finding in run.failures))
 
 
 def _estimates(results: Results, arm: str, scores: Sequence[str]) -> list[str]:
