@@ -264,9 +264,11 @@ class VerdictSchema(Schema):
     seeds: int
     p: Number
     p_corrected: Number
+    p_permutation: Number
     smallest_visible: Number
     smallest_visible_interval: list[Number] | None
     method: str
+    earlier_looks: list[str]
     arms: list[str]
 
 

@@ -78,7 +78,7 @@ def done(workshop, tmp_path_factory) -> Conclusion:
         folder = tmp_path_factory.mktemp("studies") / "small"
         execute(study, folder, InProcess())
         for run in (folder / "runs").glob("a_b.*"):
-            sees = Finding("causality", "fail", 0.5, "sees the future: a lot of it")
+            sees = Finding("causality", "fail", 0.5, "sees the future: a lot of it", short="sees the future")
             cheap = Baseline("unigram", Score("valid.perplexity", 25.0, "as made up"))
             write_report(run, Report((sees,), baselines=(cheap,)))
         facts = folder / "runs" / "none.seed-2" / "run.json"
