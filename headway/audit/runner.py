@@ -16,6 +16,7 @@ from headway.audit.data.tokens import TOKEN_AUDITS
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, moved, one_batch
 from headway.audit.pieces import ABOUT_PIECES
+from headway.audit.populations import POPULATION_AUDITS
 from headway.audit.probe import Probe, Probing
 from headway.audit.scores import SCORE_AUDITS
 from headway.audit.training import TRAINING_AUDITS
@@ -26,6 +27,7 @@ DATA_AUDITS = (*ROW_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *LABEL_AUDITS)
 ALL_AUDITS: tuple[Audit, ...] = (
     *MODEL_AUDITS,
     *HEAD_AUDITS,
+    *POPULATION_AUDITS,
     *DATA_AUDITS,
     *BASELINE_AUDITS,
     *TRAINING_AUDITS,

@@ -103,15 +103,6 @@ class ScoredRun:
         said = {score.name.partition(".")[2]: score.value for score in scores}
         return Twice(f"a part of {split}", said, recount.count(part, self.answer))
 
-    @property
-    def is_exact(self) -> bool:
-        """Training computed in float32."""
-        precision = self.run.recipe.training.precision
-        if precision == "auto" and (self.run.folder / "environment.json").exists():
-            device = str(read_json(self.run.folder / "environment.json").get("device", ""))
-            return not device.startswith("cuda")
-        return precision == "float32"
-
 
 @audit("scores")
 def scored_split(scored: ScoredRun) -> Outcome:
@@ -196,7 +187,7 @@ def kept_checkpoint(scored: ScoredRun) -> Outcome:
     for split, then in losses[scored.step].items():
         now = again.get(f"{split}.{LOSS.name}", math.nan)
         off = abs(now - then) / max(then, 0.1)
-        if not off <= (AGAIN if scored.is_exact else ROUNDED):
+        if not off <= (AGAIN if in_float32(scored.run) else ROUNDED):
             sentence = f"the weights that are scored give {now:.5g} on the part of {split} that was evaluated"
             return failed(off, f"{sentence}; at step {scored.step:,}, when they were kept, it was {then:.5g}")
         worst = max(worst, off)
@@ -247,6 +238,14 @@ def audit_scores(scored: ScoredRun) -> Report:
     if reason is None:
         return run_audits(SCORE_AUDITS, scored)
     return Report(not_run={one.name: reason for one in SCORE_AUDITS})
+
+
+def in_float32(run: Run) -> bool:
+    """Whether training computed so."""
+    precision = run.recipe.training.precision
+    if precision == "auto" and (run.folder / "environment.json").exists():
+        return not str(read_json(run.folder / "environment.json").get("device", "")).startswith("cuda")
+    return precision == "float32"
 
 
 def _off(name: str, said: float, counted: Counted) -> float:

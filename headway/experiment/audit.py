@@ -13,6 +13,7 @@ import torch
 
 from headway import tasks
 from headway.audit.audit import Report, write_report
+from headway.audit.populations import MEMBERS, SideBySide, audit_population
 from headway.audit.probe import Probe
 from headway.audit.runner import audit_model, audit_models
 from headway.audit.scores import ScoredRun, audit_scores
@@ -52,7 +53,8 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     evidence = task.evidence
     of_models, of_data = audit_models(_probe_of(run, task) for run in runs), evidence.data + evidence.reading()
     of_runs = (evidence.audit(run) + audit_scores(scored_run(run, task, len(runs))) for run in runs)
-    return [model + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
+    population = population_report(runs, task)
+    return [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
 
 
 def audit_recipe(recipe: Recipe) -> Report:
@@ -62,9 +64,26 @@ def audit_recipe(recipe: Recipe) -> Report:
     return model + task.evidence.data + task.evidence.reading()
 
 
+def population_report(runs: Sequence[Run], task: Task) -> Report:
+    """Of members that were trained side by side, or of one of them beside others of the same seeds. Runs that were
+    trained alone have nothing to be asked."""
+    members: list[Run | None] = [*runs[:MEMBERS]]
+    recipes = [run.recipe for run in runs[:MEMBERS]]
+    if len(runs) == 1:  # the others may be anywhere by now
+        others = list(runs[0].facts.get("population", ()))
+        if runs[0].recipe.seed in others:
+            others.remove(runs[0].recipe.seed)
+        recipes += [recipes[0].model_copy(update={"seed": seed}) for seed in others[: MEMBERS - 1]]
+        members += [None] * (len(recipes) - 1)
+    if len(recipes) == 1:
+        return Report()
+    weights = [None if run is None else run.checkpoint("auto").weights for run in members]
+    return audit_population(SideBySide(recipes, weights, members, task, _device()))
+
+
 def scored_run(run: Run, task: Task, members: int) -> ScoredRun:
     """May take a second, or 5 % of the training, for all members together."""
-    kept, model = run.checkpoint("auto"), task.rebuild(run, "cuda" if torch.cuda.is_available() else "cpu")
+    kept, model = run.checkpoint("auto"), task.rebuild(run, _device())
     load_weights(model, 0, kept.weights)
     seconds = max(1.0, 0.05 * float(run.facts.get("seconds", 0))) / members
     return ScoredRun(run, task, model, kept.step, seconds)
@@ -78,9 +97,13 @@ def _probe_of(run: Run, task: Task) -> Probe:
 
 def _probe(recipe: Recipe, task: Task, build: Callable[[str], Any]) -> Probe:
     """Of a fresh model of this recipe."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = _device()
 
     def fresh() -> Any:
         return build(device).eval()
 
     return Probe(fresh(), recipe, task.sampler([recipe.seed], device).at(0), task.probing, fresh, trained=False)
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

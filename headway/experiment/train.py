@@ -172,7 +172,9 @@ class Training:
                 if not run.folder.exists():
                     flops = self.task.flops_per_step
                     cost = {"parameters": parameters_of(self.population.model), "flops_per_step": flops}
-                    Run.create(run.folder, run.recipe, _where(self.setting, self.processes), **self.task.facts, **cost)
+                    seeds = {"population": [r.seed for r in self.recipes]} if len(self.recipes) > 1 else {}
+                    where = _where(self.setting, self.processes)
+                    Run.create(run.folder, run.recipe, where, **self.task.facts, **cost, **seeds)
             for run in self.written:
                 self.held.enter_context(run.locked())
             for run in self.written:

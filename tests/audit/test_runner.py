@@ -7,6 +7,7 @@ from tiny import tiny_recipe
 from headway.audit.audit import Report
 from headway.audit.data.batches import LABEL_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
+from headway.audit.populations import POPULATION_AUDITS
 from headway.audit.runner import ALL_AUDITS, MODEL_AUDITS
 from headway.experiment.audit import audit_recipe, audit_run, audit_runs
 from headway.experiment.train import train
@@ -42,7 +43,7 @@ def test_a_trained_run(workshop, monkeypatch):
     # Too short to say more: all that was not run says why.
     assert {"plateaued", "still-improving", "underfitted", "overfitted"} < set(report.not_run)
     assert set(said) | set(report.not_run) == {one.name for one in ALL_AUDITS} - {
-        one.name for one in (*ROW_AUDITS, *LABEL_AUDITS)
+        one.name for one in (*ROW_AUDITS, *LABEL_AUDITS, *POPULATION_AUDITS)
     }
     assert [b.method for b in report.baselines] == ["unigram", "5-gram"]
 

@@ -16,7 +16,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -67,6 +67,9 @@ class RowSampler(Protocol):
 
 class RowBatchSpec(Variant):
     """Which texts a step sees."""
+
+    by_seed: ClassVar[bool] = True
+    """Whether each seed sees others."""
 
     @abstractmethod
     def build(

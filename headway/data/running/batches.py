@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from jaxtyping import Bool, Int, Int32, Int64
@@ -53,6 +53,9 @@ class TokenSampler(Protocol):
 class BatchSpec(Variant):
     """Which parts of the text a step sees."""
 
+    by_seed: ClassVar[bool] = True
+    """Whether each seed sees others."""
+
     @abstractmethod
     def build(
         self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
@@ -80,6 +83,7 @@ class Contiguous(BatchSpec):
     segment, so that a state can be carried from one batch to the next. The order of the text is the same for every
     seed. What is left over at the end of the streams, too short for one more segment, is not read."""
 
+    by_seed: ClassVar[bool] = False
     kind: Literal["contiguous"] = "contiguous"
 
     def build(

@@ -1,0 +1,256 @@
+"""Faults that show only where there is more than one replica, or that make one of several."""
+
+from typing import Any
+
+import torch
+
+from headway.audit.plants.planting import Bed, Patch
+from headway.data.labelled.batches import Shuffled
+from headway.data.running.batches import Crops
+from headway.models import classifier, language_model
+from headway.models.classifier import Classifier
+from headway.models.language_model import LanguageModel
+from headway.nn import backends, replicated
+from headway.nn.replicated import Embedding, LayerNorm, Linear, Noisy
+from headway.training.optimizers import AdamWOptimizer
+
+_bed = Bed()
+PLANTS = _bed.plants
+BESIDE, CAUSAL, GRADIENTS = "beside-others", "causality-beside-others", "gradients-apart"
+STEPS, SEEDS, DIVERGED = "steps-beside-others", "seeds-apart", "diverged-apart"
+ALSO = (BESIDE, CAUSAL, GRADIENTS, STEPS, SEEDS, DIVERGED)
+"""Whoever says something else beside others has other gradients, steps and first losses there, too."""
+LM: dict[str, Any] = {"models": "language-model", "also": ALSO}
+CLS: dict[str, Any] = {"models": "classifier", "also": ALSO}
+PLAIN = "model.mixer.backend=plain"
+
+
+# --- in the model ----------------------------------------------------------------------------------------------------
+
+
+def _mask(patch: Patch, change: Any) -> None:
+    def attend(self: Any, q: Any, k: Any, v: Any, context: Any, drop: Any) -> Any:
+        allowed = context.allowed if len(q) == 1 else change(context.allowed)
+        return drop(backends.weights(q, k, allowed, context.bias)) @ v
+
+    patch.setattr(backends.Plain, "attend", attend)
+
+
+@_bed.plant(CAUSAL, PLAIN, **LM)
+def causal_mask_lost_beside_others(patch):
+    _mask(patch, lambda allowed: torch.ones_like(allowed))
+
+
+@_bed.plant(CAUSAL, PLAIN, **LM)
+def causal_mask_off_by_one_beside_others(patch):
+    _mask(patch, lambda allowed: allowed | allowed.roll(1, -1))
+
+
+@_bed.plant(BESIDE, PLAIN, **CLS)
+def padding_read_beside_others(patch):
+    _mask(patch, lambda allowed: torch.ones_like(allowed))
+
+
+def _norm_over_time(patch: Patch) -> None:
+    original = LayerNorm.forward
+
+    def forward(self: Any, x: Any) -> Any:
+        y = original(self, x)
+        return y if len(self.weight) == 1 else y - 0.1 * y.mean(2, keepdim=True)
+
+    patch.setattr(LayerNorm, "forward", forward)
+
+
+@_bed.plant(CAUSAL, **LM)
+def norm_over_time_beside_others(patch):
+    _norm_over_time(patch)
+
+
+@_bed.plant(BESIDE, **CLS)
+def norm_over_time_beside_others_in_an_encoder(patch):
+    _norm_over_time(patch)
+
+
+@_bed.plant(BESIDE, also=ALSO)
+def norm_over_replicas(patch):
+    original = LayerNorm.forward
+
+    def forward(self, x):
+        y = original(self, x)
+        return y if len(self.weight) == 1 else 0.99 * y + 0.01 * y.mean(0, keepdim=True)
+
+    patch.setattr(LayerNorm, "forward", forward)
+
+
+@_bed.plant(BESIDE, also=ALSO)
+def one_table_for_all(patch):
+    def forward(self, ids):
+        return torch.nn.functional.embedding(ids, self.weight[0])
+
+    patch.setattr(Embedding, "forward", forward)
+
+
+@_bed.plant(BESIDE, also=ALSO)
+def weights_of_the_neighbour(patch):
+    def forward(self, x):
+        y = x @ self.weight.roll(1, 0)[:, None].mT
+        return y if self.bias is None else y + self.bias[:, None, None]
+
+    patch.setattr(Linear, "forward", forward)
+
+
+@_bed.plant(BESIDE, "model.dropout=0.2", also=ALSO)
+def noise_of_the_first_for_all(patch):
+    for module in (language_model, classifier):
+        original = module.seed
+
+        def seed(model, seeds, device="cpu", original=original):
+            original(model, seeds, device)
+            for one in model.modules():
+                if isinstance(one, Noisy):
+                    one.keys[:] = one.keys[:1].clone()
+
+        patch.setattr(module, "seed", seed)
+
+
+# --- in the gradients ------------------------------------------------------------------------------------------------
+
+
+@_bed.plant(GRADIENTS, also=ALSO)
+def loss_with_a_fifth_of_the_neighbours(patch):
+    for model in (LanguageModel, Classifier):
+        original = model.loss
+
+        def loss(self, batch, state=None, original=original):
+            losses, after = original(self, batch, state)
+            mixed = losses.roll(1, 0)
+            return losses + 0.2 * (mixed - mixed.detach()), after  # the same number, another gradient
+
+        patch.setattr(model, "loss", loss)
+
+
+def _before_the_step(patch: Patch, change: Any, after: Any = None) -> None:
+    original = AdamWOptimizer.step
+
+    def step(self: Any, factor: Any, alive: Any, limit: Any = None) -> Any:
+        change(self, alive)
+        norms = original(self, factor, alive, limit)
+        if after is not None:
+            with torch.no_grad():
+                after(self)
+        return norms
+
+    patch.setattr(AdamWOptimizer, "step", step)
+
+
+@_bed.plant(STEPS, also=ALSO)
+def gradient_with_a_fifth_of_the_neighbours(patch):
+    def change(optimizer, alive):
+        for p in optimizer.parameters:
+            if p.grad is not None and len(p) > 1:
+                p.grad += 0.2 * p.grad.roll(1, 0)
+
+    _before_the_step(patch, change)
+
+
+@_bed.plant(STEPS, also=ALSO)
+def gradient_averaged_over_replicas(patch):
+    def change(optimizer, alive):
+        for p in optimizer.parameters:
+            if p.grad is not None:
+                p.grad = p.grad.mean(0, keepdim=True).expand_as(p).clone()
+
+    _before_the_step(patch, change)
+
+
+@_bed.plant(STEPS, also=ALSO)
+def weights_drawn_together(patch):
+    def after(optimizer):
+        for p in optimizer.parameters:
+            p += 0.02 * (p.mean(0, keepdim=True) - p)
+
+    _before_the_step(patch, lambda optimizer, alive: None, after)
+
+
+@_bed.plant(STEPS, also=ALSO)
+def memory_of_the_optimizer_shared(patch):
+    def after(optimizer):
+        for kept in optimizer.memory.values():
+            for tensor in kept:
+                tensor.copy_(tensor.mean(0, keepdim=True).expand_as(tensor))
+
+    _before_the_step(patch, lambda optimizer, alive: None, after)
+
+
+# --- in the seeds ----------------------------------------------------------------------------------------------------
+
+
+def _seeds(patch: Patch, of: Any) -> None:
+    for module in (language_model, classifier):
+        original = module.seed
+        patch.setattr(module, "seed", lambda model, seeds, device="cpu", o=original: o(model, of(seeds), device))
+
+
+@_bed.plant(SEEDS, also=ALSO)
+def first_seed_for_all(patch):
+    _seeds(patch, lambda seeds: [seeds[0]] * len(seeds))
+
+
+@_bed.plant(SEEDS, also=ALSO)
+def seed_zero_for_all(patch):
+    _seeds(patch, lambda seeds: [0] * len(seeds))
+
+
+@_bed.plant(SEEDS, also=ALSO)
+def seeds_in_another_order(patch):
+    _seeds(patch, lambda seeds: list(seeds)[::-1])
+
+
+@_bed.plant(SEEDS, **LM)
+def one_order_of_data_for_all(patch):
+    original = Crops.build
+    patch.setattr(
+        Crops, "build", lambda self, ids, segment, batch, seeds: original(self, ids, segment, batch, [0] * len(seeds))
+    )
+
+
+@_bed.plant(SEEDS, **CLS)
+def one_order_of_rows_for_all(patch):
+    original = Shuffled.build
+
+    def build(self, table, lengths, labels, batch, seeds, device):
+        return original(self, table, lengths, labels, batch, [seeds[0]] * len(seeds), device)
+
+    patch.setattr(Shuffled, "build", build)
+
+
+# --- when one is lost ------------------------------------------------------------------------------------------------
+
+
+@_bed.plant(DIVERGED, also=ALSO)
+def neighbours_times_zero(patch):
+    original = replicated._multiply  # pyright: ignore[reportPrivateUsage]
+
+    def multiply(x, weight, bias):
+        y = original(x, weight, bias)
+        return y if len(y) == 1 else y + 0 * y.roll(1, 0)
+
+    patch.setattr(replicated, "_multiply", multiply)
+
+
+@_bed.plant(DIVERGED, also=ALSO)
+def all_end_with_the_first_that_does(patch):
+    def change(optimizer, alive):
+        alive &= alive.all()
+
+    _before_the_step(patch, change)
+
+
+@_bed.plant(DIVERGED, also=ALSO)
+def gradients_of_the_lost_times_zero(patch):
+    def change(optimizer, alive):
+        for p in optimizer.parameters:
+            if p.grad is not None and len(p) > 1:
+                p.grad += 0 * p.grad.roll(1, 0)
+
+    _before_the_step(patch, change)

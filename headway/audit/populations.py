@@ -1,0 +1,386 @@
+"""Audits of the path that populations take: R replicas in one model, trained and scored side by side.
+
+The audits of a model look at one replica alone, and with R = 1 every module takes a path of its own: what is lost only
+beside others they cannot see. Here up to three members are put side by side, as training had them, and each is held to
+what it does alone: its answers, its gradient, two of its steps, its data, its noise. What is found is found once, for
+all members.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.audit.answers import LEAK
+from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
+from headway.audit.probe import TINY, Probing, difference
+from headway.audit.scores import AGAIN, ROUNDED, in_float32
+from headway.nn.replicated import Trainable, set_dropout
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
+from headway.training.population import load_weights
+from headway.training.setting import Setting
+from headway.training.update import Update
+
+MEMBERS = 3
+"""As many as it takes to have a neighbour on either side."""
+ROWS, LONGEST = 4, 128
+COUNTS = 1e-3
+"""Of the largest gradient: weights with less are moved by rounding, which optimizers blow up to a whole step."""
+SAME_STEPS = 0.05
+"""Of what two steps move. Those of two replicas differ by more than their whole length."""
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Members of a population, as they were trained."""
+
+    recipes: Sequence[Recipe]
+    weights: Sequence[dict[str, Tensor] | None]
+    """Of each; None stands for those that training begins with."""
+    runs: Sequence[Run | None]
+    """Of each, where it is at hand."""
+    task: Any
+    device: str
+
+    @property
+    def how(self) -> Probing:
+        return self.task.probing
+
+    @property
+    def seeds(self) -> list[int]:
+        return [recipe.seed for recipe in self.recipes]
+
+    def model(self, members: Sequence[int], trained: bool = True) -> Trainable:
+        """These members as one model, in evaluation mode."""
+        model = self.task.build([self.seeds[r] for r in members], self.device)
+        set_dropout(model, [self.recipes[r].model.dropout for r in members])
+        for place, r in enumerate(members):
+            weights = self.weights[r]
+            if trained and weights is not None:
+                load_weights(model, place, weights)
+        return model.eval()
+
+    @property
+    def all(self) -> list[int]:
+        return list(range(len(self.recipes)))
+
+    @cached_property
+    def together(self) -> Trainable:
+        return self.model(self.all)
+
+    @cached_property
+    def alone(self) -> list[Trainable]:
+        return [self.model([r]) for r in self.all]
+
+    @cached_property
+    def sampler(self) -> Any:
+        return self.task.sampler(self.seeds, self.device)
+
+    def batch(self, step: int | Tensor = 0, member: int | None = None) -> Any:
+        """A few rows of each member's batch; or of this one's."""
+        which = slice(None) if member is None else slice(member, member + 1)
+        return _cut(self.sampler.at(step), (which, slice(ROWS), slice(LONGEST)))
+
+    def update(self, model: Trainable, members: Sequence[int]) -> Update:
+        """Real steps of training, in float32."""
+        training = self.recipes[0].training
+        rates = [self.recipes[r].training.optimizer.learning_rate for r in members]
+        decays = [self.recipes[r].training.optimizer.weight_decay for r in members]
+        optimizer = training.optimizer.build(dict(model.named_parameters()), rates, decays)
+        alive = torch.ones(len(members), dtype=torch.bool, device=self.device)
+        setting = Setting(torch.device(self.device), torch.float32, False, False, ())
+        reads = _Reads(self, None if len(members) > 1 else members[0])
+        spec = training.model_copy(update={"accumulate": 1})
+        return Update(model, optimizer, reads, spec, setting, alive)
+
+    def in_both_modes(self, look: Callable[[str], None]) -> None:
+        for mode in ("evaluation", "training"):
+            for model in (self.together, *self.alone):
+                model.train(mode == "training")
+                model.clock.set(3)
+            try:
+                look(mode)
+            finally:
+                for model in (self.together, *self.alone):
+                    model.eval()
+
+    def answers(self, model: Any, batch: Any) -> Tensor:
+        return self.how.answer(model, batch.inputs, getattr(batch, "padding_mask", None))
+
+
+class _Reads:
+    """A sampler of a few rows."""
+
+    steps_per_epoch = 1
+
+    def __init__(self, members: SideBySide, member: int | None):
+        self.members, self.member = members, member
+
+    def at(self, step: Any) -> Any:
+        return self.members.batch(step, self.member)
+
+
+@audit("population")
+def beside_others(members: SideBySide) -> Outcome:
+    """A replica says beside others what it says alone.
+
+    Up to three members, with the weights they ended with, answer rows of their own training: side by side in one model,
+    as they were trained and scored, and each alone. Answers and losses must be the same, in evaluation and in training
+    mode (whose noise depends on the seed and the step alone), but for rounding: a thousandth of their spread. When it
+    fails, nothing that was found of a replica alone holds for what was trained: look for masks, norms and biases that
+    are broadcast over the wrong axis where there is more than one replica.
+    """
+    batch, worst = members.batch(), 0.0
+    told: list[str] = []
+
+    def look(mode: str) -> None:
+        nonlocal worst
+        answers, losses = members.answers(members.together, batch), members.together.loss(batch)[0]
+        for r, alone in enumerate(members.alone):
+            own = members.batch(member=r)
+            said, loss = members.answers(alone, own), members.alone[r].loss(own)[0]
+            off = max(difference(answers[r : r + 1], said), abs(float(losses[r] - loss[0])) / max(float(loss), 0.1))
+            if not off <= TINY:
+                told.append(f"replica {r + 1}, in {mode}, by {off:.2g} of the spread of answers")
+            worst = max(worst, off)
+
+    members.in_both_modes(look)
+    if told:
+        return failed(worst, f"what a replica says beside others is not what it says alone: {told[0]}")
+    return passed(worst, f"{len(members.all)} replicas say the same side by side as each alone, in both modes")
+
+
+@audit("population")
+def causality_beside_others(members: SideBySide) -> Outcome:
+    """Beside others, too, no answer depends on a later token.
+
+    As `causality`, with replicas side by side: all tokens after a position are exchanged, in each row another position,
+    and nothing that any replica says up to there may move by more than a millionth of what moves later. A mask, or a
+    norm over time, may be wrong only where there is more than one replica.
+    """
+    if members.how.looks_ahead or not members.how.per_token:
+        raise DoesNotApply("such a model may look ahead")
+    ids = members.batch().inputs
+    R, B, T = ids.shape
+    if T < 2:
+        raise DoesNotApply("sequences of one token have no future")
+    probed = torch.linspace(0, T - 2, B, device=ids.device).round().long()
+    later = (torch.arange(T, device=ids.device) > probed[:, None]).expand(R, B, T)
+    by = members.how.draw(members.together, "exchanged", R * B, T).view(R, B, T).to(ids.device)
+    other, leaks = members.how.exchanged(members.together, ids, later, by), {}
+
+    def look(mode: str) -> None:
+        moved = (
+            (members.how.answer(members.together, ids) - members.how.answer(members.together, other)).abs().amax(-1)
+        )  # [R, B, T]
+        leaks[mode] = float(moved.masked_fill(later, 0).max() / moved[later].max().clamp(min=1e-30))
+
+    members.in_both_modes(look)
+    mode, worst = max(leaks.items(), key=lambda item: item[1])
+    if not worst <= LEAK:
+        sentence = f"side by side, replicas see the future: later tokens move earlier answers by {worst:.2g}"
+        return failed(worst, f"{sentence} of what they move later ones, in {mode}")
+    return passed(worst, f"side by side, exchanging later tokens moves no earlier answer ({worst:.1g})")
+
+
+@audit("population")
+def gradients_apart(members: SideBySide) -> Outcome:
+    """A replica's loss has no gradient in the others' weights, and in its own the one that it has alone.
+
+    The loss of each member is differentiated by the weights of all. In those of the others it must be exactly zero; in
+    its own it may differ from the gradient alone by rounding, a thousandth of its length. When it fails, replicas learn
+    from each other's mistakes, and their seeds are no samples of anything.
+    """
+    worst = 0.0
+    for r in members.all:
+        beside, own = (
+            _gradient(members.together, members.batch(), r),
+            _gradient(members.alone[r], members.batch(member=r), 0),
+        )
+        for name, g in beside.items():
+            others = float(torch.cat([g[:r], g[r + 1 :]]).abs().max())
+            if others != 0:  # NaN is not, either
+                return failed(others, f"the loss of replica {r + 1} has a gradient of {others:.2g} in another's {name}")
+        apart = _length([beside[name][r] - own[name][0] for name in own]) / max(_length(list(own.values())), 1e-30)
+        if not apart <= TINY:
+            return failed(
+                apart, f"the gradient of replica {r + 1} beside others is off by {apart:.1%} of the one alone"
+            )
+        worst = max(worst, apart)
+    return passed(worst, "the gradient of a replica is its own, and what it is alone")
+
+
+@audit("population")
+def steps_beside_others(members: SideBySide) -> Outcome:
+    """Two steps of training move a replica beside others where they move it alone.
+
+    Members take two real steps, with their optimizer, side by side and each alone, from the same weights, on the same
+    rows. Where they end may differ by 5 % of what the steps moved (only weights count whose gradient is above a
+    thousandth of the largest: optimizers make a whole step of mere rounding). When it fails, something between the loss
+    and the weights mixes replicas: an optimizer's state, a norm for clipping, a rate, a gradient that is added up.
+    """
+    beside, worst = members.model(members.all), 0.0
+    update = members.update(beside, members.all)
+    for step in range(2):
+        update(step, 1.0)
+    for r in members.all:
+        alone = members.model([r])
+        before = {name: p.detach().clone() for name, p in alone.named_parameters()}
+        gradient = _gradient(alone.train(), members.batch(member=r), 0)
+        largest = max(float(g.abs().max()) for g in gradient.values())
+        counts = {name: g.abs() > COUNTS * largest for name, g in gradient.items()}
+        update = members.update(alone, [r])
+        for step in range(2):
+            update(step, 1.0)
+        theirs = dict(beside.named_parameters())
+        off = [(theirs[n][r : r + 1] - p)[counts[n]].detach() for n, p in alone.named_parameters()]
+        moved = [(p - before[n])[counts[n]].detach() for n, p in alone.named_parameters()]
+        if not (length := _length(moved)):
+            continue  # a learning rate of zero
+        apart = _length(off) / length
+        if not apart <= SAME_STEPS:
+            sentence = f"two steps beside others end off by {apart:.1%} of what they move replica {r + 1} alone"
+            return failed(apart, sentence)
+        worst = max(worst, apart)
+    return passed(worst, "two steps of training end where they end alone")
+
+
+@audit("population")
+def seeds_apart(members: SideBySide) -> Outcome:
+    """Each replica runs its own seed: starting weights, data and noise are those of that seed, and differ.
+
+    Side by side and alone, a seed must give the same starting weights and the same batches, to the bit; other seeds
+    must give other weights, and other batches where batches are drawn at all. And the runs themselves are looked
+    at: the loss of the first step that was written down must be what this seed has at its first step (within a
+    thousandth; 2 % where training computed in bf16), and no two seeds may have written down the same losses. When it
+    fails, several seeds are one run several times, and every interval over them is a fiction.
+    """
+    fresh, starts = members.model(members.all, trained=False), [members.model([r], trained=False) for r in members.all]
+    batches = members.sampler.at(0)
+    for r, alone in enumerate(starts):
+        for name, p in fresh.named_parameters():
+            if not torch.equal(p[r], dict(alone.named_parameters())[name][0]):
+                return failed(
+                    None, f"replica {r + 1} begins with a {name} that is not that of its seed {members.seeds[r]}"
+                )
+        own = members.task.sampler([members.seeds[r]], members.device).at(0)
+        if not torch.equal(batches.inputs[r], own.inputs[0]):
+            return failed(None, f"replica {r + 1} reads what its seed {members.seeds[r]} does not read")
+        if (problem := _first_loss(members, r, starts[r], own)) is not None:
+            return failed(None, problem)
+    for a in members.all:
+        for b in members.all[a + 1 :]:
+            if members.seeds[a] != members.seeds[b] and (same := _same(members, a, b, starts, batches)) is not None:
+                return failed(None, f"seeds {members.seeds[a]} and {members.seeds[b]} have {same}")
+    return passed(None, "weights, data and the first loss of each replica are those of its seed")
+
+
+@audit("population")
+def diverged_apart(members: SideBySide) -> Outcome:
+    """A replica whose numbers are lost does not take the others with it.
+
+    All weights of the first are made NaN. What the others say must stay what it was, and a step of training must move
+    them where it would have moved them. NaN times zero is NaN: replicas that are only multiplied by zero are not apart.
+    """
+    batch, spoilt, healthy = members.batch(), members.model(members.all), members.model(members.all)
+    before = members.answers(healthy, batch)[1:].detach()
+    with torch.no_grad():
+        for p in spoilt.parameters():
+            p[0] = torch.nan
+    after = members.answers(spoilt, batch)[1:].detach()
+    if not (off := difference(after, before)) <= TINY:
+        return failed(off, f"with NaN in the first replica's weights, the others' answers are off by {off:.2g}")
+    members.update(healthy, members.all)(0, 1.0)
+    members.update(spoilt, members.all)(0, 1.0)
+    ours = dict(healthy.named_parameters())
+    for name, p in spoilt.named_parameters():
+        if not torch.allclose(p[1:], ours[name][1:], rtol=1e-3, atol=1e-6):
+            return failed(None, f"with NaN in the first replica's weights, a step moves the others' {name} elsewhere")
+    return passed(off, "a replica whose weights are NaN leaves the others as they are")
+
+
+POPULATION_AUDITS: tuple[Audit, ...] = (
+    beside_others,
+    causality_beside_others,
+    gradients_apart,
+    steps_beside_others,
+    seeds_apart,
+    diverged_apart,
+)
+
+
+def audit_population(members: SideBySide) -> Report:
+    """Of all members at once. One whose numbers are lost is looked at as it began."""
+    weights = [w if w is not None and _speaks(members, r) else None for r, w in enumerate(members.weights)]
+    with torch.enable_grad():
+        return run_audits(POPULATION_AUDITS, replace(members, weights=weights))
+
+
+def _speaks(members: SideBySide, r: int) -> bool:
+    """Its answers and their loss are numbers, and such that float32 can compare them."""
+    with torch.no_grad():
+        model, batch = members.model([r]), members.batch(member=r)
+        answers = members.answers(model, batch)
+        return bool(answers.isfinite().all() and model.loss(batch)[0].isfinite().all() and answers.abs().max() < 1e6)
+
+
+def _first_loss(members: SideBySide, r: int, model: Trainable, batch: Any) -> str | None:
+    """What is wrong with the first loss that the run has written down."""
+    run, recipe = members.runs[r], members.recipes[r]
+    lines = [line for line in run.metrics() if "loss" in line][:1] if run is not None else []
+    if run is None or not lines or lines[0]["step"] != 1:
+        return None
+    model.train()
+    parts, losses = recipe.training.accumulate, []
+    with torch.no_grad():
+        for k in range(parts):
+            part = batch.part(k, parts)
+            model.clock.set(0, part.first_row)
+            losses.append(float(model.loss(part)[0][0]))
+    model.eval()
+    then, now = lines[0]["loss"], sum(losses) / parts
+    if abs(then - now) <= (AGAIN if in_float32(run) else ROUNDED) * max(abs(now), 0.1):
+        return None
+    return f"{run.name} wrote down a first loss of {then:.5g}; its seed {recipe.seed} begins with {now:.5g}"
+
+
+def _same(members: SideBySide, a: int, b: int, starts: Sequence[Trainable], batches: Any) -> str | None:
+    """What two replicas of different seeds share, and should not."""
+    if all(torch.equal(p, q) for p, q in zip(starts[a].parameters(), starts[b].parameters(), strict=True)):
+        return "the same starting weights"
+    drawn = getattr(getattr(members.recipes[0].data, "batches", None), "by_seed", False)
+    if drawn and torch.equal(batches.inputs[a], batches.inputs[b]):
+        return "the same data"
+    curves = [
+        [line["loss"] for line in run.metrics() if "loss" in line] for run in (members.runs[a], members.runs[b]) if run
+    ]
+    if len(curves) == 2 and curves[0] and curves[0] == curves[1]:
+        return f"written down the same {len(curves[0]):,} losses"
+    return None
+
+
+def _gradient(model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
+    """Of replica r's loss in all weights, in the noise of the first step."""
+    parameters = dict(model.named_parameters())
+    model.train()
+    model.clock.set(0)
+    loss = model.loss(batch)[0][r]
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    model.eval()
+    return {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
+    }
+
+
+def _length(tensors: Sequence[Tensor]) -> float:
+    return float(torch.stack([t.double().square().sum() for t in tensors]).sum().sqrt())
+
+
+def _cut(batch: Any, where: tuple[slice, ...]) -> Any:
+    """Of a batch, some members, rows and tokens."""
+    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return replace(batch, **{n: p[where[: p.ndim]] for n, p in parts.items() if isinstance(p, Tensor) and p.ndim})

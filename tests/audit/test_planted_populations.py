@@ -1,0 +1,108 @@
+"""What goes wrong only beside others is found there; and populations that are right raise nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from scored import Ground
+from tiny import cache_in
+
+from headway import tasks
+from headway.audit.audit import Report
+from headway.audit.plants.planting import Fault, planted
+from headway.audit.plants.populations import PLANTS
+from headway.audit.populations import POPULATION_AUDITS
+from headway.experiment.audit import audit_run, population_report
+from headway.run.folder import Run
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory) -> Iterator[Ground]:
+    home = tmp_path_factory.mktemp("ground")
+    with cache_in(home / "cache"):
+        yield Ground(home)
+
+
+@pytest.fixture(scope="module")
+def trained(ground: Ground):
+    """Populations of three, trained once."""
+    known: dict[tuple[str, ...], list[Run]] = {}
+
+    def of(models: str, *changes: str) -> list[Run]:
+        key = (models, *changes)
+        if key not in known:
+            known[key] = ground.train(models, *changes, seeds=3)
+        return known[key]
+
+    return of
+
+
+def examined(runs: list[Run]) -> Report:
+    with torch.no_grad():
+        return population_report(runs, tasks.load_for(runs[0]))
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+def test_planted(plant: Fault, trained):
+    runs = trained("language-model" if plant.models == "any" else plant.models, *plant.changes)
+    with planted(plant):
+        report = examined(runs)
+    failures = {f.audit: f.sentence for f in report.failures}
+    assert plant.caught_by in failures, f"not caught; {report}"
+    assert not set(failures) - {plant.caught_by, *plant.also}, failures
+
+
+CLEAN = [
+    ("language-model",),
+    ("language-model", "model.dropout=0.2", "data.batches=contiguous", "model.positions=alibi"),
+    ("language-model", "model.mixer.backend=plain", "training.optimizer=sgd", "model.norm=rms"),
+    ("language-model", "training.accumulate=2", "model.dropout=0.2", "training.optimizer.learning_rate=0"),
+    ("language-model", "training.optimizer.learning_rate=3", "training.clip=0.01", "training.optimizer=adagrad"),
+    ("classifier",),
+    ("classifier", "model.dropout=0.3", "model.pooling=max", "training.accumulate=2"),
+]
+
+
+@pytest.mark.parametrize("case", CLEAN, ids=lambda case: " ".join(case))
+def test_clean(case, trained):
+    report = examined(trained(*case))
+    assert not report.failures and not report.warnings, report
+    assert {f.audit for f in report.findings} | report.not_run.keys() == {one.name for one in POPULATION_AUDITS}
+    assert set(report.not_run) <= {"causality-beside-others"}
+
+
+def test_a_member_knows_that_it_was_one(trained):
+    """Long after, by its folder alone."""
+    report = audit_run(trained("language-model")[1])
+    assert {one.name for one in POPULATION_AUDITS} <= {f.audit for f in report.findings}
+
+
+def test_a_run_of_its_own_is_not_asked(ground: Ground):
+    assert examined([ground.copy_of("language-model")]) == Report()
+
+
+def test_replicas_that_all_ran_seed_zero(ground: Ground, monkeypatch: pytest.MonkeyPatch):
+    """Nothing is wrong with the model, nor with the sampler: training was given the wrong seeds."""
+    from headway.experiment import train
+
+    assemble = train.assemble
+
+    def all_zero(recipes, *rest):
+        return assemble([recipe.model_copy(update={"seed": 0}) for recipe in recipes], *rest)
+
+    monkeypatch.setattr(train, "assemble", all_zero)
+    runs = ground.train("language-model", seeds=3)
+    assert [f.audit for f in examined(runs).failures] == ["seeds-apart"]
+    (finding,) = examined(runs[1:2]).failures  # by one of them alone
+    assert finding.audit == "seeds-apart" and "first loss" in finding.sentence
+
+
+def test_one_that_diverged_leaves_the_audits_of_the_others(trained):
+    runs = trained(
+        "language-model", "training.optimizer=sgd", "training.optimizer.learning_rate=1e9", "training.clip=null"
+    )
+    assert not examined(runs).failures
+
+
+def test_every_audit_of_populations_finds_something():
+    assert {one.name for one in POPULATION_AUDITS} == {plant.caught_by for plant in PLANTS}
