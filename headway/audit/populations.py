@@ -103,7 +103,8 @@ class SideBySide:
                 model.train(mode == "training")
                 model.clock.set(3)
             try:
-                look(mode)
+                with torch.no_grad():
+                    look(mode)
             finally:
                 for model in (self.together, *self.alone):
                     model.eval()

@@ -1,6 +1,8 @@
 """Every fault of a score is found by the audit that is meant for it, and scores that are right raise nothing."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from scored import Ground, examined
@@ -10,6 +12,8 @@ from headway.audit.plants.planting import Fault, planted
 from headway.audit.plants.scores import PLANTS
 from headway.audit.scores import SCORE_AUDITS
 from headway.experiment.evaluate import score_splits_again
+from headway.experiment.train import train
+from headway.run.folder import open_run
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +85,32 @@ def test_without_scores_there_is_nothing_to_look_at(ground: Ground):
 
 def test_every_audit_of_scores_finds_something():
     assert {one.name for one in SCORE_AUDITS} == {plant.caught_by for plant in PLANTS} | {"score-and-curve"}
+
+
+MADE_BEFORE = Path(__file__).parents[1] / "run" / "made_before"
+
+
+@pytest.mark.parametrize("name", ["finished", "interrupted", "diverged", "classifier"])
+def test_runs_that_an_earlier_version_made(name, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copytree(MADE_BEFORE, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    report = examined(open_run(name))
+    assert not report.failures and not report.warnings, report
+
+
+@pytest.mark.parametrize("changes", [(), ("training.keep_best=true",)], ids=["last", "best"])
+def test_a_run_that_was_interrupted_and_resumed(changes, ground: Ground):
+    run = ground.copy_of("language-model", *changes)
+    assert run.forget_after(6)
+    train([run.recipe], [run.name], run.folder.parent, resume=True)
+    assert run.status.step == 12
+    assert not examined(run).failures
+
+
+def test_imported_weights_have_no_curve(ground: Ground):
+    """What they were trained on nobody knows; what they score can be counted all the same."""
+    run = ground.copy_of("language-model")
+    run.note(imported_from="elsewhere")
+    (run.folder / "metrics.jsonl").unlink()
+    report = examined(run)
+    assert not report.failures and {f.audit for f in report.findings} == {"scored-split", "scores-again"}
