@@ -4,6 +4,8 @@ Some look at a fresh model of the same recipe, which is a pure function of the s
 """
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,31 +176,74 @@ def moved(probe: Probe) -> Outcome:
 
     The start is a pure function of the seed, so it is made again and compared: tensor by tensor; queries, keys and
     values of each head, which share a matrix; and the embeddings of the tokens of the first batch, which training is
-    known to have seen. What is where it began, or has only been shrunk by weight decay, was frozen: by a learning rate
-    of zero, a lost gradient, or a layer that nothing flows through. One such part is a failure; of embeddings, a
-    quarter (a step of warm-up may have a rate of zero). So is a head's part that moved less than a ten-thousandth as
-    far as the middle one of its kind: queries and keys learn more slowly than values, but not as slowly as that.
+    known to have seen. What is where it began, or has only been shrunk by weight decay (to a hundred-thousandth), was
+    frozen: by a learning rate of zero, a lost gradient, or a layer that nothing flows through. One such part is a
+    failure; of embeddings, a quarter. Queries and keys learn more slowly than values: what has a gradient at the start,
+    and has moved as far beside the others as that lets expect (a hundredth of it is enough), is not frozen.
     Weights that were imported began elsewhere and are not compared.
     """
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
-    fresh = probe.fresh()
-    start, now = dict(fresh.named_parameters()), dict(probe.model.named_parameters())
-    still = [name for name in start if name in now and _is_still(now[name], start[name])]
-    share = len(still) / len(start)
-    if len(still) == len(start):
+    batch = probe.excerpt(rows=4, tokens=64)
+    fresh, slope = probe.fresh(), _gradient(probe.fresh(), batch)
+    parts = _Course(*(dict(model.named_parameters()) for model in (fresh, probe.model, slope)))
+    share = len(parts.still) / len(parts.start)
+    if len(parts.still) == len(parts.start):
         return failed(share, "training has moved nothing: every parameter is where it began", "not trained")
-    if still:
-        return failed(share, f"{share:.0%} of the parameters never moved: {_first_two(still)}")
-    began, ended = _parts_of_heads(fresh), _parts_of_heads(probe.model)
-    way = {name: _way(ended[name], began[name]) for name in began}
-    usual = float(np.median(list(way.values()))) if way else 0.0
-    if still := [name for name in way if way[name] <= 1e-4 * usual or _is_still(ended[name], began[name])]:
-        share = len(still) / len(way)
-        return failed(share, f"{share:.0%} of what the heads are made of never moved: {_first_two(still)}")
-    if (share := _still_embeddings(probe, fresh)) >= 0.25:
+    if frozen := parts.frozen:
+        share = len(frozen) / len(parts.start)
+        return failed(share, f"{share:.0%} of the parameters never moved: {_first_two(frozen)}")
+    heads = _Course(*(_parts_of_heads(model) for model in (fresh, probe.model, slope)))
+    if frozen := heads.frozen:
+        share = len(frozen) / len(heads.start)
+        return failed(share, f"{share:.0%} of what the heads are made of never moved: {_first_two(frozen)}")
+    told = getattr(batch, "padding_mask", None)
+    tokens = (batch.inputs if told is None else batch.inputs[told]).unique().tolist()
+    rows = _Course(*({str(t): model.embedding.weight[0, t] for t in tokens} for model in (fresh, probe.model, slope)))
+    if len(tokens) >= 8 and (share := len(rows.frozen) / len(tokens)) >= 0.25:
         return failed(share, f"{share:.0%} of the embeddings of tokens that training has seen never moved")
-    return passed(0, f"all {len(start)} parameters have moved since the start, and so have all parts of the heads")
+    return passed(
+        0, f"all {len(parts.start)} parameters have moved since the start, and so have all parts of the heads"
+    )
+
+
+@dataclass(frozen=True)
+class _Course:
+    """Parts of a model by name: where training began, where it ended, and the gradient at the start."""
+
+    start: dict[str, Tensor]
+    end: dict[str, Tensor]
+    gradient: dict[str, Tensor]
+
+    @cached_property
+    def still(self) -> list[str]:
+        return [name for name in self.start if name in self.end and _is_still(self.end[name], self.start[name])]
+
+    @property
+    def frozen(self) -> list[str]:
+        """Those that are still, and should not be by what the gradient of the start lets expect beside the others."""
+        if not self.still:
+            return []
+        way = {name: _way(self.end[name], self.start[name]) for name in self.start if name in self.end}
+        sizes = {name: self.start[name].norm().clamp(min=1e-12) for name in way}
+        slope = {name: (self.gradient[name].norm() / sizes[name]).item() for name in way}
+        drawn = [name for name in way if self.start[name].numel() > 1 and self.start[name].std() > 0]
+        usual, steep = (float(np.median([of[name] for name in drawn])) for of in (way, slope))
+        found = []
+        for name in self.still:
+            expected = usual * slope[name] / max(steep, 1e-30)
+            if slope[name] <= 1e-9 * steep or way[name] < 0.01 * expected > 1e-9:
+                found.append(name)
+        return found
+
+
+def _gradient(model: Any, batch: Any) -> Any:
+    """This model with the gradient of the batch's loss in place of its weights."""
+    with torch.enable_grad():
+        model.loss(batch)[0].sum().backward()
+    for p in model.parameters():
+        p.data = torch.zeros_like(p) if p.grad is None else p.grad
+    return model
 
 
 def _first_two(names: list[str]) -> str:
@@ -216,32 +261,23 @@ def _parts_of_heads(model: Any) -> dict[str, Tensor]:
     return found
 
 
-def _still_embeddings(probe: Probe, fresh: Any) -> float:
-    """The share, of the first batch's tokens, whose embedding is where it began."""
-    told = getattr(probe.batch, "padding_mask", None)
-    tokens = (probe.batch.inputs if told is None else probe.batch.inputs[told]).unique()
-    if len(tokens) < 8:
-        return 0.0
-    pairs = zip(probe.model.embedding.weight[0, tokens], fresh.embedding.weight[0, tokens], strict=True)
-    return sum(_is_still(now, start) for now, start in pairs) / len(tokens)
-
-
-def _way(now: Tensor, start: Tensor) -> float:
-    """How far a part has moved, for its size."""
-    return ((now - start).norm() / start.norm().clamp(min=1e-12)).item()
-
-
 def _is_still(now: Tensor, start: Tensor) -> bool:
     """Equal, or the start times one number."""
     if torch.equal(now, start):
         return True
     if not now.any():  # weight decay alone never arrives at zero
         return False
+    if now.numel() < 2 or not start.any() or torch.unique(start).numel() == 1:  # a vector of ones may grow as a whole
+        return False
+    return _way(now, start) <= 1e-5
+
+
+def _way(now: Tensor, start: Tensor) -> float:
+    """How far a part has moved, for its size: without what weight decay does, which is the start times one number."""
     now, start = now.flatten().double(), start.flatten().double()
     size = start @ start
-    if len(now) < 2 or size == 0 or torch.unique(start).numel() == 1:  # a vector of ones may grow as a whole
-        return False
-    return bool((now - (now @ start / size) * start).norm() <= 1e-5 * now.norm())
+    along = (now @ start / size) * start if size > 0 else torch.zeros_like(now)
+    return ((now - along).norm() / now.norm().clamp(min=1e-30)).item()
 
 
 ABOUT_LEARNING = (loss, initial_loss, one_batch, moved)

@@ -5,7 +5,7 @@ import torch
 from examined import OF_WEIGHTS, examine
 from pairwise import pairwise
 
-from headway.audit.learning import initial_loss, one_batch
+from headway.audit.learning import initial_loss, moved, one_batch
 from headway.audit.runner import MODEL_AUDITS, audit_model
 
 POSITIONS = ("none", "learned", "sinusoidal", "alibi", "rotary", "t5")
@@ -77,6 +77,41 @@ def test_reweighted_heads_see_the_future_and_nothing_else_is_wrong(position: str
 def test_the_shortest_sequences(context: int):
     report = audit_model(examine(f"model.context={context}", "data.segment=1"))
     assert report.failures == report.warnings == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("model.context=96",),
+        ("data.segment=20", "scoring.segment=70", "model.positions=t5"),
+        ("data.segment=40", "scoring.segment=10", "model.context=64", "model.positions=learned"),
+        ("model.context=80", "model.mixer.window=12", "model.positions=alibi", "model.mixer.heads=8"),
+        ("model.kind=classifier", "model.context=120", "model.positions=sinusoidal"),
+    ],
+    ids=" ".join,
+)
+def test_no_alarm_on_long_rows(changes: tuple[str, ...]):
+    assert alarms(*changes, steps=3, audits=OF_WEIGHTS) == []
+
+
+@pytest.mark.parametrize("kind", ["language-model", "classifier"])
+@pytest.mark.parametrize("rate", ["3e-4", "1e-1"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_one_step_of_sgd_moves_little_and_freezes_nothing(kind: str, rate: str, norm: str):
+    """Weight decay moves queries further than their gradient does."""
+    slow = ("training.optimizer=sgd", f"training.optimizer.learning_rate={rate}", "model.layers=4")
+    assert alarms(f"model.kind={kind}", f"model.norm={norm}", *slow, steps=1, audits=(moved,)) == []
+
+
+def test_where_not_every_position_can_be_probed_the_likely_ones_are(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headway.audit.probe.OPERATIONS", 0)
+    monkeypatch.setattr("headway.audit.probe.FEWEST_CUTS", 12)
+    probe = examine("data.segment=40", "scoring.segment=100", "model.context=40", "model.positions=none")
+    cut = {ids.shape[2]: set(behind.tolist()) for ids, behind, _ in probe.cuts()}
+    assert set(cut) == {40, 100}
+    for length, behind in cut.items():
+        assert len(behind) == 12 and {0, length - 2, length // 2 - 1, 7, 15, 31} <= behind
+    assert 39 in cut[100]  # the border of training
 
 
 def test_many_steps_leave_a_model_clean():
