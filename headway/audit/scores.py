@@ -34,6 +34,8 @@ class Twice(NamedTuple):
     """A part of a split, and what two computations say of it."""
 
     what: str
+    is_whole: bool
+    """It is all of the split."""
     said: Mapping[str, float]
     counted: Counted
 
@@ -93,7 +95,7 @@ class ScoredRun:
         took, size = time.perf_counter() - began, sum(recount.size(part) for part in recount.parts)
         if took * recount.size(recount.whole) <= size * self.seconds / len(self.stored):
             whole = recount.count(recount.whole, self.answer)
-            return [Twice(f"all of {split}", self.stored[split], whole)]
+            return [Twice(f"all of {split}", True, self.stored[split], whole)]
         return found
 
     def _part(self, split: str, recount: Recount, part: Any) -> Twice:
@@ -101,7 +103,7 @@ class ScoredRun:
         data = replace(self.task.data, splits={**self.task.data.splits, split: recount.given(part)})
         (scores,) = replace(self.task, data=data).score(self.model, [split])
         said = {score.name.partition(".")[2]: score.value for score in scores}
-        return Twice(f"a part of {split}", said, recount.count(part, self.answer))
+        return Twice(f"a part of {split}", False, said, recount.count(part, self.answer))
 
 
 @audit("scores")
@@ -137,7 +139,7 @@ def scores_again(scored: ScoredRun) -> Outcome:
     """
     worst, compared, parts = 0.0, 0, []
     for split, found in scored.twice.items():
-        for what, said, counted in found:
+        for what, _, said, counted in found:
             for name in counted.values.keys() & said.keys():
                 off = _off(name, said[name], counted)
                 if not off <= 1:
@@ -148,7 +150,7 @@ def scores_again(scored: ScoredRun) -> Outcome:
                     return failed(off * NEAR, sentence)
                 worst, compared = max(worst, off), compared + 1
         parts += [found[0].what]
-        if not found[0].what.startswith("all") and (off := _off_parts(scored, split)) is not None:
+        if not found[0].is_whole and (off := _off_parts(scored, split)) is not None:
             return failed(None, off)
     if not compared:
         raise DoesNotApply("nothing that was scored could be counted again")

@@ -30,7 +30,7 @@ def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
     is_run = any((folder / "run.json").exists() for folder in (runs / name, Path(name)))
     if not is_run or changes:
         recipes = packaged()
-        is_file = "/" in name or name.endswith((".yaml", ".yml"))
+        is_file = Path(name).is_file() or name.endswith((".yaml", ".yml"))
         if is_run and name not in recipes:
             raise UserError(f"{name} is a run, and {changes[0]} cannot be changed any more; audit a recipe with it")
         if name not in recipes and not is_file:
