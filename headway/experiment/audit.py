@@ -19,7 +19,7 @@ from headway.audit.runner import audit_model, audit_models
 from headway.audit.scores import ScoredRun, audit_scores
 from headway.core.errors import UserError, did_you_mean
 from headway.recipe.recipe import Recipe, load, packaged
-from headway.run.folder import Run, all_runs, open_run
+from headway.run.folder import Run, open_run, run_names
 from headway.tasks.task import Task
 from headway.training.population import load_weights
 
@@ -34,7 +34,7 @@ def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
         if is_run and name not in recipes:
             raise UserError(f"{name} is a run, and {changes[0]} cannot be changed any more; audit a recipe with it")
         if name not in recipes and not is_file:
-            known = [*recipes, *(run.name for run in all_runs(runs))]
+            known = [*recipes, *run_names(runs)]
             raise UserError(f"there is neither a run nor a recipe '{name}'{did_you_mean(name, known)}")
         return audit_recipe(load(name, changes))
     run = open_run(name, runs)

@@ -293,7 +293,7 @@ def open_run(name: str, runs: Path = Path("runs"), trust: bool = False) -> Run:
     """A run by name in `runs`, or by the path of its folder. `trust`: run the code that lies there, if it needs any."""
     folder = runs / name if (runs / name).is_dir() else Path(name)
     if not folder.is_dir():
-        names = [path.parent.name for path in _run_files(runs)]
+        names = run_names(runs)
         hint = did_you_mean(name, names) if names else f"; there are no runs in {runs} yet"
         raise UserError(f"there is no run '{name}'{hint}")
     if not (folder / "run.json").exists():
@@ -325,6 +325,11 @@ def all_runs(runs: Path) -> list[Run]:
         except UserError as error:
             print(f"passing over {path.parent.name}: {error}", file=sys.stderr)
     return sorted(found, key=lambda run: (run.facts.get("created", ""), run.name))
+
+
+def run_names(runs: Path) -> list[str]:
+    """What the runs in a folder are called; none of them is opened."""
+    return [path.parent.name for path in _run_files(runs)]
 
 
 def _run_files(runs: Path) -> list[Path]:
