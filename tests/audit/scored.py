@@ -1,6 +1,7 @@
 """Small runs, trained and scored, for the tests of what looks at scores and populations."""
 
 import shutil
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +40,8 @@ class Ground:
         if models == "classifier":
             data = {"kind": "labelled", "source": "files", "path": str(self.home / "rows.tsv"), "valid_fraction": 0.3}
         kind = "classifier" if models == "classifier" else "language-model"
-        return from_tree({"data": data, "model": {"kind": kind, **MODEL}, "training": TRAINING}, "small", {}, changes)
+        tree = {"data": data, "model": {"kind": kind, **MODEL}, "training": TRAINING}
+        return from_tree(deepcopy(tree), "small", {}, changes)
 
     def train(self, models: str, *changes: str, seeds: int = 1) -> list[Run]:
         self.count += 1
