@@ -30,6 +30,7 @@ MEMBERS = 3
 ROWS, LONGEST = 4, 128
 COUNTS = 1e-3
 """Of the largest gradient: weights with less are moved by rounding, which optimizers blow up to a whole step."""
+USUAL_RATE = 0.03
 SAME_STEPS = 0.05
 """Of what two steps move. Those of two replicas differ by more than their whole length."""
 
@@ -221,12 +222,16 @@ def steps_beside_others(members: SideBySide) -> Outcome:
 
     Members take two real steps, with their optimizer, side by side and each alone, from the same weights, on the same
     rows. Where they end may differ by 5 % of what the steps moved (only weights count whose gradient is above a
-    thousandth of the largest: optimizers make a whole step of mere rounding). When it fails, something between the loss
-    and the weights mixes replicas: an optimizer's state, a norm for clipping, a rate, a gradient that is added up.
+    thousandth of the largest: optimizers make a whole step of mere rounding). At rates above 0.03 one step is taken.
+    When it fails, something between the loss and the weights mixes replicas: an optimizer's state, a norm for clipping,
+    a rate, a gradient that is added up.
     """
     beside, worst = members.model(members.all), 0.0
     update = members.update(beside, members.all)
-    for step in range(2):
+    # At a rate beyond all measure, the second step is taken from wherever rounding has thrown the first.
+    highest = max(recipe.training.optimizer.learning_rate for recipe in members.recipes)
+    steps = 2 if highest <= USUAL_RATE else 1
+    for step in range(steps):
         update(step, 1.0)
     for r in members.all:
         alone = members.model([r])
@@ -235,7 +240,7 @@ def steps_beside_others(members: SideBySide) -> Outcome:
         largest = max(float(g.abs().max()) for g in gradient.values())
         counts = {name: g.abs() > COUNTS * largest for name, g in gradient.items()}
         update = members.update(alone, [r])
-        for step in range(2):
+        for step in range(steps):
             update(step, 1.0)
         theirs = dict(beside.named_parameters())
         off = [(theirs[n][r : r + 1] - p)[counts[n]].detach() for n, p in alone.named_parameters()]
