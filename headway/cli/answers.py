@@ -227,6 +227,15 @@ class PlannedPopulationSchema(Schema):
     seconds: float
 
 
+class SeedsCanShowSchema(Schema):
+    question: str
+    sentence: str
+    effect: float | None
+    interval: tuple[float, float] | None
+    unit: str
+    known_from: str
+
+
 class PlanSchema(Schema):
     title: str
     runs: list[str]
@@ -236,6 +245,7 @@ class PlanSchema(Schema):
     seconds: float
     memory: int
     warnings: list[str]
+    power: list[SeedsCanShowSchema]
 
 
 class ResultSchema(Schema):
