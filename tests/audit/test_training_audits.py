@@ -274,3 +274,9 @@ def test_no_other_rate_is_asked_for_where_nothing_is_left_to_gain():
     norms = np.where(np.arange(1000) % 40 == 0, 20.0, 0.5)
     assert learning_rate_too_high.check(curve(solved, norms=norms, noise=0.001, scored=0.005)).verdict == "pass"
     assert learning_rate_too_high.check(curve(falling(1.0), norms=norms, noise=0.001, scored=1.0)).verdict == "warn"
+
+
+@pytest.mark.parametrize("steps", [1, 4, 9])
+def test_a_training_of_a_few_steps_is_not_too_good_and_can_be_judged(steps):
+    few = falling()[:steps]
+    assert too_good_to_be_true.check(curve(few, few, every=1)).verdict == "pass"
