@@ -51,12 +51,14 @@ class RunState:
 def state_of(folder: Path) -> RunState:
     """Of the run in this folder."""
     facts, status, events = read_json(folder / "run.json"), read_status(folder), read_events(folder)
-    began, ended = last(events, Began), last(events, Ended)
-    if began is not None and (ended is None or ended.time < began.time):
+    began = last(events, Began)
+    # Which of them came last is told by the order of the lines: a short run begins and ends within a tick of the clock.
+    turn = next((event for event in reversed(events) if isinstance(event, Began | Ended)), None)
+    if isinstance(turn, Began):
         if status.is_end or status.is_interrupted:  # which was before it went on
             status = Status(State.STARTED)
-    elif ended is not None and ended.status.state is State.FAILED:
-        status = ended.status
+    elif turn is not None and turn.status.state is State.FAILED:
+        status = turn.status
     total = began.total if began else facts.get("steps")
     process = holder(folder)
     at_rest = process is None and status.step is not None
