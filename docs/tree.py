@@ -41,7 +41,7 @@ def _room(folder: Path, indent: str) -> list[str]:
         name = path.relative_to(ROOT / "headway").as_posix()
         if name in OTHERS:
             lines.append(_line(f"{indent}  {path.name}{'/' * path.is_dir()}", OTHERS[name]))
-        elif path.is_dir() and path.name != "__pycache__":
+        elif (path / "__init__.py").exists():  # else no room: what an earlier version left behind
             lines += _room(path, indent + "  ")
         elif path.is_file() and path.name != "__init__.py":
             lines.append(_line(f"{indent}  {path.name}", _about(path)))
