@@ -10,6 +10,7 @@ import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.curve import TrainingCurve
+from headway.scoring.metrics import is_test
 
 LITTLE = 0.02
 FEWEST_STEPS = 30
@@ -329,7 +330,7 @@ def selection_on_test(curve: TrainingCurve) -> Outcome:
     "test": its score is then the best of many, and too good. Warns if such a split is scored during training, for who
     sees the curve will choose by it. Let training.evaluate_on name valid; hold some of train out where there is none.
     """
-    tests = [split for split in curve.evaluate_on if split.startswith("test")]
+    tests = [split for split in curve.evaluate_on if is_test(split)]
     if curve.selects and curve.evaluate_on and curve.evaluate_on[0] in tests:
         return failed(None, f"{' and '.join(curve.selects)} went by {curve.evaluate_on[0]}, the split that is scored")
     if tests:

@@ -44,6 +44,7 @@ from headway.core.yaml import read_tree
 from headway.data.tokenizers import Tokenizer
 from headway.recipe.recipe import Recipe, from_tree
 from headway.recipe.text import annotated
+from headway.scoring.metrics import is_test
 from headway.scoring.score import Score
 from headway.training import checkpoint as checkpoints
 from headway.training.checkpoint import BrokenCheckpointError, Checkpoint
@@ -250,7 +251,7 @@ class Run:
     def count_looks_at_test(self, *looks: Iterable[str]) -> None:
         """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores. Each
         look is at some splits."""
-        if count := sum(any(split.startswith("test") for split in splits) for splits in looks):
+        if count := sum(any(is_test(split) for split in splits) for splits in looks):
             self.note(test_scored=int(self.facts.get("test_scored", 0)) + count)
 
     def scores(self) -> list[Score]:

@@ -167,6 +167,11 @@ class ScoreName(NamedTuple):
     """The class, where it is of one."""
 
 
+def is_test(split: str) -> bool:
+    """Whether nothing may be chosen by this split: every one whose name begins with "test", as test_2016 does."""
+    return split.startswith("test")
+
+
 def parsed(name: str) -> ScoreName:
     """Also of a metric that nobody knows. A split may be called after a file, and a class by anything: the first known
     metric counts."""

@@ -30,6 +30,7 @@ from headway.core.plugins import load_named
 from headway.core.spec import Problem, Spec
 from headway.core.validation import ImpossibleError, validated
 from headway.core.yaml import flat, read_tree
+from headway.scoring.metrics import is_test
 from headway.study.design.claims import Claim, Look, Reported
 from headway.study.design.factors import Arm, Change, Factor, crossed, is_data
 from headway.study.design.measures import Measure
@@ -177,8 +178,8 @@ class Study(Spec):
             )
         seen = [split for recipe in self.recipes.values() for split in recipe.training.evaluate_on]
         asked = [score for question in self.asked for score in question.scores]
-        tests = dict.fromkeys(split for split in seen if split.startswith("test"))
-        if tests and any(score.startswith("test") for score in asked):
+        tests = dict.fromkeys(split for split in seen if is_test(split))
+        if tests and any(is_test(score) for score in asked):
             found.append(
                 f"{', '.join(tests)} is looked at while training (training.evaluate_on): what is seen so often is no "
                 "test any more; let training look at valid"

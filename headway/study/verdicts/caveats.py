@@ -4,7 +4,7 @@ looked at too often."""
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from headway.scoring.metrics import Metric, parsed
+from headway.scoring.metrics import Metric, is_test, parsed
 from headway.study.design.questions import Best, Question
 from headway.study.results.evidence import Circumstances, Column, StudyEvidence
 from headway.study.verdicts.wording import large, listed, seeds
@@ -51,7 +51,7 @@ def caveats(question: Question, arms: Sequence[str], evidence: StudyEvidence) ->
             at = [seed for seed, reason in about[arm].lost.items() if reason == why]
             notes.append(f"{arm}, seed{'s' * (len(at) > 1)} {listed(at)}: {why}")
     notes += [note for what, most in UNEQUAL.items() if (note := _unequal(what, most, about))]
-    if parsed(question.on).split.startswith("test"):
+    if is_test(parsed(question.on).split):
         times = evidence.test_scored
         notes.append(
             f"test was looked at {times} times, evaluations while training included: with every look that leads to a "
