@@ -5,7 +5,7 @@ A *spec* is a small frozen description that stands beside the thing it describes
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
@@ -24,6 +24,10 @@ class Spec(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+    added: ClassVar[frozenset[str]] = frozenset()
+    """Keys that came when there were recipes already. Left at their default they do not count in a recipe's hash, so that
+    the runs on people's disks still belong to their recipes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -55,6 +59,21 @@ class Spec(BaseModel):
             for k, one in enumerate(value if isinstance(value, list) else []):
                 if isinstance(one, Spec):
                     yield from one.all_problems(f"{prefix}{name}.{k}.")
+
+
+def as_ever(spec: Spec, tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree of a spec without the keys that were added since and are not used."""
+    kept = {}
+    for name, value in tree.items():
+        own, field = getattr(spec, name, None), type(spec).model_fields.get(name)
+        if name in spec.added and field is not None and own == field.default:
+            continue
+        if isinstance(own, Spec) and isinstance(value, dict):
+            value = as_ever(own, value)
+        elif isinstance(own, list):
+            value = [as_ever(one, v) if isinstance(one, Spec) else v for one, v in zip(own, value, strict=True)]
+        kept[name] = value
+    return kept
 
 
 def _by_name(value: Any) -> Any:

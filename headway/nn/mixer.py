@@ -62,6 +62,12 @@ class MixerSpec(Variant):
         return None
 
     @property
+    def remembers(self) -> float:
+        """How many slots of what came before a segment it can go on from, where batches follow each other: none, so
+        many, or all (math.inf) as a recurrence does."""
+        return 0
+
+    @property
     def why_not_causal(self) -> str | None:
         """Why it would see the future behind a causal mask, or None."""
         return None

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from headway.core import plugins
 from headway.core.errors import UserError, did_you_mean
-from headway.core.spec import Problem, Spec
+from headway.core.spec import Problem, Spec, as_ever
 from headway.core.validation import ImpossibleError, validated, variants
 from headway.core.yaml import read_tree, read_value
 from headway.data.spec import DataSpec, Text
@@ -64,6 +64,7 @@ class Recipe(Spec):
         """Twelve letters that are equal for equal recipes, however they were written."""
         # How processes share the work changes nothing of what is computed; the kind of data follows from the model's.
         tree = self.model_dump(mode="json", exclude={"training": {"parallel"}, "data": {"kind"}})
+        tree = as_ever(self, tree)
         if own := plugins.used_by(self):
             tree["plugins"] = sorted(plugin.digest for plugin in own)
         text = json.dumps(tree, sort_keys=True)

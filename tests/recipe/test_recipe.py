@@ -298,6 +298,14 @@ def test_the_hash_of_this_recipe_never_changes():
     assert from_tree(tree, "r.yaml").hash == "e75827f2999e"
 
 
+def test_keys_that_came_later_count_in_the_hash_once_they_are_used(monkeypatch):
+    before = Recipe().hash
+    monkeypatch.setattr(type(Recipe().training), "added", frozenset({"accumulate"}))
+    assert Recipe().hash != before  # without it the tree is another
+    left, used = Recipe().hash, Recipe().with_changes(["training.accumulate=2"]).hash
+    assert left == Recipe().with_changes(["training.accumulate=1"]).hash != used
+
+
 def test_recipes_from_before_there_were_kinds_are_those_of_language_models():
     old = {"data": {"source": "files", "path": "a.txt"}, "model": {"width": 64}}
     made = from_tree(old, "r.yaml")
