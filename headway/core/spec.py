@@ -26,8 +26,8 @@ class Spec(BaseModel):
     )
 
     added: ClassVar[frozenset[str]] = frozenset()
-    """Keys that came when there were recipes already. Left at their default they do not count in a recipe's hash, so that
-    the runs on people's disks still belong to their recipes."""
+    """Keys that came when there were recipes already. Left at their default they do not count in the hash of a recipe:
+    the runs on people's disks still belong to theirs."""
 
     @model_validator(mode="before")
     @classmethod
