@@ -32,6 +32,7 @@ from headway.scoring.metrics import parsed
 from headway.scoring.score import Score
 from headway.tasks.task import Task
 from headway.training import setting as settings
+from headway.training.averaging import Averages
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
 from headway.training.parallel import check_rows
@@ -205,6 +206,7 @@ class Training:
             step=step,
             parallel=self.population.parallel,
             carried=self.population.carried,
+            averages=self.population.averages,
         )
         if self.loop.warmup >= self.loop.total:
             steps = f"{self.loop.warmup:,} steps"
@@ -223,6 +225,8 @@ class Training:
     def finish(self) -> None:
         """Score what was kept, note how each run ended, and audit it: no score is shown before that."""
         population, processes = self.population, self.processes
+        if population.averages is not None:
+            population.averages.take_over()
         if self.recipe.training.keep_best:
             for r, run in enumerate(self.members):
                 kept = checkpoint_from_writer(processes, lambda run=run: run.checkpoint("auto"))
@@ -294,7 +298,11 @@ def assemble(
         [r.training.optimizer.weight_decay for r in recipes],
     )
     optimizer.whole_norms = parallel.whole_norms
-    return Population(model, optimizer, len(recipes), parallel), sampler
+    averages, training = None, recipe.training
+    if training.averaging is not None:
+        total = training.duration.in_steps(sampler.steps_per_epoch, task.tokens_per_step)
+        averages = Averages(training.averaging, parallel.parameters, total)
+    return Population(model, optimizer, len(recipes), parallel, averages), sampler
 
 
 def check_population(recipes: Sequence[Recipe]) -> None:

@@ -24,6 +24,7 @@ from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, check_new
+from headway.training.averaging import Averages
 from headway.training.population import Population, load_weights
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -87,12 +88,14 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
 def _make(home: Path, recipe: Recipe, tokenizer: Tokenizer, weights: dict[str, Tensor], origin: str) -> Run:
     model = gpt2.written(recipe).build(tokenizer.size, [recipe.seed])
     load_weights(model, 0, weights)
-    spec = recipe.training.optimizer
-    optimizer = spec.build(dict(model.named_parameters()), [spec.learning_rate], [spec.weight_decay])
+    spec, averaging = recipe.training.optimizer, recipe.training.averaging
+    parameters = dict(model.named_parameters())
+    optimizer = spec.build(parameters, [spec.learning_rate], [spec.weight_decay])
+    averages = averaging and Averages(averaging, parameters, total=0)
     run = Run.create(home, recipe, "cpu", imported_from=origin)
     try:
         run.tokenizer = tokenizer
-        run.save_checkpoint(Population(model, optimizer, 1).slice(0, 0))
+        run.save_checkpoint(Population(model, optimizer, 1, averages=averages).slice(0, 0))
         run.note(**Status(State.IMPORTED, 0).as_json())
     except BaseException:  # half a run folder would only be in the way
         shutil.rmtree(home, ignore_errors=True)

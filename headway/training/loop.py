@@ -7,6 +7,7 @@ who watches has seen enough; ended replicas keep their weights and the others do
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from headway.core.status import State, Status
 from headway.nn.replicated import Trainable
 from headway.training import schedule
+from headway.training.averaging import Averages
 from headway.training.carried import CarriedState
 from headway.training.interrupts import interruptible
 from headway.training.optimizers import Optimizer
@@ -85,6 +87,8 @@ class Loop:
     """How processes share the work; None = this is the only one."""
     carried: CarriedState | None = None
     """What the model carries from batch to batch; None = nothing yet."""
+    averages: Averages | None = None
+    """Of the weights, which are scored in their place; None = the weights are."""
     interrupted: bool = False
     _pending: list[tuple[int, Tensor, Tensor, float]] = field(default_factory=list)
 
@@ -99,7 +103,15 @@ class Loop:
         self.carried = CarriedState(self.processes) if self.carried is None else self.carried
         self.carried.check_rows(self.spec.batch)
         self.update = Update(
-            self.model, self.optimizer, self.sampler, self.spec, self.setting, self.alive, self.shared, self.carried
+            self.model,
+            self.optimizer,
+            self.sampler,
+            self.spec,
+            self.setting,
+            self.alive,
+            self.shared,
+            self.carried,
+            self.averages,
         )
         self._clock = (time.perf_counter(), self.step)
 
@@ -168,7 +180,7 @@ class Loop:
         """Evaluate every replica; note the best; end those that diverged and those whose patience is over."""
         self.write_down()
         self.model.eval()
-        with torch.no_grad(), self.setting.autocast():
+        with self.averages.in_place() if self.averages else nullcontext(), torch.no_grad(), self.setting.autocast():
             all_scores = self.shared.asked_for(self.evaluate)
         for r, (scores, replica_state) in enumerate(zip(all_scores, self.replica_states, strict=True)):
             if replica_state.ended is not None:

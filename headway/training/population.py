@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.core.errors import UserError
+from headway.training.averaging import Averages
 from headway.training.carried import CarriedState
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import ReplicaState
@@ -20,8 +21,15 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class Population(Generic[Model]):
-    def __init__(self, model: Model, optimizer: Optimizer, replicas: int, parallel: Parallel | None = None):
-        self.model, self.optimizer = model, optimizer
+    def __init__(
+        self,
+        model: Model,
+        optimizer: Optimizer,
+        replicas: int,
+        parallel: Parallel | None = None,
+        averages: Averages | None = None,
+    ):
+        self.model, self.optimizer, self.averages = model, optimizer, averages
         self.parallel = parallel or Parallel(model)
         self.replica_states = [ReplicaState() for _ in range(replicas)]
         self.carried = CarriedState(self.parallel.processes)
@@ -34,8 +42,8 @@ class Population(Generic[Model]):
     def slice(self, r: int, step: int) -> Checkpoint:
         """Replica r as it stands, on the CPU. Where processes hold shards, or rows of a state, all must ask for it."""
         whole = self.parallel.whole
-        weights = {name: _own(whole(name, p)[r]) for name, p in self.parallel.parameters.items()}
-        memory = {key: _own(whole(_name(key), t)[r]) for key, t in self.optimizer.state().items()}
+        weights = {name: _own(whole(name, t)[r]) for name, t in self._kept.items()}
+        memory = {key: _own(whole(_name(key), t)[r]) for key, t in self._memory.items()}
         carried = {name: _own(rows) for name, rows in self.carried.of_replica(r).items()}
         if self.optimizer.steps.is_cuda:
             torch.cuda.current_stream().synchronize()  # once for all copies
@@ -43,11 +51,22 @@ class Population(Generic[Model]):
 
     def restore(self, r: int, saved: Checkpoint) -> None:
         """Put replica r back as it was saved."""
-        self.load_weights(r, saved.weights)
-        self._fill(r, self.optimizer.state(), saved.optimizer, "optimizer")
+        self._fill(r, self._kept, saved.weights, "weights")
+        self._fill(r, self._memory, saved.optimizer, "optimizer")
         self.carried.restore(r, len(self.replica_states), saved.state, self.optimizer.steps.device)
         self.optimizer.steps.fill_(saved.step)
         self.replica_states[r] = ReplicaState.from_json(saved.facts["standing"])
+
+    @property
+    def _kept(self) -> dict[str, Tensor]:
+        """What a checkpoint holds as its weights: those that are scored."""
+        return dict(self.parallel.parameters) if self.averages is None else self.averages.tensors
+
+    @property
+    def _memory(self) -> dict[str, Tensor]:
+        """What training goes on from beside them; the weights themselves, where averages are kept in their place."""
+        trained = {} if self.averages is None else {f"trained/{n}": p for n, p in self.parallel.parameters.items()}
+        return self.optimizer.state() | trained
 
     def load_weights(self, r: int, weights: dict[str, Tensor]) -> None:
         self._fill(r, dict(self.parallel.parameters), weights, "weights")

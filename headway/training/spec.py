@@ -1,11 +1,12 @@
 """The training part of a recipe."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from headway.core.spec import Problem, Spec
+from headway.training.averaging import AveragingSpec
 from headway.training.optimizers import AdamW, OptimizerSpec
 from headway.training.parallel import Ddp, ParallelSpec
 from headway.training.schedule import Cosine, Duration, ScheduleSpec
@@ -13,6 +14,8 @@ from headway.training.schedule import Cosine, Duration, ScheduleSpec
 
 class TrainingSpec(Spec):
     """How the model is trained. The defaults train."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"averaging"})
 
     duration: Duration = Duration(1000, "steps")
     """How long: '1000 steps', '10 epochs', '2.5M tokens'."""
@@ -26,6 +29,8 @@ class TrainingSpec(Spec):
     """How the learning rate moves: cosine, linear, constant."""
     clip: float | None = Field(default=1.0, gt=0)
     """The longest gradient, per replica; null = no limit."""
+    averaging: AveragingSpec | None = None
+    """Score and keep a mean of the weights that training passes through: tail, moving; null = the last ones."""
     evaluate_every: Duration = Duration(250, "steps")
     """How often to score during training. The last step is always scored."""
     evaluate_on: list[str] = Field(default=["valid"])

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headway.nn.replicated import Trainable
+from headway.training.averaging import Averages
 from headway.training.carried import CarriedState
 from headway.training.optimizers import Optimizer
 from headway.training.parallel import Parallel
@@ -57,11 +58,13 @@ class Update:
         alive: Bool[Tensor, "R"],
         parallel: Parallel | None = None,
         carried: CarriedState | None = None,
+        averages: Averages | None = None,
     ):
         self.model, self.optimizer, self.sampler, self.spec, self.setting = model, optimizer, sampler, spec, setting
         self.alive = alive  # changed in place: by a step, when a number is no longer finite; by the loop, at an end
         self.parallel = parallel or Parallel(model)
         self.carried = CarriedState(self.parallel.processes) if carried is None else carried
+        self.averages = averages
         self.loss = model.loss
         if setting.compiled:
             self.loss = torch.compile(model.loss)
@@ -107,6 +110,8 @@ class Update:
         self.parallel.average(losses)
         self.alive &= losses.isfinite()
         norms = self.optimizer.step(self.rate, self.alive, self.spec.clip)
+        if self.averages is not None:
+            self.averages.update(self.model.clock.step, self.alive)
         for p in self.optimizer.parameters:
             p.grad = None
         return losses, norms
