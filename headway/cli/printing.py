@@ -10,11 +10,12 @@ from rich.text import Text
 
 from headway import tasks
 from headway.audit.audit import Audit, Finding, Report, read_report
+from headway.core.errors import CodeNotRunError
 from headway.core.format import number
 from headway.core.status import State
 from headway.run.folder import Run
 from headway.run.status import state_of
-from headway.scoring.metrics import metric_of, parsed
+from headway.scoring.metrics import METRICS, metric_of, parsed
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
 
@@ -152,13 +153,21 @@ def show_explanation(audit: Audit) -> None:
 def show_runs(runs: Sequence[Run]) -> None:
     rows = []
     for run in runs:
-        headline = tasks.of(run.recipe).headline
+        headline = _headline(run)
         named = {parsed(score.name): score.value for score in run.scores()}
-        shown = [f"{n.split} {number(v)}" for n, v in named.items() if (n.metric, n.part) == (headline.name, "")]
+        shown = [f"{n.split} {number(v)}" for n, v in named.items() if (n.metric, n.part) == (headline, "")]
         state = state_of(run.folder)
         rows.append([run.name, str(state), f"{state.step:,}", ", ".join(shown)])
-    headlines = dict.fromkeys(tasks.of(run.recipe).headline.heading for run in runs)
+    headlines = dict.fromkeys(METRICS[name].heading if name in METRICS else name for name in map(_headline, runs))
     show_table(["run", "status", "steps", " or ".join(headlines)], rows)
+
+
+def _headline(run: Run) -> str:
+    """The metric that a run is judged by. Its folder says so, if it was not made by an early version."""
+    try:
+        return str(run.facts.get("headline") or tasks.of(run.recipe).headline.name)
+    except CodeNotRunError:
+        return ""
 
 
 def show_sentence(scored: ScoredText, scores: Sequence[Score], report: Report) -> None:

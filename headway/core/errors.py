@@ -16,6 +16,10 @@ class EndedElsewhereError(UserError):
     """Another process of the same run has an error, and says what it is; the command line says nothing for this one."""
 
 
+class CodeNotRunError(UserError):
+    """What a folder holds needs code that lies there too, and nobody has said that it may be run."""
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`; did you mean 'width'?` for a near miss, the list of what exists when it is short, else nothing."""
     names = sorted(set(known))

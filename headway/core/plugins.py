@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from headway.core.errors import UserError, did_you_mean
+from headway.core.errors import CodeNotRunError, UserError, did_you_mean
 from headway.core.files import write_whole
 from headway.core.spec import Spec
 from headway.core.variants import Registry, Variant, is_slot
@@ -293,7 +293,7 @@ def load_named(tree: dict[str, Any], folder: Path, title: str, is_asked: bool) -
             load_plugin(folder / name)
         elif not _is_given(folder / name):
             if not _trusting:
-                raise UserError(_not_run(folder / name, title))
+                raise CodeNotRunError(_not_run(folder / name, title))
             load_plugin(folder / name)
 
 

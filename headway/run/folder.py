@@ -28,7 +28,7 @@ from typing import Any
 from headway import __version__
 from headway.core import plugins
 from headway.core.environment import environment
-from headway.core.errors import UserError, did_you_mean
+from headway.core.errors import CodeNotRunError, UserError, did_you_mean
 from headway.core.files import (
     clean_up,
     locked,
@@ -57,8 +57,15 @@ DAMAGED = "Headway writes its files whole, so something else has damaged this on
 class Run:
     """A run folder, opened. `create` makes one, `open_run` finds one."""
 
-    def __init__(self, folder: Path, recipe: Recipe):
-        self.folder, self.recipe = folder, recipe
+    def __init__(self, folder: Path, recipe: Recipe | None = None):
+        self.folder = folder
+        if recipe is not None:
+            self.recipe = recipe
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Read when it is asked for: how a run ended and what it scored can be told without it."""
+        return _recipe_of(self.folder)
 
     @property
     def name(self) -> str:
@@ -305,6 +312,10 @@ def open_run(name: str, runs: Path = Path("runs"), trust: bool = False) -> Run:
             f"{folder} was written by Headway {facts.get('headway', '?')} in format {facts.get('format')}; this is "
             f"{__version__}, which reads formats up to {FORMAT}: use a newer Headway"
         )
+    return Run(folder, _recipe_of(folder, trust))
+
+
+def _recipe_of(folder: Path, trust: bool = False) -> Recipe:
     try:
         tree, _ = read_tree((folder / "recipe.yaml").read_text("utf-8"), f"{folder}/recipe.yaml")
     except FileNotFoundError:
@@ -312,7 +323,7 @@ def open_run(name: str, runs: Path = Path("runs"), trust: bool = False) -> Run:
     if not tree:
         raise UserError(f"{folder}/recipe.yaml cannot be read: it is empty; {DAMAGED}")
     plugins.load_named(tree, folder, str(folder), is_asked=trust)
-    return Run(folder, from_tree(tree, f"{folder}/recipe.yaml"))
+    return from_tree(tree, f"{folder}/recipe.yaml")
 
 
 def all_runs(runs: Path) -> list[Run]:
@@ -320,7 +331,10 @@ def all_runs(runs: Path) -> list[Run]:
     found = []
     for path in _run_files(runs):
         try:
-            run = open_run(path.parent.name, runs)
+            try:
+                run = open_run(path.parent.name, runs)
+            except CodeNotRunError:  # what it scored is no code
+                run = Run(path.parent)
             run.scores()  # can they be read?
             found.append(run)
         except UserError as error:

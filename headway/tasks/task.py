@@ -140,8 +140,8 @@ class Task(ABC):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the run folder must know of the data."""
-        return {"corpus": self.data.identity}
+        """What the run folder must know of the task: which data, and the metric that it is judged by."""
+        return {"corpus": self.data.identity, "headline": self.headline.name}
 
     @property
     def scored_splits(self) -> list[str]:

@@ -201,6 +201,9 @@ def test_the_verbs_take_it(square: Path, workshop, tmp_path: Path, command_line)
     trained = command_line("train", *changes, "--with", str(square), "--name", "mine", "--json", *runs)
     assert trained.code == 0, trained.err
     plugins.forget(plugins.loaded()[0])
+    (listed,) = command_line("runs", "--json", *runs).json["runs"]
+    assert listed["scores"] == trained.json["scores"], "what it scored can be told without its code"
+    assert "valid" in command_line("runs", *runs).words
     asked = command_line("sample", "mine", "--tokens", "3", *runs)
     assert asked.code == 2 and "--trust" in asked.words
     assert command_line("sample", "mine", "--tokens", "3", "--trust", *runs).code == 0
