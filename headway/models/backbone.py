@@ -11,7 +11,7 @@ tokens only: whatever stands around a row, its tokens get the same vectors.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,10 +26,12 @@ from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, Gelu, Layer, NormSpec
 from headway.nn.context import Context
+from headway.nn.dropout import Noise, NoiseSpec, WordDropout
 from headway.nn.masks import Mask, Padding
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, PositionSpec
-from headway.nn.replicated import Carried, Dropout, Embedding, Trainable
+from headway.nn.recurrence import RecurrenceSpec  # noqa: F401 (to be known: it is named in recipes only)
+from headway.nn.replicated import Carried, Embedding, Trainable
 from headway.nn.taps import Tap
 
 
@@ -58,11 +60,15 @@ class BackboneSpec(ModelSpec):
     positions: PositionSpec = Learned()
     """How order is known: none, learned, sinusoidal, alibi, rotary, t5; for encoders alibi-symmetric, t5-symmetric."""
     feedforward: FeedForwardSpec = Gelu()
-    """What works on each position alone: relu, gelu, gelu-tanh, swiglu."""
+    """What works on each position alone: relu, gelu, gelu-tanh, swiglu; none."""
     norm: NormSpec = Layer()
-    """Which norm, and where: layer, rms."""
+    """Which norm, and where: layer, rms; none = layers are chained, without a residual stream."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Of the embeddings and of what each sublayer adds."""
+    noise: Noise = NoiseSpec()
+    """How dropout is drawn (each, locked), whole words of it, and rates of their own at the ends of the stack."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"noise"})
 
     @property
     def limit(self) -> int | None:
@@ -95,17 +101,19 @@ class Backbone(Trainable):
     def __init__(self, spec: BackboneSpec, vocabulary: int, replicas: int, device: str, mask: Mask):
         super().__init__()
         self.replicas, self.vocabulary = replicas, vocabulary
-        self.embedding = Embedding(replicas, vocabulary, spec.width)
+        self.embedding = Embedding(replicas, vocabulary, spec.width, std=spec.norm.embedding_std)
+        self.drop_words = WordDropout(replicas, vocabulary, spec.noise.words)
         self.positions = mixer.build_positions(spec.positions, spec.mixers, replicas, spec.width, spec.context)
-        self.drop = Dropout(replicas, spec.dropout)
+        self.drop = spec.noise.build(replicas, spec.dropout, spec.noise.input)
         needs = Needs(device, spec.positions.kind)
         # What a layer adds to the stream starts smaller the more layers add (GPT-2).
-        out_gain = 1 / math.sqrt(2 * spec.layers)
-        self.layers = nn.ModuleList(
-            Block(one, spec.feedforward, spec.norm, replicas, spec.width, spec.dropout, out_gain, needs)
-            for one in spec.mixers
-        )
+        out_gain = 1 / math.sqrt(2 * spec.layers) if spec.norm.adds else 1.0
+        noise, at_end = spec.noise, spec.noise.output
+        own = [None] * (len(spec.mixers) - 1) + [None if spec.norm.adds else at_end]  # the last layer's is the output's
+        shape = spec.feedforward, spec.norm, replicas, spec.width, spec.dropout, out_gain, needs, noise
+        self.layers = nn.ModuleList(Block(one, *shape, rate) for one, rate in zip(spec.mixers, own, strict=True))
         self.norm = spec.norm.build_final(replicas, spec.width)
+        self.drop_output = noise.build(replicas, 0.0, at_end or 0.0) if spec.norm.adds else nn.Identity()
         self.embedded = Tap()
         self.mask = mask
 
@@ -134,12 +142,13 @@ class Backbone(Trainable):
             at = (known.cumsum(2) - 1).clamp(min=0)[..., past:]
             mask = self.mask & Padding(known.flatten(0, 1))
         context = Context((self.replicas, ids.shape[1]), self.positions, mask, slots[past:], slots, padding_mask)
-        x = self.embedded(self.drop(self.positions.embed(self.embedding(ids), at)))
+        x = self.drop_words(self.embedding(ids), ids)
+        x = self.embedded(self.drop(self.positions.embed(x, at)))
         states = []
         for layer, layer_state in zip(self.layers, state.layers, strict=True):
             x, layer_state = layer(x, context, layer_state)
             states.append(layer_state)
-        return self.norm(x), ModelState(tuple(states), len(slots), known)
+        return self.drop_output(self.norm(x)), ModelState(tuple(states), len(slots), known)
 
     def carried(self, state: ModelState) -> Carried | None:
         """What of a state the next batch of training goes on from; None if no layer carries anything."""

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from headway.core.spec import Problem
 from headway.models.backbone import Backbone, BackboneSpec, ModelState
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.masks import Causal
-from headway.nn.replicated import Carried, Linear, seed
+from headway.nn.replicated import Carried, Linear, parameter, seed
 from headway.nn.taps import Tap
 
 
@@ -27,6 +28,18 @@ class LanguageModelSpec(BackboneSpec):
     kind: Literal["language-model"] = "language-model"
     tied: bool = True
     """Whether the output matrix is the embedding table (https://arxiv.org/abs/1608.05859)."""
+    output_bias: bool = False
+    """Whether every token has a number of its own that is added to its score."""
+
+    added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias"}
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        ahead = {n: one for n, one in enumerate(self.mixers) if one.only_encodes}
+        if ahead:
+            numbers, kinds = ", ".join(map(str, ahead)), ", ".join(dict.fromkeys(one.kind for one in ahead.values()))
+            reason = f"a language model may not see what comes later, and layer {numbers} ({kinds}) reads it"
+            yield Problem(("mixer",), f"{reason}; bidirectional mixers are for encoders")
 
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()
@@ -49,6 +62,7 @@ class LanguageModel(Backbone):
         super().__init__(spec, vocabulary, replicas, device, Causal())
         self.spec = spec
         self.output = None if spec.tied else Linear(replicas, spec.width, vocabulary, bias=False, gain=0.2)
+        self.output_bias = parameter(replicas, vocabulary) if spec.output_bias else None
         self.logits = Tap()
 
     @property
@@ -64,7 +78,10 @@ class LanguageModel(Backbone):
     ) -> tuple[Float[Tensor, "R B T V"], ModelState]:
         """The scores of the next token after each token, and the state to go on from."""
         x, state = self.hidden(ids, state, padding_mask)
-        return self.logits(self.embedding.logits(x) if self.output is None else self.output(x)), state
+        logits = self.embedding.logits(x) if self.output is None else self.output(x)
+        if self.output_bias is not None:
+            logits = logits + self.output_bias[:, None, None]
+        return self.logits(logits), state
 
     def losses(self, inputs: Int[Tensor, "R B T"], targets: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T"]:
         """Nats for every target token."""
@@ -76,4 +93,5 @@ class LanguageModel(Backbone):
         """What training lowers: mean nats per token, one number per replica."""
         x, after = self.hidden(batch.inputs, self.going_on_from(state))
         weight = self.embedding.weight if self.output is None else self.output.weight
-        return mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2)), self.carried(after)
+        nats = mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2), self.output_bias)
+        return nats, self.carried(after)

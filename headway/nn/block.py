@@ -1,21 +1,26 @@
 """A layer of the stack: a mixer that moves information between positions, a feed-forward net that works on each.
 
 Where the norm stands is an object too: `pre` normalises what a sublayer reads and leaves the residual stream alone,
-`post` normalises the stream after each addition (the original, which needs a warm-up).
+`post` normalises the stream after each addition (the original, which needs a warm-up). With `norm: none` there is no
+residual stream either: layers are chained, each reading what the one before gives, as in a plain recurrent net; and
+with `feedforward: none` a layer is its mixer alone.
 """
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from headway.core.spec import Problem
 from headway.core.variants import Variant
 from headway.nn.backends import Needs
 from headway.nn.context import Context
+from headway.nn.dropout import ORDINARY, NoiseSpec
 from headway.nn.mixer import MixerSpec
 from headway.nn.replicated import Dropout, LayerNorm, Linear, RMSNorm
 from headway.nn.taps import Tap
@@ -34,7 +39,8 @@ class FeedForwardSpec(Variant):
     def hidden_units(self, width: int) -> int:
         return self.hidden or 4 * width
 
-    def build(self, replicas: int, width: int, out_gain: float) -> nn.Module:
+    def build(self, replicas: int, width: int, out_gain: float) -> nn.Module | None:
+        """For one layer; None = nothing."""
         return FeedForward(self, replicas, width, self.hidden_units(width), out_gain)
 
     def nonlinearity(self, x: Tensor) -> Tensor:
@@ -91,6 +97,22 @@ class SwiGlu(FeedForwardSpec):
         return 2 * 3 * width * self.hidden_units(width)
 
 
+class NoFeedForward(FeedForwardSpec):
+    """Nothing: a layer is its mixer alone, as in a plain recurrent net."""
+
+    kind: Literal["none"] = "none"
+
+    def problems(self) -> Iterator[Problem]:
+        if self.hidden is not None or not self.bias:
+            yield Problem(("hidden", "bias"), "there is no feed-forward net that could have either")
+
+    def build(self, replicas: int, width: int, out_gain: float) -> None:
+        return None
+
+    def flops_per_token(self, width: int) -> int:
+        return 0
+
+
 class FeedForward(nn.Module):
     def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_gain: float):
         super().__init__()
@@ -117,6 +139,11 @@ class GatedFeedForward(nn.Module):
 class NormSpec(Variant):
     """What keeps activations at size one, and where it stands."""
 
+    adds: ClassVar[bool] = True
+    """Whether sublayers add to a stream, or are chained."""
+    embedding_std: ClassVar[float] = 0.02
+    """Of the embeddings, when training begins: the norm makes of them what it likes."""
+
     placement: Literal["pre", "post"] = "pre"
     """pre: before each sublayer (trains without care); post: after each addition, as in 2017 (needs a warm-up)."""
 
@@ -124,12 +151,31 @@ class NormSpec(Variant):
     def build(self, replicas: int, width: int) -> nn.Module:
         """The norm itself, for vectors of this width."""
 
-    def build_residual(self, replicas: int, width: int, dropout: float) -> "PreNorm | PostNorm":
-        return _PLACEMENTS[self.placement](self.build(replicas, width), Dropout(replicas, dropout))
+    def build_residual(self, replicas: int, width: int, drop: Dropout) -> "PreNorm | PostNorm | Chained":
+        """What stands around a sublayer."""
+        return _PLACEMENTS[self.placement](self.build(replicas, width), drop)
 
     def build_final(self, replicas: int, width: int) -> nn.Module:
         """After the last layer: post-norm layers end normalised already."""
         return self.build(replicas, width) if self.placement == "pre" else nn.Identity()
+
+
+class NoNorm(NormSpec):
+    """No norm and no residual stream: each layer reads what the one before gives, as in a plain recurrent net."""
+
+    kind: Literal["none"] = "none"
+    adds = False
+    embedding_std = 0.1 / math.sqrt(3)  # as is usual for recurrent nets, where it is drawn evenly from -0.1 to 0.1
+
+    def problems(self) -> Iterator[Problem]:
+        if self.placement != "pre":
+            yield Problem(("placement",), "there is no norm that could stand anywhere")
+
+    def build(self, replicas: int, width: int) -> nn.Module:
+        return nn.Identity()
+
+    def build_residual(self, replicas: int, width: int, drop: Dropout) -> "Chained":
+        return Chained(drop)
 
 
 class Layer(NormSpec):
@@ -170,6 +216,18 @@ class PostNorm(PreNorm):
         return self.norm(x + self.drop(y)), state
 
 
+class Chained(nn.Module):
+    """sublayer(x): nothing is added to anything."""
+
+    def __init__(self, drop: Dropout):
+        super().__init__()
+        self.drop = drop
+
+    def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Stream, Any]]) -> tuple[Stream, Any]:
+        y, state = sublayer(x)
+        return self.drop(y), state
+
+
 _PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
 
 
@@ -186,17 +244,23 @@ class Block(nn.Module):
         dropout: float,
         out_gain: float,
         needs: Needs,
+        noise: NoiseSpec = ORDINARY,
+        own_dropout: float | None = None,
     ):
+        """`own_dropout`: the rate of this layer, where that is not the model's."""
         super().__init__()
-        self.around_mixer = norm.build_residual(replicas, width, dropout)
+        self.around_mixer = norm.build_residual(replicas, width, noise.build(replicas, dropout, own_dropout))
         self.mixer = mixer.build(replicas, width, out_gain, needs)
-        self.around_feedforward = norm.build_residual(replicas, width, dropout)
         self.feedforward = feedforward.build(replicas, width, out_gain)
+        if self.feedforward is not None:
+            drop = noise.build(replicas, dropout, own_dropout)
+            self.around_feedforward = norm.build_residual(replicas, width, drop)
         self.stream = Tap()
 
     def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:
         x, state = self.around_mixer(x, lambda h: self.mixer(h, context, state))
-        x, _ = self.around_feedforward(x, lambda h: (self.feedforward(h), None))
+        if (feedforward := self.feedforward) is not None:
+            x, _ = self.around_feedforward(x, lambda h: (feedforward(h), None))
         return self.stream(x), state
 
 

@@ -19,21 +19,27 @@ WORTH_IT = {"cpu": 2**27, "cuda": 2**22}
 
 
 def mean_cross_entropy(
-    x: Float[Tensor, "R N D"], weight: Float[Tensor, "R V D"], targets: Int[Tensor, "R N"]
+    x: Float[Tensor, "R N D"],
+    weight: Float[Tensor, "R V D"],
+    targets: Int[Tensor, "R N"],
+    bias: Float[Tensor, "R V"] | None = None,
 ) -> Float[Tensor, "R"]:
-    """Mean nats per row of predicting `targets` from the logits x Wᵀ."""
+    """Mean nats per row of predicting `targets` from the logits x Wᵀ + b."""
     (R, N, _), V = x.shape, weight.shape[1]
     if WORTH_IT[x.device.type] > R * N * V:
         logits = F.linear(x, weight.squeeze(0)) if R == 1 else x @ weight.mT
+        logits = logits if bias is None else logits + bias[:, None]
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view(R, N).mean(1)
     device = x.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-    return _ChunkedCrossEntropy.apply(x, weight, targets, dtype)  # pyright: ignore
+    return _ChunkedCrossEntropy.apply(x, weight, targets, bias, dtype)  # pyright: ignore
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
         (R, N, D), V = x.shape, weight.shape[1]
         # Matrix units want sizes they can divide: the vocabulary is filled up with words of no chance.
         padding = -V % 64
@@ -42,25 +48,31 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         losses: list[Tensor] = []  # not added up in place: torch 2.11, compiled, then gives gradients of zero
         dx = torch.empty(R, N, D, dtype=dtype, device=x.device)
         dw: Tensor | None = None
+        slopes: list[Tensor] = []
         for first in range(0, N, rows):
             here = slice(first, min(N, first + rows))
             piece = x[:, here].to(dtype)
             logits = piece @ table.mT  # [R, n, V + padding]
+            if bias is not None:
+                logits = logits + F.pad(bias, (0, padding))[:, None].to(dtype)
             loss, slope = _loss_and_slope(logits, targets[:, here], V, N)
             losses.append(loss)
             dx[:, here] = slope @ table
+            if bias is not None:
+                slopes.append(slope[..., :V].sum(1, dtype=torch.float32))
             here_dw = (slope.mT @ piece)[:, :V].float()
             dw = here_dw if dw is None else dw.add_(here_dw)
-        ctx.save_for_backward(dx, dw)
+        ctx.save_for_backward(dx, dw, torch.stack(slopes).sum(0) if slopes else None)
         ctx.dtypes = x.dtype, weight.dtype
         return torch.stack(losses).sum(0)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        dx, dw = ctx.saved_tensors
+        dx, dw, db = ctx.saved_tensors
         x_dtype, w_dtype = ctx.dtypes
         factor = g[:, None, None]
-        return (dx * factor).to(x_dtype), (dw * factor).to(w_dtype), None, None
+        d_bias = None if db is None else db * g[:, None]
+        return (dx * factor).to(x_dtype), (dw * factor).to(w_dtype), None, d_bias, None
 
 
 def _loss_and_slope(

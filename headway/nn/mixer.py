@@ -72,6 +72,11 @@ class MixerSpec(Variant):
         """Why it would see the future behind a causal mask, or None."""
         return None
 
+    @property
+    def only_encodes(self) -> bool:
+        """Whether there is no sense in it where later tokens are not known."""
+        return False
+
     def largest(self, width: int, length: int) -> int:
         """Numbers per token in the largest tensor of a forward pass: so many rows fit into memory."""
         return width

@@ -23,9 +23,11 @@ class Linear(nn.Module):
     """y = x Wᵀ + b, with its own W and b for every replica. Weights start with a deviation of gain / (2 √inputs): at
     GPT-2's width of 768 that is 0.018 (GPT-2: 0.02), and narrow models learn faster with it (docs/log.md)."""
 
-    def __init__(self, replicas: int, inputs: int, outputs: int, bias: bool = True, gain: float = 1.0):
+    def __init__(
+        self, replicas: int, inputs: int, outputs: int, bias: bool = True, gain: float = 1.0, std: float | None = None
+    ):
         super().__init__()
-        self.weight = parameter(replicas, outputs, inputs, std=gain * 0.5 / math.sqrt(inputs))
+        self.weight = parameter(replicas, outputs, inputs, std=gain * 0.5 / math.sqrt(inputs) if std is None else std)
         self.bias = parameter(replicas, outputs) if bias else None
 
     def forward(self, x: Float[Tensor, "R B T I"]) -> Float[Tensor, "R B T O"]:
@@ -141,21 +143,23 @@ class Dropout(Noisy):
     def forward(self, x: Float[Tensor, "R B *rest"]) -> Float[Tensor, "R B *rest"]:
         if not (self.training and self.active):
             return x
-        R, B = x.shape[:2]
-        per_row = math.prod(x.shape[2:])
-        drawn = random.bits(self.keys, self.clock.step, B * per_row, first=self.clock.first_row * per_row)
+        return x * self.factors(x.shape, x.dtype, self.clock.first_row * math.prod(x.shape[2:]))
+
+    def factors(self, shape: Sequence[int], dtype: torch.dtype, first: int = 0) -> Float[Tensor, "R *rest"]:
+        """0 for what is dropped, 1 / (1 - rate) for what is kept; `first` is the index of a replica's first number."""
+        drawn = random.bits(self.keys, self.clock.step, math.prod(shape[1:]), first)
         threshold = (self.rates * 65536 - 32768).to(torch.int32)  # int16 runs from -32768
-        kept = (drawn >= threshold[:, None]).view(x.shape)
-        scale = (1 / (1 - self.rates)).to(x.dtype).view(R, *[1] * (x.ndim - 1))
-        return x * (kept * scale)
+        kept = (drawn >= threshold[:, None]).view(tuple(shape))
+        scale = (1 / (1 - self.rates)).to(dtype).view(-1, *[1] * (len(shape) - 1))
+        return kept * scale
 
 
 def parameter(
-    replicas: int, *shape: int, value: float = 0.0, std: float = 0.0, decays: bool | None = None
+    replicas: int, *shape: int, value: float | Tensor = 0.0, std: float = 0.0, decays: bool | None = None
 ) -> nn.Parameter:
     """A parameter per replica that `seed` will fill with `value` + normal noise of this deviation. Matrices are
     pulled towards zero by weight decay, unless said otherwise; vectors are not."""
-    made = nn.Parameter(torch.full((replicas, *shape), value))
+    made = nn.Parameter(torch.zeros(replicas, *shape) + value)
     made.start = (value, std)  # pyright: ignore[reportAttributeAccessIssue]
     made.decays = len(shape) >= 2 if decays is None else decays  # pyright: ignore[reportAttributeAccessIssue]
     return made
@@ -174,7 +178,7 @@ def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "c
             if std > 0:
                 p[r].normal_(value, std, generator=random.generator(replica_seed, "start", name))
             else:
-                p[r].fill_(value)
+                p[r] = value
     model.to(device)
     clock = Clock(torch.device(device))
     for name, module in model.named_modules():

@@ -1,0 +1,72 @@
+"""Dropout of other shapes: locked over time, of whole words, of weights. Any model can have them.
+
+Like `replicated.Dropout`, each draws by (seed, place, step, index) and has one rate per replica, so that populations
+and resumed runs see the same noise as a replica that trains alone. They are what AWD-LSTM is regularised by
+(https://arxiv.org/abs/1708.02182).
+"""
+
+from typing import Annotated, Literal
+
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from headway.core.spec import OR_BY_NAME, Spec
+from headway.nn.replicated import Dropout
+
+
+class NoiseSpec(Spec):
+    """How dropout is drawn, and where its rate is another than `dropout`."""
+
+    kind: Literal["each", "locked"] = "each"
+    """each: every number by itself. locked: of a row, the same numbers at all tokens of a step, so that what is left
+    out of a state stays left out (variational dropout, https://arxiv.org/abs/1512.05287)."""
+    words: float = Field(default=0.0, ge=0, lt=1)
+    """Whole words: in every step, this share of the vocabulary has an embedding of zeros."""
+    input: float | None = Field(default=None, ge=0, lt=1)
+    """Of the embedded tokens; null = that of `dropout`."""
+    output: float | None = Field(default=None, ge=0, lt=1)
+    """Of what the last layer gives; null = that of `dropout` where layers have no norm, else none."""
+
+    def build(self, replicas: int, rate: float, own: float | None = None) -> Dropout:
+        """At one place; `own` is its rate where that is not the model's."""
+        made = LockedDropout if self.kind == "locked" else Dropout
+        return made(replicas, rate if own is None else own, fixed=own is not None)
+
+
+Noise = Annotated[NoiseSpec, OR_BY_NAME]
+ORDINARY = NoiseSpec()
+
+
+class LockedDropout(Dropout):
+    """One mask for all tokens of a row."""
+
+    def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
+        if not (self.training and self.active):
+            return x
+        R, B, _, D = x.shape
+        return x * self.factors((R, B, 1, D), x.dtype, self.clock.first_row * D)
+
+
+class WordDropout(Dropout):
+    """Whole words of the vocabulary, wherever they stand in the batch."""
+
+    def __init__(self, replicas: int, vocabulary: int, rate: float):
+        super().__init__(replicas, rate, fixed=True)
+        self.vocabulary = vocabulary
+
+    def forward(self, x: Float[Tensor, "R B T D"], ids: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T D"]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if not (self.training and self.active):
+            return x
+        factors = self.factors((len(x), self.vocabulary), x.dtype)
+        return x * factors.gather(1, ids.flatten(1)).view(ids.shape)[..., None]
+
+
+class WeightDropout(Dropout):
+    """Of a weight (DropConnect, http://proceedings.mlr.press/v28/wan13): the same for the whole of a step."""
+
+    def __init__(self, replicas: int, rate: float):
+        super().__init__(replicas, rate, fixed=True)
+
+    def forward(self, x: Float[Tensor, "R *shape"]) -> Float[Tensor, "R *shape"]:
+        return x * self.factors(x.shape, x.dtype) if self.training and self.active else x

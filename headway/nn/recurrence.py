@@ -1,0 +1,305 @@
+"""Recurrences: a state that goes from token to token, and all that a position knows of those before it.
+
+    y_t, state_t = cell(x_t, state_{t-1})
+
+RNN, GRU and LSTM take one step after the other (`scan.py`; with a single replica, the library's own kernels: oneDNN's
+or ATen's on a CPU, cuDNN's on a GPU). minGRU's gates do not look at the state, so that all of its steps are computed
+in parallel (`linear_scan`). Matrices start with the deviation that torch's own modules have, 1/√(3·hidden).
+
+Padding leaves a state as it is: whatever stands around a row, its tokens get the same vectors, and the state to go on
+from is the one after its last token. The state is float32 in every precision.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from headway.core.errors import UserError
+from headway.core.spec import Problem
+from headway.nn.backends import Needs
+from headway.nn.context import Context
+from headway.nn.dropout import WeightDropout
+from headway.nn.mixer import Mixer, MixerSpec
+from headway.nn.replicated import Carried, Linear, parameter
+from headway.nn.scan import CELLS, scan
+from headway.nn.taps import Display, Tap
+
+Real = Bool[Tensor, "R B T"]
+
+
+class RecurrenceSpec(MixerSpec):
+    """A state that goes from token to token."""
+
+    hidden: int | None = Field(default=None, ge=1)
+    """Units of the state; null = as many as the width (half of them for each direction, where there are two). Where
+    what comes out is of another size than the width, a linear map follows."""
+    bias: bool = True
+    """Whether the gates add a bias."""
+    bidirectional: bool = False
+    """Whether the row is read from its end too, by a second set of weights: for encoders only."""
+    weight_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the matrix from state to state: the same of its numbers are left out at all tokens of a step."""
+
+    @property
+    def cell(self) -> str:
+        """Which of `scan.CELLS`."""
+        return self.kind
+
+    def build(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Recurrence":
+        return Recurrence(self, replicas, width, out_gain)
+
+    def build_direction(self, replicas: int, width: int) -> "Direction":
+        return Cells(self, replicas, width, self.hidden_units(width))
+
+    def bias_start(self, hidden: int) -> Float[Tensor, "GH"]:
+        """Of the gates' biases, when training begins."""
+        return torch.zeros(CELLS[self.cell].gates * hidden)
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def hidden_units(self, width: int) -> int:
+        return self.hidden or max(1, width // self.directions)
+
+    def matrices(self, width: int) -> int:
+        """Numbers in the matrices of one direction."""
+        hidden = self.hidden_units(width)
+        return CELLS[self.cell].gates * hidden * (width + hidden)
+
+    @property
+    def remembers(self) -> float:
+        return 0 if self.bidirectional else math.inf
+
+    @property
+    def why_not_causal(self) -> str | None:
+        return f"a bidirectional {self.kind} reads the row from its end too" if self.bidirectional else None
+
+    @property
+    def only_encodes(self) -> bool:
+        return self.bidirectional
+
+    def flops_per_token(self, width: int, segment: int) -> int:
+        out = self.directions * self.hidden_units(width)
+        return 2 * (self.directions * self.matrices(width) + (0 if out == width else out * width))
+
+    def largest(self, width: int, length: int) -> int:
+        return 6 * self.hidden_units(width)  # products, and what is kept of them
+
+
+class RnnSpec(RecurrenceSpec):
+    """The plain recurrent net: h' = φ(W x + U h + b). https://doi.org/10.1207/s15516709cog1402_1"""
+
+    kind: Literal["rnn"] = "rnn"
+    nonlinearity: Literal["tanh", "relu", "sigmoid"] = "tanh"
+    """φ"""
+
+    @property
+    def cell(self) -> str:
+        return f"rnn-{self.nonlinearity}"
+
+
+class GruSpec(RecurrenceSpec):
+    """Gated recurrent units: one gate resets, one updates. https://arxiv.org/abs/1406.1078, in cuDNN's form"""
+
+    kind: Literal["gru"] = "gru"
+
+
+class LstmSpec(RecurrenceSpec):
+    """Long short-term memory, with a forget gate. https://doi.org/10.1162/089976600300015015"""
+
+    kind: Literal["lstm"] = "lstm"
+    forget_bias: float = 1.0
+    """Where the bias of the forget gate begins; above 0, it remembers first. http://proceedings.mlr.press/v37/jozefowicz15"""
+
+    def bias_start(self, hidden: int) -> Float[Tensor, "GH"]:
+        start = torch.zeros(4, hidden)
+        start[1] = self.forget_bias
+        return start.flatten()
+
+    def problems(self) -> Iterator[Problem]:
+        if not self.bias and self.forget_bias != type(self).model_fields["forget_bias"].default:
+            yield Problem(("bias", "forget_bias"), "there are no biases, so none of the forget gate either")
+
+
+class MinGruSpec(RecurrenceSpec):
+    """h' = (1 - z)·h + z·g(U x) with z = σ(W x): trained in parallel over time. https://arxiv.org/abs/2410.01201
+
+    g(a) = a + ½ above zero and σ(a) below, as in the paper's appendix: states are positive.
+    """
+
+    kind: Literal["mingru"] = "mingru"
+
+    def build_direction(self, replicas: int, width: int) -> "Direction":
+        return MinGru(self, replicas, width, self.hidden_units(width))
+
+    def matrices(self, width: int) -> int:
+        return 2 * self.hidden_units(width) * width
+
+    def problems(self) -> Iterator[Problem]:
+        if self.weight_dropout:
+            yield Problem(("weight_dropout",), "a mingru has no matrix from state to state")
+
+
+class Direction(nn.Module):
+    """One way through the rows, with weights of its own."""
+
+    parts: ClassVar[tuple[str, ...]] = ("hidden",)
+    """Of the state, by name."""
+
+    def forward(
+        self, x: Float[Tensor, "R B T D"], first: Float[Tensor, "S R B H"], real: Real | None
+    ) -> tuple[Float[Tensor, "R B T H"], Float[Tensor, "S R B H"]]:
+        """The hidden state at every token, and the state after the last."""
+        raise NotImplementedError
+
+
+class Cells(Direction):
+    """Step after step."""
+
+    def __init__(self, spec: RecurrenceSpec, replicas: int, width: int, hidden: int):
+        super().__init__()
+        cell = CELLS[spec.cell]
+        self.cell, self.parts = spec.cell, ("hidden", "cell")[: cell.states]
+        std = 1 / math.sqrt(3 * hidden)
+        self.input = Linear(replicas, width, cell.gates * hidden, bias=False, std=std)
+        if spec.bias:
+            self.input.bias = parameter(replicas, cell.gates * hidden, value=spec.bias_start(hidden))
+        self.recurrent = parameter(replicas, cell.gates * hidden, hidden, std=std)
+        self.reset_bias = parameter(replicas, hidden) if spec.bias and spec.cell == "gru" else None
+        self.drop = WeightDropout(replicas, spec.weight_dropout)
+        self.gates, self.cells = Display(), Display()  # library kernels never show them
+
+    def forward(self, x, first, real):
+        recurrent = self.drop(self.recurrent)
+        if self._library_can(x, real):
+            return self._by_library(x, recurrent, first)
+        products = self.input(x)
+        states, kept = scan(self.cell, products, recurrent, self.reset_bias, first, real)
+        if kept.shape[-1]:
+            self.gates(kept)
+        if len(self.parts) > 1:
+            self.cells(states[1, :, :, 1:])
+        return states[0, :, :, 1:].to(products.dtype), states[:, :, :, -1]
+
+    def _library_can(self, x: Tensor, real: Real | None) -> bool:
+        watched = self.gates.is_watched or self.cells.is_watched
+        alone = len(x) == 1 and real is None and not watched and self.cell in _LIBRARY
+        # A compiler would unroll it, and what autocast makes of it is not float32.
+        plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled(x.device.type)
+        return alone and plain and x.dtype == torch.float32
+
+    def _by_library(self, x: Tensor, recurrent: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        weights, bias = [self.input.weight[0], recurrent[0]], self.input.bias
+        if bias is not None:  # there are two of them; only a GRU has a use for some of the second
+            other = torch.zeros_like(bias[0])
+            if self.reset_bias is not None:
+                other = torch.cat((other[: -first.shape[-1]], self.reset_bias[0]))
+            weights += [bias[0], other]
+        state = first.unbind() if len(first) > 1 else first[0]  # [1, B, H] each: the axis of layers is that of replicas
+        y, *last = _LIBRARY[self.cell](x[0], state, weights, bias is not None, 1, 0.0, self.training, False, True)
+        return y[None], torch.stack(last)
+
+
+_LIBRARY = {"rnn-tanh": torch.rnn_tanh, "rnn-relu": torch.rnn_relu, "gru": torch.gru, "lstm": torch.lstm}
+
+
+class MinGru(Direction):
+    def __init__(self, spec: MinGruSpec, replicas: int, width: int, hidden: int):
+        super().__init__()
+        self.input = Linear(replicas, width, 2 * hidden, bias=spec.bias)
+        self.gates = Tap()
+
+    def forward(self, x, first, real):
+        update, candidate = self.input(x).to(first.dtype).chunk(2, -1)
+        gate = self.gates(update.sigmoid())
+        keep, add = 1 - gate, gate * torch.where(candidate >= 0, candidate + 0.5, candidate.sigmoid())
+        if real is not None:
+            keep, add = torch.where(real[..., None], keep, 1.0), torch.where(real[..., None], add, 0.0)
+        hidden = linear_scan(keep, add, first[0])
+        return hidden.to(x.dtype), hidden[None, :, :, -1]
+
+
+def linear_scan(
+    keep: Float[Tensor, "R B T H"], add: Float[Tensor, "R B T H"], first: Float[Tensor, "R B H"]
+) -> Float[Tensor, "R B T H"]:
+    """h_t = keep_t·h_{t-1} + add_t for all t, in log₂ T rounds over the whole of it: after each, a position holds what
+    twice as many steps make of the state before them. For factors from 0 to 1 nothing can overflow, and a product that
+    is too small to be told from zero is one (the paper computes logarithms instead, which lose digits with length)."""
+    add = torch.cat((torch.addcmul(add[:, :, :1], keep[:, :, :1], first[:, :, None]), add[:, :, 1:]), 2)
+    return _LinearScan.apply(keep, add)  # pyright: ignore[reportReturnType]
+
+
+class _LinearScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, keep, add):  # pyright: ignore[reportIncompatibleMethodOverride]
+        hidden = _doubling(keep, add)
+        ctx.save_for_backward(keep, hidden)
+        return hidden
+
+    @staticmethod
+    def backward(ctx, slope):  # pyright: ignore[reportIncompatibleMethodOverride]
+        # The same recurrence from the end: what h_t is asked for, and keep_{t+1} times what h_{t+1} is.
+        keep, hidden = ctx.saved_tensors
+        later = F.pad(keep[:, :, 1:], (0, 0, 0, 1))
+        d_add = _doubling(later.flip(2), slope.flip(2)).flip(2)
+        return d_add * F.pad(hidden[:, :, :-1], (0, 0, 1, 0)), d_add
+
+
+def _doubling(keep: Tensor, add: Tensor) -> Tensor:
+    steps, T = 1, add.shape[2]
+    while steps < T:
+        # Before the row begins nothing is added, whatever is kept of it.
+        add = add + keep * F.pad(add[:, :, :-steps], (0, 0, steps, 0))
+        keep = keep * F.pad(keep[:, :, :-steps], (0, 0, steps, 0))
+        steps *= 2
+    return add
+
+
+class Recurrence(Mixer):
+    def __init__(self, spec: RecurrenceSpec, replicas: int, width: int, out_gain: float):
+        super().__init__()
+        self.called = spec.kind  # in the names of taps
+        self.spec, self.units = spec, spec.hidden_units(width)
+        self.along = spec.build_direction(replicas, width)
+        self.against = spec.build_direction(replicas, width) if spec.bidirectional else None
+        out = spec.directions * self.units
+        self.output = None if out == width else Linear(replicas, out, width, bias=spec.bias, gain=out_gain)
+        self.hidden = Tap()
+
+    def forward(
+        self, x: Float[Tensor, "R B T D"], context: Context, state: Carried | None = None
+    ) -> tuple[Float[Tensor, "R B T D"], Carried | None]:
+        y, last = self.along(x, self._first(x, state), context.padding_mask)
+        after: Carried | None = dict(zip(self.along.parts, last.unbind(), strict=True))
+        if self.against is not None:
+            real = None if context.padding_mask is None else context.padding_mask.flip(2)
+            back, _ = self.against(x.flip(2), self._first(x, None), real)
+            y, after = torch.cat((y, back.flip(2)), -1), None
+        y = self.hidden(y)
+        return y if self.output is None else self.output(y), after
+
+    def carried(self, state: Carried | None) -> Carried:
+        return state or {}
+
+    def going_on_from(self, carried: Carried) -> Carried | None:
+        return carried or None
+
+    def _first(self, x: Tensor, state: Carried | None) -> Float[Tensor, "S R B H"]:
+        parts, (R, B) = self.along.parts, x.shape[:2]
+        if not state:
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            return torch.zeros(len(parts), R, B, self.units, dtype=dtype, device=x.device)
+        if state["hidden"].shape != (R, B, self.units):
+            given = "{} replicas, {} rows and {} units".format(*state["hidden"].shape)
+            raise UserError(
+                f"the state of this {self.spec.kind} is of {given}; a batch of {R} replicas and {B} rows cannot go on "
+                f"from it with {self.units} units"
+            )
+        return torch.stack([state[part] for part in parts])
