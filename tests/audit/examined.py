@@ -17,6 +17,7 @@ from headway.recipe.recipe import Recipe, from_tree
 OF_WEIGHTS = tuple(one for one in MODEL_AUDITS if one not in (initial_loss, one_batch))
 """The audits that look at the weights as they are; the other two look at a fresh model, and take half the time."""
 
+CLASSIFIER = "model.kind=classifier"
 VOCABULARY, CLASSES, CONTEXT = 40, 5, 32
 
 BASE = {
@@ -46,9 +47,10 @@ def examine(*changes: str, steps: int = 0) -> Probe:
 
 def small_recipe(*changes: str) -> Recipe:
     tree = copy.deepcopy(BASE)
-    if "model.kind=classifier" in changes:
+    if CLASSIFIER in changes:  # (as a change, it would begin the whole model afresh)
         tree["data"] = {"kind": "labelled"}
-    return from_tree(tree, "small", overrides=changes)
+        tree["model"]["kind"] = "classifier"
+    return from_tree(tree, "small", overrides=[change for change in changes if change != CLASSIFIER])
 
 
 def fresh(recipe: Recipe):

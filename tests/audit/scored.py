@@ -16,6 +16,7 @@ from headway.experiment.train import train
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, open_run
 
+CLASSIFIER = "model.kind=classifier"
 MODEL = {"layers": 1, "width": 16, "context": 16, "mixer": {"heads": 2}}
 TRAINING = {"batch": 4, "duration": "12 steps", "evaluate_every": "4 steps", "evaluate_tokens": 64}
 TRAINING |= {"optimizer": {"learning_rate": 0.01}, "schedule": {"warmup": "2 steps"}, "checkpoint_every": "6 steps"}
@@ -35,26 +36,25 @@ class Ground:
             lines.append(f"{'the ' * (1 + k % 4)}{word} number {k % 50} is here\t{name}")
         (home / "rows.tsv").write_text("\n".join(lines) + "\n")
 
-    def recipe(self, models: str, *changes: str) -> Recipe:
+    def recipe(self, *changes: str) -> Recipe:
         data = {"source": "files", "path": str(self.home / "tiny.txt")}
-        if models == "classifier":
+        kind = "classifier" if CLASSIFIER in changes else "language-model"
+        if CLASSIFIER in changes:
             data = {"kind": "labelled", "source": "files", "path": str(self.home / "rows.tsv"), "valid_fraction": 0.3}
-        kind = "classifier" if models == "classifier" else "language-model"
         tree = {"data": data, "model": {"kind": kind, **MODEL}, "training": TRAINING}
-        return from_tree(deepcopy(tree), "small", {}, changes)
+        return from_tree(deepcopy(tree), "small", {}, [change for change in changes if change != CLASSIFIER])
 
-    def train(self, models: str, *changes: str, seeds: int = 1) -> list[Run]:
+    def train(self, *changes: str, seeds: int = 1) -> list[Run]:
         self.count += 1
-        recipes = [self.recipe(models, *changes, f"seed={seed}") for seed in range(seeds)]
+        recipes = [self.recipe(*changes, f"seed={seed}") for seed in range(seeds)]
         return train(recipes, [f"run-{self.count}-{seed}" for seed in range(seeds)], self.home / "runs")
 
-    def copy_of(self, models: str, *changes: str) -> Run:
+    def copy_of(self, *changes: str) -> Run:
         """Of a run that was trained before, if it was."""
-        key = (models, *changes)
-        if key not in self.trained:
-            (self.trained[key],) = self.train(models, *changes)
+        if changes not in self.trained:
+            (self.trained[changes],) = self.train(*changes)
         self.count += 1
-        copied = shutil.copytree(self.trained[key].folder, self.home / "copies" / f"copy-{self.count}")
+        copied = shutil.copytree(self.trained[changes].folder, self.home / "copies" / f"copy-{self.count}")
         return open_run(str(copied))
 
 

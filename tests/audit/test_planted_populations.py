@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from scored import Ground
+from scored import CLASSIFIER, Ground
 from tiny import cache_in
 
 from headway import tasks
-from headway.audit.audit import Report
+from headway.audit.audit import AUDITS, Report
+from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault, planted
-from headway.audit.plants.populations import PLANTS
 from headway.audit.populations import POPULATION_AUDITS
 from headway.experiment.audit import audit_run, population_report
 from headway.run.folder import Run
@@ -28,11 +28,10 @@ def trained(ground: Ground):
     """Populations of three, trained once."""
     known: dict[tuple[str, ...], list[Run]] = {}
 
-    def of(models: str, *changes: str) -> list[Run]:
-        key = (models, *changes)
-        if key not in known:
-            known[key] = ground.train(models, *changes, seeds=3)
-        return known[key]
+    def of(*changes: str) -> list[Run]:
+        if changes not in known:
+            known[changes] = ground.train(*changes, seeds=3)
+        return known[changes]
 
     return of
 
@@ -42,9 +41,12 @@ def examined(runs: list[Run]) -> Report:
         return population_report(runs, tasks.load_for(runs[0]))
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+OF_POPULATIONS = [fault for fault in faults() if AUDITS[fault.caught_by].subject == "population"]
+
+
+@pytest.mark.parametrize("plant", OF_POPULATIONS, ids=lambda plant: plant.name)
 def test_planted(plant: Fault, trained):
-    runs = trained("language-model" if plant.models == "any" else plant.models, *plant.changes)
+    runs = trained(*plant.changes)
     with planted(plant):
         report = examined(runs)
     failures = {f.audit: f.sentence for f in report.failures}
@@ -53,13 +55,13 @@ def test_planted(plant: Fault, trained):
 
 
 CLEAN = [
-    ("language-model",),
-    ("language-model", "model.dropout=0.2", "data.batches=contiguous", "model.positions=alibi"),
-    ("language-model", "model.mixer.backend=plain", "training.optimizer=sgd", "model.norm=rms"),
-    ("language-model", "training.accumulate=2", "model.dropout=0.2", "training.optimizer.learning_rate=0"),
-    ("language-model", "training.optimizer.learning_rate=3", "training.clip=0.01", "training.optimizer=adagrad"),
-    ("classifier",),
-    ("classifier", "model.dropout=0.3", "model.pooling=max", "training.accumulate=2"),
+    (),
+    ("model.dropout=0.2", "data.batches=contiguous", "model.positions=alibi"),
+    ("model.mixer.backend=plain", "training.optimizer=sgd", "model.norm=rms"),
+    ("training.accumulate=2", "model.dropout=0.2", "training.optimizer.learning_rate=0"),
+    ("training.optimizer.learning_rate=3", "training.clip=0.01", "training.optimizer=adagrad"),
+    (CLASSIFIER,),
+    (CLASSIFIER, "model.dropout=0.3", "model.pooling=max", "training.accumulate=2"),
 ]
 
 
@@ -73,12 +75,12 @@ def test_clean(case, trained):
 
 def test_a_member_knows_that_it_was_one(trained):
     """Long after, by its folder alone."""
-    report = audit_run(trained("language-model")[1])
+    report = audit_run(trained()[1])
     assert {one.name for one in POPULATION_AUDITS} <= {f.audit for f in report.findings}
 
 
 def test_a_run_of_its_own_is_not_asked(ground: Ground):
-    assert examined([ground.copy_of("language-model")]) == Report()
+    assert examined([ground.copy_of()]) == Report()
 
 
 def test_replicas_that_all_ran_seed_zero(ground: Ground, monkeypatch: pytest.MonkeyPatch):
@@ -91,18 +93,16 @@ def test_replicas_that_all_ran_seed_zero(ground: Ground, monkeypatch: pytest.Mon
         return assemble([recipe.model_copy(update={"seed": 0}) for recipe in recipes], *rest)
 
     monkeypatch.setattr(train, "assemble", all_zero)
-    runs = ground.train("language-model", seeds=3)
+    runs = ground.train(seeds=3)
     assert [f.audit for f in examined(runs).failures] == ["seeds-apart"]
     (finding,) = examined(runs[1:2]).failures  # by one of them alone
     assert finding.audit == "seeds-apart" and "first loss" in finding.sentence
 
 
 def test_one_that_diverged_leaves_the_audits_of_the_others(trained):
-    runs = trained(
-        "language-model", "training.optimizer=sgd", "training.optimizer.learning_rate=1e9", "training.clip=null"
-    )
+    runs = trained("training.optimizer=sgd", "training.optimizer.learning_rate=1e9", "training.clip=null")
     assert not examined(runs).failures
 
 
 def test_every_audit_of_populations_finds_something():
-    assert {one.name for one in POPULATION_AUDITS} == {plant.caught_by for plant in PLANTS}
+    assert {one.name for one in POPULATION_AUDITS} == {plant.caught_by for plant in OF_POPULATIONS}

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scored import Ground, examined
+from scored import CLASSIFIER, Ground, examined
 from tiny import cache_in
 
+from headway.audit.audit import AUDITS
+from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault, planted
-from headway.audit.plants.scores import PLANTS
 from headway.audit.scores import SCORE_AUDITS
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import train
@@ -23,15 +24,17 @@ def ground(tmp_path_factory) -> Iterator[Ground]:
         yield Ground(home)
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+OF_SCORES = [fault for fault in faults() if AUDITS[fault.caught_by].subject == "scores"]
+
+
+@pytest.mark.parametrize("plant", OF_SCORES, ids=lambda plant: plant.name)
 def test_planted(plant: Fault, ground: Ground):
-    models = "language-model" if plant.models == "any" else plant.models
     if plant.trains:
         with planted(plant):
-            (run,) = ground.train(models, *plant.changes)
+            (run,) = ground.train(*plant.changes)
             report = examined(run)
     else:
-        run = ground.copy_of(models, *plant.changes)
+        run = ground.copy_of(*plant.changes)
         with planted(plant):
             score_splits_again(run)
             report = examined(run)
@@ -41,19 +44,19 @@ def test_planted(plant: Fault, ground: Ground):
 
 
 CLEAN = [
-    ("language-model",),
-    ("language-model", "scoring.segment=12", "scoring.stride=5"),
-    ("language-model", "scoring.segment=8", "scoring.stride=1"),
-    ("language-model", "data.tokenizer=word", "model.dropout=0.3"),
-    ("language-model", "data.tokenizer={kind: word, punctuation: apart, lower: true, size: 30}"),
-    ("language-model", "data.tokenizer={kind: bpe, size: 300}", "training.keep_best=true"),
-    ("language-model", "training.keep_best=true", "training.patience=1", "training.optimizer.learning_rate=0.3"),
-    ("language-model", "data.batches=contiguous", "scoring.splits=[train, valid]", "training.evaluate_tokens=null"),
-    ("language-model", "model.context=700", "training.duration=1 steps"),
-    ("classifier",),
-    ("classifier", "model.dropout=0.3", "training.keep_best=true", "model.pooling=max"),
-    ("classifier", "model.context=4", "data.tokenizer={kind: bpe, size: 300}", "training.evaluate_tokens=null"),
-    ("classifier", "training.optimizer.learning_rate=0", "scoring.splits=[train, valid]"),
+    (),
+    ("scoring.segment=12", "scoring.stride=5"),
+    ("scoring.segment=8", "scoring.stride=1"),
+    ("data.tokenizer=word", "model.dropout=0.3"),
+    ("data.tokenizer={kind: word, punctuation: apart, lower: true, size: 30}",),
+    ("data.tokenizer={kind: bpe, size: 300}", "training.keep_best=true"),
+    ("training.keep_best=true", "training.patience=1", "training.optimizer.learning_rate=0.3"),
+    ("data.batches=contiguous", "scoring.splits=[train, valid]", "training.evaluate_tokens=null"),
+    ("model.context=700", "training.duration=1 steps"),
+    (CLASSIFIER,),
+    (CLASSIFIER, "model.dropout=0.3", "training.keep_best=true", "model.pooling=max"),
+    (CLASSIFIER, "model.context=4", "data.tokenizer={kind: bpe, size: 300}", "training.evaluate_tokens=null"),
+    (CLASSIFIER, "training.optimizer.learning_rate=0", "scoring.splits=[train, valid]"),
 ]
 
 
@@ -67,7 +70,7 @@ def test_clean(case, seconds, ground: Ground):
 
 
 def test_data_that_are_gone_are_a_reason_not_a_failure(ground: Ground, monkeypatch: pytest.MonkeyPatch):
-    run = ground.copy_of("language-model")
+    run = ground.copy_of()
 
     def gone(*given):
         raise FileNotFoundError("the file is gone")
@@ -78,13 +81,13 @@ def test_data_that_are_gone_are_a_reason_not_a_failure(ground: Ground, monkeypat
 
 
 def test_without_scores_there_is_nothing_to_look_at(ground: Ground):
-    run = ground.copy_of("classifier")
+    run = ground.copy_of(CLASSIFIER)
     (run.folder / "scores.json").unlink()
     assert set(examined(run).not_run.values()) == {"nothing was scored"}
 
 
 def test_every_audit_of_scores_finds_something():
-    assert {one.name for one in SCORE_AUDITS} == {plant.caught_by for plant in PLANTS} | {"score-and-curve"}
+    assert {one.name for one in SCORE_AUDITS} == {plant.caught_by for plant in OF_SCORES} | {"score-and-curve"}
 
 
 MADE_BEFORE = Path(__file__).parents[1] / "run" / "made_before"
@@ -101,7 +104,7 @@ def test_runs_that_an_earlier_version_made(name, tmp_path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("changes", [(), ("training.keep_best=true",)], ids=["last", "best"])
 def test_a_run_that_was_interrupted_and_resumed(changes, ground: Ground):
-    run = ground.copy_of("language-model", *changes)
+    run = ground.copy_of(*changes)
     assert run.forget_after(6)
     train([run.recipe], [run.name], run.folder.parent, resume=True)
     assert run.status.step == 12
@@ -110,7 +113,7 @@ def test_a_run_that_was_interrupted_and_resumed(changes, ground: Ground):
 
 def test_imported_weights_have_no_curve(ground: Ground):
     """What they were trained on nobody knows; what they score can be counted all the same."""
-    run = ground.copy_of("language-model")
+    run = ground.copy_of()
     run.note(imported_from="elsewhere")
     (run.folder / "metrics.jsonl").unlink()
     report = examined(run)

@@ -1,27 +1,12 @@
-"""Faults of data: what is planted, and what is done to a text. A plant is a pure function of clean data and a seed."""
+"""What is done to a text: it is copied in other letters, with errors, in another order. Pure functions of it and of
+random numbers."""
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 
-Random = np.random.Generator
-
-
-@dataclass(frozen=True)
-class DataPlant:
-    name: str
-    kind: Literal["rows", "text"]
-    caught_by: str
-    """The audit that is meant to see it."""
-    plant: Callable[[Any, Random], Any]
-    """Of a `RowSet` or a `TextSet`."""
-
-    def into(self, clean: Any, seed: int = 0) -> Any:
-        return self.plant(clean, np.random.default_rng(seed))
-
+from headway.audit.plants.planting import Random
 
 Change = Callable[[str, Random], str]
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from headway.audit.data.row_set import RowSet
 from headway.audit.data.text import TextSet
-from headway.audit.plants.changes import Random
+from headway.audit.plants.planting import Random
 from headway.audit.plants.rows import chosen, shuffled_train
 
 

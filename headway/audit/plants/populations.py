@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from headway.audit.plants.needs import ADAMW, ATTENTION, CLASSIFIER, CROPS, DROPOUT, LANGUAGE_MODEL, norm
+from headway.audit.plants.parts import written_out
 from headway.audit.plants.planting import Bed, Patch
 from headway.data.labelled.batches import Shuffled
 from headway.data.running.batches import Crops
@@ -14,15 +16,11 @@ from headway.nn import backends, replicated
 from headway.nn.replicated import Embedding, LayerNorm, Linear, Noisy
 from headway.training.optimizers import AdamWOptimizer
 
-_bed = Bed()
-PLANTS = _bed.plants
+_bed = Bed("populations")
 BESIDE, CAUSAL, GRADIENTS = "beside-others", "causality-beside-others", "gradients-apart"
 STEPS, SEEDS, DIVERGED = "steps-beside-others", "seeds-apart", "diverged-apart"
 ALSO = (BESIDE, CAUSAL, GRADIENTS, STEPS, SEEDS, DIVERGED)
 """Whoever says something else beside others has other gradients, steps and first losses there, too."""
-LM: dict[str, Any] = {"models": "language-model", "also": ALSO}
-CLS: dict[str, Any] = {"models": "classifier", "also": ALSO}
-PLAIN = "model.mixer.backend=plain"
 
 
 # --- in the model ----------------------------------------------------------------------------------------------------
@@ -34,19 +32,20 @@ def _mask(patch: Patch, change: Any) -> None:
         return drop(backends.weights(q, k, allowed, context.bias)) @ v
 
     patch.setattr(backends.Plain, "attend", attend)
+    written_out(patch)
 
 
-@_bed.plant(CAUSAL, PLAIN, **LM)
+@_bed.plant(CAUSAL, LANGUAGE_MODEL, ATTENTION, also=ALSO)
 def causal_mask_lost_beside_others(patch):
     _mask(patch, lambda allowed: torch.ones_like(allowed))
 
 
-@_bed.plant(CAUSAL, PLAIN, **LM)
+@_bed.plant(CAUSAL, LANGUAGE_MODEL, ATTENTION, also=ALSO)
 def causal_mask_off_by_one_beside_others(patch):
     _mask(patch, lambda allowed: allowed | allowed.roll(1, -1))
 
 
-@_bed.plant(BESIDE, PLAIN, **CLS)
+@_bed.plant(BESIDE, CLASSIFIER, ATTENTION, also=ALSO)
 def padding_read_beside_others(patch):
     _mask(patch, lambda allowed: torch.ones_like(allowed))
 
@@ -61,17 +60,17 @@ def _norm_over_time(patch: Patch) -> None:
     patch.setattr(LayerNorm, "forward", forward)
 
 
-@_bed.plant(CAUSAL, **LM)
+@_bed.plant(CAUSAL, LANGUAGE_MODEL, norm("layer"), also=ALSO)
 def norm_over_time_beside_others(patch):
     _norm_over_time(patch)
 
 
-@_bed.plant(BESIDE, **CLS)
+@_bed.plant(BESIDE, CLASSIFIER, norm("layer"), also=ALSO)
 def norm_over_time_beside_others_in_an_encoder(patch):
     _norm_over_time(patch)
 
 
-@_bed.plant(BESIDE, also=ALSO)
+@_bed.plant(BESIDE, norm("layer"), also=ALSO)
 def norm_over_replicas(patch):
     original = LayerNorm.forward
 
@@ -99,7 +98,7 @@ def weights_of_the_neighbour(patch):
     patch.setattr(Linear, "forward", forward)
 
 
-@_bed.plant(BESIDE, "model.dropout=0.2", also=ALSO)
+@_bed.plant(BESIDE, DROPOUT, also=ALSO)
 def noise_of_the_first_for_all(patch):
     for module in (language_model, classifier):
         original = module.seed
@@ -116,7 +115,7 @@ def noise_of_the_first_for_all(patch):
 # --- in the gradients ------------------------------------------------------------------------------------------------
 
 
-@_bed.plant(GRADIENTS, also=ALSO)
+@_bed.plant(GRADIENTS, ADAMW, also=ALSO)
 def loss_with_a_fifth_of_the_neighbours(patch):
     for model in (LanguageModel, Classifier):
         original = model.loss
@@ -143,7 +142,7 @@ def _before_the_step(patch: Patch, change: Any, after: Any = None) -> None:
     patch.setattr(AdamWOptimizer, "step", step)
 
 
-@_bed.plant(STEPS, also=ALSO)
+@_bed.plant(STEPS, ADAMW, also=ALSO)
 def gradient_with_a_fifth_of_the_neighbours(patch):
     def change(optimizer, alive):
         for p in optimizer.parameters:
@@ -153,7 +152,7 @@ def gradient_with_a_fifth_of_the_neighbours(patch):
     _before_the_step(patch, change)
 
 
-@_bed.plant(STEPS, also=ALSO)
+@_bed.plant(STEPS, ADAMW, also=ALSO)
 def gradient_averaged_over_replicas(patch):
     def change(optimizer, alive):
         for p in optimizer.parameters:
@@ -163,7 +162,7 @@ def gradient_averaged_over_replicas(patch):
     _before_the_step(patch, change)
 
 
-@_bed.plant(STEPS, also=ALSO)
+@_bed.plant(STEPS, ADAMW, also=ALSO)
 def weights_drawn_together(patch):
     def after(optimizer):
         for p in optimizer.parameters:
@@ -172,7 +171,7 @@ def weights_drawn_together(patch):
     _before_the_step(patch, lambda optimizer, alive: None, after)
 
 
-@_bed.plant(STEPS, also=ALSO)
+@_bed.plant(STEPS, ADAMW, also=ALSO)
 def memory_of_the_optimizer_shared(patch):
     def after(optimizer):
         for kept in optimizer.memory.values():
@@ -206,7 +205,7 @@ def seeds_in_another_order(patch):
     _seeds(patch, lambda seeds: list(seeds)[::-1])
 
 
-@_bed.plant(SEEDS, **LM)
+@_bed.plant(SEEDS, LANGUAGE_MODEL, CROPS, also=ALSO)
 def one_order_of_data_for_all(patch):
     original = Crops.build
     patch.setattr(
@@ -214,7 +213,7 @@ def one_order_of_data_for_all(patch):
     )
 
 
-@_bed.plant(SEEDS, **CLS)
+@_bed.plant(SEEDS, CLASSIFIER, also=ALSO)
 def one_order_of_rows_for_all(patch):
     original = Shuffled.build
 
@@ -238,7 +237,7 @@ def neighbours_times_zero(patch):
     patch.setattr(replicated, "_multiply", multiply)
 
 
-@_bed.plant(DIVERGED, also=ALSO)
+@_bed.plant(DIVERGED, ADAMW, also=ALSO)
 def all_end_with_the_first_that_does(patch):
     def change(optimizer, alive):
         alive &= alive.all()
@@ -246,7 +245,7 @@ def all_end_with_the_first_that_does(patch):
     _before_the_step(patch, change)
 
 
-@_bed.plant(DIVERGED, also=ALSO)
+@_bed.plant(DIVERGED, ADAMW, also=ALSO)
 def gradients_of_the_lost_times_zero(patch):
     def change(optimizer, alive):
         for p in optimizer.parameters:

@@ -9,8 +9,6 @@ import numpy as np
 from headway.audit.data.row_set import RowSet
 from headway.audit.plants.changes import (
     Change,
-    DataPlant,
-    Random,
     copied,
     cut,
     dressed,
@@ -19,12 +17,13 @@ from headway.audit.plants.changes import (
     typos,
     words_replaced,
 )
+from headway.audit.plants.planting import Bed, Random
 
-ROW_PLANTS: list[DataPlant] = []
+_bed = Bed("rows")
 
 
-def _add(caught_by: str, name: str, plant: Callable[[RowSet, Random], RowSet]) -> None:
-    ROW_PLANTS.append(DataPlant(name, "rows", caught_by, plant))
+def _add(caught_by: str, name: str, change: Callable[[RowSet, Random], RowSet]) -> None:
+    _bed.data(RowSet, caught_by, name, change)
 
 
 # --- rows: test is in train --------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ _add("shared-rows", "a half of valid in test, shuffled words", _test_from_valid(
 _add("repeated-rows", "fifty rows of test eighteen times", _again("test", 50, 18))
 _add("repeated-rows", "a hundred rows of test twice", _again("test", 100, 2))
 _add("repeated-rows", "fifty rows of test six times, with typing errors", _again("test", 50, 6, typos(40)))
-_add("repeated-rows", "train three times", _again("train", 10**9, 3))
+_add("repeated-rows", "the rows of train three times", _again("train", 10**9, 3))
 
 
 # --- rows: signs of a class --------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from headway.audit.data.text import TextSet
 from headway.audit.plants.changes import (
     Change,
-    DataPlant,
-    Random,
     a_word_a_line,
     copied,
     filled,
@@ -16,12 +14,13 @@ from headway.audit.plants.changes import (
     without_punctuation,
     words_replaced,
 )
+from headway.audit.plants.planting import Bed, Random
 
-TEXT_PLANTS: list[DataPlant] = []
+_bed = Bed("text")
 
 
-def _add(caught_by: str, name: str, plant: Callable[[TextSet, Random], TextSet]) -> None:
-    TEXT_PLANTS.append(DataPlant(name, "text", caught_by, plant))
+def _add(caught_by: str, name: str, change: Callable[[TextSet, Random], TextSet]) -> None:
+    _bed.data(TextSet, caught_by, name, change)
 
 
 def held_out_from_train(change: Change, share: float = 1.0) -> Callable[[TextSet, Random], TextSet]:
@@ -100,6 +99,6 @@ _add("shared-text", "a half of test in valid, in small letters", _into_valid(low
 _add("shared-text", "all of test in valid, every sixth word replaced", _into_valid(words_replaced(6), 1.0))
 _add("repeated-within", "a tenth of valid ten times", _page_again("valid", 0.1, 10))
 _add("repeated-within", "a half of test twice", _page_again("test", 0.5, 2))
-_add("repeated-within", "train three times", _page_again("train", 1.0, 3))
+_add("repeated-within", "the text of train three times", _page_again("train", 1.0, 3))
 _add("split-by-line", "every tenth line held out", _every_line(10))
 _add("split-by-line", "every fiftieth line held out", _every_line(50))

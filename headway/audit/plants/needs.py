@@ -1,0 +1,79 @@
+"""What faults need of a recipe, so that they show in it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from headway.audit.plants.planting import Need
+from headway.data.running.batches import Crops
+from headway.models.classifier import ClassifierSpec
+from headway.models.language_model import LanguageModelSpec
+from headway.nn.attention import AttentionSpec
+from headway.recipe.recipe import Recipe
+from headway.training.optimizers import AdamW
+
+
+def part(recipe: Recipe, path: str) -> Any:
+    """What a recipe has at `model.positions.kind`; None where there is no such place."""
+    found: Any = recipe
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def chosen(what: str, path: str, kind: str) -> Need:
+    return Need(what, lambda recipe: part(recipe, f"{path}.kind") == kind, (f"{path}={kind}",))
+
+
+def positions(kind: str) -> Need:
+    return chosen(f"{kind} positions", "model.positions", kind)
+
+
+def norm(kind: str) -> Need:
+    return chosen(f"a {kind} norm", "model.norm", kind)
+
+
+def pooling(kind: str) -> Need:
+    return chosen(f"model.pooling={kind}", "model.pooling", kind)
+
+
+def with_attention(what: str, is_met: Callable[[AttentionSpec], bool], *changes: str) -> Need:
+    """Of a layer at least."""
+
+    def has(recipe: Recipe) -> bool:
+        mixers = part(recipe, "model.mixers") or ()
+        return any(isinstance(one, AttentionSpec) and is_met(one) for one in mixers)
+
+    return Need(what, has, changes)
+
+
+def rows_of(tokens: int) -> Need:
+    what = f"rows of {tokens} tokens"
+    return Need(what, lambda recipe: recipe.segment >= tokens, (f"model.context={tokens}",))
+
+
+LANGUAGE_MODEL = Need("a language model", lambda recipe: isinstance(recipe.model, LanguageModelSpec))
+CLASSIFIER = Need("a classifier", lambda recipe: isinstance(recipe.model, ClassifierSpec), ("model.kind=classifier",))
+CROPS = Need("rows that are drawn from a text", lambda recipe: isinstance(part(recipe, "data.batches"), Crops))
+ADAMW = Need("AdamW", lambda recipe: isinstance(recipe.training.optimizer, AdamW))
+ATTENTION = with_attention("attention", lambda one: True)
+PLAIN = with_attention("the plain kernel", lambda one: one.backend == "plain", "model.mixer.backend=plain")
+FUSED = with_attention("a fused kernel", lambda one: one.backend in ("auto", "sdpa") and not one.dropout)
+WINDOW = with_attention("a window", lambda one: one.window is not None, "model.mixer.window=6")
+HEADS = with_attention("several heads", lambda one: one.heads > 1)
+WEIGHT_DROPOUT = with_attention(
+    "dropout of attention weights", lambda one: one.dropout > 0, "model.mixer.backend=plain", "model.mixer.dropout=0.2"
+)
+DROPOUT = Need("dropout", lambda recipe: bool(part(recipe, "model.dropout")), ("model.dropout=0.2",))
+TIED = Need("tied embeddings", lambda recipe: bool(part(recipe, "model.tied")))
+UNTIED = Need("an output matrix of its own", lambda recipe: part(recipe, "model.tied") is False, ("model.tied=false",))
+LONGER_SCORES = Need(
+    "scoring.segment above that of training",
+    lambda recipe: recipe.scoring_segment > recipe.segment,
+    ("data.segment=24", "scoring.segment=48"),
+)
+STRIDE = Need(
+    "scoring.stride below scoring.segment",
+    lambda recipe: recipe.stride < recipe.scoring_segment,
+    ("scoring.segment=12", "scoring.stride=5"),
+)
+KEEPS_BEST = Need("training.keep_best", lambda recipe: recipe.training.keep_best, ("training.keep_best=true",))
