@@ -8,7 +8,7 @@ import torch
 
 from headway.cases.catalogue import load_case
 from headway.cases.exercise import Exercise, WorkedExercise, work_out
-from headway.cases.library import B1, B2, D2, D3, E1
+from headway.cases.library import B1, B2, D1, D2, D3, E1
 from headway.solve import max_pool
 from headway.solve.kronecker import stacked
 from headway.solve.relative import max_pool_as_reported
@@ -19,7 +19,7 @@ FEW = 12
 @pytest.fixture(scope="module")
 def worked() -> dict[str, WorkedExercise]:
     found = {}
-    for name in ("B1", "B2", "D2", "D3", "E1"):
+    for name in ("B1", "B2", "D1", "D2", "D3", "E1"):
         exercise = load_case(name, True)
         assert isinstance(exercise, Exercise)
         found[name] = work_out(exercise, FEW)
@@ -31,6 +31,7 @@ def worked() -> dict[str, WorkedExercise]:
     [
         ("B1", ["holds", "does not hold", "does not hold", "does not hold", "holds"]),
         ("B2", ["holds"]),
+        ("D1", ["holds", "holds"]),
         ("D2", ["holds"]),
         ("D3", ["does not hold"]),
         ("E1", ["does not hold", "does not hold"]),
@@ -112,6 +113,25 @@ def test_from_which_factor_on_it_is_selected():
     at = B2._smallest_factor(90)
     assert 1 - B2._weight(at, 90) == pytest.approx(B2.WITHIN, rel=1e-6)
     assert B2._weight(50, 0) == pytest.approx(1 / 3)
+
+
+# --- D1 --------------------------------------------------------------------------------------------------------------
+
+
+def test_bounds_that_are_too_low_are_caught():
+    assert D1.rnn_keeps_to(FEW, D1.NORM / 5).status == "does not hold"  # as if the sigmoid's steepest slope were 1/5
+    assert D1.rnn_keeps_to(FEW, D1.NORM).status == "holds"  # true, and not the best
+
+    def of_means(weights):
+        return [bound / 2 for bound in D1.product_of_norms(weights)]
+
+    assert D1.chain_keeps_to(FEW, of_means).status == "does not hold"
+
+
+def test_both_bounds_are_met(worked):
+    shares = {row.of: row.headway for row in worked["D1"].answers[0].reached}
+    assert shares["sigmoid, 2 units at rest, n = 8"] == shares["sigmoid, 1 unit, bias −1/8, n = 8"] == "1"
+    assert shares["ReLU, W = 3·I, x > 0, n = 8"] == "1" and shares["ReLU, W = 3·I, x < 0, n = 8"] == "0"
 
 
 # --- D2 and D3 -------------------------------------------------------------------------------------------------------
