@@ -138,7 +138,7 @@ def rnn_keeps_to(instances: int, step: Fraction = SIGMOID.steepest * NORM) -> Ru
     return Ruling(
         status="does not hold" if lost else "holds",
         why="the slope σ' = σ·(1 − σ) is at most 1/4, and is that at 0 alone; with σ_max(W) = 1/4 the Jacobian of a "
-        "step, diag(σ')·W, has norm at most 1/4 · 1/4 = 1/16, and from x_1 to x_n there are n − 1 steps, so the bound is right. "
+        "step, diag(σ')·W, has norm at most 1/16, and from x_1 to x_n there are n − 1 steps: the bound is right. "
         f"In exact arithmetic {_keep(lost, len(rows) // 2 * instances, 'random RNNs')}. They stay below it, because "
         "their arguments are not 0, and because W turns what it stretches most into what it stretches less",
         reached=rows,
