@@ -1,4 +1,4 @@
-"""`headway look`: attention maps, rollout and gradients of a sentence."""
+"""`headway look`: attention maps, rollout and gradients of a sentence; how far gradients reach in several runs."""
 
 import sys
 from pathlib import Path
@@ -12,13 +12,25 @@ from headway.core.errors import UserError
 
 def look(
     run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
-    sentence: Annotated[str, typer.Argument(help="What the model is to read.", metavar="SENTENCE")],
+    sentence: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="What the model is to read; with --gradient-flow, more runs, if any.", metavar="SENTENCE | [RUN …]"
+        ),
+    ] = None,
     beside: Annotated[str | None, typer.Option(help="A second run, to be set beside the first.", metavar="RUN")] = None,
     show: Annotated[
         str, typer.Option(help="heads: every map; rollout: all layers multiplied; gradients: for any model.")
     ] = "heads",
     layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 0; where rollout ends.")] = None,
     head: Annotated[int | None, typer.Option(help="Only this head, counted from 0.")] = None,
+    gradient_flow: Annotated[
+        bool, typer.Option("--gradient-flow", help="How far back gradients reach, by distance, on a split of the data.")
+    ] = False,
+    split: Annotated[str, typer.Option(help="With --gradient-flow: the split that is read.")] = "valid",
+    distance: Annotated[
+        int | None, typer.Option(help="With --gradient-flow: how far back to look; all of a segment, if not given.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Draw it: a .html, .svg or .png file.", metavar="FILE")
     ] = None,
@@ -32,6 +44,7 @@ def look(
     from headway.cli import printing
     from headway.draw import terminal
     from headway.draw.save import check_place
+    from headway.experiment.inspect import flow_through
     from headway.experiment.inspect import look as look_into
     from headway.run.folder import open_run
 
@@ -40,11 +53,30 @@ def look(
     files = [one for one in with_ or [] if one.endswith(".py")]
     # `--with RUN` is how a second run was asked for before.
     others = [*([beside] if beside else []), *(one for one in with_ or [] if one not in files)]
+    use_plugins(files, trust)
+    if gradient_flow:
+        if (show, layer, head) != ("heads", None, None):
+            raise UserError("--gradient-flow goes through the whole model: it has no --show, --layer or --head")
+        opened = [open_run(name, runs) for name in (run, *(sentence or []), *others)]
+        page = flow_through(opened, split, distance, checkpoint)
+        if out is not None:
+            page.draw().save(out)
+        if as_json:
+            print_json("look", {"show": "gradient-flow", **page.as_json(), "file": None if out is None else str(out)})
+        elif out is None:
+            printing.show_table(page.table.columns, page.table.rows)
+        else:
+            print(out)
+        return
+    if distance is not None or split != "valid":
+        raise UserError("--split and --distance go with --gradient-flow; a sentence is read as it is")
+    if sentence is None or len(sentence) != 1:
+        given = f"; {len(sentence)} were given (in quotes, it is one)" if sentence else ""
+        raise UserError(f"look takes a run and one sentence{given}; several runs go with --gradient-flow")
     if len(others) > 1:
         raise UserError(f"one run can be set beside another, not {len(others)}: {', '.join(others)}")
-    use_plugins(files, trust)
     opened = [open_run(name, runs) for name in (run, *others)]
-    picture, numbers = look_into(opened, sentence, show, layer, head, checkpoint)
+    picture, numbers = look_into(opened, sentence[0], show, layer, head, checkpoint)
     if out is not None:
         picture.save(out)
     if as_json:

@@ -1,5 +1,7 @@
-"""Look inside finished runs: attention maps, rollout, gradients, and two runs side by side. Reads run folders only."""
+"""Look inside finished runs: attention maps, rollout, gradients, how far those reach. Reads run folders only."""
 
+import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,9 +10,12 @@ from headway.core.errors import UserError, did_you_mean
 from headway.draw.picture import Grid, Picture
 from headway.experiment.train import load_model
 from headway.look.comparison import MapComparison
+from headway.look.flow_page import FlowOfArm, FlowPage
+from headway.look.gradient_flow import GradientFlow, gradient_flow
 from headway.look.gradients import Gradients, gradients_of
 from headway.look.maps import Maps, maps_of
 from headway.run.folder import Run
+from headway.tasks.abilities import ReadsSegments
 
 SUBJECTS = ("heads", "rollout", "gradients")
 
@@ -32,6 +37,8 @@ def look(
     runs: list[Run], text: str, show: str, layer: int | None, head: int | None, checkpoint: str
 ) -> tuple[Picture, dict[str, Any]]:
     """What `headway look` shows of one run, or of two side by side: the picture, and what it says in numbers."""
+    if show == "gradient-flow":
+        raise UserError("how far gradients reach is asked of a split, not a sentence: look RUN [RUN …] --gradient-flow")
     if show not in SUBJECTS:
         raise UserError(f"--show {show} is not known{did_you_mean(show, SUBJECTS)}")
     if show == "gradients" and (layer, head) != (None, None):
@@ -55,3 +62,32 @@ def look(
     notes = list(dict.fromkeys([*picture.notes, *other.notes]))
     comparison = MapComparison(ours, theirs, picture.sentence, picture.subtitle, notes)
     return comparison.draw(), {**numbers, "with": other_numbers, "comparison": comparison.as_json()}
+
+
+def flow_in(run: Run, split: str = "valid", distance: int | None = None, checkpoint: str = "auto") -> GradientFlow:
+    """How far gradients reach in a run, on a split of what it was trained on."""
+    tasks.able(run, ReadsSegments)
+    task: Any = tasks.load_for(run)
+    task.check_split(split)
+    model, _ = load_model(run, checkpoint)
+    ids, _ = task.running(split)
+    return gradient_flow(model, ids, task.nats, run.recipe.segment, distance, title=run.name)
+
+
+def flow_through(
+    runs: Sequence[Run], split: str = "valid", distance: int | None = None, checkpoint: str = "auto"
+) -> FlowPage:
+    """Several runs in one picture. Those that differ in their seed alone are one curve with a band."""
+    arms: dict[str, list[Run]] = {}
+    for run in runs:
+        arms.setdefault(run.recipe.model_copy(update={"seed": 0}).hash, []).append(run)
+    found = []
+    for same in arms.values():
+        name = same[0].name if len(same) == 1 else _without_seed(same[0].name)
+        found.append(FlowOfArm(name, [flow_in(run, split, distance, checkpoint) for run in same]))
+    return FlowPage(found, split)
+
+
+def _without_seed(name: str) -> str:
+    """What runs of several seeds have in common: lstm.seed-0 and lstm.seed-1 are lstm."""
+    return re.sub(r"[.\-_]?seed[-=_]?\d+$", "", name) or name

@@ -44,6 +44,11 @@ class Mixer(nn.Module):
         """The state that `carried` was taken from, or None where it is empty."""
         return None
 
+    def step_bound(self) -> Float[Tensor, "R"] | None:
+        """Of a recurrence: what ‖∂state_t/∂state_{t−1}‖ cannot exceed by its weights alone, whatever is read; None =
+        they do not say."""
+        return None
+
 
 class MixerSpec(Variant):
     """What moves information between positions."""

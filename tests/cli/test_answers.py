@@ -23,6 +23,7 @@ ASKED = {
     "sample": "sample finished --tokens 3",
     "look": "look finished 'The fox'",
     "look gradients": "look classifier 'the cold day' --show gradients",
+    "look gradient flow": "look finished interrupted --gradient-flow",
     "look beside": "look finished 'The fox' --beside interrupted",
     "classify": "classify classifier 'the cold day'",
     "recipe": "recipe demo",

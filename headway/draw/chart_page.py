@@ -1,0 +1,133 @@
+"""Charts as a file of their own: a page, an SVG that needs none, or a PNG (drawn by matplotlib)."""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+
+from headway.core.files import write_whole
+from headway.draw.charts import HEIGHT, WIDTH, Curve, line_chart
+from headway.draw.colours import CURVES, curve_variables
+from headway.draw.picture import PictureTable
+from headway.draw.save import check_place
+from headway.draw.svg import FONT
+
+_STYLE = (
+    f":root {{ --paper: #ffffff; --ink: #1a1a1a; --faint: #5c5c5c; --rule: #dddddd; {curve_variables(CURVES)} }}\n"
+    f".chart {{ font: 12px {FONT}; max-width: 100%; }} .chart text {{ fill: var(--ink); }}\n"
+    ".chart .faint { fill: var(--faint); }\n"
+    ".chart .grid { stroke: var(--rule); } .chart .axis { stroke: var(--faint); }\n"
+    ".chart .curve { fill: none; stroke-width: 2; stroke-linejoin: round; } .chart .band { fill-opacity: 0.14; }\n"
+)
+_ABOVE, _BETWEEN = 34, 46  # pixels: for the title, and for the words over a chart
+
+
+@dataclass(frozen=True)
+class Chart:
+    curves: Sequence[Curve]
+    across: str
+    up: str
+    caption: str
+    logarithmic: bool = False
+
+    @property
+    def drawn(self) -> list[Curve]:
+        """On a logarithmic axis zero has no place: where a curve is there, it is not drawn."""
+        if not self.logarithmic:
+            return list(self.curves)
+        return [kept for curve in self.curves if (kept := _above_zero(curve)).x]
+
+    def svg(self) -> str:
+        return line_chart(self.drawn, self.across, self.up, self.caption, logarithmic=self.logarithmic)
+
+
+@dataclass(frozen=True)
+class ChartPage:
+    """In a notebook it draws itself."""
+
+    title: str
+    subtitle: str
+    charts: Sequence[Chart]
+    notes: Sequence[str] = ()
+    table: PictureTable | None = None
+
+    def save(self, path: str | Path) -> Path:
+        """As .html, .svg or .png, by the ending of the name."""
+        path = Path(path)
+        check_place(path)
+        made = {".html": self._html, ".svg": self._svg, ".png": self._png}[path.suffix.lower()]()
+        write_whole(path, made)
+        return path
+
+    def _html(self) -> str:
+        return (
+            f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(self.title)}</title>\n'
+            f"<style>\n{_STYLE}body {{ margin: 2rem; max-width: 60rem; font-family: {FONT}; color: var(--ink); }}\n"
+            "figure { margin: 0 0 2rem; } figcaption { margin-bottom: 0.6rem; }\n"
+            "td, th { padding: 0.1rem 0.8rem 0.1rem 0; text-align: left; }\n"
+            f"</style>\n</head>\n<body>\n{self._repr_html_()}\n</body>\n</html>\n"
+        )
+
+    def _repr_html_(self) -> str:
+        figures = [
+            f"<figure><figcaption>{escape(chart.caption)}</figcaption>\n{chart.svg()}\n</figure>"
+            for chart in self.charts
+            if chart.drawn
+        ]
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        head = f"<h1>{escape(self.title)}</h1>\n<p>{escape(self.subtitle)}</p>"
+        return f"<style>\n{_STYLE}</style>\n{head}\n{''.join(figures)}\n{notes}\n{_table(self.table)}"
+
+    def _svg(self) -> str:
+        charts = [chart for chart in self.charts if chart.drawn]
+        height = _ABOVE + len(charts) * (HEIGHT + _BETWEEN)
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="{WIDTH}" height="{height}" '
+            f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(self.title)}">',
+            f'<style>\n{_STYLE}</style>\n<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+            f'<text x="8" y="22" font-size="15" font-weight="600">{escape(self.title)}</text>',
+        ]
+        for k, chart in enumerate(charts):
+            top = _ABOVE + k * (HEIGHT + _BETWEEN)
+            parts.append(f'<text class="faint" x="8" y="{top + 22}">{escape(chart.caption)}</text>')
+            inner = chart.svg().replace("<svg ", f'<svg y="{top + _BETWEEN - 12}" height="{HEIGHT}" ', 1)
+            parts.append(inner)
+        return "\n".join([*parts, "</svg>\n"])
+
+    def _png(self) -> bytes:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        charts = [chart for chart in self.charts if chart.drawn]
+        figure = Figure(figsize=(9, 0.6 + 4 * len(charts)), layout="constrained", facecolor="white")
+        FigureCanvasAgg(figure)
+        figure.suptitle(self.title, x=0.01, ha="left", weight="bold", fontsize=12)
+        for chart, axes in zip(charts, figure.subplots(len(charts), 1, squeeze=False)[:, 0], strict=True):
+            for curve, colour in zip(chart.drawn, CURVES, strict=False):
+                axes.plot(curve.x, curve.middle, color=colour, lw=1.8, label=curve.name)
+                axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.14, lw=0)
+            axes.set(xlabel=chart.across, ylabel=chart.up, yscale="log" if chart.logarithmic else "linear")
+            axes.set_title(chart.caption, loc="left", fontsize=9)
+            axes.grid(axis="y", color="#dddddd", lw=0.6)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        written = io.BytesIO()
+        figure.savefig(written, format="png", dpi=120)
+        return written.getvalue()
+
+
+def _above_zero(curve: Curve) -> Curve:
+    at = [k for k, v in enumerate(curve.middle) if math.isfinite(v) and v > 0]
+    low = [curve.low[k] if curve.low[k] > 0 else curve.middle[k] for k in at]
+    x, middle, high = ([values[k] for k in at] for values in (curve.x, curve.middle, curve.high))
+    return replace(curve, x=x, middle=middle, low=low, high=high)
+
+
+def _table(table: PictureTable | None) -> str:
+    if table is None:
+        return ""
+    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    rows = "\n".join("<tr>" + "".join(f"<td>{escape(value)}</td>" for value in row) + "</tr>" for row in table.rows)
+    return f"<table><tr>{head}</tr>\n{rows}\n</table>"

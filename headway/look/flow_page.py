@@ -1,0 +1,124 @@
+"""How far gradients reach in several models, in one picture: a curve for each, with a band for its seeds."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headway.core.format import number
+from headway.draw.chart_page import Chart, ChartPage
+from headway.draw.charts import Curve
+from headway.draw.picture import PictureTable
+from headway.look.gradient_flow import GradientFlow
+
+TOLD = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""The distances of the table."""
+
+
+@dataclass(frozen=True)
+class FlowOfArm:
+    """Runs that differ in their seed alone."""
+
+    name: str
+    seeds: Sequence[GradientFlow]
+
+    def curve(self, of: Callable[[GradientFlow], Sequence[float]], name: str = "") -> Curve:
+        at = list(zip(*(of(flow) for flow in self.seeds), strict=False))
+        middle, low, high = ([f(values) for values in at] for f in (statistics.mean, min, max))
+        return Curve(name or self.name, list(range(len(at))), middle, low, high)
+
+    @property
+    def recurrences(self) -> list[str]:
+        return list(self.seeds[0].hidden)
+
+
+@dataclass(frozen=True)
+class FlowPage:
+    """In a notebook it draws itself."""
+
+    arms: Sequence[FlowOfArm]
+    split: str
+
+    def draw(self) -> ChartPage:
+        first = self.arms[0].seeds[0]
+        how = (
+            f"From the last token t of {first.segments} segments of {self.split} to the token s so many before it: the "
+            "mean over the segments. Norms of matrices are ‖J‖_F/√D, 1 for the identity."
+        )
+        if any(len(arm.seeds) > 1 for arm in self.arms):
+            how += " Lines are the mean of the seeds, and bands lie between the lowest and highest."
+        charts = [self._losses(), self._streams(), self._hidden(), self._singular_values()]
+        return ChartPage("How far gradients reach", how, [chart for chart in charts if chart.drawn], (), self.table)
+
+    def _losses(self) -> Chart:
+        curves = [arm.curve(lambda flow: flow.losses) for arm in self.arms]
+        what = "The loss: ‖∂loss_t/∂x_s‖, what the target after token t says to the embedding of token s"
+        return Chart(curves, "distance t − s", "‖∂loss_t/∂x_s‖", what, logarithmic=True)
+
+    def _streams(self) -> Chart:
+        curves = [arm.curve(lambda flow: flow.streams["embedded"].typical) for arm in self.arms]
+        what = "The whole stack: ‖∂h_t/∂x_s‖, from the embedding of token s to what the last layer gives at t"
+        return Chart(curves, "distance t − s", "‖∂h_t/∂x_s‖", what, logarithmic=True)
+
+    def _hidden(self) -> Chart:
+        curves = []
+        for arm, name, called in self._recurrences():
+            curves.append(arm.curve(lambda flow, name=name: flow.hidden[name].norms.typical, called))
+            if all(flow.hidden[name].bound for flow in arm.seeds):
+                curves.append(arm.curve(lambda flow, name=name: flow.hidden[name].bound or [], f"bound, {called}"))
+        what = "The state of each recurrence alone: ‖∂state_t/∂state_s‖; a bound is (steepest slope · σ_max(W))^(t − s)"
+        return Chart(curves, "distance t − s", "‖∂state_t/∂state_s‖", what, logarithmic=True)
+
+    def _singular_values(self) -> Chart:
+        curves = []
+        for arm, name, called in self._recurrences():
+            if all(flow.hidden[name].singular_values for flow in arm.seeds):
+                curve = arm.curve(lambda flow, name=name: flow.hidden[name].singular_values, called)
+                curves.append(replace(curve, x=[100 * k / max(1, len(curve.x) - 1) for k in curve.x]))
+        what = "One step of each recurrence: the singular values of ∂state_t/∂state_{t−1}, the largest first"
+        return Chart(curves, "% of the singular values", "singular value", what, logarithmic=True)
+
+    def _recurrences(self) -> Iterator[tuple[FlowOfArm, str, str]]:
+        """Each with its arm, its name there, and what its curve is called."""
+        for arm in self.arms:
+            for name in arm.recurrences:
+                alone = len(arm.recurrences) == 1
+                yield arm, name, arm.name if alone else f"{arm.name} {name.removeprefix('layers.')}"
+
+    @property
+    def table(self) -> PictureTable:
+        """At a few distances, and where a hundredth is left of what there is at distance 1."""
+        longest = max(len(flow.losses) for arm in self.arms for flow in arm.seeds)
+        told = [distance for distance in TOLD if distance < longest]
+        rows = []
+        for arm in self.arms:
+            lines = {"loss": arm.curve(lambda flow: flow.losses)}
+            for name in arm.seeds[0].streams:
+                lines[name] = arm.curve(lambda flow, name=name: flow.streams[name].typical)
+            for name in arm.recurrences:
+                lines[name] = arm.curve(lambda flow, name=name: flow.hidden[name].norms.typical)
+            for what, curve in lines.items():
+                values = [_shown(curve.middle[n]) if n < len(curve.middle) else "" for n in told]
+                rows.append([arm.name, what, *values, _one_percent(curve.middle)])
+        return PictureTable(["run", "what", *(f"at {n}" for n in told), "1 % is left"], rows)
+
+    def as_json(self) -> dict[str, Any]:
+        arms = [{"name": arm.name, "runs": [flow.as_json() for flow in arm.seeds]} for arm in self.arms]
+        return {"split": self.split, "arms": arms}
+
+    def _repr_html_(self) -> str:
+        return self.draw()._repr_html_()
+
+
+def _one_percent(values: Sequence[float]) -> str:
+    if len(values) < 2 or values[1] <= 0:
+        return "–"
+    below = next((n for n in range(1, len(values)) if max(values[n:]) < 0.01 * values[1]), None)
+    return f"from {below} on" if below is not None else f"beyond {len(values) - 1}"
+
+
+def _shown(value: float) -> str:
+    if value == 0 or not math.isfinite(value):
+        return number(value)
+    return f"{value:.3g}" if 1e-3 <= value < 1e4 else f"{value:.0e}"

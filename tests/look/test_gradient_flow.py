@@ -1,0 +1,198 @@
+"""How far gradients reach, against autograd's own Jacobians; and a toy recurrence whose Jacobians are known."""
+
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from headway.core.errors import UserError
+from headway.look import gradient_flow as module
+from headway.look.flow_page import FlowOfArm, FlowPage
+from headway.look.gradient_flow import GradientFlow, Norms, gradient_flow, hidden_states, loss_lengths, stream_norms
+from headway.models.language_model import LanguageModelSpec
+from headway.nn.mixer import Mixer, MixerSpec
+from headway.nn.replicated import parameter
+
+T = 6
+
+
+class ToySpec(MixerSpec):
+    """h' = tanh(W h + x)"""
+
+    kind: Literal["toy-recurrence"] = "toy-recurrence"
+
+    def build(self, replicas, width, out_gain, needs):
+        return Toy(replicas, width)
+
+    def flops_per_token(self, width, segment):
+        return 2 * width * width
+
+
+class Toy(Mixer):
+    called = "toy"
+
+    def __init__(self, replicas: int, width: int):
+        super().__init__()
+        self.weight = parameter(replicas, width, width, std=0.5)
+
+    def forward(self, x, context, state=None):
+        h = torch.zeros_like(x[:, :, 0]) if state is None else state
+        found = []
+        for t in range(x.shape[2]):
+            h = torch.tanh(h @ self.weight.mT + x[:, :, t])
+            found.append(h)
+        return torch.stack(found, 2), h
+
+    def carried(self, state: Any):
+        return {"hidden": state}
+
+    def going_on_from(self, carried):
+        return carried["hidden"]
+
+    def step_bound(self):
+        return torch.linalg.matrix_norm(self.weight, ord=2)
+
+
+@pytest.fixture(scope="module")
+def attention():
+    return LanguageModelSpec(layers=2, width=8, context=16, mixer={"heads": 2}).build(11).eval()  # pyright: ignore
+
+
+@pytest.fixture(scope="module")
+def recurrence():
+    return LanguageModelSpec(layers=2, width=8, context=16, mixer=ToySpec(), positions="none").build(11).eval()  # pyright: ignore
+
+
+@pytest.fixture(scope="module")
+def text():
+    return torch.randint(11, (200,), generator=torch.Generator().manual_seed(0))
+
+
+def nats(model, rows):
+    return model.losses(rows[..., :-1], rows[..., 1:])
+
+
+def flow(model, text, **more) -> GradientFlow:
+    return gradient_flow(model, text, nats, T, segments=5, **more)
+
+
+@pytest.mark.parametrize("name", ["attention", "recurrence"])
+def test_norms_are_those_of_autograds_jacobian(name, request, text):
+    model = request.getfixturevalue(name)
+    row = text[:T][None, None]
+    x = model.embedded(model.positions.embed(model.embedding(row), torch.arange(T))).detach()
+    top: list[torch.Tensor] = []
+
+    def last(x):
+        hooks = [
+            model.embedded.register_forward_hook(lambda *_: x),
+            model.layers[-1].stream.register_forward_hook(lambda module, given, out: top.append(out)),
+        ]
+        model.hidden(row)
+        for hook in hooks:
+            hook.remove()
+        return top[-1][0, 0, -1]
+
+    whole: Any = torch.autograd.functional.jacobian(last, x)
+    jacobian = whole[:, 0, 0].movedim(1, 0).flip(0)  # [T, D, D]
+    found = stream_norms(model, row)["embedded"]
+    torch.testing.assert_close(torch.tensor(found.typical), jacobian.norm(dim=(1, 2)) / 8**0.5)
+    torch.testing.assert_close(torch.tensor(found.largest), torch.linalg.matrix_norm(jacobian, ord=2))
+
+
+def test_beyond_small_widths_the_typical_norm_is_estimated(attention, text, monkeypatch):
+    exact = stream_norms(attention, text[: 2 * T].view(1, 2, T))["embedded"]
+    monkeypatch.setattr(module, "WIDEST", 4)
+    monkeypatch.setattr(module, "PROBES", 4000)
+    estimated = stream_norms(attention, text[: 2 * T].view(1, 2, T))["embedded"]
+    assert estimated.largest is None
+    assert estimated.typical == pytest.approx(exact.typical, rel=0.05)
+
+
+def test_losses_are_those_of_the_last_target_alone(attention, text):
+    rows = text[: 3 * (T + 1)].view(1, 3, T + 1)
+    found = loss_lengths(attention, rows, nats, at_once=2)
+    x = attention.embedded(attention.positions.embed(attention.embedding(rows[..., :-1]), torch.arange(T)))
+    x = x.detach().requires_grad_()
+    hook = attention.embedded.register_forward_hook(lambda *_: x)
+    logits, _ = attention(rows[..., :-1])
+    hook.remove()
+    last = torch.nn.functional.cross_entropy(logits[0, :, -1], rows[0, :, -1], reduction="sum")
+    (gradient,) = torch.autograd.grad(last, x)
+    assert found == pytest.approx(gradient[0].norm(dim=-1).mean(0).flip(0).tolist(), rel=1e-5)
+
+
+def test_a_hidden_states_jacobian_is_the_product_of_its_steps(recurrence, text):
+    found = hidden_states(recurrence, text[:T][None, None])
+    assert list(found) == ["layers.0.toy", "layers.1.toy"]
+    layer = recurrence.layers[0]
+    weight = layer.mixer.weight[0].detach().double()
+    with torch.no_grad():
+        x = layer.around_mixer.norm(recurrence.embedding(text[:T][None, None]))
+        states = layer.mixer(x, None)[0][0, 0].double()
+    steps = [(1 - states[t] ** 2)[:, None] * weight for t in range(1, T)]
+    through, typical, largest = torch.eye(8, dtype=torch.float64), [1.0], [1.0]
+    for step in reversed(steps):
+        through = through @ step
+        typical.append(float(through.norm()) / 8**0.5)
+        largest.append(float(torch.linalg.matrix_norm(through, ord=2)))
+    state = found["layers.0.toy"]
+    assert state.norms.typical == pytest.approx(typical, rel=1e-4)
+    assert state.norms.largest == pytest.approx(largest, rel=1e-4)
+    bound = float(torch.linalg.matrix_norm(weight, ord=2))
+    assert state.step_bound == pytest.approx(bound) and state.bound == pytest.approx([bound**n for n in range(T)])
+    assert all(norm <= bound * 1.0001 for norm, bound in zip(largest, state.bound or [], strict=True))
+    assert state.units == 8 and state.singular_values == sorted(state.singular_values, reverse=True)
+    assert state.singular_values[0] <= bound
+
+
+def test_power_iteration_finds_the_largest_singular_value(monkeypatch):
+    matrix = torch.randn(40, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) @ torch.diag(
+        0.8 ** torch.arange(40, dtype=torch.float64)
+    )
+    monkeypatch.setattr(module, "WIDEST_SINGULAR", 2)
+    assert module._spectral(matrix) == pytest.approx(float(torch.linalg.matrix_norm(matrix, ord=2)), rel=1e-3)
+
+
+def test_attention_has_no_hidden_state(attention, text):
+    assert hidden_states(attention, text[:T][None, None]) == {}
+    found = flow(attention, text)
+    assert len(found.losses) == T and found.segments == 5 and list(found.streams) == ["embedded", "layers.0.stream"]
+    assert not any(tap._forward_hooks for tap in attention.modules())
+
+
+def test_no_gradient_goes_beyond_the_segment(attention, text):
+    assert len(flow(attention, text, distance=2).losses) == 3
+    for distance in (T, 0, -1):
+        with pytest.raises(UserError, match=f"segment of {T} tokens, so distances go from 1 to {T - 1}"):
+            flow(attention, text, distance=distance)
+    with pytest.raises(UserError, match="the text has 4 tokens, too few"):
+        flow(attention, text[:4])
+
+
+def test_several_models_in_one_picture(attention, recurrence, text, tmp_path):
+    page = FlowPage(
+        [
+            FlowOfArm("toy", [flow(recurrence, text), flow(recurrence, text.flip(0))]),
+            FlowOfArm("att", [flow(attention, text)]),
+        ],
+        "valid",
+    )
+    drawn = page.draw()
+    assert [[curve.name for curve in chart.curves] for chart in drawn.charts] == [
+        ["toy", "att"],
+        ["toy", "att"],
+        ["toy 0.toy", "bound, toy 0.toy", "toy 1.toy", "bound, toy 1.toy"],
+        ["toy 0.toy", "toy 1.toy"],
+    ]
+    band = drawn.charts[0].curves[0]
+    assert all(low <= mid <= high for low, mid, high in zip(band.low, band.middle, band.high, strict=True))
+    for ending in ("html", "svg", "png"):
+        assert drawn.save(tmp_path / f"flow.{ending}").stat().st_size > 1000
+    assert {row[1] for row in page.table.rows} >= {"loss", "embedded", "layers.0.toy"}
+
+
+def test_what_vanishes_is_not_drawn_where_it_is_zero():
+    gone = GradientFlow("gone", 4, 1, [1.0, 0.5, 0.0, 0.0], {"embedded": Norms([1.0, 0.5, 0.0, 0.0])}, {})
+    chart = FlowPage([FlowOfArm("gone", [gone])], "valid").draw().charts[0]
+    assert chart.drawn[0].x == [0, 1] and "<svg" in chart.svg()
