@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from headway.data.labelled.batches import Shuffled
-from headway.data.running.batches import Batch, Crops
+from headway.data.running.batches import Batch, Contiguous, Crops
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
+from headway.nn.scan import CELLS, scan
 from headway.training.optimizers import AdamW
 from headway.training.parallel import Parallel, Shards
 from headway.training.processes import Processes
@@ -143,6 +144,50 @@ def test_compiled_and_recorded_steps_learn_what_plain_ones_learn(replicas, vocab
     torch.testing.assert_close(found[True], found[False], rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn-tanh"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_recurrences_on_the_gpu_give_what_they_give_on_the_cpu(kind, padded):
+    cell, (R, B, T, H) = CELLS[kind], (3, 5, 7, 300)
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"products": (R, B, T, cell.gates * H), "recurrent": (R, cell.gates * H, H)}
+    shapes["first"] = (cell.states, R, B, H)
+    given = {name: torch.randn(shape, generator=draw) * 0.3 for name, shape in shapes.items()}
+    weigh, real = torch.randn(R, B, T, H, generator=draw), None
+    if padded:
+        real = torch.arange(T) < torch.tensor([7, 3, 1, 5, 7])[:, None].expand(R, B, 1)
+    found = {}
+    for device in ("cpu", "cuda"):
+        mine = {name: tensor.to(device).requires_grad_() for name, tensor in given.items()}
+        seen = None if real is None else real.to(device)
+        states, _ = scan(kind, mine["products"], mine["recurrent"], None, mine["first"], seen)
+        ((states[0, :, :, 1:] * weigh.to(device)).sum() + states[:, :, :, -1].square().sum()).backward()
+        found[device] = states.detach().cpu(), *(tensor.grad.cpu() for tensor in mine.values())
+    for plain, fast in zip(found["cpu"], found["cuda"], strict=True):
+        torch.testing.assert_close(fast, plain, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("mixer", ["rnn", "gru", "lstm", "mingru"])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_recorded_steps_of_a_recurrence_carry_its_state(mixer, replicas):
+    spec = LanguageModelSpec.model_validate(
+        {"layers": 2, "width": 32, "context": 16, "mixer": mixer, "positions": "none"}
+    )
+    training, found = TrainingSpec(batch=8, device="cuda", precision="float32"), {}
+    tokens = (torch.arange(9000, dtype=torch.int32) * 7 % 41).cuda()
+    for fast in (False, True):
+        torch._dynamo.reset()
+        setting = dataclasses.replace(choose(training, 32), compiled=fast, recorded=fast)
+        seeds = list(range(replicas))
+        model = spec.build(50, seeds, "cuda")
+        optimizer = AdamW().build(dict(model.named_parameters()), [1e-2] * replicas, [0.1] * replicas)
+        alive = torch.ones(replicas, dtype=torch.bool, device="cuda")
+        update = Update(model, optimizer, Contiguous().build(tokens, 16, 8, seeds), training, setting, alive)
+        found[fast] = torch.stack([update(step, 1.0)[0] for step in range(12)]).cpu()
+        assert update.carried.here
+    assert (found[True][0] - found[True][-1] > 1).all()
+    torch.testing.assert_close(found[True], found[False], rtol=1e-2, atol=1e-2)
+
+
 def test_the_choices_made_for_a_gpu_say_why():
     setting = choose(TrainingSpec(), width=128)
     assert setting.device.type == "cuda"
@@ -156,6 +201,16 @@ if __name__ == "__main__":
     checks += [(test_a_recorded_step_of_a_classifier_is_a_plain_one, [()])]
     checks += [
         (test_compiled_and_recorded_steps_learn_what_plain_ones_learn, [(1, 50), (3, 50), (1, 40_000), (3, 40_000)])
+    ]
+    checks += [
+        (
+            test_recurrences_on_the_gpu_give_what_they_give_on_the_cpu,
+            [(kind, padded) for kind in ("lstm", "gru", "rnn-tanh") for padded in (False, True)],
+        ),
+        (
+            test_recorded_steps_of_a_recurrence_carry_its_state,
+            [(mixer, replicas) for mixer in ("rnn", "gru", "lstm", "mingru") for replicas in (1, 3)],
+        ),
     ]
     checks += [(test_the_choices_made_for_a_gpu_say_why, [()])]
     for check, cases in checks:

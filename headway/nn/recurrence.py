@@ -286,7 +286,7 @@ class Recurrence(Mixer):
         return y if self.output is None else self.output(y), after
 
     def carried(self, state: Carried | None) -> Carried:
-        return state or {}
+        return {name: part.detach() for name, part in (state or {}).items()}
 
     def going_on_from(self, carried: Carried) -> Carried | None:
         return carried or None

@@ -5,9 +5,9 @@
     states      [S, R, B, T + 1, H]  in float32; the first is what a row goes on from, then one after every token
     kept        [R, B, T, K·H]       what the cell remembers of every step for its gradient: the gates
 
-A step is one matrix product and one pointwise operation, the cell. On a GPU the latter is compiled into a single kernel
-from the same lines. The gradient of the recurrent matrix is one product over all steps at the end. To a compiler (and
-to autograd) the whole loop is one operation: it is not unrolled. On padding a state stays what it is.
+A step is one matrix product and one pointwise operation, the cell. On a GPU the latter is a single kernel, where there
+is one (`scan_kernels.py`). The gradient of the recurrent matrix is one product over all steps at the end. To a compiler
+(and to autograd) the whole loop is one operation: it is not unrolled. On padding a state stays what it is.
 """
 
 from functools import cache
@@ -155,21 +155,20 @@ def _scan(
 ) -> tuple[Tensor, Tensor]:
     cell, (R, B, T, _), dtype = CELLS[kind], products.shape, products.dtype
     states = first.new_empty(len(first), R, B, T + 1, first.shape[-1])
-    kept = first.new_empty(R, B, T, cell.keeps * first.shape[-1])
+    kept = products.new_empty(R, B, T, cell.keeps * first.shape[-1])
     states[:, :, :, 0] = first
-    into, step = recurrent.to(dtype).mT, _forward(kind, products.device.type)
-    hidden = first[0].to(dtype)
+    into, step = recurrent.to(dtype).mT, _forward(kind, _has_kernel(kind, first))
+    hidden, products = first[0].to(dtype), products.contiguous()
     for t in range(T):
         before, after = states[:, :, :, t], states[:, :, :, t + 1]
-        step(products[:, :, t], hidden @ into, bias, before, after, kept[:, :, t], _at(real, t))
-        hidden = after[0].to(dtype)
+        hidden = step(products[:, :, t], hidden @ into, bias, before, after, kept[:, :, t], _at(real, t))
     return states, kept
 
 
 @_scan.register_fake
 def _(kind, products, recurrent, bias, first, real):
     (R, B, T, _), (S, _, _, H) = products.shape, first.shape
-    return first.new_empty(S, R, B, T + 1, H), first.new_empty(R, B, T, CELLS[kind].keeps * H)
+    return first.new_empty(S, R, B, T + 1, H), products.new_empty(R, B, T, CELLS[kind].keeps * H)
 
 
 @torch.library.custom_op("headway::scan_backward", mutates_args=())
@@ -184,10 +183,10 @@ def _scan_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The slopes in the products, in what the hidden states are multiplied to (the same but in a GRU), in the first."""
     cell, (S, R, B, _, H) = CELLS[kind], states.shape
-    T, step, back = kept.shape[2], _backward(kind, states.device.type), recurrent.to(dtype)
+    T, step, back = kept.shape[2], _backward(kind, _has_kernel(kind, states)), recurrent.to(dtype)
     d_given = torch.empty(R, B, T, cell.gates * H, dtype=dtype, device=states.device)
     d_product = torch.empty_like(d_given) if kind == "gru" else d_given
-    slope, pushed = states.new_zeros(S, R, B, H), d_given.new_zeros(R, B, H)
+    slope, pushed, d_states = states.new_zeros(S, R, B, H), d_given.new_zeros(R, B, H), d_states.contiguous()
     for t in reversed(range(T)):
         before, after = states[:, :, :, t], states[:, :, :, t + 1]
         told = d_given[:, :, t], d_product[:, :, t]
@@ -231,20 +230,35 @@ def _at(real: Tensor | None, t: int) -> Tensor | None:
     return None if real is None else real[:, :, t, None]
 
 
+def _has_kernel(kind: str, states: Tensor) -> bool:
+    return kind == "lstm" and states.is_cuda and states.dtype == torch.float32
+
+
 @cache
-def _forward(kind: str, device: str) -> Any:
+def _forward(kind: str, has_kernel: bool) -> Any:
+    """One step: it gives the hidden state after it, in the precision of the products."""
+    if has_kernel:
+        from headway.nn.scan_kernels import lstm_forward
+
+        return lstm_forward
     cell = CELLS[kind]
 
     def step(given, product, bias, before, after, kept, real):
         cell.forward(given, product, bias, before, after, kept)
         if real is not None:
             after.copy_(torch.where(real, after, before))
+        return after[0].to(product.dtype)
 
-    return torch.compile(step) if device == "cuda" else step
+    return step
 
 
 @cache
-def _backward(kind: str, device: str) -> Any:
+def _backward(kind: str, has_kernel: bool) -> Any:
+    """One step back: it gives the slope in the state before."""
+    if has_kernel:
+        from headway.nn.scan_kernels import lstm_backward
+
+        return lstm_backward
     cell = CELLS[kind]
 
     def step(d_after, slope, pushed, kept, before, after, d_given, d_product, real):
@@ -257,4 +271,4 @@ def _backward(kind: str, device: str) -> Any:
         d_product.copy_(torch.where(real, d_product, 0))
         return torch.where(real, passed, whole)
 
-    return torch.compile(step) if device == "cuda" else step
+    return step
