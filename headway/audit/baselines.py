@@ -19,6 +19,7 @@ from headway.audit.audit import Audit, Baseline, DoesNotApply, Outcome, audit, f
 from headway.scoring.likelihood import windows
 from headway.scoring.metrics import ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PERPLEXITY, POINTS, Metric, metric_of
 from headway.scoring.score import Score
+from headway.scoring.spec import Reading
 
 ORDER = 5
 MOST_TOKENS = 5_000_000  # counting takes a second a million; beyond this, a stated beginning of the train split
@@ -31,7 +32,7 @@ Labels = Mapping[str, Sequence[str]]
 
 
 def language_baselines(
-    ids: dict[str, np.ndarray], splits: Sequence[str], vocabulary: int, segment: int, stride: int, token_kind: str
+    ids: dict[str, np.ndarray], splits: Sequence[str], vocabulary: int, reading: Reading, token_kind: str
 ) -> dict[str, list[Baseline]]:
     """Unigram and 5-gram perplexity of each of these splits, fitted on `train`."""
     train = ids["train"][:MOST_TOKENS]
@@ -42,17 +43,20 @@ def language_baselines(
     for method, order in (("unigram", 1), (f"{ORDER}-gram", ORDER)):
         model = ngram.fit(train, vocabulary, order)
         for split in splits:
-            context = context_lengths(len(ids[split]), segment, stride)
+            context = context_lengths(len(ids[split]), reading)
             nats = float(model.losses(ids[split], context).mean())
-            how = f"{split} · {len(context):,} tokens · segment {segment}, stride {stride}, no state carried"
+            how = f"{split} · {len(context):,} tokens · {reading.label}"
             label = f"perplexity per token ({token_kind}) of a {method} model, {fitted} · {how}"
             found[split].append(Baseline(method, Score(f"{split}.{PERPLEXITY.name}", math.exp(nats), label)))
     return found
 
 
-def context_lengths(tokens: int, segment: int, stride: int) -> np.ndarray:
-    """How many tokens a model sees before each token but the first, when it reads in windows as `scoring` does."""
-    length, places = windows(tokens, segment, stride)
+def context_lengths(tokens: int, reading: Reading) -> np.ndarray:
+    """How many tokens a model sees before each token but the first, when it reads as `scoring` does: in windows, or all
+    that came before where state is carried."""
+    if reading.carried:
+        return np.arange(1, tokens)
+    length, places = windows(tokens, reading.segment, reading.stride)
     found = np.empty(tokens - 1, np.int64)
     for window in places:
         found[window.start + window.first : window.start + length] = np.arange(window.first + 1, length + 1)

@@ -35,7 +35,7 @@ class Evidence(ABC):
     def data(self) -> Report:
         """The audits of the data, and the baselines of every split that is scored."""
         recipe = self.recipe
-        facts = [_FORMAT, self.task.data.identity, self.task.scored_splits, recipe.scoring_segment, recipe.stride]
+        facts = [_FORMAT, self.task.data.identity, self.task.scored_splits, *recipe.reading]
         entry = f"evidence-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}"
         kept = cache.fetch(entry)
         try:

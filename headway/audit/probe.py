@@ -68,6 +68,11 @@ class Probing(ABC):
         """The answers to the next piece of rows, and the state to go on from."""
         raise DoesNotApply("such a model reads everything at once")
 
+    def carry_on(self, model: Any, ids: Tensor, carried: Any) -> tuple[Tensor, Any]:
+        """The answers to rows that continue those which left this state, as batches of training follow each other; and
+        what they leave for the next."""
+        raise DoesNotApply("such a model carries nothing from one batch to the next")
+
     @abstractmethod
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
         """What training should lower, by its plain definition."""

@@ -1,7 +1,8 @@
 """Every score a second time, by its plain definition. Nothing here uses headway/scoring: two computations that share no
 code do not share a fault either.
 
-    text    read from its file again → tokens → windows → log-softmax in float64 → nats of every token that is due
+    text    read from its file again → tokens → windows → log-softmax in float64 → nats of every token that is due;
+            or, where state is carried, one segment after the other in the place of windows
     rows    read from their table again → tokens, cut, without any padding → softmax → counts of what is right
 
 A split is counted whole where that is a matter of a second, else in parts spread over it, of which the scorer is asked
@@ -12,10 +13,10 @@ import gzip
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +28,18 @@ from headway.data.labelled.tables import ENDINGS, Row, read_table
 from headway.data.running.sources import FILES, KNOWN_SETS, known_files
 from headway.data.tokenizers import Tokenizer, Tokens
 
-Answer = Callable[..., Tensor]
-"""Everything a model of one replica says of rows of tokens [1, B, T]."""
+
+class Answer(Protocol):
+    """How a model of one replica is asked."""
+
+    def __call__(self, ids: Tensor, /) -> Tensor:
+        """Everything it says of rows of tokens [1, B, T]."""
+        ...
+
+    def going_on(self, ids: Tensor, state: Any, /) -> tuple[Tensor, Any]:
+        """The same of rows that continue those which left this state; and the state that they leave."""
+        ...
+
 
 AT_ONCE = 2**22
 """Logits: 32 MB in float64."""
@@ -87,6 +98,8 @@ class TextRecount(Recount):
     """What the scorer takes for them."""
     segment: int
     stride: int
+    carried: bool = False
+    """The text is one stream: each segment goes on from the state of the one before."""
 
     @property
     def whole(self) -> slice:
@@ -101,7 +114,11 @@ class TextRecount(Recount):
 
     def count(self, part: slice, answer: Answer) -> Counted:
         ids, is_whole = torch.as_tensor(self.tokens.ids[part]).long(), part == self.whole
-        nats = token_nats(answer, ids, self.segment, self.stride)
+        nats = (
+            stream_nats(answer, ids, self.segment)
+            if self.carried
+            else token_nats(answer, ids, self.segment, self.stride)
+        )
         size = len(self.text.encode()) if is_whole else int(self.tokens.bytes[part].sum())
         words = len(self.text.split()) if is_whole else int(self.tokens.starts[part].sum())
         # The first token has nothing before it and is not predicted: neither is what it stands for.
@@ -145,15 +162,30 @@ def token_nats(answer: Answer, ids: Tensor, segment: int, stride: int) -> np.nda
     while begins:
         some, begins = begins[:at_once], begins[at_once:]
         rows = torch.stack([ids[begin : begin + length + 1] for begin in some])
-        logits = answer(rows[None, :, :-1])[0].double().cpu()
-        logits = logits - logits.amax(-1, keepdim=True)
-        chances = logits - logits.exp().sum(-1, keepdim=True).log()
+        chances = _log_softmax(answer(rows[None, :, :-1])[0])
         for begin, row, said in zip(some, rows, chances, strict=True):
             of_targets = -said.gather(-1, row[1:, None])[:, 0]
             nats.append(of_targets[done - begin :])
             done = begin + length
-        at_once = max(1, AT_ONCE // (length * logits.shape[-1]))
+        at_once = max(1, AT_ONCE // (length * chances.shape[-1]))
     return torch.cat(nats).numpy()
+
+
+@torch.no_grad()
+def stream_nats(answer: Answer, ids: Tensor, segment: int) -> np.ndarray:
+    """Of every token but the first, each segment read once, from left to right."""
+    nats, state = [], None
+    for read in ids[:-1].split(segment):
+        logits, state = answer.going_on(read[None, None], state)
+        chances, begin = _log_softmax(logits[0, 0]), len(nats)
+        nats += [-float(said[ids[begin + k + 1]]) for k, said in enumerate(chances)]
+    return np.array(nats)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    logits = logits.double().cpu()
+    logits = logits - logits.amax(-1, keepdim=True)
+    return logits - logits.exp().sum(-1, keepdim=True).log()
 
 
 def text_again(source: str, path: str | None, split: str, texts: dict[str, str]) -> str:

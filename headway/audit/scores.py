@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
 from headway.audit.recount import Answer, Counted, Recount
@@ -73,9 +74,7 @@ class ScoredRun:
 
     @property
     def answer(self) -> Answer:
-        self.model.eval()
-        device = next(self.model.parameters()).device
-        return lambda ids: self.task.probing.answer(self.model, ids.to(device))
+        return _Asked(self.task.probing, self.model.eval(), next(self.model.parameters()).device)
 
     @cached_property
     def recounts(self) -> dict[str, Recount]:
@@ -216,7 +215,7 @@ def score_and_curve(scored: ScoredRun) -> Outcome:
         whole = scored.recounts[split].size(scored.recounts[split].whole) / recipe.segment
         there = min(whole, (recipe.training.evaluate_tokens or math.inf) / recipe.segment)
         error = float(pieces.std()) / math.sqrt(max(1.0, there))
-        same = recipe.scoring_segment == recipe.stride == recipe.segment
+        same = recipe.reading == (recipe.segment, recipe.segment, recipe.carries)
         allowed = DEVIATIONS * error + (0.05 if same else 0.25) * max(then, 0.1)
         if not abs(now - then) <= allowed:
             sentence = f"the loss on {split} is scored as {now:.4g}, and was {then:.4g} when it was evaluated"
@@ -225,6 +224,18 @@ def score_and_curve(scored: ScoredRun) -> Outcome:
     if not compared:
         raise DoesNotApply("no split that is scored was evaluated with these weights")
     return passed(None, f"the scored loss fits the evaluations: {'; '.join(compared)}")
+
+
+class _Asked(NamedTuple):
+    how: Any
+    model: Any
+    device: Any
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.how.answer(self.model, ids.to(self.device))
+
+    def going_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return self.how.carry_on(self.model, ids.to(self.device), state)
 
 
 SCORE_AUDITS: tuple[Audit, ...] = (scored_split, scores_again, kept_checkpoint, score_and_curve)

@@ -1,7 +1,7 @@
 """`headway score`: perplexity or accuracy of splits, files and sentences."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,6 +16,10 @@ def score(
     text: Annotated[str | None, typer.Option(help="Score this text, token by token.")] = None,
     segment: Annotated[int | None, typer.Option(help="Tokens seen at once.", min=1)] = None,
     stride: Annotated[int | None, typer.Option(help="How far the window moves.", min=1)] = None,
+    state: Annotated[
+        Literal["carried", "fresh"] | None,
+        typer.Option(help="carried: each segment goes on from the one before; fresh: from nothing."),
+    ] = None,
     checkpoint: Which = "auto",
     strict: Strict = False,
     runs: RunsFolder = Path("runs"),
@@ -32,7 +36,7 @@ def score(
     if sum(given is not None for given in (split, file, text)) > 1:
         raise UserError("--split, --file and --text are three different things to score: give one of them")
     use_plugins(with_, trust)
-    opened, window = open_run(run, runs), ReadingWindow(segment, stride)
+    opened, window = open_run(run, runs), ReadingWindow(segment, stride, state)
     if text is not None:
         scored, scores = score_sentence(opened, text, window, checkpoint)
         report = audited(opened)

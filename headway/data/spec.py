@@ -24,6 +24,11 @@ class DataSpec(Variant):
     def row_length(self, context: int) -> int:
         """Tokens per row of training, for a model of this context."""
 
+    @property
+    def rows_go_on(self) -> bool:
+        """Whether rows continue those of the step before, so that a model can carry a state from batch to batch."""
+        return False
+
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
         """What is read must fit the model, in training and in scoring. Keys are those of the recipe."""
         yield from ()
@@ -68,6 +73,10 @@ class Text(DataSpec):
         """Tokens per training row of a model with this context."""
         return self.segment or context
 
+    @property
+    def rows_go_on(self) -> bool:
+        return self.batches.rows_go_on
+
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
         segment, context, limit = self.row_length(model.context), model.context, model.limit
         scored = scoring.segment or segment
@@ -82,6 +91,13 @@ class Text(DataSpec):
         if scoring.stride and scoring.stride > scored:
             reason = f"a stride of {scoring.stride} would skip tokens between segments of {scored}"
             yield Problem(("scoring.stride", "scoring.segment"), reason)
+        if scoring.state == "carried":
+            if not model.remembers:
+                reason = "no layer of this model carries a state; a recurrence does, and attention with mixer.memory"
+                yield Problem(("scoring.state", "model.mixer"), reason)
+            elif scoring.stride and scoring.stride != scored:
+                reason = f"where state is carried every token is read once, so nothing strides by {scoring.stride}"
+                yield Problem(("scoring.state", "scoring.stride"), f"{reason}; use state: fresh, or no stride")
 
 
 class Labelled(DataSpec):
@@ -135,9 +151,9 @@ class Labelled(DataSpec):
         return context
 
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
-        if scoring.segment or scoring.stride:
-            reason = "labelled texts are scored whole, one by one: there are no segments, and nothing strides"
-            yield Problem(("scoring.segment", "scoring.stride"), reason)
+        if scoring.segment or scoring.stride or scoring.state:
+            reason = "labelled texts are scored whole, one by one: there are no segments, nothing strides or goes on"
+            yield Problem(("scoring.segment", "scoring.stride", "scoring.state"), reason)
 
 
 def _other_kind(source: str, known: Sequence[str], kind: str) -> str:

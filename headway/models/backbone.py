@@ -76,6 +76,10 @@ class BackboneSpec(ModelSpec):
         return self.context if self.positions.ends else None
 
     @property
+    def remembers(self) -> float:
+        return max(one.remembers for one in self.mixers)
+
+    @property
     def needs_warmup(self) -> str:
         return "post-norm" if self.norm.placement == "post" else ""
 
@@ -135,9 +139,9 @@ class Backbone(Trainable):
             self.check_length(len(slots))
             at, mask = slots[past:], self.mask
         else:
-            padding_mask = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
-            before = padding_mask.new_ones(*padding_mask.shape[:2], past) if before is None else before
-            known = torch.cat((before, padding_mask), dim=2)  # [R, B, K]
+            new = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
+            before = new.new_ones(*new.shape[:2], past) if before is None else before
+            known = torch.cat((before, new), dim=2)  # [R, B, K]
             self.check_length(len(slots), known)
             at = (known.cumsum(2) - 1).clamp(min=0)[..., past:]
             mask = self.mask & Padding(known.flatten(0, 1))
@@ -160,11 +164,15 @@ class Backbone(Trainable):
         return found or None
 
     def going_on_from(self, carried: Carried | None) -> ModelState | None:
-        """The state to begin a batch of training with: what was carried, in a segment whose slots count from 0."""
+        """The state to begin a batch of training with: what was carried. The slots of the segment count from 0, or from
+        behind those that some layer remembers."""
         if carried is None:
             return None
-        own = [_under(f"layers.{n}.", carried) for n in range(len(self.layers))]
-        return ModelState(tuple(one.going_on_from(mine) for one, mine in zip(self.mixers, own, strict=True)))
+        own = [(one, _under(f"layers.{n}.", carried)) for n, one in enumerate(self.mixers)]
+        slots = [slots for one, mine in own if (slots := one.slots_before(mine)) is not None]
+        furthest = max(slots, key=lambda before: before.shape[2], default=None)
+        length = 0 if furthest is None else furthest.shape[2]
+        return ModelState(tuple(one.going_on_from(mine) for one, mine in own), length, furthest)
 
     def check_length(self, slots: int, known: Bool[Tensor, "R B K"] | None = None) -> None:
         """Learned positions end somewhere. The device is asked, which makes the host wait, only where it matters."""

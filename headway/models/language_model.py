@@ -85,9 +85,15 @@ class LanguageModel(Backbone):
 
     def losses(self, inputs: Int[Tensor, "R B T"], targets: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T"]:
         """Nats for every target token."""
-        logits, _ = self(inputs)
+        return self.losses_going_on(inputs, targets, None)[0]
+
+    def losses_going_on(
+        self, inputs: Int[Tensor, "R B T"], targets: Int[Tensor, "R B T"], state: Carried | None
+    ) -> tuple[Float[Tensor, "R B T"], Carried | None]:
+        """The same where rows continue those before them; and the state that their continuation goes on from."""
+        logits, after = self(inputs, self.going_on_from(state))
         nats = F.cross_entropy(logits.flatten(0, 2).float(), targets.flatten(), reduction="none")
-        return nats.view(targets.shape)
+        return nats.view(targets.shape), self.carried(after)
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
         """What training lowers: mean nats per token, one number per replica."""

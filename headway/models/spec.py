@@ -17,6 +17,11 @@ class ModelSpec(Variant):
         """Why it often fails to train at a learning rate that does not begin low; empty = it does not."""
         return ""
 
+    @property
+    def remembers(self) -> float:
+        """How many slots of the segment before it can go on from: none, so many, or all (math.inf)."""
+        return 0.0
+
     def warnings(self) -> Iterator[str]:
         """What is allowed but has misled people."""
         yield from ()

@@ -12,10 +12,11 @@ The four steps in the middle are done by a backend (`backends.py`); every backen
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -25,16 +26,38 @@ from headway.nn.context import Context
 from headway.nn.heads import Concat, FusionSpec
 from headway.nn.masks import Everything, Mask, Window
 from headway.nn.mixer import Mixer, MixerSpec
-from headway.nn.replicated import Dropout, Linear
+from headway.nn.replicated import Carried, Dropout, Linear
 from headway.nn.taps import Display, Tap
 
 
 @dataclass(frozen=True)
+class Memory:
+    """What attention was given in the slots before a segment (https://arxiv.org/abs/1901.02860). Their keys and values
+    are made again, by the weights of today, and placed where they stand as seen from the segment."""
+
+    inputs: Float[Tensor, "R B S D"]
+    told: Bool[Tensor, "R B S"]
+    """Where a slot holds a token; False = the stream began after it."""
+
+    def extended(self, new: "Memory", most: int) -> "Memory":
+        """The last `most` slots of both."""
+        inputs, told = torch.cat((self.inputs, new.inputs), dim=2), torch.cat((self.told, new.told), dim=2)
+        return Memory(inputs[:, :, -most:], told[:, :, -most:])
+
+    def filled_up(self, size: int) -> "Memory":
+        """With empty slots before those it has."""
+        missing = size - self.inputs.shape[2]
+        return Memory(F.pad(self.inputs, (0, 0, missing, 0)), F.pad(self.told, (missing, 0)))
+
+
+@dataclass(frozen=True)
 class Cache:
-    """The state attention carries: the keys (already placed) and values of all slots so far."""
+    """What attention goes on from: the keys (already placed) and values of all slots so far."""
 
     keys: Float[Tensor, "R B H S d"]
     values: Float[Tensor, "R B H S d"]
+    memory: Memory | None = None
+    """Of the last slots, where the next segment is to see them."""
 
     def extended(self, new: "Cache") -> "Cache":
         return Cache(torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3))
@@ -43,6 +66,8 @@ class Cache:
 class AttentionSpec(MixerSpec):
     """Multi-head attention. https://arxiv.org/abs/1706.03762"""
 
+    added: ClassVar[frozenset[str]] = frozenset({"memory"})
+
     kind: Literal["attention"] = "attention"
     heads: int = Field(default=4, ge=1)
     """How many heads share the width between them."""
@@ -50,6 +75,9 @@ class AttentionSpec(MixerSpec):
     """How the heads' outputs become one vector: concat, shuffle, shift, reweight, reweight-causal."""
     window: int | None = Field(default=None, ge=1)
     """See only this many slots, one's own included; null = all."""
+    memory: int = Field(default=0, ge=0)
+    """See this many slots of the segments before, where batches follow each other (data.batches=contiguous), without a
+    gradient through them, as Transformer-XL does. https://arxiv.org/abs/1901.02860"""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Of the attention weights. Only the plain backend can: fused kernels draw from one stream for all replicas."""
     bias: bool = True
@@ -73,6 +101,10 @@ class AttentionSpec(MixerSpec):
         return Everything() if self.window is None else Window(self.window)
 
     @property
+    def remembers(self) -> float:
+        return float(self.memory)
+
+    @property
     def number_of_heads(self) -> int:
         return self.heads
 
@@ -82,10 +114,11 @@ class AttentionSpec(MixerSpec):
 
     def flops_per_token(self, width: int, segment: int) -> int:
         projections = 4 * width * width  # queries, keys, values, output
-        return 2 * (projections + 2 * segment * width)  # scores, and the weighted sum
+        remembered = 3 * width * width * self.memory // segment  # of the memory, shared by the tokens of a segment
+        return 2 * (projections + remembered + 2 * (segment + self.memory) * width)  # scores, and the weighted sum
 
     def largest(self, width: int, length: int) -> int:
-        return self.heads * length  # the weights of one query
+        return self.heads * (length + self.memory)  # the weights of one query
 
     def problems_with(self, width: int) -> Iterator[Problem]:
         if width % self.heads:
@@ -113,6 +146,13 @@ class SelfProjection(nn.Module):
         q, k, v = (_split(part, self.heads) for part in self.together(x).chunk(3, dim=-1))
         new = Cache(positions.rotate(k, context.queries), v)
         return positions.rotate(q, context.queries), new if past is None else past.extended(new)
+
+    def recall(self, memory: Memory, context: Context) -> Cache:
+        """Keys and values of the slots before the segment."""
+        past = len(context.keys) - len(context.queries)
+        at = context.keys[past - memory.inputs.shape[2] : past]
+        _, k, v = (_split(part, self.heads) for part in self.together(memory.inputs).chunk(3, dim=-1))
+        return Cache(context.positions.for_heads(self.heads).rotate(k, at), v)
 
 
 class CrossProjection(nn.Module):
@@ -165,17 +205,40 @@ class Attention(Mixer):
         self.mixed, self.attended = Tap(), Tap("output")
 
     def forward(
-        self, x: Float[Tensor, "R B T D"], context: Context, state: Cache | None = None
+        self, x: Float[Tensor, "R B T D"], context: Context, state: Cache | Memory | None = None
     ) -> tuple[Float[Tensor, "R B T D"], Cache]:
-        q, cache = self.project(x, context, state)
+        past = self.project.recall(state, context) if isinstance(state, Memory) else state
+        q, cache = self.project(x, context, past)
         q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
-        seen = context.for_heads(self.spec.heads, self.mask)
+        seen = context.for_heads(self.spec.heads, self.mask, k.shape[3])
         if self.scores.is_watched:
             self.scores(scores(q, k, seen.bias))
         if self.weights.is_watched:
             self.weights(weights(q, k, seen.allowed, seen.bias))
         heads = self.mixed(self.backend.attend(q, k, v, seen, self.drop))
-        return self.attended(self.output(self.fusion(heads, context.padding_mask))), cache
+        y = self.attended(self.output(self.fusion(heads, context.padding_mask)))
+        if self.spec.memory:
+            cache = Cache(cache.keys, cache.values, self._remembered(x, context, state))
+        return y, cache
+
+    def _remembered(self, x: Float[Tensor, "R B T D"], context: Context, state: Cache | Memory | None) -> Memory:
+        told = context.padding_mask
+        new = Memory(x, torch.ones(x.shape[:3], dtype=torch.bool, device=x.device) if told is None else told)
+        before = state.memory if isinstance(state, Cache) else state
+        before = Memory(x[:, :, :0], new.told[:, :, :0]) if before is None else before
+        return before.extended(new, self.spec.memory)
+
+    def carried(self, state: Cache) -> Carried:
+        if state.memory is None:
+            return {}
+        memory = state.memory.filled_up(self.spec.memory)
+        return {"memory": memory.inputs.detach(), "told": memory.told}
+
+    def going_on_from(self, carried: Carried) -> Memory | None:
+        return Memory(carried["memory"], carried["told"]) if carried else None
+
+    def slots_before(self, carried: Carried) -> Bool[Tensor, "R B S"] | None:
+        return carried.get("told")
 
 
 def _split(x: Float[Tensor, "R B T D"], heads: int) -> Float[Tensor, "R B H T d"]:

@@ -44,17 +44,18 @@ class Context:
     """Where the new slots hold tokens and not padding; None = everywhere."""
     memory: Float[Tensor, "R B S D"] | None = None
     """What cross attention looks at."""
-    views: list[tuple[int, Mask, "AttentionContext"]] = field(default_factory=list, repr=False)
-    """That were asked for so far: the heads and the mask they are for, and each of them."""
+    views: list[tuple[int, Mask, int | None, "AttentionContext"]] = field(default_factory=list, repr=False)
+    """That were asked for so far: the heads, the mask and the number of keys they are for, and each of them."""
 
-    def for_heads(self, heads: int, mask: Mask) -> "AttentionContext":
-        """As attention with so many heads, and this mask of its own, sees it."""
-        for known_heads, known_mask, view in self.views:
-            if known_heads == heads and known_mask == mask:
+    def for_heads(self, heads: int, mask: Mask, keys: int | None = None) -> "AttentionContext":
+        """As attention with so many heads, this mask of its own, and keys of the last so many slots, sees it."""
+        for known_heads, known_mask, known_keys, view in self.views:
+            if known_heads == heads and known_mask == mask and known_keys == keys:
                 return view
         positions = self.positions.for_heads(heads)
-        view = AttentionContext((*self.shape, heads), positions, self.mask & mask, self.queries, self.keys)
-        self.views.append((heads, mask, view))
+        slots = self.keys if keys is None else self.keys[len(self.keys) - keys :]
+        view = AttentionContext((*self.shape, heads), positions, self.mask & mask, self.queries, slots)
+        self.views.append((heads, mask, keys, view))
         return view
 
 

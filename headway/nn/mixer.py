@@ -7,11 +7,12 @@ dropout, the state that it goes on from, what it costs, and what it cannot do. A
 `attention.py`. A model has one for all its layers, or a list with one for each.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import Discriminator, Tag
 from torch import Tensor, nn
 
@@ -49,6 +50,11 @@ class Mixer(nn.Module):
         they do not say."""
         return None
 
+    def slots_before(self, carried: Carried) -> Bool[Tensor, "R B S"] | None:
+        """Slots that positions of the next segment may look back at: True where one holds a token, False where nothing
+        came before. None = what is carried stands at no place."""
+        return None
+
 
 class MixerSpec(Variant):
     """What moves information between positions."""
@@ -70,7 +76,7 @@ class MixerSpec(Variant):
     def remembers(self) -> float:
         """How many slots of what came before a segment it can go on from, where batches follow each other: none, so
         many, or all (math.inf) as a recurrence does."""
-        return 0
+        return 0.0
 
     @property
     def why_not_causal(self) -> str | None:
@@ -118,6 +124,10 @@ def problems(
     for name, one in named.items():
         for problem in one.problems_with(width):
             yield Problem(("width", *(f"{name}.{key}" for key in problem.keys)), problem.reason)
+        if positions.marks_embeddings and math.isfinite(one.remembers) and one.remembers:
+            reason = f"{positions.kind} positions begin anew in every segment: what is remembered would stand where the"
+            reason += " segment itself does; use rotary, alibi, t5 or none"
+            yield Problem(("positions", f"{name}.memory"), reason)
     heads = [one.number_of_heads for one in of_layers(mixers, layers)]
     if positions.acts_in_heads and (without := [n for n, count in enumerate(heads) if count is None]):
         kinds = dict.fromkeys(of_layers(mixers, layers)[n].kind for n in without)

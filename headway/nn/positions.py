@@ -49,6 +49,8 @@ class PositionSpec(Variant):
 
     ends: ClassVar[bool] = False
     """Whether nothing beyond the model's context can be placed."""
+    marks_embeddings: ClassVar[bool] = False
+    """Whether a token's vector says at which place of its own segment it stands."""
     acts_in_heads: ClassVar[bool] = False
     """Whether it turns queries and keys, or adds to scores. What it builds is for one number of heads, then, and for
     layers that have any."""
@@ -76,6 +78,7 @@ class Learned(PositionSpec):
 
     kind: Literal["learned"] = "learned"
     ends = True
+    marks_embeddings: ClassVar[bool] = True
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return LearnedPositions(replicas, context, width)
@@ -95,6 +98,7 @@ class Sinusoidal(PositionSpec):
     """Fixed sines and cosines, added to the embeddings. https://arxiv.org/abs/1706.03762"""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
+    marks_embeddings: ClassVar[bool] = True
     base: float = Field(default=10000.0, gt=1)
     """The longest wavelength is 2π times this."""
     size: float = Field(default=0.02, gt=0)

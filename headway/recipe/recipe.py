@@ -21,7 +21,7 @@ from headway.data.spec import DataSpec, Text
 from headway.models.classifier import ClassifierSpec  # noqa: F401 (to be known: it is named in recipes only)
 from headway.models.language_model import LanguageModelSpec
 from headway.models.spec import ModelSpec
-from headway.scoring.spec import ScoringSpec
+from headway.scoring.spec import Reading, ScoringSpec
 from headway.training.spec import TrainingSpec
 
 
@@ -58,6 +58,18 @@ class Recipe(Spec):
     @property
     def stride(self) -> int:
         return self.scoring.stride or self.scoring_segment
+
+    @property
+    def carries(self) -> bool:
+        """Whether a text is read as one stream in evaluation: as asked for, else as it was in training."""
+        trained_so = self.model.remembers > 0 and self.data.rows_go_on
+        return trained_so if self.scoring.state is None else self.scoring.state == "carried"
+
+    @property
+    def reading(self) -> Reading:
+        """How a text is scored."""
+        segment, stride = self.scoring_segment, self.stride
+        return Reading(segment, stride, self.carries and stride == segment)
 
     @property
     def hash(self) -> str:

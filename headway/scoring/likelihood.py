@@ -3,6 +3,8 @@
 A text is read through a window of `segment` tokens that moves by `stride`. In every window only the tokens no window
 before it has scored are counted, so each token counts exactly once, with at least segment - stride tokens of context
 (but for the first window). The very first token of a text has nothing before it and is not scored.
+
+Where state is carried the text is one stream: every segment is read once, and goes on from the state of the one before.
 """
 
 import math
@@ -18,6 +20,7 @@ from headway.core.errors import UserError
 from headway.data.tokenizers import Tokens
 from headway.models.language_model import LanguageModel
 from headway.scoring.score import Score
+from headway.scoring.spec import Reading
 
 LARGEST = 2**26  # numbers in the largest tensor of a batch: 256 MB in float32
 
@@ -65,6 +68,19 @@ def token_losses(
     return losses
 
 
+def losses_going_on(model: LanguageModel, ids: Int[Tensor, "N"], segment: int) -> Float[Tensor, "R N_minus_1"]:
+    """Nats of every token but the first, for every replica, of a text that is one stream: nothing is read twice."""
+    if len(ids) < 2:
+        raise UserError(f"{len(ids)} token cannot be scored: at least 2 are needed, one to see and one to predict")
+    ids = ids.to(next(model.parameters()).device, torch.int64)
+    state, found = None, []
+    for start in range(0, len(ids) - 1, segment):
+        rows = ids[start : start + segment + 1].expand(model.replicas, 1, -1)
+        nats, state = model.losses_going_on(rows[..., :-1], rows[..., 1:], state)
+        found.append(nats[:, 0])
+    return torch.cat(found, 1)
+
+
 @dataclass(frozen=True)
 class Surprise:
     """What one model made of one text, and what the text was."""
@@ -78,11 +94,13 @@ class Surprise:
     token_kind: str
     unknown: int = 0
     """How many of the tokens stand for words outside the vocabulary: easy to predict, and not what the text says."""
+    carried: bool = False
+    """Whether each segment went on from the one before."""
 
     def scores(self, split: str) -> list[Score]:
         """`split.loss`, `.perplexity`, `.perplexity_per_word`, `.bits_per_byte`, each with what it is."""
         tokens, words, size = _count(self.tokens, "token"), _count(self.words, "word"), _count(self.bytes, "byte")
-        how = f"{split} · {tokens} · segment {self.segment}, stride {self.stride}, no state carried"
+        how = f"{split} · {tokens} · {Reading(self.segment, self.stride, self.carried).label}"
         if self.unknown:
             how += f" · {self.unknown:,} of the tokens ({self.unknown / self.tokens:.1%}) are unknown words"
         per_token = self.nats / self.tokens
@@ -108,15 +126,18 @@ def surprise(
     token_kind: str,
     at_most: int | None = None,
     unknown: int | None = None,
+    carried: bool = False,
 ) -> list[Surprise]:
-    """Score a text (its first `at_most` tokens) for every replica; `unknown` is the id of unknown words."""
+    """Score a text (its first `at_most` tokens) for every replica, as one stream where state is carried; `unknown` is
+    the id of unknown words."""
     model.eval()
     end = len(tokens.ids) if at_most is None else min(len(tokens.ids), at_most + 1)
-    losses = token_losses(model, torch.as_tensor(tokens.ids[:end]), segment, stride)
+    ids = torch.as_tensor(tokens.ids[:end])
+    losses = losses_going_on(model, ids, segment) if carried else token_losses(model, ids, segment, stride)
     totals = losses.double().sum(1).tolist()
     words, size = int(tokens.starts[1:end].sum()), int(tokens.bytes[1:end].sum())
     strange = 0 if unknown is None else int((tokens.ids[1:end] == unknown).sum())
-    return [Surprise(total, end - 1, words, size, segment, stride, token_kind, strange) for total in totals]
+    return [Surprise(total, end - 1, words, size, segment, stride, token_kind, strange, carried) for total in totals]
 
 
 def _batches(places: list[ScoredWindow], size: int) -> Iterator[list[ScoredWindow]]:

@@ -8,7 +8,8 @@ import torch
 from headway.core.errors import UserError
 from headway.data.tokenizers import Tokenizer
 from headway.models.language_model import LanguageModel
-from headway.scoring.likelihood import Surprise, token_losses
+from headway.scoring.likelihood import Surprise, losses_going_on, token_losses
+from headway.scoring.spec import Reading
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,7 @@ class ScoredText:
 
 
 @torch.no_grad()
-def score_text(
-    model: LanguageModel, tokenizer: Tokenizer, text: str, segment: int, stride: int, token_kind: str
-) -> ScoredText:
+def score_text(model: LanguageModel, tokenizer: Tokenizer, text: str, reading: Reading, token_kind: str) -> ScoredText:
     """Score a text as the beginning of a new line, if the vocabulary knows line ends; else from its second token on."""
     tokens = tokenizer.encode(text)
     ids = tokens.ids.tolist()
@@ -36,7 +35,9 @@ def score_text(
     shown = [tokenizer.line_end, *ids] if begins_a_line else ids
     if len(shown) < 2:
         raise UserError("the text is a single token, and this vocabulary has no line end to predict it from")
-    nats = token_losses(model, torch.tensor(shown), segment, stride)[0].double().tolist()
+    ids_shown, (segment, stride, carried) = torch.tensor(shown), reading
+    found = losses_going_on(model, ids_shown, segment) if carried else token_losses(model, ids_shown, segment, stride)
+    nats = found[0].double().tolist()
     scored = slice(0 if begins_a_line else 1, None)
     unknown = sum(i == tokenizer.unknown for i in ids)
     summary = Surprise(
@@ -48,5 +49,6 @@ def score_text(
         stride,
         token_kind,
         unknown,
+        carried,
     )
     return ScoredText(tokenizer.pieces(ids), nats if begins_a_line else [None, *nats], unknown, begins_a_line, summary)

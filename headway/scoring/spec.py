@@ -1,12 +1,33 @@
 """The scoring part of a recipe."""
 
+from typing import ClassVar, Literal, NamedTuple
+
 from pydantic import Field
 
 from headway.core.spec import Spec
 
+State = Literal["carried", "fresh"]
+
+
+class Reading(NamedTuple):
+    """How a text is read when it is scored."""
+
+    segment: int
+    stride: int
+    carried: bool = False
+    """From left to right as one stream, each segment going on from the state of the one before."""
+
+    @property
+    def label(self) -> str:
+        if self.carried:
+            return f"segment {self.segment}, state carried"
+        return f"segment {self.segment}, stride {self.stride}, no state carried"
+
 
 class ScoringSpec(Spec):
     """What is measured after training, and how."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"state"})
 
     splits: list[str] | None = None
     """Which splits to score; null = all but train."""
@@ -14,3 +35,7 @@ class ScoringSpec(Spec):
     """Tokens the model sees at once; null = data.segment. Longer than in training asks for extrapolation."""
     stride: int | None = Field(default=None, ge=1)
     """How far the window moves: this many tokens of a segment are scored, the others are context; null = segment."""
+    state: State | None = None
+    """carried: the text is one stream, and each segment goes on from the state of the one before (a recurrence's, or
+    attention's with mixer.memory); fresh: every segment begins with none; null = carried if the model was trained so
+    (data.batches=contiguous) and nothing strides."""

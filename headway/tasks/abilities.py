@@ -17,6 +17,7 @@ from headway.scoring.accuracy import Predictions
 from headway.scoring.likelihood import Surprise
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
+from headway.scoring.spec import State
 
 
 class Ability(ABC):
@@ -29,6 +30,7 @@ class ReadingWindow(NamedTuple):
 
     segment: int | None = None
     stride: int | None = None
+    state: State | None = None
 
 
 class ReadsSegments(Ability):

@@ -23,7 +23,7 @@ from headway.data.running import corpus as corpora
 from headway.data.running.corpus import Corpus
 from headway.data.running.sources import read_text
 from headway.data.spec import Text
-from headway.data.tokenizers import Tokenizer
+from headway.data.tokenizers import Tokenizer, Tokens
 from headway.look.gradients import Explained, likeliest
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.recipe.recipe import Recipe
@@ -33,6 +33,7 @@ from headway.scoring.likelihood import Surprise, surprise
 from headway.scoring.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, PERPLEXITY_PER_WORD
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
+from headway.scoring.spec import Reading
 from headway.tasks.abilities import Draw, ReadingWindow, ReadsSegments, ScoresText, Writes
 from headway.tasks.task import Task
 from headway.training.update import Sampler
@@ -55,6 +56,10 @@ class NextTokens(Probing):
         if model.why_no_cache:
             raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
         return model(ids, state)
+
+    def carry_on(self, model: LanguageModel, ids: Tensor, carried: Any) -> tuple[Tensor, Any]:
+        answers, after = model(ids, model.going_on_from(carried))
+        return answers, model.carried(after)
 
 
 @dataclass(frozen=True)
@@ -107,22 +112,35 @@ class LanguageModelling(Task, ReadsSegments, ScoresText, Writes):
         segment, at_most = self.recipe.segment, self.recipe.training.evaluate_tokens
         for split in self.recipe.training.evaluate_on:
             text, kind = self.data.split(split), self.data.tokenizer.kind
-            for scores, one in zip(found, surprise(model, text, segment, segment, kind, at_most), strict=True):
+            read = surprise(model, text, segment, segment, kind, at_most, carried=self.recipe.carries)
+            for scores, one in zip(found, read, strict=True):
                 scores[f"{split}.loss"] = one.nats / one.tokens
         return found
 
     def score(self, model: LanguageModel, splits: Sequence[str]) -> list[list[Score]]:
         per_replica: list[list[Score]] = [[] for _ in range(model.replicas)]
-        window, tokenizer = (self.recipe.scoring_segment, self.recipe.stride), self.data.tokenizer
         for split in splits:
-            found = surprise(model, self.data.split(split), *window, tokenizer.kind, unknown=tokenizer.unknown)
+            found = _surprise(model, self.data.split(split), self.recipe.reading, self.data.tokenizer)
             for scores, one in zip(per_replica, found, strict=True):
                 scores += one.scores(split)
         return per_replica
 
     def title(self, model: LanguageModel) -> list[str]:
         data, tokens = self.recipe.data, len(self.data.split("train").ids)
-        return [f"{data.source}: {tokens:,} {data.tokenizer.kind} tokens to train on, {model.vocabulary:,} kinds"]
+        lines = [f"{data.source}: {tokens:,} {data.tokenizer.kind} tokens to train on, {model.vocabulary:,} kinds"]
+        return [*lines, self._state] if self.recipe.model.remembers else lines
+
+    @property
+    def _state(self) -> str:
+        """What becomes of the state of a model that can carry one, in words."""
+        if not self.recipe.data.rows_go_on:
+            return f"no state is carried: every row ({self.recipe.data.batches.kind}) begins anew"
+        steps = self.sampler([self.recipe.seed], "cpu").steps_per_epoch
+        return f"state is carried from batch to batch, and begins anew with each pass over the text ({steps:,} steps)"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, **({"state": self._state} if self.recipe.model.remembers else {})}
 
     def gather_evidence(self) -> "TextEvidence":
         return TextEvidence(self)
@@ -134,8 +152,9 @@ class LanguageModelling(Task, ReadsSegments, ScoresText, Writes):
     # --- what else such models can do --------------------------------------------------------------------------------
 
     def in_segments(self, model: LanguageModel, window: ReadingWindow) -> Self:
-        segment, stride = _window(self.recipe, model, window)
-        scoring = self.recipe.scoring.model_copy(update={"segment": segment, "stride": stride})
+        segment, stride, carried = _reading(self.recipe, model, window)
+        state = "carried" if carried else "fresh"
+        scoring = self.recipe.scoring.model_copy(update={"segment": segment, "stride": stride, "state": state})
         return replace(self, recipe=self.recipe.model_copy(update={"scoring": scoring}))
 
     def surprise(self, model: LanguageModel, split: str, segment: int, at_most: int) -> Surprise:
@@ -151,13 +170,13 @@ class LanguageModelling(Task, ReadsSegments, ScoresText, Writes):
     @classmethod
     def score_text(cls, run: Run, model: LanguageModel, text: str, window: ReadingWindow) -> ScoredText:
         tokenizer = run.tokenizer
-        return score_text(model, tokenizer, text, *_window(run.recipe, model, window), tokenizer.kind)
+        return score_text(model, tokenizer, text, _reading(run.recipe, model, window), tokenizer.kind)
 
     @classmethod
     def score_file(cls, run: Run, model: LanguageModel, path: Path, window: ReadingWindow) -> list[Score]:
         tokenizer = run.tokenizer
-        tokens, read_in = tokenizer.encode(read_text(path)), _window(run.recipe, model, window)
-        (found,) = surprise(model, tokens, *read_in, tokenizer.kind, unknown=tokenizer.unknown)
+        tokens, reading = tokenizer.encode(read_text(path)), _reading(run.recipe, model, window)
+        (found,) = _surprise(model, tokens, reading, tokenizer)
         return found.scores(path.name)
 
     @classmethod
@@ -187,8 +206,7 @@ class TextEvidence(Evidence):
     def measure_baselines(self) -> Sequence[Baseline]:
         recipe, data, splits = self.recipe, self.task.data, self.task.scored_splits
         ids = {split: tokens.ids for split, tokens in data.splits.items()}
-        window = recipe.scoring_segment, recipe.stride
-        found = language_baselines(ids, splits, data.tokenizer.size, *window, data.tokenizer.kind)
+        found = language_baselines(ids, splits, data.tokenizer.size, recipe.reading, data.tokenizer.kind)
         return [baseline for of_split in found.values() for baseline in of_split]
 
     def beside(self, split: str) -> dict[str, Any]:
@@ -204,7 +222,7 @@ class TextEvidence(Evidence):
         text, used = data.texts[split], data.split(split)
         if type(self.task).load.__func__ is LanguageModelling.load.__func__:  # others may read theirs in any way
             text = text_again(spec.source, spec.path, split, dict(data.texts))
-        return TextRecount(text, data.tokenizer.encode(text), used, recipe.scoring_segment, recipe.stride)
+        return TextRecount(text, data.tokenizer.encode(text), used, *recipe.reading)
 
 
 def _spec(recipe: Recipe) -> LanguageModelSpec:
@@ -212,12 +230,22 @@ def _spec(recipe: Recipe) -> LanguageModelSpec:
     return recipe.model
 
 
-def _window(recipe: Recipe, model: LanguageModel, asked: ReadingWindow) -> tuple[int, int]:
-    """Segment and stride: those asked for, else the recipe's."""
+def _surprise(model: LanguageModel, tokens: Tokens, reading: Reading, tokenizer: Tokenizer) -> list[Surprise]:
+    segment, stride, carried = reading
+    return surprise(model, tokens, segment, stride, tokenizer.kind, unknown=tokenizer.unknown, carried=carried)
+
+
+def _reading(recipe: Recipe, model: LanguageModel, asked: ReadingWindow) -> Reading:
+    """As asked for, else as the recipe says."""
     length, limit = asked.segment or recipe.scoring_segment, model.positions.limit
     if limit is not None and length > limit:
         raise UserError(f"a segment of {length} tokens, but the learned positions end at {limit}")
-    step = asked.stride or (length if asked.segment else recipe.stride)
+    step = asked.stride or (length if asked.segment or asked.state == "carried" else recipe.stride)
     if step > length:
         raise UserError(f"a stride of {step} would skip tokens between segments of {length}")
-    return length, step
+    if asked.state == "carried" and not recipe.model.remembers:
+        raise UserError("no layer of this model carries a state: there is nothing to go on from, only state fresh")
+    if asked.state == "carried" and step < length:
+        raise UserError(f"where state is carried every token is read once: nothing strides by {step}")
+    carried = recipe.carries if asked.state is None else asked.state == "carried"
+    return Reading(length, step, carried and step == length)

@@ -22,6 +22,7 @@ from headway.audit.baselines import (
     majority,
 )
 from headway.scoring.score import Score
+from headway.scoring.spec import Reading
 
 texts = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 
@@ -99,15 +100,16 @@ def test_no_more_context_is_used_than_allowed():
 
 
 def test_context_lengths_are_what_the_windows_show():
-    assert context_lengths(9, segment=4, stride=4).tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
-    assert context_lengths(9, segment=4, stride=2).tolist() == [1, 2, 3, 4, 3, 4, 3, 4]
-    assert context_lengths(3, segment=100, stride=100).tolist() == [1, 2]
+    assert context_lengths(9, Reading(4, 4)).tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
+    assert context_lengths(9, Reading(4, 2)).tolist() == [1, 2, 3, 4, 3, 4, 3, 4]
+    assert context_lengths(3, Reading(100, 100)).tolist() == [1, 2]
+    assert context_lengths(6, Reading(2, 2, carried=True)).tolist() == [1, 2, 3, 4, 5]
 
 
 def test_language_baselines_carry_labels():
     rng = np.random.default_rng(1)
     ids = {"train": np.cumsum(rng.integers(1, 3, 4000)) % 7, "valid": np.cumsum(rng.integers(1, 3, 500)) % 7}
-    unigram, five = language_baselines(ids, ["valid"], 7, segment=32, stride=32, token_kind="char")["valid"]
+    unigram, five = language_baselines(ids, ["valid"], 7, Reading(32, 32), "char")["valid"]
     assert unigram.score.value == pytest.approx(7, rel=0.02)  # all seven are equally frequent …
     assert five.score.value == pytest.approx(2, rel=0.03)  # … but only two can follow
     assert "499 tokens" in five.score.label and "segment 32" in five.score.label
@@ -117,7 +119,7 @@ def test_language_baselines_carry_labels():
 def test_a_stated_beginning_is_counted_of_a_very_long_text(monkeypatch):
     monkeypatch.setattr("headway.audit.baselines.MOST_TOKENS", 10)
     ids = {"train": np.arange(20) % 3, "valid": np.arange(9) % 3}
-    (first, _) = language_baselines(ids, ["valid"], 3, 4, 4, "word")["valid"]
+    (first, _) = language_baselines(ids, ["valid"], 3, Reading(4, 4), "word")["valid"]
     assert "fitted on the first 10 of 20 train tokens" in first.score.label
 
 

@@ -22,6 +22,7 @@ from headway.data.running import sources
 from headway.data.tokenizers import Bpe, Word
 from headway.experiment.train import train
 from headway.recipe.recipe import load as load_recipe
+from headway.scoring.spec import Reading
 
 # --- text --------------------------------------------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ def test_an_encyclopedia_is_clean_and_its_baselines_are_known(data):
     made = tokens(texts, texts["train"], Word())
     report = run_audits(TEXT_AUDITS, TextSet(texts)) + run_audits(TOKEN_AUDITS, made)
     assert alarms(report) == {}
-    found = language_baselines(dict(made.ids), ["test"], made.vocabulary, 10**6, 10**6, "word")["test"]
+    found = language_baselines(dict(made.ids), ["test"], made.vocabulary, Reading(10**6, 10**6), "word")["test"]
     assert [b.score.value for b in found] == pytest.approx([911.7, 217.8], rel=1e-3)
 
 

@@ -55,6 +55,8 @@ class BatchSpec(Variant):
 
     by_seed: ClassVar[bool] = True
     """Whether each seed sees others."""
+    rows_go_on: ClassVar[bool] = False
+    """Whether each row continues the same row of the step before."""
 
     @abstractmethod
     def build(
@@ -84,6 +86,7 @@ class Contiguous(BatchSpec):
     seed. What is left over at the end of the streams, too short for one more segment, is not read."""
 
     by_seed: ClassVar[bool] = False
+    rows_go_on: ClassVar[bool] = True
     kind: Literal["contiguous"] = "contiguous"
 
     def build(
