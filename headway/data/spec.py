@@ -55,7 +55,8 @@ class Text(DataSpec):
     segment: int | None = Field(default=None, ge=1)
     """Tokens per training row; null = model.context."""
     batches: BatchSpec = Crops()
-    """Which rows a step sees: crops (random), contiguous (in order, so that state can be carried)."""
+    """Which rows a step sees: crops (random), contiguous (in order, so that state can be carried), contiguous-shifted
+    (the same, cut at other places in every pass over the text)."""
 
     def problems(self) -> Iterator[Problem]:
         if self.source not in CORPORA:
@@ -80,7 +81,7 @@ class Text(DataSpec):
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
         segment, context, limit = self.row_length(model.context), model.context, model.limit
         scored = scoring.segment or segment
-        if segment > context:
+        if model.horizon is not None and segment > context:
             reason = f"segments of {segment} tokens do not fit a model whose context is {context}"
             if limit is not None:
                 reason += f", and the learned positions end at {limit}"

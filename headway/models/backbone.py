@@ -54,7 +54,8 @@ class BackboneSpec(ModelSpec):
     width: int = Field(default=128, ge=1)
     """The size of the vectors that flow through the layers."""
     context: int = Field(default=64, ge=1)
-    """The longest sequence, in tokens. Learned positions have this many vectors."""
+    """The longest sequence, in tokens. Learned positions have this many vectors. Where all layers are recurrences and
+    positions do not end nothing is too long, and this is only what data.segment is if that is not given."""
     mixer: Mixers = AttentionSpec()
     """What moves information between positions: one for all layers, or a list with one for each."""
     positions: PositionSpec = Learned()
@@ -78,6 +79,13 @@ class BackboneSpec(ModelSpec):
     @property
     def remembers(self) -> float:
         return max(one.remembers for one in self.mixers)
+
+    @property
+    def horizon(self) -> int | None:
+        """How many tokens it can be asked to read on end: its context; or None = any number, where every layer goes on
+        from all that came before, as recurrences do, and positions do not end."""
+        endless = self.limit is None and all(math.isinf(one.remembers) for one in self.mixers)
+        return None if endless else self.context
 
     @property
     def needs_warmup(self) -> str:

@@ -24,12 +24,12 @@ def sample(
     """`tokens` ids that follow the prompt, as they are drawn. With or without the cache, the same ids.
 
     When the context is full, its older half is forgotten. (Forgetting one token at a time would move every other token
-    to a new position, and nothing could be kept in the cache.)
+    to a new position, and nothing could be kept in the cache.) That of a recurrence is never full.
     """
-    context = model.spec.context
+    context = model.spec.horizon
     if len(prompt) == 0:
         raise UserError("the prompt is empty: there is nothing to go on from")
-    if len(prompt) > context:
+    if context is not None and len(prompt) > context:
         raise UserError(f"the prompt has {len(prompt)} tokens, but the model's context is {context}")
     if temperature < 0:
         raise UserError(f"a temperature must be 0 (always the likeliest) or more, not {temperature}")
@@ -39,7 +39,7 @@ def sample(
     cached = cached and model.why_no_cache is None
     state, fresh = None, ids
     for _ in range(tokens):
-        if len(ids) >= context + 1:
+        if context is not None and len(ids) > context:
             ids = ids[-max(1, context // 2) :]
             state, fresh = None, ids
         shown = fresh if cached else ids

@@ -83,7 +83,8 @@ class Crops(BatchSpec):
 class Contiguous(BatchSpec):
     """The text is cut into as many streams as the batch has rows, and each is read from left to right, segment after
     segment, so that a state can be carried from one batch to the next. The order of the text is the same for every
-    seed. What is left over at the end of the streams, too short for one more segment, is not read."""
+    seed. What is left over at the end of the streams, too short for one more segment, is not read. A state begins anew
+    with every pass over the text, and at no other place."""
 
     by_seed: ClassVar[bool] = False
     rows_go_on: ClassVar[bool] = True
@@ -97,7 +98,22 @@ class Contiguous(BatchSpec):
             needed = f"{batch} streams of at least {segment} tokens and the one after them"
             raise _too_short(tokens_on_device, needed, length - 1)
         streams = tokens_on_device[: batch * length].reshape(batch, length)
-        return ContiguousSampler(streams, segment, len(seeds))
+        return ContiguousSampler(streams, segment, len(seeds), self.furthest(length, segment))
+
+    def furthest(self, length: int, segment: int) -> int:
+        """How many tokens at the beginning of streams of this length a pass may leave out."""
+        return 0
+
+
+class ShiftedContiguous(Contiguous):
+    """As contiguous, and every pass over the text begins at another token of the first segment, so that the text is not
+    cut, and gradients do not end, at the same places every time (AWD-LSTM varies the length of segments to that end,
+    https://arxiv.org/abs/1708.02182; here all are of one length). All seeds have the same shifts."""
+
+    kind: Literal["contiguous-shifted"] = "contiguous-shifted"
+
+    def furthest(self, length: int, segment: int) -> int:
+        return min(segment, length - segment) - 1
 
 
 class CropSampler:
@@ -114,14 +130,19 @@ class CropSampler:
 
 
 class ContiguousSampler:
-    def __init__(self, streams: Int[Tensor, "B L"], segment: int, replicas: int):
-        self._streams, self._segment, self._replicas = streams, segment, replicas
+    def __init__(self, streams: Int[Tensor, "B L"], segment: int, replicas: int, furthest: int = 0):
+        self._streams, self._segment, self._replicas, self._furthest = streams, segment, replicas, furthest
         self._within = torch.arange(segment + 1, device=streams.device)
-        self.steps_per_epoch = (streams.shape[1] - 1) // segment
+        self._keys = random.stream_keys([0], "shifts").to(streams.device)
+        self.steps_per_epoch = (streams.shape[1] - 1 - furthest) // segment
 
     def at(self, step: Step) -> Batch:
-        position = on_device(step, self._streams) % self.steps_per_epoch
-        rows = self._streams.index_select(1, position * self._segment + self._within).long()  # [B, T + 1]
+        step = on_device(step, self._streams)
+        position, first = step % self.steps_per_epoch, self._within
+        if self._furthest:
+            turn = torch.div(step, self.steps_per_epoch, rounding_mode="floor")
+            first = first + random.integers(self._keys, turn, self._furthest + 1, 1)[0]
+        rows = self._streams.index_select(1, position * self._segment + first).long()  # [B, T + 1]
         rows = rows.expand(self._replicas, -1, -1)  # [R, B, T + 1], without copies
         return Batch(rows[..., :-1], rows[..., 1:], begins=position == 0)
 

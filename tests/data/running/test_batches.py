@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from headway.core.errors import UserError
-from headway.data.running.batches import Batch, BatchSpec, Contiguous, Crops
+from headway.data.running.batches import Batch, BatchSpec, Contiguous, Crops, ShiftedContiguous
 
 TOKENS = torch.arange(1000, dtype=torch.int32)
 
@@ -87,6 +87,33 @@ def test_every_seed_reads_the_same_order():
     made = Contiguous().build(TOKENS, 10, 4, [0, 1, 2]).at(7)
     assert torch.equal(made.inputs[0], made.inputs[1]) and torch.equal(made.inputs[0], made.inputs[2])
     assert torch.equal(made.inputs[:1], Contiguous().build(TOKENS, 10, 4, [9]).at(7).inputs)
+
+
+def test_shifted_streams_go_on_within_a_pass_and_every_pass_is_cut_elsewhere():
+    sampler, again = (ShiftedContiguous().build(TOKENS, 10, 4, [seed]) for seed in (0, 5))
+    steps = sampler.steps_per_epoch
+    assert steps == 24
+    firsts, before = [], None
+    for step in range(6 * steps):
+        rows = sampler.at(torch.tensor(step, dtype=torch.int32))
+        assert torch.equal(rows.inputs, again.at(step).inputs) and rows.begins == (step % steps == 0)
+        if step % steps:
+            assert torch.equal(rows.inputs[..., 0], before.targets[..., -1])
+        else:
+            firsts.append(int(rows.inputs[0, 0, 0]))
+        before = rows
+    assert max(firsts) < 10 and len(set(firsts)) > 2
+
+
+@given(length=st.integers(8, 60), segment=st.integers(1, 9), batch=st.integers(1, 3))
+@settings(max_examples=30, deadline=None)
+def test_shifted_streams_stay_within_the_text(length: int, segment: int, batch: int):
+    if length // batch < segment + 1:
+        return
+    sampler = ShiftedContiguous().build(TOKENS[:length], segment, batch, [0])
+    assert sampler.steps_per_epoch >= 1
+    ends = [sampler.at(step).targets[0, 0].max() for step in range(20 * sampler.steps_per_epoch)]
+    assert max(ends) < length // batch
 
 
 # Too short

@@ -1,0 +1,92 @@
+"""Runs whose state is carried from batch to batch: trained, scored as one stream, killed and taken up again."""
+
+import signal
+
+import pytest
+import torch
+from crash import Forge
+from tiny import tiny_recipe
+from torture.workbench import RECIPE, ending, same_end
+
+from headway import tasks
+from headway.core.errors import UserError
+from headway.experiment.evaluate import score_file, score_sentence, score_splits_again
+from headway.experiment.train import load_model, train
+from headway.run.folder import Run
+from headway.scoring.likelihood import losses_going_on, token_losses
+from headway.tasks.abilities import ReadingWindow
+
+REMEMBERING = ("model.positions=rotary", "model.mixer.memory=24", "data.batches=contiguous", "data.segment=8")
+
+
+@pytest.fixture(scope="module")
+def run(workshop, tmp_path_factory) -> Run:
+    (made,) = train([tiny_recipe(workshop.text, *REMEMBERING)], ["run"], tmp_path_factory.mktemp("runs"))
+    return made
+
+
+def losses(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
+    """With the state carried, and without."""
+    model, _ = load_model(run, "auto")
+    ids = torch.as_tensor(tasks.load_for(run).data.split("valid").ids)
+    with torch.no_grad():
+        return losses_going_on(model.eval(), ids, 8).double(), token_losses(model, ids, 8, 8).double()
+
+
+def test_what_was_trained_as_streams_is_scored_and_evaluated_as_one(run: Run):
+    carried, fresh = (found.mean().item() for found in losses(run))
+    (score,) = (score for score in run.scores() if score.name == "valid.loss")
+    assert score.value == pytest.approx(carried, rel=1e-6) and abs(carried - fresh) > 1e-4
+    assert "segment 8, state carried" in score.label
+    first = losses(run)[0][0, :64].mean().item()  # training.evaluate_tokens
+    assert run.metrics()[-1]["scores"]["valid.loss"] == pytest.approx(first, rel=1e-5)
+    assert "begins anew with each pass over the text" in run.facts["state"]
+
+
+def test_state_can_be_asked_for(run: Run, tmp_path):
+    carried, fresh = (found.mean().item() for found in losses(run))
+    by_state = {s: score_splits_again(run, None, ReadingWindow(state=s))[0] for s in ("carried", "fresh")}
+    assert by_state["carried"].value == pytest.approx(carried, rel=1e-6)
+    assert by_state["fresh"].value == pytest.approx(fresh, rel=1e-6)
+    assert "segment 8, stride 8, no state carried" in by_state["fresh"].label
+    strided = score_splits_again(run, None, ReadingWindow(stride=2))[0]  # nothing is read twice where state is carried
+    assert "stride 2, no state carried" in strided.label
+    (tmp_path / "a.txt").write_text("the dog jumps over the fox, said Zoë. " * 3)
+    assert "state carried" in score_file(run, tmp_path / "a.txt")[0].label
+    texts = [
+        score_sentence(run, "the lazy dog jumps, said a fox", ReadingWindow(state=s)) for s in ("carried", "fresh")
+    ]
+    assert texts[0][1][0].value != texts[1][1][0].value
+
+
+def test_what_cannot_be_carried_is_refused(run: Run, workshop):
+    with pytest.raises(UserError, match="nothing strides by 2"):
+        score_splits_again(run, None, ReadingWindow(stride=2, state="carried"))
+    with pytest.raises(UserError, match="no layer of this model carries a state"):
+        score_splits_again(workshop.run, None, ReadingWindow(state="carried"))
+    with pytest.raises(UserError, match="no layer of this model carries a state"):
+        tiny_recipe(workshop.text, "scoring.state=carried")
+    with pytest.raises(UserError, match="every token is read once, so nothing strides by 4"):
+        tiny_recipe(workshop.text, *REMEMBERING, "scoring.state=carried", "scoring.stride=4")
+
+
+def test_crops_begin_anew_and_are_scored_so(workshop, tmp_path):
+    (made,) = train([tiny_recipe(workshop.text, *REMEMBERING, "data.batches=crops")], ["run"], tmp_path)
+    assert "no state carried" in made.scores()[0].label
+    assert made.facts["state"] == "no state is carried: every row (crops) begins anew"
+
+
+def test_killed_with_a_state_it_ends_as_if_never_killed(tmp_path):
+    (tmp_path / "text.txt").write_text("".join(f"line {k} of {k * k % 17} and {k % 5}\n" for k in range(80)))
+    (tmp_path / "torture.yaml").write_text(RECIPE)
+    changes = [*REMEMBERING, "training.accumulate=2", "model.context=64", "data.segment=64"]  # two passes and a half
+    words = ["train", "torture.yaml", *changes, "--name", "run", "--vary", "seed=0..1", "--runs"]
+    with Forge(tmp_path) as forge:
+        whole = forge.run(*words, "whole")
+        assert whole.code == 0, whole.err
+        for k, part in enumerate((0.5, 0.8)):
+            assert forge.run(*words, f"broken-{k}", at=int(part * len(whole.calls))).code == -signal.SIGKILL
+            done = forge.run(*words, f"broken-{k}", "--resume")
+            assert done.code == 0, done.err
+            same_end(ending(tmp_path / f"broken-{k}"), ending(tmp_path / "whole"))
+    assert any(name.endswith("state.safetensors") for name in ending(tmp_path / "whole"))
