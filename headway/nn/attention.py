@@ -141,8 +141,11 @@ class SelfProjection(nn.Module):
         """What queries, keys and values are made by."""
         return dict(zip(("queries", "keys", "values"), self.together.weight.chunk(3, dim=1), strict=True))
 
-    def forward(self, x: Float[Tensor, "R B T D"], context: Context, past: Cache | None) -> tuple[Tensor, Cache]:
+    def forward(
+        self, x: Float[Tensor, "R B T D"], context: Context, past: Cache | Memory | None
+    ) -> tuple[Tensor, Cache]:
         positions = context.positions.for_heads(self.heads)
+        past = self.recall(past, context) if isinstance(past, Memory) else past
         q, k, v = (_split(part, self.heads) for part in self.together(x).chunk(3, dim=-1))
         new = Cache(positions.rotate(k, context.queries), v)
         return positions.rotate(q, context.queries), new if past is None else past.extended(new)
@@ -207,8 +210,7 @@ class Attention(Mixer):
     def forward(
         self, x: Float[Tensor, "R B T D"], context: Context, state: Cache | Memory | None = None
     ) -> tuple[Float[Tensor, "R B T D"], Cache]:
-        past = self.project.recall(state, context) if isinstance(state, Memory) else state
-        q, cache = self.project(x, context, past)
+        q, cache = self.project(x, context, state)
         q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
         seen = context.for_heads(self.spec.heads, self.mask, k.shape[3])
         if self.scores.is_watched:

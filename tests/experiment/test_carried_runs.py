@@ -1,12 +1,8 @@
 """Runs whose state is carried from batch to batch: trained, scored as one stream, killed and taken up again."""
 
-import signal
-
 import pytest
 import torch
-from crash import Forge
 from tiny import tiny_recipe
-from torture.workbench import RECIPE, ending, same_end
 
 from headway import tasks
 from headway.core.errors import UserError
@@ -74,19 +70,3 @@ def test_crops_begin_anew_and_are_scored_so(workshop, tmp_path):
     (made,) = train([tiny_recipe(workshop.text, *REMEMBERING, "data.batches=crops")], ["run"], tmp_path)
     assert "no state carried" in made.scores()[0].label
     assert made.facts["state"] == "no state is carried: every row (crops) begins anew"
-
-
-def test_killed_with_a_state_it_ends_as_if_never_killed(tmp_path):
-    (tmp_path / "text.txt").write_text("".join(f"line {k} of {k * k % 17} and {k % 5}\n" for k in range(80)))
-    (tmp_path / "torture.yaml").write_text(RECIPE)
-    changes = [*REMEMBERING, "training.accumulate=2", "model.context=64", "data.segment=64"]  # two passes and a half
-    words = ["train", "torture.yaml", *changes, "--name", "run", "--vary", "seed=0..1", "--runs"]
-    with Forge(tmp_path) as forge:
-        whole = forge.run(*words, "whole")
-        assert whole.code == 0, whole.err
-        for k, part in enumerate((0.5, 0.8)):
-            assert forge.run(*words, f"broken-{k}", at=int(part * len(whole.calls))).code == -signal.SIGKILL
-            done = forge.run(*words, f"broken-{k}", "--resume")
-            assert done.code == 0, done.err
-            same_end(ending(tmp_path / f"broken-{k}"), ending(tmp_path / "whole"))
-    assert any(name.endswith("state.safetensors") for name in ending(tmp_path / "whole"))

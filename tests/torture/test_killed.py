@@ -14,7 +14,7 @@ import pytest
 from tiny import snapshot
 from torture.workbench import NO_SPACE, Bench, ending, same_end, visible
 
-from headway.training.checkpoint import FACTS, WEIGHTS
+from headway.training.checkpoint import FACTS, STATE, WEIGHTS
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs a system that tells of its processes")
 
@@ -43,6 +43,20 @@ def dies_and_ends_well(bench: Bench, replicas: int, at: int) -> None:
 def test_killed_at_any_change_of_the_disk_it_ends_the_same(bench: Bench, replicas: int, stride: int):
     for at in range(random.Random(replicas).randrange(stride) + 1, len(bench.calls[replicas]) + 1, stride):
         dies_and_ends_well(bench, replicas, at)
+
+
+def test_killed_with_a_state_that_is_carried_it_ends_the_same(bench: Bench):
+    """Of a population, in parts of a batch, in the second pass over the text."""
+    changes = ["data.batches=contiguous", "data.segment=64", "model.context=64", "training.accumulate=2"]
+    words = bench.words("carried", 2, *changes, "model.positions=rotary", "model.mixer.memory=24")
+    whole = bench.forge.run(*words)
+    assert whole.code == 0, whole.err
+    expected = ending(bench.home / "carried" / "2")
+    assert any(name.endswith(STATE) for name in expected)
+    shutil.rmtree(bench.home / "carried")
+    assert bench.forge.run(*words, at=int(0.7 * len(whole.calls))).code == -signal.SIGKILL
+    assert bench.forge.run(*words, "--resume").code == 0
+    same_end(ending(bench.home / "carried" / "2"), expected)
 
 
 @pytest.mark.slow

@@ -93,27 +93,24 @@ class Contiguous(BatchSpec):
     def build(
         self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
     ) -> "ContiguousSampler":
-        length = len(tokens_on_device) // batch
-        if length < segment + 1:
-            needed = f"{batch} streams of at least {segment} tokens and the one after them"
-            raise _too_short(tokens_on_device, needed, length - 1)
-        streams = tokens_on_device[: batch * length].reshape(batch, length)
-        return ContiguousSampler(streams, segment, len(seeds), self.furthest(length, segment))
-
-    def furthest(self, length: int, segment: int) -> int:
-        """How many tokens at the beginning of streams of this length a pass may leave out."""
-        return 0
+        return ContiguousSampler(_streams(tokens_on_device, segment, batch), segment, len(seeds))
 
 
-class ShiftedContiguous(Contiguous):
+class ShiftedContiguous(BatchSpec):
     """As contiguous, and every pass over the text begins at another token of the first segment, so that the text is not
     cut, and gradients do not end, at the same places every time (AWD-LSTM varies the length of segments to that end,
     https://arxiv.org/abs/1708.02182; here all are of one length). All seeds have the same shifts."""
 
+    by_seed: ClassVar[bool] = False
+    rows_go_on: ClassVar[bool] = True
     kind: Literal["contiguous-shifted"] = "contiguous-shifted"
 
-    def furthest(self, length: int, segment: int) -> int:
-        return min(segment, length - segment) - 1
+    def build(
+        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+    ) -> "ContiguousSampler":
+        streams = _streams(tokens_on_device, segment, batch)
+        furthest = min(segment, streams.shape[1] - segment) - 1
+        return ContiguousSampler(streams, segment, len(seeds), furthest)
 
 
 class CropSampler:
@@ -130,6 +127,8 @@ class CropSampler:
 
 
 class ContiguousSampler:
+    """`furthest`: how many tokens at the beginning of every stream a pass may leave out."""
+
     def __init__(self, streams: Int[Tensor, "B L"], segment: int, replicas: int, furthest: int = 0):
         self._streams, self._segment, self._replicas, self._furthest = streams, segment, replicas, furthest
         self._within = torch.arange(segment + 1, device=streams.device)
@@ -150,6 +149,14 @@ class ContiguousSampler:
 def on_device(step: Step, beside: Tensor) -> Int32[Tensor, ""]:
     """Filled there: to copy a number to a device would make the host wait for all work that is queued."""
     return step if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int32, device=beside.device)
+
+
+def _streams(tokens: Int[Tensor, " N"], segment: int, batch: int) -> Int[Tensor, "B L"]:
+    length = len(tokens) // batch
+    if length < segment + 1:
+        needed = f"{batch} streams of at least {segment} tokens and the one after them"
+        raise _too_short(tokens, needed, length - 1)
+    return tokens[: batch * length].reshape(batch, length)
 
 
 def _too_short(tokens: Tensor, needed: str, longest: int) -> UserError:
