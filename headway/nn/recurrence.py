@@ -75,7 +75,7 @@ class RecurrenceSpec(MixerSpec):
 
     @property
     def remembers(self) -> float:
-        return 0 if self.bidirectional else math.inf
+        return 0.0 if self.bidirectional else math.inf
 
     @property
     def why_not_causal(self) -> str | None:

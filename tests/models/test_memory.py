@@ -125,6 +125,21 @@ def test_carried_scores_are_those_of_one_pass():
     assert f"segment {T}, state carried" in found[0].scores("valid")[0].label
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn", "mingru"])
+def test_a_recurrence_that_is_scored_as_one_stream_is_one_pass(kind: str):
+    tree = {"layers": 2, "width": D, "context": T, "mixer": kind, "positions": "none"}
+    model, ids = LanguageModelSpec.model_validate(tree).build(V, [0, 1]).eval(), tokens(1, 50)[0, 0]
+    assert model.spec.horizon is None
+    torch.testing.assert_close(losses_going_on(model, ids, T), token_losses(model, ids, 49, 49), rtol=0, atol=1e-6)
+
+
+def test_recurrence_and_attention_that_remember_go_on_together():
+    tree = {"layers": 2, "width": D, "context": T, "mixer": ["lstm", {"heads": 2, "memory": 12}], "positions": "none"}
+    model, ids = LanguageModelSpec.model_validate(tree).build(V, [0, 1]).eval(), tokens()
+    assert model.spec.horizon == T
+    torch.testing.assert_close(in_segments(model, ids), model(ids)[0], rtol=1e-5, atol=1e-6)
+
+
 def test_recipes_without_a_memory_are_the_same_and_places_that_begin_anew_are_refused():
     plain = Recipe().with_changes(["model.positions=rotary"])
     assert plain.with_changes(["model.mixer.memory=0"]).hash == plain.hash
