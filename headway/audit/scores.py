@@ -74,7 +74,7 @@ class ScoredRun:
 
     @property
     def answer(self) -> Answer:
-        return _Asked(self.task.probing, self.model.eval(), next(self.model.parameters()).device)
+        return _AskedAgain(self.task.probing, self.model.eval(), next(self.model.parameters()).device)
 
     @cached_property
     def recounts(self) -> dict[str, Recount]:
@@ -226,7 +226,7 @@ def score_and_curve(scored: ScoredRun) -> Outcome:
     return passed(None, f"the scored loss fits the evaluations: {'; '.join(compared)}")
 
 
-class _Asked(NamedTuple):
+class _AskedAgain(NamedTuple):
     how: Any
     model: Any
     device: Any
