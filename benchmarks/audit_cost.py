@@ -1,64 +1,115 @@
 """What audits cost: all of them, of one run, against the training that they are about.
 
-    python -m benchmarks.audit_cost [size …]
+    python -m benchmarks.audit_cost [recipe …] [--seeds 2]
 
-Each size is a few steps of a recipe, trained and audited as `headway train` does it; the training time is that of the
-recipe's own number of steps at the speed of these. Seconds, one thread, with an empty cache: what audits find
-about the data is kept for the next run, which `again` shows. One JSON line per size.
+A few steps of each recipe are trained, and audited as `headway train` does it; the training time is that of the
+recipe's own number of steps at the speed of these. Seconds of one core (time that others had it does not count), with
+an empty cache: what audits find about the data is kept for the next run, which `again` shows. One JSON line per recipe;
+`dearest` are single audits, and the time between them (models that are built, files that are read) is in the total.
 """
 
+import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from headway import tasks
+from headway.audit import audit, scores
 from headway.audit.audit import Report
+from headway.core.errors import UserError
 from headway.experiment import train
 from headway.experiment.audit import audit_runs
 from headway.recipe.recipe import load
+from headway.run.folder import Run
 
 SIZES = {
     "demo": ["demo"],
-    "shakespeare-char-cpu": ["shakespeare-char-cpu", "data.source=python-docs"],
+    "python-modules": ["python-modules"],
+    "shakespeare-char-cpu": ["shakespeare-char-cpu"],
+    "wikitext-2": ["wikitext-2"],
+    "gpt-nano": ["gpt-nano"],
     "10 million": ["demo", "model.layers=6", "model.width=384", "model.mixer.heads=6", "training.duration=2000 steps"],
 }
-STEPS = 20
+TOKENS = 20_000
+"""That are trained on: enough to know the time of a step by."""
 
 
-def main(names: list[str]) -> None:
+def main(names: list[str], seeds: int) -> None:
     torch.set_num_threads(1)
+    own_time = SimpleNamespace(perf_counter=time.process_time)
+    audit.time = scores.time = own_time  # pyright: ignore[reportAttributeAccessIssue]
     for name in names:
-        whole = load(SIZES[name][0], SIZES[name][1:])
-        few = whole.with_changes([f"training.duration={STEPS} steps", "training.evaluate_on=[]"])
-        with tempfile.TemporaryDirectory() as home:
-            os.environ["HEADWAY_CACHE"] = f"{home}/cache"
-            task, seconds = tasks.load(few), []
-            train.audit_runs = lambda runs, task: [Report()] * len(runs)  # timed below, not here
-            (run,) = train.train([few], ["run"], Path(home))
-            audits = 0
-            for _ in range(2):
-                began = time.perf_counter()
-                audits = len(audit_runs([run], task)[0].findings)
-                seconds.append(time.perf_counter() - began)
-            per_step = run.facts["seconds"] / STEPS
+        try:
+            print(json.dumps(measure(name, seeds)), flush=True)
+        except UserError as error:  # a set that is not here
+            print(json.dumps({"recipe": name, "not measured": str(error)}), flush=True)
+
+
+def measure(name: str, seeds: int) -> dict[str, Any]:
+    whole = load(SIZES[name][0], SIZES[name][1:])
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["HEADWAY_CACHE"] = f"{home}/cache"
+        task = tasks.load(whole)
+        steps = max(4, TOKENS // task.tokens_per_step)
+        few = whole.with_changes([f"training.duration={steps} steps", "training.evaluate_every=1000000 steps"])
+        train.audit_runs = lambda runs, task: [Report()] * len(runs)  # timed below, not here
+        recipes = [few.model_copy(update={"seed": seed}) for seed in range(seeds)]
+        runs = train.train(recipes, [f"run-{seed}" for seed in range(seeds)], Path(home))
         planned = whole.training.duration.in_steps(task.sampler([0], "cpu").steps_per_epoch, task.tokens_per_step)
-        training = per_step * planned
-        line = {
-            "size": name,
-            "parameters": sum(p.numel() for p in task.build([0], "cpu").parameters()),
-            "audits": audits,
-            "seconds": round(seconds[0], 2),
-            "again": round(seconds[1], 2),
-            "training": round(training, 1),
-            "share": round(seconds[0] / training, 4),
-        }
-        print(json.dumps(line), flush=True)
+        per_step = _median_seconds(recipes, steps)
+        first, report = _audited(runs, few)
+        again, _ = _audited(runs, few)
+    training = per_step * planned
+    dear = sorted(report.findings, key=lambda finding: -finding.seconds)[:5]
+    return {
+        "recipe": name,
+        "seeds": seeds,
+        "parameters": sum(p.numel() for p in task.build([0], "cpu").parameters()),
+        "training": round(training, 1),
+        "audits": len(report.findings),
+        "seconds": round(first, 2),
+        "again": round(again, 2),
+        "share": round(first / training, 4),
+        "dearest": {finding.audit: round(finding.seconds, 2) for finding in dear},
+    }
+
+
+def _median_seconds(recipes: list[Any], steps: int) -> float:
+    """Of a step of this population."""
+    with tempfile.TemporaryDirectory() as home:
+        task = tasks.load(recipes[0])
+        setting = train.settings.choose(recipes[0].training, recipes[0].model.width, train.ALONE)
+        population, sampler = train.assemble(recipes, task, setting)
+    from headway.training.update import Update
+
+    alive = torch.ones(len(recipes), dtype=torch.bool)
+    update = Update(population.model, population.optimizer, sampler, recipes[0].training, setting, alive)
+    population.model.train()
+    found = []
+    for step in range(max(steps, 8)):
+        began = time.process_time()
+        update(step, 1.0)
+        found.append(time.process_time() - began)
+    return sorted(found[2:])[len(found[2:]) // 2]
+
+
+def _audited(runs: list[Run], recipe: Any) -> tuple[float, Report]:
+    """Seconds, and what was found of the first."""
+    task = tasks.load(recipe)
+    began = time.process_time()
+    reports = audit_runs(runs, task)
+    return time.process_time() - began, reports[0]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(SIZES))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("recipes", nargs="*", default=list(SIZES))
+    parser.add_argument("--seeds", type=int, default=1)
+    given = parser.parse_args()
+    main(given.recipes, given.seeds)
