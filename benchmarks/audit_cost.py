@@ -27,13 +27,14 @@ from headway.experiment import train
 from headway.experiment.audit import audit_runs
 from headway.recipe.recipe import load
 from headway.run.folder import Run
+from headway.training.update import Update
 
 SIZES = {
     "demo": ["demo"],
     "python-modules": ["python-modules"],
     "shakespeare-char-cpu": ["shakespeare-char-cpu"],
     "wikitext-2": ["wikitext-2"],
-    "gpt-nano": ["gpt-nano"],
+    "gpt-nano": ["gpt-nano", "scoring.splits=[valid]"],
     "10 million": ["demo", "model.layers=6", "model.width=384", "model.mixer.heads=6", "training.duration=2000 steps"],
 }
 TOKENS = 20_000
@@ -82,12 +83,9 @@ def measure(name: str, seeds: int) -> dict[str, Any]:
 
 def _median_seconds(recipes: list[Any], steps: int) -> float:
     """Of a step of this population."""
-    with tempfile.TemporaryDirectory() as home:
-        task = tasks.load(recipes[0])
-        setting = train.settings.choose(recipes[0].training, recipes[0].model.width, train.ALONE)
-        population, sampler = train.assemble(recipes, task, setting)
-    from headway.training.update import Update
-
+    task = tasks.load(recipes[0])
+    setting = train.settings.choose(recipes[0].training, recipes[0].model.width, train.ALONE)
+    population, sampler = train.assemble(recipes, task, setting)
     alive = torch.ones(len(recipes), dtype=torch.bool)
     update = Update(population.model, population.optimizer, sampler, recipes[0].training, setting, alive)
     population.model.train()

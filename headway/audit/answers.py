@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
-from headway.audit.probe import TINY, Probe, difference, larger
+from headway.audit.probe import TINY, Probe, difference, larger, unit_of
 from headway.nn.positions import NoPositions, Positions
 from headway.nn.taps import watch
 
@@ -62,7 +62,7 @@ def determinism(probe: Probe) -> Outcome:
 
     def change(later: int) -> float:
         clock.set(step)
-        first = probe.answer(probe.sentences)
+        first = probe.answer(probe.sentences) if probe.model.training else probe.answers
         clock.set(step + later)
         second = probe.answer(probe.sentences)
         clock.set(step)
@@ -97,7 +97,7 @@ def causality(probe: Probe) -> Outcome:
     def leak() -> _Leak:
         worst = _Leak(0.0, 0, 0)
         for ids, behind, later in probe.cuts():
-            moved = (probe.answer(ids) - probe.answer(probe.exchanged(ids, later))).abs().amax(-1)[0]  # [rows, T]
+            moved = probe.answer(ids).sub_(probe.answer(probe.exchanged(ids, later))).abs_().amax(-1)[0]  # [rows, T]
             leaks = moved.masked_fill(later[0], 0).amax(-1) / _at_least_tiny(moved[later[0]].max())
             row = int(leaks.argmax())
             if not leaks[row] <= worst.size:
@@ -180,6 +180,7 @@ def padding(probe: Probe) -> Outcome:
     averaged into a pool or a norm, and for positions that count padding.
     """
     plain = probe.answer(probe.padded().begun)
+    unit = unit_of(plain)
     worst, how = 0.0, ""
     for filling in ("token 0", "random tokens"):
         rows = probe.padded(random=filling == "random tokens")
@@ -187,7 +188,7 @@ def padding(probe: Probe) -> Outcome:
         if probe.how.per_token:
             answers = answers[rows.padding_mask].view(plain.shape)
         for row, before in enumerate(rows.before):
-            change = difference(answers[:, row], plain[:, row], of=plain)
+            change = (answers[:, row] - plain[:, row]).abs().max().item() / unit
             if not change <= worst:
                 worst, how = change, f"{before} slots before and {rows.room - before} behind, filled with {filling}"
     if not worst <= TINY:
@@ -204,7 +205,7 @@ def batch_invariance(probe: Probe) -> Outcome:
     mean over the batch axis, and for reshapes that swap axes.
     """
     ids = probe.sentences
-    together = probe.answer(ids)
+    together = probe.answers
     worst = difference(probe.answer(ids.flip(1)).flip(1), together)
     for row in (0, ids.shape[1] - 1):
         worst = larger(worst, difference(probe.answer(ids[:, row : row + 1]), together[:, row : row + 1], of=together))
@@ -230,7 +231,7 @@ def cache(probe: Probe) -> Outcome:
             answers, state = probe.how.go_on(probe.model, piece, state)
             pieces.append(answers)
         first += size
-    worst = difference(torch.cat(pieces, 2), probe.answer(ids))
+    worst = difference(torch.cat(pieces, 2), probe.answers)
     if not worst <= TINY:
         return failed(
             worst, f"answers given token by token differ by {worst:.2g} of the spread from those given at once"
@@ -256,8 +257,7 @@ def order(probe: Probe) -> Outcome:
     has_positions = not isinstance(probe.recipe.model.positions, NoPositions)
     if not has_positions and not probe.how.looks_ahead:
         raise DoesNotApply("a decoder without positions knows order through its mask")
-    ids = probe.sentences
-    plain = probe.answer(ids)
+    ids, plain = probe.sentences, probe.answers
     changes: dict[str, float] = {}
     if has_positions:
         asked: list[Tensor] = []

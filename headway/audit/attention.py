@@ -48,7 +48,7 @@ def attention_rows(probe: Probe) -> Outcome:
         return failed(worst_outside, f"{where} gives up to {worst_outside:.2g} to slots that may not be seen")
     if not worst_sum <= ROUNDING:
         return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")
-    unspoilt = replace(probe, model=probe.fresh())
+    unspoilt = replace(probe, model=probe.start)
     for (_, name), weights in watched(unspoilt, ("weights",), rows.ids, rows.padding_mask).items():
         may_see, asking = seen_by[name], asking_in[name]
         unseen = (weights == 0) & may_see & asking[..., None]
@@ -140,7 +140,7 @@ def watched(
     """What flows by these taps of every attention layer, by (tap, name of the layer)."""
     taps = {f"{name}.{tap}": (tap, name) for name, _ in layers_of(probe) for tap in what}
     with watch(probe.model, *taps) as seen:
-        probe.answer(ids, padding_mask)
+        probe.how.run(probe.model, ids, padding_mask)
     return {taps[place]: tensor for place, tensor in seen.items()}
 
 

@@ -71,7 +71,7 @@ def tied(probe: Probe) -> Outcome:
     give a model that nobody trained. When it fails, look at how the weights were loaded.
     """
     hidden = probe.model.hidden(probe.sentences)[0]
-    off = difference(hidden @ probe.model.embedding.weight[:, None].mT, probe.answer(probe.sentences))
+    off = difference(hidden @ probe.model.embedding.weight[:, None].mT, probe.answers)
     if (off <= TINY) != probe.model.spec.tied:
         says, does = ("tied", "has one of its own") if probe.model.spec.tied else ("untied", "is the embedding table")
         return failed(off, f"the recipe says {says}, but the output matrix {does} (answers differ by {off:.2g})")
@@ -88,7 +88,7 @@ def initial_loss(probe: Probe) -> Outcome:
     target has reached its input (failed from 0.5 nats below).
     """
     clueless, of_what = probe.how.clueless(probe.model)
-    found = probe.fresh().loss(probe.excerpt(rows=4, tokens=64))[0].sum().item()
+    found = probe.start.loss(probe.excerpt(rows=4, tokens=64))[0].sum().item()
     excess = found - clueless
     says = f"the loss of a fresh model is {found:.3f}, of {of_what} {clueless:.3f}"
     if not -0.5 <= excess <= 6:
@@ -185,7 +185,7 @@ def moved(probe: Probe) -> Outcome:
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
     batch = probe.excerpt(rows=4, tokens=64)
-    fresh, slope = probe.fresh(), _gradient(probe.fresh(), batch)
+    fresh, slope = probe.start, _gradient(probe.fresh(), batch)
     parts = _Course(*(dict(model.named_parameters()) for model in (fresh, probe.model, slope)))
     share = len(parts.still) / len(parts.start)
     if len(parts.still) == len(parts.start):
@@ -267,7 +267,7 @@ def _is_still(now: Tensor, start: Tensor) -> bool:
         return True
     if not now.any():  # weight decay alone never arrives at zero
         return False
-    if now.numel() < 2 or not start.any() or torch.unique(start).numel() == 1:  # a vector of ones may grow as a whole
+    if now.numel() < 2 or not start.any() or start.min() == start.max():  # a vector of ones may grow as a whole
         return False
     return _way(now, start) <= 1e-5
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from headway.audit.audit import Audit, DoesNotApply
 from headway.core import random as noise
 from headway.nn.mixer import Mixer
+from headway.nn.taps import watch
 from headway.recipe.recipe import Recipe
 
 LENGTH = 24
@@ -31,6 +32,8 @@ OPERATIONS = 2e9
 FEWEST_CUTS = 4
 ANSWERS = 2**25
 """Numbers that are held at a time: 128 MiB of them."""
+COMPARED = 2**23
+"""Numbers that sentences are answered by: where there are many choices, there are fewer sentences."""
 TINY = 1e-3
 """Of the spread of the outputs: what sums in another order may differ by, a hundred times over. Real faults are above
 a hundredth."""
@@ -63,6 +66,10 @@ class Probing(ABC):
         given = {} if padding_mask is None else {"padding_mask": padding_mask}
         found = model(ids, **given)
         return found[0] if isinstance(found, tuple) else found
+
+    def run(self, model: Any, ids: Tensor, padding_mask: Tensor | None = None) -> None:
+        """Let rows flow through the layers, for those who watch what flows there and need no answer."""
+        self.answer(model, ids, padding_mask)
 
     def go_on(self, model: Any, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The answers to the next piece of rows, and the state to go on from."""
@@ -169,8 +176,19 @@ class Probe:
     @cached_property
     def sentences(self) -> Tensor:
         """[1, 4 to 8, T]: the first half of the training text, the others drawn from the vocabulary."""
-        rows = min(8, max(4, TOKENS // self.length))
+        tokens = min(TOKENS, COMPARED // self.model.vocabulary) if self.how.per_token else TOKENS
+        rows = min(8, max(4, tokens // self.length))
         return self.text(rows, self.length)[:, [*range(0, rows, 2), *range(1, rows, 2)]]
+
+    @cached_property
+    def answers(self) -> Tensor:
+        """To these sentences: what several audits compare others with."""
+        return self.answer(self.sentences)
+
+    @cached_property
+    def start(self) -> Any:
+        """A fresh model to look at, and not to change."""
+        return self.fresh()
 
     def text(self, rows: int, length: int) -> Tensor:
         """[1, rows, length]: by turns of the training text, as far as that goes, and drawn from the vocabulary."""
@@ -234,10 +252,33 @@ class Probe:
         ids[padding_mask] = begun.flatten()
         return Padded(begun, ids, padding_mask, before.tolist(), room)
 
+    @cached_property
+    def trains_as_it_evaluates(self) -> bool:
+        """Nothing is dropped in training mode, nor anything else done there: in sentences of every length it gives the
+        answers of evaluation, and their gradients, bit for bit."""
+        return all(map(self._same_in_training, {self.length, *self.lengths}))
+
+    def _same_in_training(self, length: int) -> bool:
+        ids, found = self.text(2, length), []
+        try:
+            for training in (False, True):
+                self.model.train(training)
+                with torch.enable_grad(), watch(self.model, "embedded") as seen:
+                    answers = self.answer(ids)
+                    alternately = 1 - 2 * (torch.arange(answers.numel(), device=self.device) % 7 % 2)
+                    told = (answers * alternately.view(answers.shape)).sum()
+                    found.append((answers.detach(), *torch.autograd.grad(told, seen["embedded"])))
+        finally:
+            self.model.eval()
+        return all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
     def in_both_modes(self, probe: Callable[[], Found]) -> dict[str, Found]:
         """What a probe finds in evaluation, and in training mode with its noise: that of a step is a pure function of
-        the step, so that two passes of one step can be compared as exactly as two evaluations."""
+        the step, so that two passes of one step can be compared as exactly as two evaluations. Where training mode
+        does the same as evaluation, what holds of the one holds of the other, and is found once."""
         found = {"evaluation": probe()}
+        if self.trains_as_it_evaluates:
+            return found | {"training": found["evaluation"]}
         self.model.train()
         try:
             found["training"] = probe()
@@ -248,11 +289,15 @@ class Probe:
 
 def difference(one: Tensor, other: Tensor, of: Tensor | None = None) -> float:
     """The largest difference of two answers, in units of how much answers (`of` more rows than these) vary from place
-    to place. Where they hardly vary, the unit is a hundredth of the largest: float32 knows no more."""
-    of = other if of is None else of
-    spread = (of - of.flatten(0, -2).mean(0)).square().mean().sqrt()
-    unit = max(spread.item(), 0.01 * of.abs().max().item(), torch.finfo(torch.float32).tiny)
-    return (one - other).abs().max().item() / unit
+    to place."""
+    return (one - other).abs().max().item() / unit_of(other if of is None else of)
+
+
+def unit_of(answers: Tensor) -> float:
+    """How much answers vary from place to place. Where they hardly do, a hundredth of the largest: float32 knows no
+    more."""
+    spread = (answers - answers.flatten(0, -2).mean(0)).square().mean().sqrt()
+    return max(spread.item(), 0.01 * answers.abs().max().item(), torch.finfo(torch.float32).tiny)
 
 
 def larger(so_far: float, found: float) -> float:

@@ -46,6 +46,9 @@ class NextTokens(Probing):
     by_heart = 16  # a target per token: four rows are many
     audits = OF_NEXT_TOKENS
 
+    def run(self, model: LanguageModel, ids: Tensor, padding_mask: Tensor | None = None) -> None:
+        model.hidden(ids, padding_mask=padding_mask)
+
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
         return F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten())
 
