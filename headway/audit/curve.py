@@ -38,6 +38,8 @@ class TrainingCurve:
     counting: float | None = None
     """Nats of the 5-gram model."""
     clip: float | None = None
+    by_length: bool = False
+    """Whether a longer gradient makes a longer step, as with SGD."""
     evaluate_on: Sequence[str] = ()
     """The first is what `best` and `patience` go by."""
     selects: Sequence[str] = ()

@@ -119,6 +119,7 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
         "evaluate_on": training.evaluate_on,
         "selects": selects,
         "post_norm": bool(recipe.model.needs_warmup),
+        "by_length": training.optimizer.steps_by_length,
         "warms_up": training.schedule.warmup is not None,
         "drops": any(getattr(part, "dropout", 0) for part in (recipe.model, *getattr(recipe.model, "mixers", ()))),
     }

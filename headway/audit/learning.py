@@ -19,6 +19,8 @@ from headway.training.optimizers import AdamW, OptimizerSpec
 
 STEPS = 40
 """Of the attempt to learn one small batch by heart."""
+DEAF = 1e-4
+"""Nats: answers that differ by less are the same."""
 HALF = 0.5
 """A loss halved: far beyond what the frequencies of words explain."""
 OTHER_RATES = (2e-3, 1e-2, 3e-2)
@@ -207,6 +209,34 @@ def moved(probe: Probe) -> Outcome:
     )
 
 
+@audit("model")
+def collapsed_answers(probe: Probe) -> Outcome:
+    """What the model says depends on what it has read: its answers are not the same everywhere.
+
+    The answers to some sentences, at all of their places, are taken as probabilities. How much they differ is told in
+    nats, as the entropy of their mean less the mean of their entropies: what an answer says about which place it is
+    from. No more than that can be gained over the frequencies of words (or classes) by reading. A fresh small model has
+    0.005, one after its first few steps 0.001, a trained one 0.1 and more. Fails below 0.0001, where it is also less
+    than a tenth of what the model began with: training has made it deaf, as steps do that are far too long. Lower the
+    learning rate by factors; of post-norm layers, warm it up.
+    """
+    if not probe.trained:
+        raise DoesNotApply("these weights did not come from training by this recipe")
+    probe.how.clueless(probe.model)  # of models that do not choose, nobody can say
+    began, found = (_told(probe.how.answer(model, probe.sentences)) for model in (probe.fresh(), probe.model))
+    said = f"its answers differ by {found:.2g} nats ({began:.2g} before training)"
+    if found < DEAF and found < began / 10:
+        where = "at all positions" if probe.how.per_token else "of all texts"
+        return failed(found, f"it says the same {where}, whatever it reads: {said}", "same answer everywhere")
+    return passed(found, said)
+
+
+def _told(answers: Tensor) -> float:
+    """By answers [..., C], of where they stand: entropy of the mean less mean entropy."""
+    chances = answers.double().flatten(0, -2).softmax(-1)
+    return (torch.special.entr(chances.mean(0)).sum() - torch.special.entr(chances).sum(-1).mean()).item()
+
+
 @dataclass(frozen=True)
 class _Course:
     """Parts of a model by name: where training began, where it ended, and the gradient at the start."""
@@ -280,7 +310,7 @@ def _way(now: Tensor, start: Tensor) -> float:
     return ((now - along).norm() / now.norm().clamp(min=1e-30)).item()
 
 
-ABOUT_LEARNING = (loss, initial_loss, one_batch, moved)
+ABOUT_LEARNING = (loss, initial_loss, one_batch, moved, collapsed_answers)
 OF_NEXT_TOKENS = (targets, tied)
 """Of models that predict the next token."""
 

@@ -14,7 +14,7 @@ from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.data.text import TEXT_AUDITS
 from headway.audit.data.tokens import TOKEN_AUDITS
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
-from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, moved, one_batch
+from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, moved, one_batch
 from headway.audit.pieces import ABOUT_PIECES
 from headway.audit.populations import POPULATION_AUDITS
 from headway.audit.probe import Probe, Probing
@@ -35,7 +35,7 @@ ALL_AUDITS: tuple[Audit, ...] = (
 )
 """Every audit there is, in the order in which they are run and shown."""
 
-OF_EACH_REPLICA = (finite, moved)
+OF_EACH_REPLICA = (finite, moved, collapsed_answers)
 """What replicas may differ in; they share an architecture, so the other audits of a model are made once."""
 
 

@@ -140,6 +140,35 @@ def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
     return passed(share, f"loss and gradient jump at {share:.1%} of the steps")
 
 
+@audit("training")
+def clipped(curve: TrainingCurve) -> Outcome:
+    """Where training failed, it was not because every step was cut.
+
+    Says which share of the gradients was longer than training.clip, after the first tenth of the training, and to what
+    part the middle one of those was cut. That alone is no fault: recipes with a low clip cut every step and train well,
+    and the steps of AdamW do not depend on the length. Where the length counts (SGD), 95 % were cut, and the training
+    failed or diverged, it is a warning: each step then went as far as rate × clip, in whatever direction and
+    however flat the place, and never settled. Lower the learning rate by a factor of 10 or more, rather than the clip.
+    """
+    if curve.clip is None:
+        raise DoesNotApply("gradients are not clipped")
+    _needs(curve, FEWEST_STEPS)
+    norms = curve.norms[curve.share_of_steps(0.1)]
+    cut = norms > curve.clip
+    share = float(cut.mean())
+    many = "every step" if share == 1 else "no step" if share == 0 else f"{share:.0%} of the steps"
+    said = f"{many} was cut" if share in (0, 1) else f"{many} were cut"
+    if share:
+        left = curve.clip / float(np.median(norms[cut]))
+        said += f", half of them to {left:.0%} or less of the gradient's length"
+    failed_ = [one.check(curve).verdict == "fail" for one in (diverged, did_it_train)]
+    if share >= 0.95 and curve.by_length and any(failed_):
+        rate = float(curve.rates.max())
+        far = f"so each went {rate * curve.clip:.3g} far (rate {rate:g} × clip {curve.clip:g}), whatever the slope"
+        return warned(share, f"{said}, {far}; lower the learning rate")
+    return passed(share, said)
+
+
 def _waits_for_a_lower_rate(curve: TrainingCurve) -> str:
     high = np.flatnonzero(curve.rates >= 0.7 * curve.rates.max())
     if len(high) < FEWEST_STEPS or high[-1] > 0.9 * len(curve.rates):
@@ -343,6 +372,7 @@ TRAINING_AUDITS: list[Audit] = [
     diverged,
     did_it_train,
     learning_rate_too_high,
+    clipped,
     plateaued,
     still_improving,
     underfitted,

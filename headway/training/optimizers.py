@@ -13,7 +13,7 @@ Rates and step counts are tensors: nothing here waits for the device, and a step
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,6 +28,9 @@ Column = Float[Tensor, "R 1"]
 
 class OptimizerSpec(Variant):
     """Which way down."""
+
+    steps_by_length: ClassVar[bool] = False
+    """Whether a gradient of twice the length makes a step of twice the length."""
 
     learning_rate: float = Field(default=1e-3, ge=0)
     """The highest rate; the schedule scales it."""
@@ -64,6 +67,8 @@ class AdamW(OptimizerSpec):
 
 class Sgd(OptimizerSpec):
     """Stochastic gradient descent, with momentum if asked for."""
+
+    steps_by_length = True
 
     kind: Literal["sgd"] = "sgd"
     learning_rate: float = Field(default=0.1, ge=0)

@@ -8,6 +8,7 @@ from headway.audit.curve import TrainingCurve
 from headway.audit.heads import HeadEntropies, collapsed_heads
 from headway.audit.training import (
     TRAINING_AUDITS,
+    clipped,
     did_it_train,
     diverged,
     learning_rate_too_high,
@@ -84,6 +85,20 @@ def test_learning_rate_zero():
     assert (
         learning_rate_zero.check(curve(falling(), rates=np.full(1000, 1e-9))).verdict == "pass"
     )  # SGD may be like this
+
+
+def test_that_every_step_was_cut_is_a_fact_and_where_training_failed_a_finding():
+    long, flat = np.full(1000, 9.0), np.full(1000, 3.3)
+    failing = clipped.check(curve(flat, flat, norms=long, rates=np.full(1000, 20.0), by_length=True))
+    assert failing.verdict == "warn" and failing.value == 1
+    assert "every step was cut" in failing.sentence and "each went 20 far" in failing.sentence
+    assert clipped.check(curve(flat, flat, norms=long)).verdict == "pass"  # AdamW does not go by the length
+    trained = clipped.check(curve(falling(), falling(), norms=long, by_length=True))
+    assert trained.verdict == "pass" and "to 11% or less" in trained.sentence
+    half = clipped.check(curve(flat, flat, norms=np.where(STEPS % 2, 9.0, 0.5), by_length=True))
+    assert half.verdict == "pass" and half.value == 0.5
+    with pytest.raises(DoesNotApply, match="not clipped"):
+        clipped.check(TrainingCurve.of(lines(flat)))
 
 
 def test_divergence_is_told_from_a_spike():

@@ -185,6 +185,13 @@ def untied_weights_tied_on_load(model):
     model.output = None
 
 
+@_bed.spoil("collapsed-answers", also=("order", "tied"))
+def scale_of_the_last_norm_lost(model):
+    """It became zeros, and every position the same vector."""
+    with torch.no_grad():
+        model.norm.weight.zero_()
+
+
 @_bed.spoil("finite")
 def one_weight_lost(model):
     with torch.no_grad():
