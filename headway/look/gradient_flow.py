@@ -216,7 +216,7 @@ def _mean(values: Sequence[Tensor]) -> list[float] | None:
 
 
 def hidden_states(model: Any, rows: Int[Tensor, "1 S T"]) -> dict[str, HiddenState]:
-    """Of every mixer that carries one vector per row from token to token."""
+    """Of every mixer whose state is a vector per row."""
     mixers = {f"layers.{k}.{getattr(mixer, 'called', 'mixer')}": mixer for k, mixer in enumerate(model.mixers)}
     read: dict[str, tuple[Tensor, Context]] = {}
     hooks = [
@@ -239,23 +239,22 @@ def hidden_states(model: Any, rows: Int[Tensor, "1 S T"]) -> dict[str, HiddenSta
 
 
 def step_jacobians(mixer: Mixer, x: Float[Tensor, "1 1 T D"], context: Context) -> Float[Tensor, "N S S"] | None:
-    """∂state_t/∂state_{t−1} at every token but the first; None where nothing, or more than a vector, is carried."""
+    """∂state_t/∂state_{t−1} at every token but the first; None where the state is not vectors [R, B, units] by name."""
 
-    def step(t: int, state: Any, rows: int) -> dict[str, Tensor]:
+    def step(t: int, state: Any, rows: int) -> Any:
         slots = context.queries[t : t + 1]
         one = replace(context, shape=(1, rows), queries=slots, keys=slots, padding_mask=None, views=[])
-        return mixer.carried(mixer(x[:, :, t : t + 1].detach().expand(-1, rows, -1, -1), one, state)[1])
+        return mixer(x[:, :, t : t + 1].detach().expand(-1, rows, -1, -1), one, state)[1]
 
     with torch.no_grad():
         state = step(0, None, 1)
-    if not state or any(part.ndim != 3 for part in state.values()):
+    if not isinstance(state, dict) or any(part.ndim != 3 for part in state.values()):
         return None
-    sizes = [part.shape[-1] for part in state.values()]
-    found = []
+    sizes, found = [part.shape[-1] for part in state.values()], []
     for t in range(1, x.shape[2]):
         # A copy of the state for every number of the next one, of which each copy is asked for another.
         flat = torch.cat(list(state.values()), -1).expand(-1, sum(sizes), -1).detach().requires_grad_()
-        after = step(t, mixer.going_on_from(dict(zip(state, flat.split(sizes, -1), strict=True))), sum(sizes))
+        after = step(t, dict(zip(state, flat.split(sizes, -1), strict=True)), sum(sizes))
         told = torch.cat([after[name] for name in state], -1)[0]  # [S, S]
         found.append(torch.autograd.grad(told.diagonal().sum(), flat)[0][0].double())
         state = {name: part[:, :1].detach() for name, part in after.items()}

@@ -159,6 +159,10 @@ class Direction(nn.Module):
         """The hidden state at every token, and the state after the last."""
         raise NotImplementedError
 
+    def step_bound(self) -> Float[Tensor, "R"] | None:
+        """See `Mixer.step_bound`."""
+        return None
+
 
 class Cells(Direction):
     """Step after step."""
@@ -187,6 +191,10 @@ class Cells(Direction):
         if len(self.parts) > 1:
             self.cells(states[1, :, :, 1:])
         return states[0, :, :, 1:].to(products.dtype), states[:, :, :, -1]
+
+    def step_bound(self):
+        steepest = CELLS[self.cell].steepest
+        return None if steepest is None else steepest * torch.linalg.matrix_norm(self.recurrent, ord=2)
 
     def _library_can(self, x: Tensor, real: Real | None) -> bool:
         watched = self.gates.is_watched or self.cells.is_watched
@@ -224,6 +232,9 @@ class MinGru(Direction):
             keep, add = torch.where(real[..., None], keep, 1.0), torch.where(real[..., None], add, 0.0)
         hidden = linear_scan(keep, add, first[0])
         return hidden.to(x.dtype), hidden[None, :, :, -1]
+
+    def step_bound(self):
+        return torch.ones(len(next(self.parameters())))  # each number of the state is kept to a part from 0 to 1
 
 
 def linear_scan(
@@ -290,6 +301,9 @@ class Recurrence(Mixer):
 
     def going_on_from(self, carried: Carried) -> Carried | None:
         return carried or None
+
+    def step_bound(self) -> Float[Tensor, "R"] | None:
+        return self.along.step_bound()
 
     def _first(self, x: Tensor, state: Carried | None) -> Float[Tensor, "S R B H"]:
         parts, (R, B) = self.along.parts, x.shape[:2]

@@ -29,6 +29,8 @@ class Cell:
     """S: the hidden state, and what else goes on."""
     keeps: ClassVar[int] = 0
     """K: of what is kept."""
+    steepest: ClassVar[float | None] = None
+    """No slope of the nonlinearity is larger, where that and the recurrent matrix are all that a step does."""
 
     def forward(
         self, given: Tensor, product: Tensor, bias: Tensor | None, before: Tensor, after: Tensor, kept: Tensor
@@ -47,6 +49,7 @@ class TanhCell(Cell):
     """h' = tanh(a + W h)"""
 
     gates = 1
+    steepest = 1.0
 
     def activate(self, x: Tensor) -> Tensor:
         return x.tanh()
@@ -75,6 +78,8 @@ class ReluCell(TanhCell):
 
 class SigmoidCell(TanhCell):
     """h' = σ(a + W h)"""
+
+    steepest = 0.25
 
     def activate(self, x):
         return x.sigmoid()

@@ -10,6 +10,8 @@ from headway.look import gradient_flow as module
 from headway.look.flow_page import FlowOfArm, FlowPage
 from headway.look.gradient_flow import GradientFlow, Norms, gradient_flow, hidden_states, loss_lengths, stream_norms
 from headway.models.language_model import LanguageModelSpec
+from headway.nn.context import Context
+from headway.nn.masks import Causal
 from headway.nn.mixer import Mixer, MixerSpec
 from headway.nn.replicated import parameter
 
@@ -36,18 +38,12 @@ class Toy(Mixer):
         self.weight = parameter(replicas, width, width, std=0.5)
 
     def forward(self, x, context, state=None):
-        h = torch.zeros_like(x[:, :, 0]) if state is None else state
+        h = torch.zeros_like(x[:, :, 0]) if state is None else state["hidden"]
         found = []
         for t in range(x.shape[2]):
             h = torch.tanh(h @ self.weight.mT + x[:, :, t])
             found.append(h)
-        return torch.stack(found, 2), h
-
-    def carried(self, state: Any):
-        return {"hidden": state}
-
-    def going_on_from(self, carried):
-        return carried["hidden"]
+        return torch.stack(found, 2), {"hidden": h}
 
     def step_bound(self):
         return torch.linalg.matrix_norm(self.weight, ord=2)
@@ -144,6 +140,47 @@ def test_a_hidden_states_jacobian_is_the_product_of_its_steps(recurrence, text):
     assert all(norm <= bound * 1.0001 for norm, bound in zip(largest, state.bound or [], strict=True))
     assert state.units == 8 and state.singular_values == sorted(state.singular_values, reverse=True)
     assert state.singular_values[0] <= bound
+
+
+@pytest.mark.parametrize(
+    "mixer, units, bounded",
+    [
+        ({"kind": "rnn", "nonlinearity": "sigmoid"}, 8, True),
+        ({"kind": "rnn", "nonlinearity": "relu"}, 8, True),
+        ({"kind": "rnn"}, 8, True),
+        ({"kind": "gru"}, 8, False),
+        ({"kind": "lstm"}, 16, False),
+        ({"kind": "mingru"}, 8, True),
+    ],
+    ids=lambda given: str(given),
+)
+def test_every_recurrence_has_steps_and_some_have_bounds(mixer, units, bounded, text):
+    spec = LanguageModelSpec(layers=1, width=8, context=16, mixer=mixer, positions="none")  # pyright: ignore
+    model = spec.build(11).eval()
+    (state,) = flow(model, text).hidden.values()
+    assert state.units == units == len(state.singular_values) and len(state.norms.typical) == T
+    assert (state.bound is not None) == bounded
+    for norm, bound in zip(state.norms.largest or [], state.bound or [], strict=False):
+        assert norm <= bound * 1.0001
+
+
+def test_a_step_of_an_lstm_is_as_finite_differences_say(text):
+    model = LanguageModelSpec(layers=1, width=4, context=16, mixer={"kind": "lstm"}, positions="none").build(11).eval()  # pyright: ignore
+    (mixer,), slots = model.mixers, torch.arange(3)
+    context = Context((1, 1), model.positions, Causal(), slots, slots)
+    x = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(0))
+    found = module.step_jacobians(mixer, x, context)
+    assert found is not None
+
+    @torch.no_grad()
+    def after(flat):
+        state = dict(zip(("hidden", "cell"), flat.float().view(1, 1, 8).split(4, -1), strict=True))
+        return torch.cat(list(mixer(x[:, :, 1:2], context, state)[1].values()), -1).flatten().double()
+
+    with torch.no_grad():
+        begin = torch.cat(list(mixer(x[:, :, :1], context)[1].values()), -1).flatten().double()
+    slopes = [(after(begin + 1e-2 * e) - after(begin - 1e-2 * e)) / 2e-2 for e in torch.eye(8, dtype=torch.float64)]
+    torch.testing.assert_close(found[0], torch.stack(slopes, 1), atol=2e-3, rtol=0)
 
 
 def test_power_iteration_finds_the_largest_singular_value(monkeypatch):

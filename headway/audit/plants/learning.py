@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from headway.audit.plants.needs import ADAMW, ATTENTION, CLASSIFIER, CROPS, LANGUAGE_MODEL, TIED, UNTIED
+from headway.audit.plants.needs import ADAMW, ATTENTION, CLASSIFIER, CROPS, LANGUAGE_MODEL, PRE_NORM, TIED, UNTIED
 from headway.audit.plants.parts import frozen, without_rows
 from headway.audit.plants.planting import Bed, Need, Patch
 from headway.data.labelled.batches import ShuffledSampler
@@ -185,7 +185,7 @@ def untied_weights_tied_on_load(model):
     model.output = None
 
 
-@_bed.spoil("collapsed-answers", also=("order", "tied"))
+@_bed.spoil("collapsed-answers", PRE_NORM, also=("order", "tied"))
 def scale_of_the_last_norm_lost(model):
     """It became zeros, and every position the same vector."""
     with torch.no_grad():

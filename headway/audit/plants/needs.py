@@ -66,6 +66,11 @@ WEIGHT_DROPOUT = with_attention(
 DROPOUT = Need("dropout", lambda recipe: bool(part(recipe, "model.dropout")), ("model.dropout=0.2",))
 TIED = Need("tied embeddings", lambda recipe: bool(part(recipe, "model.tied")))
 UNTIED = Need("an output matrix of its own", lambda recipe: part(recipe, "model.tied") is False, ("model.tied=false",))
+PRE_NORM = Need(
+    "a norm after the last layer",
+    lambda recipe: part(recipe, "model.norm.placement") == "pre" and part(recipe, "model.norm.kind") != "none",
+    ("model.norm=layer",),
+)
 LONGER_SCORES = Need(
     "scoring.segment above that of training",
     lambda recipe: recipe.scoring_segment > recipe.segment,
