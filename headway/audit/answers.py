@@ -247,10 +247,10 @@ def order(probe: Probe) -> Outcome:
     stand. Then it is told that all tokens stand at position 0, and that they stand in a shuffled order: its answers
     must notice either, by more than the hundred-thousandth of their spread that rounding explains. (Fresh models move
     by a thousandth and more.) In an encoder the words after the first are reversed as well (the first stays, for models
-    that read their answer there): with positions the answer must move, and without any it must stay, within a
-    thousandth of the spread, for it sees a bag of words. A decoder without positions knows order through its mask, and
-    is not asked. When it fails, positions are built but not used, are the same for all tokens, or order comes in by
-    another door.
+    that read their answer there): with positions, or with a mixer that knows order by itself as a recurrence does, the
+    answer must move, and without either it must stay, within a thousandth of the spread, for it sees a bag of words. A
+    decoder without positions knows order through its mask, and is not asked. When it fails, positions are built but not
+    used, are the same for all tokens, or order comes in by another door.
     """
     if probe.length < 2:
         raise DoesNotApply("one token has no order")
@@ -275,11 +275,13 @@ def order(probe: Probe) -> Outcome:
         answers = probe.answer(_shuffled(ids))
         changes["words in reverse"] = difference(_shuffled(answers) if probe.how.per_token else answers, plain)
     what = min(changes, key=lambda what: changes[what])
-    change = changes[what]
+    change, by_itself = changes[what], any(mixer.knows_order for mixer in probe.mixers)
     if has_positions and not change > USED:
         said = f"the positions are not used: {what} move the answers by only {change:.1g} of the spread"
         return failed(change, said, "positions not used")
-    if not has_positions and not change <= TINY:
+    if by_itself and not change > USED:
+        return failed(change, f"a recurrence reads in order, but {what} move the answers by only {change:.1g}")
+    if not has_positions and not by_itself and not change <= TINY:
         return failed(change, f"there are no positions, but {what} move the answer by {change:.2g} of the spread")
     return passed(change, f"{what} move the answers by {change:.1g} of their spread, as they should")
 

@@ -58,6 +58,75 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return (normaliser - chances[torch.arange(len(chances), device=chances.device), targets.flatten()]).mean()
 
 
+# --- recurrences -----------------------------------------------------------------------------------------------------
+
+State = tuple[Tensor, ...]
+"""The hidden state of one row, [H], and what else a cell carries."""
+
+
+def rnn(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
+    """h' = φ(W x + b + U h). https://doi.org/10.1207/s15516709cog1402_1"""
+    total = _told(parameters, x) + parameters["recurrent"].double() @ state[0]
+    if spec.nonlinearity == "relu":
+        return (torch.maximum(total, torch.zeros_like(total)),)
+    return (_sigmoid(total) if spec.nonlinearity == "sigmoid" else 2 * _sigmoid(2 * total) - 1,)  # tanh, otherwise
+
+
+def gru(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
+    """h' = (1 - z)·n + z·h, n = tanh(a + r·(U h + c)): the form of https://arxiv.org/abs/1406.1078 that cuDNN has."""
+    H, U = len(state[0]), parameters["recurrent"].double()
+    a = _told(parameters, x)
+    reset = _sigmoid(a[:H] + U[:H] @ state[0])
+    update = _sigmoid(a[H : 2 * H] + U[H : 2 * H] @ state[0])
+    more = parameters["reset_bias"].double() if "reset_bias" in parameters else 0.0
+    candidate = 2 * _sigmoid(2 * (a[2 * H :] + reset * (U[2 * H :] @ state[0] + more))) - 1
+    return ((1 - update) * candidate + update * state[0],)
+
+
+def lstm(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
+    """c' = f·c + i·g, h' = o·tanh(c'), rows of the matrices in the order i, f, g, o. 10.1162/089976600300015015"""
+    H = len(state[0])
+    total = _told(parameters, x) + parameters["recurrent"].double() @ state[0]
+    enter, forget, leave = (_sigmoid(total[k * H : (k + 1) * H]) for k in (0, 1, 3))
+    cell = forget * state[1] + enter * (2 * _sigmoid(2 * total[2 * H : 3 * H]) - 1)
+    return leave * (2 * _sigmoid(2 * cell) - 1), cell
+
+
+def mingru(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
+    """h' = (1 - z)·h + z·g(U x), z = σ(W x). https://arxiv.org/abs/2410.01201"""
+    H, a = len(state[0]), _told(parameters, x)
+    update, candidate = _sigmoid(a[:H]), a[H:]
+    positive = torch.where(candidate >= 0, candidate + 0.5, _sigmoid(candidate))
+    return ((1 - update) * state[0] + update * positive,)
+
+
+def recurrence(spec: Any, parameters: Parameters, x: Tensor, first: State, real: Tensor | None) -> tuple[Tensor, State]:
+    """Of one row [T, D]: the hidden state at every token [T, H] and the last state. Padding leaves it as it is."""
+    state, found = tuple(part.double() for part in first), []
+    for t in range(len(x)):
+        if real is None or bool(real[t]):
+            state = RECURRENCES[spec.kind](spec, parameters, x[t].double(), state)
+        found.append(state[0])
+    return torch.stack(found), state
+
+
+def _told(parameters: Parameters, x: Tensor) -> Tensor:
+    product = parameters["input.weight"].double() @ x
+    return product + parameters["input.bias"].double() if "input.bias" in parameters else product
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(-x))
+
+
+RECURRENCES: dict[str, Callable[[Any, Parameters, Tensor, State], State]] = {
+    "rnn": rnn,
+    "gru": gru,
+    "lstm": lstm,
+    "mingru": mingru,
+}
+
+
 # --- positions -------------------------------------------------------------------------------------------------------
 
 

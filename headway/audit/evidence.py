@@ -121,5 +121,5 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
         "post_norm": bool(recipe.model.needs_warmup),
         "by_length": training.optimizer.steps_by_length,
         "warms_up": training.schedule.warmup is not None,
-        "drops": any(getattr(part, "dropout", 0) for part in (recipe.model, *getattr(recipe.model, "mixers", ()))),
+        "drops": recipe.model.drops,
     }

@@ -68,12 +68,14 @@ def targets(probe: Probe) -> Outcome:
 def tied(probe: Probe) -> Outcome:
     """The output matrix is the embedding table if the recipe says so, and only then.
 
-    The last hidden vectors are multiplied by the embedding table and compared with the model's answers; equal, within a
-    thousandth of the spread, means tied. Weights that were trained as one and loaded as two (or the other way round)
-    give a model that nobody trained. When it fails, look at how the weights were loaded.
+    The last hidden vectors are multiplied by the embedding table and compared with the model's answers (less a bias of
+    the output); equal, within a thousandth of the spread, means tied. Weights that were trained as one and loaded as
+    two (or the other way round) give a model that nobody trained. When it fails, look at how the weights were loaded.
     """
     hidden = probe.model.hidden(probe.sentences)[0]
-    off = difference(hidden @ probe.model.embedding.weight[:, None].mT, probe.answers)
+    answers, bias = probe.answers, probe.model.output_bias
+    answers = answers if bias is None else answers - bias[:, None, None]
+    off = difference(hidden @ probe.model.embedding.weight[:, None].mT, answers)
     if (off <= TINY) != probe.model.spec.tied:
         says, does = ("tied", "has one of its own") if probe.model.spec.tied else ("untied", "is the embedding table")
         return failed(off, f"the recipe says {says}, but the output matrix {does} (answers differ by {off:.2g})")

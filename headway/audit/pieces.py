@@ -1,4 +1,4 @@
-"""The pieces of a model beside their definitions: positions, norms, attention.
+"""The pieces of a model beside their definitions: positions, norms, attention, recurrences.
 
 Audits of answers find what breaks a rule (looks ahead, minds padding). A piece that keeps all the rules and is another
 than its name says (scores without a scale, a slope with the wrong sign) is found by comparing it with the formula.
@@ -17,6 +17,7 @@ from headway.audit.probe import TINY, Probe, difference
 from headway.core import random as noise
 from headway.nn.attention import Attention, SelfProjection
 from headway.nn.positions import Positions
+from headway.nn.recurrence import Cells, Direction, Recurrence
 from headway.nn.replicated import LayerNorm, RMSNorm
 
 
@@ -28,17 +29,19 @@ class _Compared(NamedTuple):
 
 @audit("model", rests_on=("finite", "determinism"))
 def definition(probe: Probe) -> Outcome:
-    """The pieces are what their names say: positions, norms and attention give what their formulas give.
+    """The pieces are what their names say: positions, norms, attention and recurrences give what their formulas give.
 
     `headway/audit/definitions.py` has the formulas of the papers, in float64 and sharing nothing with the model. Beside
     them are put: what the positions add, turn and bias, at every position of a sentence as long as those of training;
     what each norm makes of random vectors; the queries, keys and values of each head, as the projection's rows give
     them; the attention weights, softmax(q·kᵀ/√d + bias) over what may be seen; and what the kernel makes of them, in
-    evaluation and, where no weights are dropped, in training. A thousandth of the spread is allowed for rounding. Of a
-    scheme or a mixer that has no definition there, nothing is said. When it fails, the model is another than its recipe
-    says: compare the formula with the code of the piece that is named.
+    evaluation and, where no weights are dropped, in training. Of a recurrence: its hidden state at every token of
+    random rows and the state after the last, in each direction, with padding (our own kernel) and without (with one
+    replica, the library's); and where the forget gate of an LSTM starts. A thousandth of the spread is allowed for
+    rounding. Of a scheme or a mixer that has no definition there, nothing is said. When it fails, the model is another
+    than its recipe says: compare the formula with the code of the piece that is named.
     """
-    found = [*_positions(probe), *_norms(probe), *_attention(probe)]
+    found = [*_positions(probe), *_norms(probe), *_attention(probe), *_recurrences(probe)]
     if not found:
         raise DoesNotApply("no definition is known of what this model is made of")
     wrong = [one for one in found if not one.off <= TINY]
@@ -160,6 +163,49 @@ def _one_layer(
     if not (layer.training and layer.drop.active):
         off = difference(seen["mixed"].double(), weights @ seen["values"].double())
         yield _Compared(f"what the kernel {layer.backend.name} gives in {name}", off)
+
+
+def _recurrences(probe: Probe) -> Iterator[_Compared]:
+    layers = {name: one for name, one in probe.model.named_modules() if isinstance(one, Recurrence)}
+    known = {name: one for name, one in layers.items() if one.spec.kind in definitions.RECURRENCES}
+
+    def compared() -> list[_Compared]:
+        return [
+            one
+            for name, layer in known.items()
+            for way in ("along", "against")
+            if (direction := getattr(layer, way)) is not None
+            for one in _one_direction(probe, f"{layer.spec.kind} {name}.{way}", layer, direction)
+        ]
+
+    for mode, found in probe.in_both_modes(compared).items():
+        yield from (one if mode == "evaluation" else _Compared(f"{one.what} in training", one.off) for one in found)
+    fresh = probe.fresh() if any(hasattr(layer.spec, "forget_bias") for layer in known.values()) else None
+    for name, module in [] if fresh is None else fresh.named_modules():
+        if name in known and (bias := module.along.input.bias) is not None and hasattr(module.spec, "forget_bias"):
+            start = bias[0].view(4, -1)[1].double().cpu()
+            off = (start - module.spec.forget_bias).abs().max().item()
+            yield _Compared(f"where the forget gate of {name} starts", off)
+
+
+def _one_direction(probe: Probe, name: str, layer: Recurrence, direction: Direction) -> Iterator[_Compared]:
+    parameters = {key: p[0] for key, p in direction.named_parameters()}
+    if isinstance(direction, Cells):
+        parameters["recurrent"] = direction.drop(direction.recurrent)[0]  # of this step, in training
+    width, rows, T = probe.recipe.model.width, 3, min(probe.length, 16)
+    x, states = _random(probe, 1, rows, T, width), len(direction.parts)
+    first = _random(probe, states, 1, rows, layer.units).abs()
+    slots = torch.arange(T, device=probe.device)
+    begins, ends = (torch.tensor(at, device=probe.device)[:, None] for at in ((0, T // 4, 1), (T, T, 3 * T // 4)))
+    for what, real in (("", None), (" around padding", ((slots >= begins) & (slots < ends))[None])):
+        hidden, last = direction(x, first, real)
+        for row in range(rows):
+            told = None if real is None else real[0, row]
+            start = tuple(first[:, 0, row])
+            expected, after = definitions.recurrence(layer.spec, parameters, x[0, row], start, told)
+            yield _Compared(f"the states of the {name}{what}", difference(hidden[0, row].double(), expected))
+            off = difference(last[:, 0, row].double(), torch.stack(after))
+            yield _Compared(f"the last state of the {name}{what}", off)
 
 
 def _layers(probe: Probe) -> dict[str, Attention]:

@@ -160,7 +160,11 @@ class Probe:
     @property
     def reach(self) -> int:
         """Of the widest window; 0 where there is none."""
-        return max((mixer.reach or 0 for mixer in self.model.modules() if isinstance(mixer, Mixer)), default=0)
+        return max((mixer.reach or 0 for mixer in self.mixers), default=0)
+
+    @property
+    def mixers(self) -> list[Mixer]:
+        return [module for module in self.model.modules() if isinstance(module, Mixer)]
 
     @property
     def lengths(self) -> list[int]:

@@ -68,8 +68,11 @@ class BackboneSpec(ModelSpec):
     """Of the embeddings and of what each sublayer adds."""
     noise: Noise = NoiseSpec()
     """How dropout is drawn (each, locked), whole words of it, and rates of their own at the ends of the stack."""
+    embedding_std: float | None = Field(default=None, gt=0)
+    """How far the numbers of the embeddings spread when training begins; null = 0.02, and 0.3 where there is no norm
+    that would make them larger."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"noise"})
+    added: ClassVar[frozenset[str]] = frozenset({"noise", "embedding_std"})
 
     @property
     def limit(self) -> int | None:
@@ -90,6 +93,11 @@ class BackboneSpec(ModelSpec):
     @property
     def needs_warmup(self) -> str:
         return "post-norm" if self.norm.placement == "post" else ""
+
+    @property
+    def drops(self) -> bool:
+        mixers = (getattr(one, key, 0) for one in self.mixers for key in ("dropout", "weight_dropout"))
+        return any((self.dropout, self.noise.words, self.noise.input, self.noise.output, *mixers))
 
     def problems(self) -> Iterator[Problem]:
         yield from mixer.problems(self.mixer, self.layers, self.width, self.positions)
@@ -113,7 +121,7 @@ class Backbone(Trainable):
     def __init__(self, spec: BackboneSpec, vocabulary: int, replicas: int, device: str, mask: Mask):
         super().__init__()
         self.replicas, self.vocabulary = replicas, vocabulary
-        self.embedding = Embedding(replicas, vocabulary, spec.width, std=spec.norm.embedding_std)
+        self.embedding = Embedding(replicas, vocabulary, spec.width, std=spec.embedding_std or spec.norm.embedding_std)
         self.drop_words = WordDropout(replicas, vocabulary, spec.noise.words)
         self.positions = mixer.build_positions(spec.positions, spec.mixers, replicas, spec.width, spec.context)
         self.drop = spec.noise.build(replicas, spec.dropout, spec.noise.input)

@@ -43,7 +43,7 @@ class ClassifierSpec(BackboneSpec):
 
     kind: Literal["classifier"] = "classifier"
     pooling: PoolingSpec = Mean()
-    """How the vectors of a row become one: mean, first, max."""
+    """How the vectors of a row become one: mean, first, last, max."""
     head: Annotated[HeadSpec, OR_BY_NAME] = HeadSpec()
     """What decides on the class."""
 
@@ -53,6 +53,11 @@ class ClassifierSpec(BackboneSpec):
             what = "would favour the tokens furthest ahead" if kind == "alibi" else "cannot tell later tokens apart"
             reason = f"{kind} is made for looking back; in an encoder, which looks ahead too, it {what}"
             yield Problem(("positions",), f"{reason}; use {kind}-symmetric")
+
+    def warnings(self) -> Iterator[str]:
+        yield from super().warnings()
+        if self.pooling.kind == "first" and not any(one.looks_ahead for one in self.mixers):
+            yield "the first token has seen no other, where all layers read from left to right: set model.pooling=last"
 
     def forward_flops_per_row(self, classes: int, length: int) -> int:
         """For one text, filled up to this length, in one replica."""

@@ -43,6 +43,15 @@ class First(PoolingSpec):
         return torch.where(padding_mask.any(2, keepdim=True), vector, 0.0)
 
 
+class Last(PoolingSpec):
+    """The vector of the last token: all that a recurrence has read by then."""
+
+    kind: Literal["last"] = "last"
+
+    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+        return First().pool(x.flip(2), padding_mask.flip(2))
+
+
 class Max(PoolingSpec):
     """In every dimension, the largest of all tokens."""
 

@@ -22,6 +22,11 @@ class ModelSpec(Variant):
         """How many slots of the segment before it can go on from: none, so many, or all (math.inf)."""
         return 0.0
 
+    @property
+    def drops(self) -> bool:
+        """Whether training leaves anything out by chance, so that its losses are higher than those of evaluation."""
+        return bool(getattr(self, "dropout", 0))
+
     def warnings(self) -> Iterator[str]:
         """What is allowed but has misled people."""
         yield from ()

@@ -32,6 +32,9 @@ class Mixer(nn.Module):
     reach: int | None = None
     """How many slots a position looks at, its own included; None = there is no limit."""
 
+    knows_order: bool = False
+    """Whether it tells by itself in which order the tokens of an encoder stand; else only positions can."""
+
     def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:
         """What each position makes of the others, and the state to go on from: whatever this mixer wants to be given
         with the next tokens of the same rows. None = nothing came before."""
@@ -87,6 +90,11 @@ class MixerSpec(Variant):
     def only_encodes(self) -> bool:
         """Whether there is no sense in it where later tokens are not known."""
         return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a position of an encoder sees those after it."""
+        return True
 
     def largest(self, width: int, length: int) -> int:
         """Numbers per token in the largest tensor of a forward pass: so many rows fit into memory."""

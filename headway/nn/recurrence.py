@@ -85,6 +85,10 @@ class RecurrenceSpec(MixerSpec):
     def only_encodes(self) -> bool:
         return self.bidirectional
 
+    @property
+    def looks_ahead(self) -> bool:
+        return self.bidirectional
+
     def flops_per_token(self, width: int, segment: int) -> int:
         out = self.directions * self.hidden_units(width)
         return 2 * (self.directions * self.matrices(width) + (0 if out == width else out * width))
@@ -274,6 +278,8 @@ def _doubling(keep: Tensor, add: Tensor) -> Tensor:
 
 
 class Recurrence(Mixer):
+    knows_order = True
+
     def __init__(self, spec: RecurrenceSpec, replicas: int, width: int, out_gain: float):
         super().__init__()
         self.called = spec.kind  # in the names of taps

@@ -75,3 +75,22 @@ def test_compiled_its_gradients_are_the_same():
     """torch 2.11 makes gradients of zero of a sum that is returned after it was added to in place, and says nothing.
     (In a process of its own: what checks shapes here cannot be compiled.)"""
     subprocess.run([sys.executable, "-c", COMPILED], check=True)
+
+
+@pytest.mark.parametrize("worth_it", [0, 2**40])
+def test_a_bias_is_a_number_more_per_word(worth_it: int, monkeypatch):
+    monkeypatch.setitem(cross_entropy.WORTH_IT, "cpu", worth_it)
+    monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cpu", 200)  # a few rows at a time
+    drawn = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, generator=drawn) for shape in ((2, 9, 4), (2, 7, 4), (2, 7)))
+    targets = torch.randint(7, (2, 9), generator=drawn)
+    ours = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
+    theirs = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
+    found = mean_cross_entropy(ours[0], ours[1], targets, ours[2])
+    logits = theirs[0] @ theirs[1].mT + theirs[2][:, None]
+    expected = torch.nn.functional.cross_entropy(logits.mT, targets, reduction="none").mean(1)
+    torch.testing.assert_close(found, expected)
+    (found * torch.tensor([1.0, 3.0])).sum().backward()
+    (expected * torch.tensor([1.0, 3.0])).sum().backward()
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)

@@ -1,0 +1,47 @@
+"""No audit fails, and none warns, on recurrences and hybrids that have no fault; and their faults are found."""
+
+import pytest
+from examined import OF_WEIGHTS, examine
+
+from headway.audit.learning import initial_loss, one_batch
+from headway.audit.runner import audit_model
+
+CHAIN = ("model.norm=none", "model.feedforward=none", "model.positions=none")
+DECODERS = {
+    "lstm": ("model.mixer=lstm", *CHAIN),
+    "gru": ("model.mixer={kind: gru, hidden: 24}", *CHAIN, "model.dropout=0.2", "model.noise=locked"),
+    "rnn": ("model.mixer={kind: rnn, weight_dropout: 0.2}", *CHAIN, "model.noise={words: 0.1}"),
+    "relu": ("model.mixer={kind: rnn, nonlinearity: relu}", "model.positions=none"),
+    "sigmoid": ("model.mixer={kind: rnn, nonlinearity: sigmoid, bias: false}", "model.positions=learned"),
+    "mingru": ("model.mixer=mingru", *CHAIN, "model.output_bias=true"),
+    "lstm, attention": ("model.mixer=[lstm, {heads: 4}]", "model.positions=learned"),
+    "attention, lstm": ("model.mixer=[{heads: 4}, {kind: lstm, forget_bias: -1.0}]", "model.positions=sinusoidal"),
+}
+ENCODERS = {
+    "lstm": ("model.mixer=lstm", *CHAIN, "model.pooling=last"),
+    "two ways": ("model.mixer={kind: gru, bidirectional: true}", "model.positions=none", "model.pooling=mean"),
+    "mingru": ("model.mixer={kind: mingru, bidirectional: true, hidden: 20}", *CHAIN, "model.pooling=max"),
+    "hybrid": (
+        "model.mixer=[{kind: lstm, bidirectional: true}, attention]",
+        "model.pooling=first",
+        "model.positions=none",
+    ),
+}
+SMALL = "model.layers=2", "model.width=32", "model.context=32"
+MODELS = [*DECODERS.values(), *(("model.kind=classifier", *SMALL, *changes) for changes in ENCODERS.values())]
+
+
+def alarms(*changes: str, steps: int = 0, audits=OF_WEIGHTS) -> list[str]:
+    report = audit_model(examine(*changes, steps=steps), audits)
+    return [f"{f.verdict} {f.audit}: {f.sentence}" for f in report.findings if f.verdict != "pass"]
+
+
+@pytest.mark.parametrize("changes", MODELS, ids=lambda changes: changes[0] + changes[1])
+def test_no_alarm_on_recurrences_fresh_or_trained(changes: tuple[str, ...]):
+    assert alarms(*changes, steps=8) == []
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn", "mingru"])
+def test_a_plain_recurrent_net_can_learn(kind: str):
+    changes = (f"model.mixer={kind}", *CHAIN, "training.optimizer.learning_rate=1e-2")
+    assert alarms(*changes, audits=(initial_loss, one_batch)) == []
