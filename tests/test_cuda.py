@@ -157,7 +157,7 @@ def test_recurrences_on_the_gpu_give_what_they_give_on_the_cpu(kind, padded):
         real = torch.arange(T) < torch.tensor([7, 3, 1, 5, 7])[:, None].expand(R, B, 1)
     found = {}
     for device in ("cpu", "cuda"):
-        mine = {name: tensor.to(device).requires_grad_() for name, tensor in given.items()}
+        mine = {name: tensor.clone().to(device).requires_grad_() for name, tensor in given.items()}
         seen = None if real is None else real.to(device)
         states, _ = scan(kind, mine["products"], mine["recurrent"], None, mine["first"], seen)
         ((states[0, :, :, 1:] * weigh.to(device)).sum() + states[:, :, :, -1].square().sum()).backward()
