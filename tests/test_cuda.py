@@ -12,6 +12,7 @@ from headway.data.running.batches import Batch, Contiguous, Crops
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.scan import CELLS, scan
+from headway.scoring.likelihood import losses_going_on
 from headway.training.optimizers import AdamW
 from headway.training.parallel import Parallel, Shards
 from headway.training.processes import Processes
@@ -188,6 +189,20 @@ def test_recorded_steps_of_a_recurrence_carry_its_state(mixer, replicas):
     torch.testing.assert_close(found[True], found[False], rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("mixer", ["lstm", "gru"])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_stream_that_is_replayed_is_read_as_on_the_cpu(mixer, replicas):
+    sizes = {"layers": 2, "width": 32, "context": 16, "feedforward": "none", "norm": "none"}
+    spec = LanguageModelSpec.model_validate({**sizes, "mixer": mixer, "positions": "none"})
+    tokens = torch.arange(16 * 40 + 5) * 7 % 41
+    found = {}
+    for device in ("cpu", "cuda"):
+        model = spec.build(50, list(range(replicas)), device).eval()
+        with torch.no_grad():
+            found[device] = losses_going_on(model, tokens, 16).cpu()
+    torch.testing.assert_close(found["cuda"], found["cpu"], atol=2e-3, rtol=2e-3)
+
+
 def test_the_choices_made_for_a_gpu_say_why():
     setting = choose(TrainingSpec(), width=128)
     assert setting.device.type == "cuda"
@@ -206,6 +221,10 @@ if __name__ == "__main__":
         (
             test_recurrences_on_the_gpu_give_what_they_give_on_the_cpu,
             [(kind, padded) for kind in ("lstm", "gru", "rnn-tanh") for padded in (False, True)],
+        ),
+        (
+            test_a_stream_that_is_replayed_is_read_as_on_the_cpu,
+            [(mixer, replicas) for mixer in ("lstm", "gru") for replicas in (1, 3)],
         ),
         (
             test_recorded_steps_of_a_recurrence_carry_its_state,

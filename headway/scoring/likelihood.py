@@ -21,6 +21,7 @@ from headway.data.tokenizers import Tokens
 from headway.models.language_model import LanguageModel
 from headway.scoring.score import Score
 from headway.scoring.spec import Reading
+from headway.scoring.stream import Stream
 
 LARGEST = 2**26  # numbers in the largest tensor of a batch: 256 MB in float32
 
@@ -73,12 +74,11 @@ def losses_going_on(model: LanguageModel, ids: Int[Tensor, "N"], segment: int) -
     if len(ids) < 2:
         raise UserError(f"{len(ids)} token cannot be scored: at least 2 are needed, one to see and one to predict")
     ids = ids.to(next(model.parameters()).device, torch.int64)
-    state, found = None, []
-    for start in range(0, len(ids) - 1, segment):
-        rows = ids[start : start + segment + 1].expand(model.replicas, 1, -1)
-        nats, state = model.losses_going_on(rows[..., :-1], rows[..., 1:], state)
-        found.append(nats[:, 0])
-    return torch.cat(found, 1)
+    starts = range(0, len(ids) - 1, segment)
+    stream = Stream(model, len(starts))
+    return torch.cat(
+        [stream.losses(ids[start : start + segment + 1].expand(model.replicas, 1, -1)) for start in starts], 1
+    )
 
 
 @dataclass(frozen=True)
