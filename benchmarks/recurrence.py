@@ -117,6 +117,7 @@ def on_cpu(turns: int) -> None:
         **{name: round(SEGMENT * BATCH / one.median) for name, one in times.items()},
         "ratio": round(middle, 3),
         "middle half of turns": [round(low, 3), round(high, 3)],
+        "ratio of processor seconds": round(sum(times["nn.LSTM"].cpu) / sum(times["headway"].cpu), 3),
         "turns": turns,
         "losses": {name: round(step()[0].item(), 3) for name, step in ways.items()},
         "threads": torch.get_num_threads(),

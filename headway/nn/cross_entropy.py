@@ -27,8 +27,10 @@ def mean_cross_entropy(
     """Mean nats per row of predicting `targets` from the logits x Wᵀ + b."""
     (R, N, _), V = x.shape, weight.shape[1]
     if WORTH_IT[x.device.type] > R * N * V:
-        logits = F.linear(x, weight.squeeze(0)) if R == 1 else x @ weight.mT
-        logits = logits if bias is None else logits + bias[:, None]
+        if R == 1:
+            logits = F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
+        else:
+            logits = x @ weight.mT if bias is None else x @ weight.mT + bias[:, None]
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view(R, N).mean(1)
     device = x.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

@@ -12,6 +12,7 @@ from headway.audit.plants import (  # noqa: F401 (to be read is to be known)
     masks,
     populations,
     positions,
+    recurrence,
     rows,
     scored,
     text,
