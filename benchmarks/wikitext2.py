@@ -1,0 +1,152 @@
+"""Perplexity of recurrent language models on WikiText-2, words, each a population of seeds, beside what is published.
+
+    HEADWAY_DATA=… python -m benchmarks.wikitext2 FOLDER [MODEL …] [--seeds 3] [--times 1.0]
+
+Every model is trained, scored on test as one stream with its state carried, and its seeds scored as one (the mean of
+their probabilities). `--times 0.1` trains a tenth as long, to see that all is well. One JSON line for each model, also
+in FOLDER/wikitext2.jsonl. Audits are left out: `headway train` of the same recipe, which the line holds, makes them.
+"""
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy import special
+
+from headway import tasks
+from headway.audit.audit import Report
+from headway.experiment import train as training
+from headway.recipe.recipe import Recipe, load
+from headway.run.folder import Run
+from headway.scoring.likelihood import losses_going_on
+from headway.training.population import load_weights
+
+PLAIN = ("model.positions=none", "model.norm=none", "model.feedforward=none", "data.batches=contiguous-shifted")
+"""Layers of recurrence alone, chained, over text in its order."""
+ANNEALED = (
+    "training.schedule.final=0.02",
+    "training.averaging=tail",
+    "training.averaging.last=0.1",
+    "training.clip=0.25",
+    "training.checkpoint_every=1000 epochs",
+    "training.evaluate_every=5 epochs",
+    "training.evaluate_tokens=20000",
+    "scoring.splits=[]",
+)
+
+
+def lstm(layers: int, width: int, segment: int, batch: int, epochs: int, rate: float, **noise: float) -> list[str]:
+    """Dropout as AWD-LSTM has it (https://arxiv.org/abs/1708.02182)."""
+    rates = {"dropout": "dropout", "weights": "mixer.weight_dropout"}
+    return [
+        *PLAIN,
+        *ANNEALED,
+        f"model.layers={layers}",
+        f"model.width={width}",
+        "model.mixer=lstm",
+        "model.noise=locked",
+        *(f"model.{rates.get(name, f'noise.{name}')}={value}" for name, value in noise.items()),
+        f"data.segment={segment}",
+        f"training.batch={batch}",
+        f"training.duration={epochs} epochs",
+        f"training.optimizer.learning_rate={rate}",
+        "training.schedule.warmup=2 epochs",
+    ]
+
+
+SMALL_DECAY = "training.optimizer.weight_decay=0.02"
+MODELS: dict[str, tuple[str, list[str]]] = {
+    "lstm-2x200": (
+        "100.3: 2×200, tied",
+        [*lstm(2, 200, 35, 40, 30, 4e-3, dropout=0.25, input=0.25, weights=0.2, words=0.02), SMALL_DECAY],
+    ),
+    "lstm-2x640": (
+        "86.7–86.9: 2×650, tied",
+        [*lstm(2, 640, 35, 40, 30, 3e-3, dropout=0.4, input=0.5, weights=0.4, words=0.05), SMALL_DECAY],
+    ),
+    "awd-lstm": (
+        "65.8: AWD-LSTM, 33M parameters, 750 epochs",
+        [
+            *lstm(3, 400, 70, 80, 60, 3e-3, dropout=0.25, input=0.5, output=0.4, weights=0.45, words=0.08),
+            "model.mixer.hidden=1152",
+            SMALL_DECAY,
+        ],
+    ),
+}
+
+
+def main(folder: Path, names: list[str], seeds: int, times: float, varied: list[str]) -> None:
+    training.audit_runs = lambda members, task: [Report() for _ in members]  # pyright: ignore
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        published, changes = MODELS[name]
+        recipe = load("wikitext-2", changes)
+        duration = recipe.training.duration
+        if times != 1:
+            recipe = recipe.with_changes([f"training.duration={duration.amount * times} {duration.unit}"])
+        told = {"model": name, "published": published, **measured(recipe, name, seeds, folder, varied)}
+        told["recipe"] = ["wikitext-2", *changes]
+        print(json.dumps(told), flush=True)
+        with (folder / "wikitext2.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(told) + "\n")
+
+
+def measured(recipe: Recipe, name: str, seeds: int, folder: Path, varied: list[str]) -> dict[str, Any]:
+    own = [varied[k % len(varied)].split() if varied else [] for k in range(seeds)]
+    recipes = [recipe.with_changes([f"seed={seed}", *changes]) for seed, changes in enumerate(own)]
+    began = time.perf_counter()
+    runs = training.train(recipes, [f"{name}.seed-{seed}" for seed in range(seeds)], folder / "runs", listeners=[show])
+    trained = max(run.facts["seconds"] for run in runs)
+    nats = test_nats(runs)  # [R, N]
+    losses = nats.mean(1).tolist()
+    mean = sum(losses) / len(losses)
+    together = -(torch.logsumexp(-nats, 0) - math.log(len(nats))).mean().item()
+    reach = 0.0
+    if len(losses) > 1:
+        reach = special.stdtrit(len(losses) - 1, 0.975) * torch.tensor(losses).std().item() / math.sqrt(len(losses))
+    return {
+        "parameters": runs[0].facts["parameters"],
+        "test perplexity of each": [round(math.exp(loss), 2) for loss in losses],
+        "test perplexity, of the mean loss": round(math.exp(mean), 2),
+        "its 95 % interval": [round(math.exp(mean + sign * reach), 2) for sign in (-1, 1)] if reach else None,
+        "test perplexity of the ensemble": round(math.exp(together), 2),
+        "seconds of training, all seeds at once": trained,
+        "seconds of everything": round(time.perf_counter() - began, 1),
+        "tokens": nats.shape[1],
+        "varied": varied,
+    }
+
+
+@torch.no_grad()
+def test_nats(runs: list[Run]) -> torch.Tensor:
+    """Of every token of test, for every run, in one pass."""
+    recipe = runs[0].recipe
+    task = tasks.load(recipe)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = task.build([run.recipe.seed for run in runs], device)
+    for r, run in enumerate(runs):
+        load_weights(model, r, run.checkpoint("auto").weights)
+    ids = torch.as_tensor(task.data.split("test").ids)
+    return losses_going_on(model.eval(), ids, recipe.segment).double().cpu()
+
+
+def show(event: Any) -> None:
+    """The curve, as it comes."""
+    if type(event).__name__ == "Scored":
+        perplexity = math.exp(min(20.0, event.scores["valid.loss"]))
+        print(f"{time.strftime('%H:%M:%S')} {event.of[0]} step {event.step}: valid {perplexity:.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--times", type=float, default=1.0)
+    parser.add_argument("--varied", action="append", default=[], help="changes of one seed, as a string; the next …")
+    given = parser.parse_args()
+    main(given.folder, given.models, given.seeds, given.times, given.varied)
