@@ -101,6 +101,60 @@ class ScoredSchema(RunSchema):
     tokens: list[TokenSchema] = Field(default=[], description="Of a text that was typed.")
 
 
+class GainSchema(Schema):
+    """What runs as one have over the mean of them; above 0 is better."""
+
+    gain: float
+    unit: str
+    interval: list[float] | None = Field(description="95 %, over pieces of the split, for these runs.")
+    pieces: int
+    mean: float
+    ensemble: float
+    members: list[float]
+
+
+class EnsembleSchema(Schema):
+    """With --ensemble: several runs as one, the mean of their probabilities."""
+
+    scores: dict[str, ScoreSchema]
+    members: list[RunSchema]
+    gains: dict[str, GainSchema]
+
+
+class LengthSchema(Schema):
+    length: int
+    stride: int = Field(description="Of the sliding window.")
+    apart: Number
+    sliding: Number
+    carried: Number = Field(description="null = the model carries no state.")
+    by_position: list[Number] = Field(description="Nats of the first token of a segment, of the second …")
+    segments: int = Field(description="So many is that a mean of.")
+
+
+class RunByLengthSchema(Schema):
+    run: str
+    lengths: list[LengthSchema]
+
+
+class ArmByLengthSchema(Schema):
+    name: str
+    trained_on: int
+    runs: list[RunByLengthSchema]
+
+
+class LengthsSchema(Schema):
+    """With --lengths: nats per token in segments of many lengths."""
+
+    split: str
+    tokens: int
+    arms: list[ArmByLengthSchema]
+    file: str | None
+
+
+class ScoreAnswerSchema(RootModel[ScoredSchema | EnsembleSchema | LengthsSchema]):
+    """Of a run; with --ensemble, of several as one; with --lengths, by the length of segments."""
+
+
 class ExplanationSchema(Schema):
     audit: str
     about: str
@@ -473,7 +527,7 @@ class FixedLayerSchema(SolvedSchema):
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     "train": TrainSchema,
-    "score": ScoredSchema,
+    "score": ScoreAnswerSchema,
     "audit": AuditSchema,
     "sample": SampleSchema,
     "look": LookSchema,

@@ -1,16 +1,23 @@
-"""`headway score`: perplexity or accuracy of splits, files and sentences."""
+"""`headway score`: perplexity or accuracy of splits, files and sentences; of several runs as one, or by length."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from headway.cli.options import AsJson, RunsFolder, Strict, Trust, Which, With, print_json, use_plugins
 from headway.core.errors import UserError
 
+if TYPE_CHECKING:
+    from headway.audit.audit import Report
+    from headway.experiment.ensemble import Ensemble
+    from headway.experiment.lengths import LengthPage
+    from headway.run.folder import Run
+
 
 def score(
-    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
+    run: Annotated[list[str], typer.Argument(help="A run's name or folder; several as one.", metavar="RUN")],
     split: Annotated[list[str] | None, typer.Option(help="Which splits; default: those of the recipe.")] = None,
     file: Annotated[Path | None, typer.Option(help="Score a text file instead.")] = None,
     text: Annotated[str | None, typer.Option(help="Score this text, token by token.")] = None,
@@ -19,6 +26,14 @@ def score(
     state: Annotated[
         Literal["carried", "fresh"] | None,
         typer.Option(help="carried: each segment goes on from the one before; fresh: from nothing."),
+    ] = None,
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="The runs as one: the mean of probabilities.")] = False,
+    lengths: Annotated[
+        str | None, typer.Option(help="In segments of these lengths: apart, sliding, carried.", metavar="10,20,…")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="With --lengths: how many tokens of the split.", min=2)] = 20_000,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="With --lengths: a .html, .svg or .png file.", metavar="FILE")
     ] = None,
     checkpoint: Which = "auto",
     strict: Strict = False,
@@ -29,6 +44,7 @@ def score(
 ) -> None:
     """Perplexity or accuracy of a split, perplexity of a file or a sentence, with what it was measured on."""
     from headway.cli import printing
+    from headway.experiment.ensemble import score_together
     from headway.experiment.evaluate import audited, score_file, score_sentence, score_splits_again
     from headway.run.folder import open_run
     from headway.tasks.abilities import ReadingWindow
@@ -36,24 +52,92 @@ def score(
     if sum(given is not None for given in (split, file, text)) > 1:
         raise UserError("--split, --file and --text are three different things to score: give one of them")
     use_plugins(with_, trust)
-    opened, window = open_run(run, runs), ReadingWindow(segment, stride, state)
-    if text is not None:
-        scored, scores = score_sentence(opened, text, window, checkpoint)
-        report = audited(opened)
-        if as_json:
-            tokens = [{"token": p, "nats": n} for p, n in zip(scored.pieces, scored.nats, strict=True)]
-            print_json("score", {**printing.run_as_json(opened, scores, report), "tokens": tokens})
-        else:
-            printing.show_sentence(scored, scores, report)
+    opened, window = [open_run(name, runs) for name in run], ReadingWindow(segment, stride, state)
+    if lengths is None and out is not None:
+        raise UserError("--out draws what --lengths finds: give both")
+    if lengths is not None:
+        if ensemble or any(window) or file is not None or text is not None:
+            raise UserError("--lengths reads a split in its own ways: it goes with --split, --tokens and --out alone")
+        reports = [audited(one) for one in opened]
+        _show_lengths(_by_length(opened, lengths, split, tokens, checkpoint, out), out, as_json)
+    elif ensemble:
+        if file is not None or text is not None:
+            raise UserError("an ensemble is scored on splits of its data, not on a file or a text")
+        found, reports = score_together(opened, split, window, checkpoint), [audited(one) for one in opened]
+        _show_ensemble(found, reports, as_json)
+    elif len(opened) > 1:
+        raise UserError(f"{len(opened)} runs: with --ensemble they are scored as one, with --lengths side by side")
     else:
-        if file is not None:
-            scores = score_file(opened, file, window, checkpoint)
+        (one,), shown = opened, None
+        if text is not None:
+            shown, scores = score_sentence(one, text, window, checkpoint)
+        elif file is not None:
+            scores = score_file(one, file, window, checkpoint)
         else:
-            scores = score_splits_again(opened, split, window, checkpoint)
-        report = audited(opened)
+            scores = score_splits_again(one, split, window, checkpoint)
+        reports = [report := audited(one)]
         if as_json:
-            print_json("score", printing.run_as_json(opened, scores, report))
+            typed = zip(shown.pieces, shown.nats, strict=True) if shown else ()
+            by_token = {"tokens": [{"token": piece, "nats": nats} for piece, nats in typed]} if shown else {}
+            print_json("score", {**printing.run_as_json(one, scores, report), **by_token})
+        elif shown:
+            printing.show_sentence(shown, scores, report)
         else:
             printing.show_labelled(scores, report)
-    if strict and (report.failures or not report.findings):
+    if strict and any(report.failures or not report.findings for report in reports):
         raise typer.Exit(1)
+
+
+def _by_length(
+    runs: "Sequence[Run]", lengths: str, splits: list[str] | None, tokens: int, which: str, out: Path | None
+) -> "LengthPage":
+    from headway.draw.save import check_place
+    from headway.experiment.lengths import by_length
+
+    if out is not None:
+        check_place(out)
+    if len(splits or ()) > 1:
+        raise UserError("--lengths is of one split: give --split once")
+    try:
+        asked = [int(length) for length in lengths.split(",")]
+    except ValueError:
+        raise UserError(f"--lengths: expected whole numbers such as 10,20,50, not '{lengths}'") from None
+    return by_length(runs, asked, splits[0] if splits else "valid", tokens, which)
+
+
+def _show_lengths(page: "LengthPage", out: Path | None, as_json: bool) -> None:
+    from headway.cli import printing
+
+    if out is not None:
+        page.draw().save(out)
+    if as_json:
+        print_json("score", {**page.as_json(), "file": None if out is None else str(out)})
+        return
+    print(f"nats per token · the first {page.tokens:,} tokens of {page.split}, the same at every length")
+    printing.show_table(page.table.columns, page.table.rows)
+    if out is not None:
+        print(out)
+
+
+def _show_ensemble(found: "Ensemble", reports: "Sequence[Report]", as_json: bool) -> None:
+    from headway.audit.audit import Report
+    from headway.cli import printing
+    from headway.core.format import number
+
+    if as_json:
+        answer = found.as_json()
+        for member, report in zip(answer["members"], reports, strict=True):
+            member["audits"] = report.as_json()
+        print_json("score", answer)
+        return
+    printing.show_labelled(found.scores, Report(baselines=reports[0].baselines))
+    print()
+    rows = []
+    for gain in found.gains:
+        between = "" if gain.interval is None else f" [{gain.interval[0]:.4f}, {gain.interval[1]:.4f}]"
+        each = ", ".join(number(value) for value in gain.members)
+        rows.append([gain.name, each, number(gain.mean), number(gain.ensemble), f"{gain.value:.4f}{between}"])
+    printing.show_table(["", "each run", "mean run", "as one", "gains over the mean run"], rows)
+    units = ", ".join(f"{gain.name}: {gain.unit}, {gain.pieces:,} pieces" for gain in found.gains)
+    print(f"95 % intervals over pieces of the split, for these runs ({units})")
+    printing.show_doubts(reports)

@@ -78,14 +78,16 @@ def flow_through(
     runs: Sequence[Run], split: str = "valid", distance: int | None = None, checkpoint: str = "auto"
 ) -> FlowPage:
     """Several runs in one picture. Those that differ in their seed alone are one curve with a band."""
+    found = [FlowOfArm(name, [flow_in(run, split, distance, checkpoint) for run in same]) for name, same in alike(runs)]
+    return FlowPage(found, split)
+
+
+def alike(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """Runs that differ in their seed alone, together, with what to call them."""
     arms: dict[str, list[Run]] = {}
     for run in runs:
         arms.setdefault(run.recipe.model_copy(update={"seed": 0}).hash, []).append(run)
-    found = []
-    for same in arms.values():
-        name = same[0].name if len(same) == 1 else _without_seed(same[0].name)
-        found.append(FlowOfArm(name, [flow_in(run, split, distance, checkpoint) for run in same]))
-    return FlowPage(found, split)
+    return [(same[0].name if len(same) == 1 else _without_seed(same[0].name), same) for same in arms.values()]
 
 
 def _without_seed(name: str) -> str:

@@ -51,9 +51,14 @@ class Predictions:
     @property
     def nats(self) -> float:
         """Mean loss per text."""
+        return float(self.nats_by_row.mean())
+
+    @property
+    def nats_by_row(self) -> Float[np.ndarray, " N"]:
+        """The loss of each text."""
         of_right = self.chances[np.arange(len(self.right)), self.right]
         with np.errstate(divide="ignore"):
-            return float(-np.log(of_right).mean())
+            return -np.log(of_right)
 
     @property
     def confusion(self) -> Confusion:

@@ -81,6 +81,12 @@ def losses_going_on(model: LanguageModel, ids: Int[Tensor, "N"], segment: int) -
     )
 
 
+def losses_of(model: LanguageModel, ids: Int[Tensor, "N"], reading: Reading) -> Float[Tensor, "R N_minus_1"]:
+    """Nats of every token but the first, for every replica, of a text that is read in this way."""
+    segment, stride, carried = reading
+    return losses_going_on(model, ids, segment) if carried else token_losses(model, ids, segment, stride)
+
+
 @dataclass(frozen=True)
 class Surprise:
     """What one model made of one text, and what the text was."""
@@ -96,11 +102,13 @@ class Surprise:
     """How many of the tokens stand for words outside the vocabulary: easy to predict, and not what the text says."""
     carried: bool = False
     """Whether each segment went on from the one before."""
+    read_in: str | None = None
+    """How the text was read, in words, where several models read it in different ways."""
 
     def scores(self, split: str) -> list[Score]:
         """`split.loss`, `.perplexity`, `.perplexity_per_word`, `.bits_per_byte`, each with what it is."""
         tokens, words, size = _count(self.tokens, "token"), _count(self.words, "word"), _count(self.bytes, "byte")
-        how = f"{split} · {tokens} · {Reading(self.segment, self.stride, self.carried).label}"
+        how = f"{split} · {tokens} · {self.read_in or Reading(self.segment, self.stride, self.carried).label}"
         if self.unknown:
             how += f" · {self.unknown:,} of the tokens ({self.unknown / self.tokens:.1%}) are unknown words"
         per_token = self.nats / self.tokens
@@ -132,12 +140,19 @@ def surprise(
     the id of unknown words."""
     model.eval()
     end = len(tokens.ids) if at_most is None else min(len(tokens.ids), at_most + 1)
-    ids = torch.as_tensor(tokens.ids[:end])
-    losses = losses_going_on(model, ids, segment) if carried else token_losses(model, ids, segment, stride)
-    totals = losses.double().sum(1).tolist()
-    words, size = int(tokens.starts[1:end].sum()), int(tokens.bytes[1:end].sum())
-    strange = 0 if unknown is None else int((tokens.ids[1:end] == unknown).sum())
-    return [Surprise(total, end - 1, words, size, segment, stride, token_kind, strange, carried) for total in totals]
+    reading = Reading(segment, stride, carried)
+    losses = losses_of(model, torch.as_tensor(tokens.ids[:end]), reading)
+    return [surprise_of(total, tokens, reading, token_kind, end, unknown) for total in losses.double().sum(1).tolist()]
+
+
+def surprise_of(
+    nats: float, tokens: Tokens, reading: Reading, token_kind: str, end: int | None = None, unknown: int | None = None
+) -> Surprise:
+    """What so many nats are, of a text up to this token."""
+    ids, starts, sizes = tokens.ids[1:end], tokens.starts[1:end], tokens.bytes[1:end]
+    strange = 0 if unknown is None else int((ids == unknown).sum())
+    segment, stride, carried = reading
+    return Surprise(nats, len(ids), int(starts.sum()), int(sizes.sum()), segment, stride, token_kind, strange, carried)
 
 
 def _batches(places: list[ScoredWindow], size: int) -> Iterator[list[ScoredWindow]]:

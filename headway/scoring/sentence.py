@@ -8,7 +8,7 @@ import torch
 from headway.core.errors import UserError
 from headway.data.tokenizers import Tokenizer
 from headway.models.language_model import LanguageModel
-from headway.scoring.likelihood import Surprise, losses_going_on, token_losses
+from headway.scoring.likelihood import Surprise, losses_of
 from headway.scoring.spec import Reading
 
 
@@ -35,9 +35,7 @@ def score_text(model: LanguageModel, tokenizer: Tokenizer, text: str, reading: R
     shown = [tokenizer.line_end, *ids] if begins_a_line else ids
     if len(shown) < 2:
         raise UserError("the text is a single token, and this vocabulary has no line end to predict it from")
-    ids_shown, (segment, stride, carried) = torch.tensor(shown), reading
-    found = losses_going_on(model, ids_shown, segment) if carried else token_losses(model, ids_shown, segment, stride)
-    nats = found[0].double().tolist()
+    nats = losses_of(model, torch.tensor(shown), reading)[0].double().tolist()
     scored = slice(0 if begins_a_line else 1, None)
     unknown = sum(i == tokenizer.unknown for i in ids)
     summary = Surprise(
@@ -45,10 +43,10 @@ def score_text(model: LanguageModel, tokenizer: Tokenizer, text: str, reading: R
         len(nats),
         int(np.asarray(tokens.starts)[scored].sum()),
         int(np.asarray(tokens.bytes)[scored].sum()),
-        segment,
-        stride,
+        reading.segment,
+        reading.stride,
         token_kind,
         unknown,
-        carried,
+        reading.carried,
     )
     return ScoredText(tokenizer.pieces(ids), nats if begins_a_line else [None, *nats], unknown, begins_a_line, summary)

@@ -4,7 +4,7 @@ able(run, Writes).write(…)      or a UserError that says of which models one m
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -14,6 +14,7 @@ from torch import Tensor
 from headway.data.tokenizers import Tokenizer
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
+from headway.scoring.ensemble import Gain
 from headway.scoring.likelihood import Surprise
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
@@ -53,6 +54,30 @@ class ReadsSegments(Ability):
     @abstractmethod
     def nats(self, model: Any, rows: Tensor) -> Tensor:
         """Of every token but the first of rows [1, N, T]."""
+
+
+@dataclass(frozen=True)
+class ScoredTogether:
+    """One split, as several models together see it."""
+
+    scores: list[Score]
+    members: list[list[Score]]
+    """Of each alone."""
+    gains: list[Gain]
+
+
+class Averages(Ability):
+    """The answers of several models can be averaged."""
+
+    asked = "the mean of several models is"
+
+    @abstractmethod
+    def told(self, model: Any, split: str) -> list[Any]:
+        """What every replica says of a split, as `together` wants it."""
+
+    @abstractmethod
+    def together(self, split: str, told: Sequence[Any]) -> ScoredTogether:
+        """The mean of what several models said of a split."""
 
 
 class ScoresText(Ability):

@@ -3,10 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,9 +30,10 @@ from headway.models.classifier import Classifier, ClassifierSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions, class_chances, predict, spread_out
+from headway.scoring.ensemble import gain, mean_predictions
 from headway.scoring.metrics import ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, F1, LOSS, PRECISION, RECALL
 from headway.scoring.score import Score
-from headway.tasks.abilities import Classified, Classifies
+from headway.tasks.abilities import Averages, Classified, Classifies, ScoredTogether
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
@@ -49,7 +51,7 @@ class Classes(Probing):
 
 
 @dataclass(frozen=True)
-class Classification(Task, Classifies):
+class Classification(Task, Averages, Classifies):
     kind, models, example = "classifier", "classifiers", 'headway classify {run} "…"'
     metrics = (LOSS, ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PRECISION, RECALL, F1)
     headline = ACCURACY
@@ -136,6 +138,21 @@ class Classification(Task, Classifies):
 
     def predict(self, model: Classifier, split: str) -> Predictions:
         return predict(model, self.data.split(split), self.data.classes)[0]
+
+    def told(self, model: Classifier, split: str) -> list[Predictions]:
+        return predict(model, self.data.split(split), self.data.classes)
+
+    def together(self, split: str, told: Sequence[Predictions]) -> ScoredTogether:
+        whole, what = mean_predictions(told), f"{len(told)} runs as one, the mean of their probabilities"
+        scores = [replace(score, label=f"{what}: {score.label}") for score in whole.scores(split)]
+        gains = [
+            gain(f"{split}.{metric.name}", metric.unit, np.stack([of(one) for one in told]), of(whole), lower)
+            for metric, of, lower in (
+                (ACCURACY, lambda one: one.correct.astype(float), False),
+                (LOSS, lambda one: one.nats_by_row, True),
+            )
+        ]
+        return ScoredTogether(scores, [one.scores(split) for one in told], gains)
 
     @classmethod
     def classify(cls, run: Run, model: Classifier, text: str) -> Classified:

@@ -4,8 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,12 +30,13 @@ from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.decoding import sample
-from headway.scoring.likelihood import Surprise, surprise
+from headway.scoring.ensemble import PIECES, gain, nats_of_mean
+from headway.scoring.likelihood import Surprise, losses_of, surprise, surprise_of
 from headway.scoring.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, PERPLEXITY_PER_WORD
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
 from headway.scoring.spec import Reading
-from headway.tasks.abilities import Draw, ReadingWindow, ReadsSegments, ScoresText, Writes
+from headway.tasks.abilities import Averages, Draw, ReadingWindow, ReadsSegments, ScoredTogether, ScoresText, Writes
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
@@ -66,7 +68,7 @@ class NextTokens(Probing):
 
 
 @dataclass(frozen=True)
-class LanguageModelling(Task, ReadsSegments, ScoresText, Writes):
+class LanguageModelling(Task, Averages, ReadsSegments, ScoresText, Writes):
     kind, models, example = "language-model", "language models", 'headway score {run} --text "…"'
     metrics = (LOSS, PERPLEXITY, PERPLEXITY_PER_WORD, BITS_PER_BYTE)
     headline = PERPLEXITY
@@ -164,6 +166,27 @@ class LanguageModelling(Task, ReadsSegments, ScoresText, Writes):
         tokenizer = self.data.tokenizer
         return surprise(model, self.data.split(split), segment, segment, tokenizer.kind, at_most, tokenizer.unknown)[0]
 
+    @torch.no_grad()
+    def told(self, model: LanguageModel, split: str) -> list["TokenNats"]:
+        reading = self.recipe.reading
+        found = losses_of(model.eval(), torch.as_tensor(self.data.split(split).ids), reading)
+        return [TokenNats(one, reading) for one in found.double().cpu().numpy()]
+
+    def together(self, split: str, told: Sequence["TokenNats"]) -> ScoredTogether:
+        nats = np.stack([one.nats for one in told])
+        of_all, readings = nats_of_mean(nats), dict.fromkeys(one.reading for one in told)
+        each = [self._surprise(split, one.nats, one.reading).scores(split) for one in told]
+        whole = self._surprise(split, of_all, told[0].reading)
+        if len(readings) > 1:
+            whole = replace(whole, read_in="each its own way: " + "; ".join(reading.label for reading in readings))
+        scores = [replace(score, label=f"{_mean_of(told)}: {score.label}") for score in whole.scores(split)]
+        gained = gain(f"{split}.{LOSS.name}", LOSS.unit, nats, of_all, LOSS.lower_is_better, PIECES)
+        return ScoredTogether(scores, each, [gained])
+
+    def _surprise(self, split: str, nats: np.ndarray, reading: Reading) -> Surprise:
+        tokens, tokenizer = self.data.split(split), self.data.tokenizer
+        return surprise_of(float(nats.sum()), tokens, reading, tokenizer.kind, unknown=tokenizer.unknown)
+
     def running(self, split: str) -> tuple[Tensor, Tokenizer]:
         return torch.as_tensor(self.data.split(split).ids).long(), self.data.tokenizer
 
@@ -198,6 +221,17 @@ class LanguageModelling(Task, ReadsSegments, ScoresText, Writes):
                 text = longer
         show(longer[len(text) :])
         return longer, model.why_no_cache and f"without a cache: {model.why_no_cache}"
+
+
+class TokenNats(NamedTuple):
+    """What one model made of a text: nats of every token but the first, and how it was read."""
+
+    nats: np.ndarray
+    reading: Reading
+
+
+def _mean_of(members: Sequence[Any]) -> str:
+    return f"{len(members)} runs as one, the mean of their probabilities"
 
 
 class TextEvidence(Evidence):

@@ -1,0 +1,114 @@
+"""Runs as one: the mean of their probabilities, and what that gains over the mean run.
+
+Any runs of one task on the same data, with the same vocabulary. Those of one shape (seeds that were trained as a
+population, for one) are read in one pass, as one model of so many replicas.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from headway import tasks
+from headway.core.errors import UserError
+from headway.run.folder import Run
+from headway.scoring.ensemble import Gain
+from headway.scoring.score import Score
+from headway.tasks.abilities import Averages, ReadingWindow, ReadsSegments
+from headway.tasks.task import Task
+from headway.training.population import load_weights
+
+AT_ONCE = 16
+"""Replicas in one pass."""
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    runs: Sequence[Run]
+    scores: list[Score]
+    members: list[list[Score]]
+    """The same of each run alone."""
+    gains: list[Gain]
+
+    def as_json(self) -> dict[str, Any]:
+        """Without the audits of the runs."""
+        each = zip(self.runs, self.members, strict=True)
+        members = [{"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}} for run, scores in each]
+        gains = {gain.name: gain.as_json() for gain in self.gains}
+        return {"scores": {s.name: s.as_json() for s in self.scores}, "members": members, "gains": gains}
+
+
+def score_together(
+    runs: Sequence[Run], splits: Sequence[str] | None = None, window: ReadingWindow | None = None, which: str = "auto"
+) -> Ensemble:
+    """The splits asked for (or those of the first recipe), whole."""
+    check_together(runs)
+    window = window or ReadingWindow()
+    task = tasks.load_for(runs[0])
+    named = list(splits) if splits else task.scored_splits
+    for split in named:
+        task.check_split(split)
+    told: list[dict[str, Any]] = [{} for _ in runs]
+    for members in _of_one_shape(runs):
+        some = [runs[k] for k in members]
+        model, own = _side_by_side(some, task, which), replace(task, recipe=some[0].recipe)
+        if any(window):
+            tasks.able(some[0], ReadsSegments)
+            own = own.in_segments(model, window)  # pyright: ignore[reportAttributeAccessIssue]
+        for split in named:
+            for k, said in zip(members, own.told(model, split), strict=True):  # pyright: ignore
+                told[k][split] = said
+    assert isinstance(task, Averages)
+    found = [task.together(split, [one[split] for one in told]) for split in named]
+    for run in runs:
+        run.count_looks_at_test(named)
+    members = [[score for one in found for score in one.members[k]] for k in range(len(runs))]
+    scores, gains = ([x for one in found for x in getattr(one, what)] for what in ("scores", "gains"))
+    return Ensemble(runs, scores, members, gains)
+
+
+def check_together(runs: Sequence[Run]) -> None:
+    """What cannot be averaged is refused."""
+    if len(runs) < 2:
+        raise UserError("an ensemble is of two runs or more")
+    first, seen = runs[0], set()
+    tasks.able(first, Averages)
+    for run in runs:
+        if run.folder.resolve() in seen:
+            raise UserError(f"{run.name} is named twice: a run is no ensemble with itself")
+        seen.add(run.folder.resolve())
+        if (a := first.recipe.model.kind) != (b := run.recipe.model.kind):
+            raise UserError(f"{first.name} is a {a} and {run.name} a {b}: what they say cannot be averaged")
+        if first.facts.get("corpus") != run.facts.get("corpus"):
+            a, b = (f"{one.name} on {one.recipe.data.source}" for one in (first, run))
+            raise UserError(f"trained on different data, or on different tokens of them: {a}, {b}")
+        if first.tokenizer.to_json() != run.tokenizer.to_json():
+            raise UserError(f"{first.name} and {run.name} have different vocabularies: their tokens are not the same")
+
+
+def _of_one_shape(runs: Sequence[Run]) -> list[list[int]]:
+    """Which of the runs can be read in one pass, by their places."""
+    found: list[list[int]] = []
+    for k, run in enumerate(runs):
+        for members in found:
+            if len(members) < AT_ONCE and _shape(runs[members[0]]) == _shape(run):
+                members.append(k)
+                break
+        else:
+            found.append([k])
+    return found
+
+
+def _shape(run: Run) -> Any:
+    """Dropout is off."""
+    return run.recipe.model.model_copy(update={"dropout": 0.0}), run.recipe.reading
+
+
+def _side_by_side(runs: Sequence[Run], task: Task, which: str) -> Any:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    own = replace(task, recipe=runs[0].recipe)
+    model = own.build([run.recipe.seed for run in runs], device)
+    for r, run in enumerate(runs):
+        load_weights(model, r, run.checkpoint(which).weights)
+    return model.eval()

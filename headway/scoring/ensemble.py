@@ -1,0 +1,80 @@
+"""Several models as one: the mean of the probabilities that they give.
+
+Of a language model only the probability of the token that came is needed, so the members' nats of every token are
+enough: nats of the mean = ln M - ln Σ exp(-nats). Members may be of different shapes, and read a text each in its own
+way. Of a classifier it is the mean of the probabilities of the classes.
+
+By Jensen's inequality the loss of an ensemble is never above the mean loss of its members; what it gains says how much
+they differ where it matters. The interval is over pieces of the split: for other texts of the same source, and the same
+members.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from headway.scoring.accuracy import Predictions
+
+PIECES = 100
+"""Of a text, for the interval: neighbouring tokens surprise together; whole hundredths of a text do so less."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What an ensemble has over its members in one score."""
+
+    name: str
+    """Of the score: `test.loss`."""
+    unit: str
+    members: tuple[float, ...]
+    ensemble: float
+    value: float
+    """Over the mean of the members; above 0 is better."""
+    interval: tuple[float, float] | None
+    """95 %, over the pieces; None = there are too few."""
+    pieces: int
+
+    @property
+    def mean(self) -> float:
+        return sum(self.members) / len(self.members)
+
+    def as_json(self) -> dict[str, Any]:
+        given = {"mean": self.mean, "ensemble": self.ensemble, "gain": self.value, "unit": self.unit}
+        interval = None if self.interval is None else list(self.interval)
+        return {**given, "interval": interval, "pieces": self.pieces, "members": list(self.members)}
+
+
+def nats_of_mean(nats: Float[np.ndarray, "M N"]) -> Float[np.ndarray, " N"]:
+    """Of every token, by the mean of the probabilities that the members give to it."""
+    least = nats.min(0)
+    return least + math.log(len(nats)) - np.log(np.exp(least - nats).sum(0))
+
+
+def mean_predictions(members: Sequence[Predictions]) -> Predictions:
+    """Of the same texts, by the mean of the probabilities of the classes."""
+    return replace(members[0], chances=np.mean([one.chances for one in members], axis=0))
+
+
+def gain(
+    name: str,
+    unit: str,
+    members: Float[np.ndarray, "M N"],
+    ensemble: Float[np.ndarray, " N"],
+    lower_is_better: bool,
+    pieces: int | None = None,
+) -> Gain:
+    """From what each token or row has: of every member, and of the ensemble. `pieces`: so many; None = each alone."""
+    better = (members.mean(0) - ensemble) * (1 if lower_is_better else -1)
+    cut = np.array_split(better, min(pieces or len(better), len(better)))
+    means = np.array([piece.mean() for piece in cut])
+    interval = None
+    if len(means) > 1:
+        reach = float(special.stdtrit(len(means) - 1, 0.975) * means.std(ddof=1) / math.sqrt(len(means)))
+        interval = (float(better.mean()) - reach, float(better.mean()) + reach)
+    of_members = tuple(float(one.mean()) for one in members)
+    return Gain(name, unit, of_members, float(ensemble.mean()), float(better.mean()), interval, len(means))

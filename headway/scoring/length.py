@@ -1,0 +1,75 @@
+"""Length generalisation: one model, scored in segments of many lengths, on the same tokens.
+
+    apart     segments follow each other and nothing is carried: the tokens at the beginning of each have seen little
+    sliding   the window moves by a quarter of its length, so that every token has seen three quarters of it at least
+    carried   segments follow each other, each going on from the state of the one before, where the model has one
+
+Short segments score worse because more of their tokens are early ones, whether or not the model can use what is far
+away: apart - sliding is that early-token effect, and sliding by length is what is left of it. `by_position` shows the
+same inside of a segment: the loss of the first token, of the second …
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headway.core.errors import UserError
+from headway.models.language_model import LanguageModel
+from headway.scoring.likelihood import losses_going_on, token_losses
+
+TOKENS = 20_000
+"""Of a split, unless more are asked for: each length is read five times over."""
+
+
+@dataclass(frozen=True)
+class LengthScore:
+    """What one model makes of a text in segments of one length, in nats per token."""
+
+    length: int
+    stride: int
+    """Of the sliding window."""
+    apart: float
+    sliding: float
+    carried: float | None
+    """None = the model carries no state."""
+    by_position: list[float]
+    """Of the segments that are apart: the loss of their first tokens, of their second …"""
+    segments: int
+    """So many is that a mean of."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self)}
+
+
+def check_lengths(lengths: Sequence[int], tokens: int, limit: int | None) -> None:
+    """What cannot be scored is refused before anything is."""
+    if not lengths or min(lengths) < 1 or len(set(lengths)) < len(lengths):
+        raise UserError(f"expected different lengths of at least 1, not {', '.join(map(str, lengths)) or 'none'}")
+    if limit is not None and max(lengths) > limit:
+        raise UserError(f"segments of {max(lengths)} tokens cannot be read: the learned positions end at {limit}")
+    if max(lengths) > tokens - 1:
+        raise UserError(f"segments of {max(lengths)} tokens are longer than the text, which has {tokens:,}")
+
+
+@torch.no_grad()
+def score_lengths(model: LanguageModel, ids: Int[Tensor, "N"], lengths: Sequence[int]) -> list[list[LengthScore]]:
+    """Of every replica, for every length."""
+    check_lengths(lengths, len(ids), model.positions.limit)
+    model.eval()
+    found: list[list[LengthScore]] = [[] for _ in range(model.replicas)]
+    for length in lengths:
+        stride = max(1, length // 4)
+        apart = token_losses(model, ids, length, length).double()
+        sliding = token_losses(model, ids, length, stride).double().mean(1).tolist()
+        carried = losses_going_on(model, ids, length).double().mean(1).tolist() if model.spec.remembers else None
+        segments = apart.shape[1] // length  # the last one may have been moved back
+        places = apart[:, : segments * length].unflatten(1, (segments, length)).mean(1).tolist()
+        for r, scores in enumerate(found):
+            state = None if carried is None else carried[r]
+            mean = apart[r].mean().item()
+            scores.append(LengthScore(length, stride, mean, sliding[r], state, places[r], segments))
+    return found

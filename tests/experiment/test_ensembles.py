@@ -1,0 +1,122 @@
+"""Runs as one: probabilities are averaged, whoever computes them; and what cannot be averaged is refused."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_recipe
+
+from headway import tasks
+from headway.core.errors import UserError
+from headway.experiment.ensemble import score_together
+from headway.experiment.train import load_model, train
+from headway.recipe.recipe import from_tree
+from headway.run.folder import Run, open_run
+from headway.tasks.abilities import ReadingWindow
+
+
+@pytest.fixture(scope="module")
+def home(workshop, tmp_path_factory):
+    """Two seeds trained as one, one of another shape, and a text of another vocabulary."""
+    home = tmp_path_factory.mktemp("runs")
+    seeds = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)]
+    train(seeds, ["a", "b"], home)
+    recurrent = ("model.mixer=gru", "model.positions=none", "data.batches=contiguous", "data.segment=8")
+    train([tiny_recipe(workshop.text, *recurrent)], ["c"], home)
+    train([tiny_recipe(workshop.text, "data.tokenizer=word")], ["words"], home)
+    return home
+
+
+def runs(home, *names: str) -> list[Run]:
+    return [open_run(name, home) for name in names]
+
+
+def chances(run: Run, segment: int) -> torch.Tensor:
+    """Of every token of valid but the first, by reading on from nothing in segments that are apart."""
+    model, _ = load_model(run)
+    ids = torch.as_tensor(tasks.load_for(run).data.split("valid").ids).long()
+    found = []
+    with torch.no_grad():
+        for k in range(0, len(ids) - 1, segment):
+            begin = max(0, min(k, len(ids) - 1 - segment))
+            part = ids[begin : begin + segment + 1]
+            said = model(part[None, None, :-1])[0][0, 0].double().softmax(-1)
+            found.append(said.gather(1, part[1:, None])[k - begin :, 0])
+    return torch.cat(found)
+
+
+def test_the_probabilities_are_averaged_not_the_logits_nor_the_losses(home):
+    a, b = runs(home, "a", "b")
+    found = score_together([a, b])
+    expected = -((chances(a, 16) + chances(b, 16)) / 2).log().mean().item()
+    by_name = {score.name: score for score in found.scores}
+    assert by_name["valid.loss"].value == pytest.approx(expected, rel=1e-6)
+    assert by_name["valid.perplexity"].value == pytest.approx(math.exp(expected), rel=1e-6)
+    assert by_name["valid.loss"].label.startswith("2 runs as one, the mean of their probabilities: nats per token")
+    (gain,) = found.gains
+    alone = [{s.name: s.value for s in run.scores()}["valid.loss"] for run in (a, b)]
+    assert gain.members == pytest.approx(alone, rel=1e-6)
+    assert gain.value == pytest.approx(sum(alone) / 2 - expected, rel=1e-5) and gain.value > 0
+    assert gain.interval[0] < gain.value < gain.interval[1]
+
+
+def test_members_of_other_shapes_read_each_its_own_way(home):
+    found = score_together(runs(home, "a", "c", "b"))
+    label = found.scores[0].label
+    assert "each its own way: segment 16, stride 16, no state carried; segment 8, state carried" in label
+    assert [scores[0].value for scores in found.members] == pytest.approx(
+        [run.scores()[0].value for run in runs(home, "a", "c", "b")], rel=1e-6
+    )
+    same = score_together(runs(home, "a", "c"), window=ReadingWindow(segment=8, state="fresh"))
+    assert "each its own way" not in same.scores[0].label and "segment 8, stride 8" in same.scores[0].label
+
+
+def test_what_cannot_be_averaged_is_refused(home, workshop, tmp_path):
+    def refused(*names: str, match: str):
+        with pytest.raises(UserError, match=match):
+            score_together(runs(home, *names))
+
+    refused("a", match="of two runs or more")
+    refused("a", "a", match="a is named twice")
+    refused("a", "words", match="different data, or on different tokens of them: a on files, words on files")
+    shutil.copytree(home / "words", home / "claims")  # the same text, it says
+    facts = json.loads((home / "claims" / "run.json").read_text())
+    (home / "claims" / "run.json").write_text(json.dumps({**facts, "corpus": runs(home, "a")[0].facts["corpus"]}))
+    refused("a", "claims", match="a and claims have different vocabularies")
+
+
+def test_classifiers_vote_by_the_mean_of_their_chances(tmp_path):
+    rows = "".join(f"{'good fine' if k % 2 else 'bad poor'} {k % 7} {k % 5}\t{k % 2}\n" for k in range(120))
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
+    tree = ["model.kind=classifier", "data.kind=labelled", f"data.path={tmp_path / 'rows.tsv'}", "data.source=files"]
+    changes = [*tree, "data.tokenizer=word", "training.duration=3 steps", "model.width=8", "model.layers=1"]
+    recipes = [from_tree({"model": {"kind": "classifier"}}, "r", overrides=[*changes, f"seed={s}"]) for s in (0, 1, 2)]
+    made = train(recipes, ["a", "b", "c"], tmp_path / "runs")
+    found, task = score_together(made), tasks.load_for(made[0])
+    said = np.mean([task.predict(load_model(run)[0], "valid").chances for run in made], axis=0)
+    right = task.data.split("valid").labels
+    by_name = {score.name: score.value for score in found.scores}
+    assert by_name["valid.accuracy"] == pytest.approx((said.argmax(1) == right).mean())
+    assert by_name["valid.loss"] == pytest.approx(-np.log(said[np.arange(len(right)), right]).mean())
+    assert [gain.name for gain in found.gains] == ["valid.accuracy", "valid.loss"]
+    assert found.gains[1].value >= 0
+    with pytest.raises(UserError, match="segments and strides are asked of language models"):
+        score_together(made, window=ReadingWindow(segment=4))
+
+
+def test_the_verb(home, command_line):
+    answer = command_line("score", "a", "b", "--ensemble", "--runs", str(home))
+    assert answer.code == 0 and "gains over the mean run" in answer.out and "2 runs as one" in answer.out
+    told = json.loads(command_line("score", "a", "b", "--ensemble", "--runs", str(home), "--json").out)
+    assert told.keys() == {"scores", "members", "gains"} and len(told["members"]) == 2
+    assert told["gains"]["valid.loss"]["gain"] > 0
+    for words, said in {
+        ("a", "b"): "with --ensemble they are scored as one",
+        ("a", "b", "--ensemble", "--text", "x"): "not on a file or a text",
+        ("a", "words", "--ensemble"): "different data",
+    }.items():
+        answer = command_line("score", *words, "--runs", str(home))
+        assert answer.code == 2 and said in answer.err
