@@ -15,7 +15,7 @@ from headway.core.errors import UserError
 from headway.run.folder import Run
 from headway.scoring.ensemble import Gain
 from headway.scoring.score import Score
-from headway.tasks.abilities import Averages, ReadingWindow, ReadsSegments
+from headway.tasks.abilities import JoinsOthers, ReadingWindow, ReadsSegments
 from headway.tasks.task import Task
 from headway.training.population import load_weights
 
@@ -59,7 +59,7 @@ def score_together(
         for split in named:
             for k, said in zip(members, own.told(model, split), strict=True):  # pyright: ignore
                 told[k][split] = said
-    assert isinstance(task, Averages)
+    assert isinstance(task, JoinsOthers)
     found = [task.together(split, [one[split] for one in told]) for split in named]
     for run in runs:
         run.count_looks_at_test(named)
@@ -73,7 +73,7 @@ def check_together(runs: Sequence[Run]) -> None:
     if len(runs) < 2:
         raise UserError("an ensemble is of two runs or more")
     first, seen = runs[0], set()
-    tasks.able(first, Averages)
+    tasks.able(first, JoinsOthers)
     for run in runs:
         if run.folder.resolve() in seen:
             raise UserError(f"{run.name} is named twice: a run is no ensemble with itself")

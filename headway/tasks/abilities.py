@@ -66,7 +66,7 @@ class ScoredTogether:
     gains: list[Gain]
 
 
-class Averages(Ability):
+class JoinsOthers(Ability):
     """The answers of several models can be averaged."""
 
     asked = "the mean of several models is"

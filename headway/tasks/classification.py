@@ -33,7 +33,7 @@ from headway.scoring.accuracy import Predictions, class_chances, predict, spread
 from headway.scoring.ensemble import gain, mean_predictions
 from headway.scoring.metrics import ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, F1, LOSS, PRECISION, RECALL
 from headway.scoring.score import Score
-from headway.tasks.abilities import Averages, Classified, Classifies, ScoredTogether
+from headway.tasks.abilities import Classified, Classifies, JoinsOthers, ScoredTogether
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
@@ -51,7 +51,7 @@ class Classes(Probing):
 
 
 @dataclass(frozen=True)
-class Classification(Task, Averages, Classifies):
+class Classification(Task, JoinsOthers, Classifies):
     kind, models, example = "classifier", "classifiers", 'headway classify {run} "…"'
     metrics = (LOSS, ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PRECISION, RECALL, F1)
     headline = ACCURACY

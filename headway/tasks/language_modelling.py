@@ -36,7 +36,7 @@ from headway.scoring.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, PERPLEXITY_
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
 from headway.scoring.spec import Reading
-from headway.tasks.abilities import Averages, Draw, ReadingWindow, ReadsSegments, ScoredTogether, ScoresText, Writes
+from headway.tasks.abilities import Draw, JoinsOthers, ReadingWindow, ReadsSegments, ScoredTogether, ScoresText, Writes
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
@@ -68,7 +68,7 @@ class NextTokens(Probing):
 
 
 @dataclass(frozen=True)
-class LanguageModelling(Task, Averages, ReadsSegments, ScoresText, Writes):
+class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
     kind, models, example = "language-model", "language models", 'headway score {run} --text "…"'
     metrics = (LOSS, PERPLEXITY, PERPLEXITY_PER_WORD, BITS_PER_BYTE)
     headline = PERPLEXITY
