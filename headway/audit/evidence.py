@@ -7,7 +7,7 @@ under a name made of what it depends on.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,12 +17,13 @@ from headway.audit.curve import TrainingCurve
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
 from headway.audit.recount import Recount
 from headway.audit.training import TRAINING_AUDITS
+from headway.core import plugins
 from headway.data import cache
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS
 
-_FORMAT = 4  # of what is kept; raise it when the same data give other findings than before
+_FORMAT = 5  # of what is kept; raise it when the same data give other findings than before
 
 
 class Evidence(ABC):
@@ -30,12 +31,20 @@ class Evidence(ABC):
 
     def __init__(self, task: Any):
         self.task, self.recipe = task, task.recipe
+        self._read_again: dict[str, Recount] = {}
 
     @cached_property
     def data(self) -> Report:
         """The audits of the data, and the baselines of every split that is scored."""
-        recipe = self.recipe
-        facts = [_FORMAT, self.task.data.identity, self.task.scored_splits, *recipe.reading]
+        recipe, of_users = self.recipe, [one.name for one in of_plugins("data")]
+        digests = [plugin.digest for plugin in plugins.loaded()] if of_users else []
+        audits = self._kept(self.audit_data, "audits", of_users, digests)
+        measured = self.task.scored_splits, recipe.scoring_segment, recipe.stride
+        return audits + self._kept(lambda: Report(baselines=tuple(self.measure_baselines())), "baselines", *measured)
+
+    def _kept(self, make: Callable[[], Report], *depends_on: Any) -> Report:
+        """What was found of the same data before, in this process or another; or made now, and kept."""
+        facts = [_FORMAT, self.task.data.identity, *depends_on]
         entry = f"evidence-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}"
         kept = cache.fetch(entry)
         try:
@@ -43,7 +52,7 @@ class Evidence(ABC):
                 return Report.from_json(json.loads(kept))
         except (KeyError, TypeError, ValueError):
             pass  # some other version wrote it
-        found = self.audit_data() + Report(baselines=tuple(self.measure_baselines()))
+        found = make()
         cache.store(entry, json.dumps(found.as_json()).encode())
         return found
 
@@ -68,6 +77,12 @@ class Evidence(ABC):
     def recount(self, split: str) -> Recount:
         """This split, read from its source again, to be scored by plain definitions."""
         raise DoesNotApply(f"nobody has defined the scores of {self.task.models} a second time")
+
+    def read_again(self, split: str) -> Recount:
+        """The same, once for all runs that are scored on it."""
+        if split not in self._read_again:
+            self._read_again[split] = self.recount(split)
+        return self._read_again[split]
 
     @property
     def judged(self) -> str | None:

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -80,6 +81,7 @@ class Recount(ABC):
     def size(self, part: Any) -> int:
         """In tokens."""
 
+    @property
     @abstractmethod
     def difference(self) -> str | None:
         """In words, where what is scored under this name is not what its source has under it."""
@@ -138,6 +140,7 @@ class TextRecount(Recount):
     def size(self, part: slice) -> int:
         return (part.stop - part.start) * self.segment // self.stride
 
+    @cached_property
     def difference(self) -> str | None:
         ours, theirs = self.tokens.ids, self.used.ids
         if len(ours) != len(theirs):
@@ -280,6 +283,7 @@ class RowRecount(Recount):
     def size(self, part: np.ndarray) -> int:
         return len(part) * self.context
 
+    @cached_property
     def difference(self) -> str | None:
         theirs = [(text, self.classes[k]) for text, k in zip(self.used.texts, self.used.labels, strict=True)]
         if len(theirs) != len(self.rows):

@@ -79,7 +79,7 @@ class ScoredRun:
     @cached_property
     def recounts(self) -> dict[str, Recount]:
         try:
-            return {split: self.task.evidence.recount(split) for split in self.stored}
+            return {split: self.task.evidence.read_again(split) for split in self.stored}
         except (OSError, UserError) as problem:
             raise DoesNotApply(f"the data cannot be read again: {problem}") from None
 
@@ -115,7 +115,7 @@ def scored_split(scored: ScoredRun) -> Outcome:
     look for the wrong file, for splits that overlap, for rows or tokens that were left out.
     """
     for split, recount in scored.recounts.items():
-        if (difference := recount.difference()) is not None:
+        if (difference := recount.difference) is not None:
             return failed(None, f"what is scored as {split} is not what the source has: {difference}")
     names = " and ".join(scored.recounts)
     return passed(0, f"what is scored as {names} is what the source has under that name, read again")

@@ -14,6 +14,8 @@ from headway.scoring.metrics import is_test
 
 LITTLE = 0.02
 FEWEST_STEPS = 30
+TRAINED = ("learning-rate-zero", "did-it-train")
+"""Without whose pass finer questions have no meaning."""
 
 
 # --- did it train ------------------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
     return np.concatenate([np.median(around[first : first + 10_000], axis=1) for first in some])
 
 
-@audit("training")
+@audit("training", rests_on=TRAINED)
 def plateaued(curve: TrainingCurve) -> Outcome:
     """The loss still fell in the last third of the training, or the rate had become low.
 
@@ -205,7 +207,6 @@ def plateaued(curve: TrainingCurve) -> Outcome:
     (schedule: cosine), try another rate, or a larger model.
     """
     _needs(curve, FEWEST_STEPS)
-    _needs_training(curve)
     third = max(2, len(curve.parts) // 3)
     before, after = curve.parts[-third - third // 2 : -third + third // 2], curve.parts[-max(2, third // 2) :]
     fell = float(np.median(before) - np.median(after))
@@ -221,7 +222,7 @@ def plateaued(curve: TrainingCurve) -> Outcome:
     return (warned if stuck else passed)(share, f"{sentence}, with the rate at {rate:.0%} of its highest")
 
 
-@audit("training")
+@audit("training", rests_on=TRAINED)
 def still_improving(curve: TrainingCurve) -> Outcome:
     """The loss had stopped falling when the training stopped.
 
@@ -235,7 +236,6 @@ def still_improving(curve: TrainingCurve) -> Outcome:
     this schedule, and a longer one may still do better.
     """
     _needs(curve, FEWEST_STEPS)
-    _needs_training(curve)
     steps, losses, which = _curve(curve)
     slopes = []
     for share in (0.5, 0.25):
@@ -253,7 +253,7 @@ def still_improving(curve: TrainingCurve) -> Outcome:
     return passed(share, sentence)
 
 
-@audit("training")
+@audit("training", rests_on=TRAINED)
 def underfitted(curve: TrainingCurve) -> Outcome:
     """The model has taken more than half of what contexts offer.
 
@@ -261,7 +261,6 @@ def underfitted(curve: TrainingCurve) -> Outcome:
     held-out text (within 5 % of each other), is not even half-way there: the model is too small, the training too
     short, or the rate wrong; dropout and weight decay only make it worse.
     """
-    _needs_training(curve)
     if curve.chance is None or curve.counting is None or curve.chance <= curve.counting:
         raise DoesNotApply("there is no 5-gram baseline to measure it by")
     way = (curve.chance - curve.reached) / (curve.chance - curve.counting)
@@ -273,7 +272,7 @@ def underfitted(curve: TrainingCurve) -> Outcome:
     return (warned if way < 0.5 and close else passed)(way, sentence)
 
 
-@audit("training")
+@audit("training", rests_on=TRAINED)
 def overfitted(curve: TrainingCurve) -> Outcome:
     """The held-out loss does not rise while the train loss falls.
 
@@ -282,7 +281,6 @@ def overfitted(curve: TrainingCurve) -> Outcome:
     diverged, or is noise). Where the best checkpoint is kept, that is the one that is scored, and it passes. Stop
     earlier (training.patience, training.keep_best), use more data, dropout, or a smaller model.
     """
-    _needs_training(curve)
     if curve.held_out is None or len(curve.evaluations[curve.held_out][0]) < 3:
         raise DoesNotApply("held-out text was scored fewer than three times")
     steps, losses = curve.evaluations[curve.held_out]
@@ -385,10 +383,3 @@ TRAINING_AUDITS: list[Audit] = [
 def _needs(curve: TrainingCurve, steps: int) -> None:
     if len(curve.steps) < steps:
         raise DoesNotApply(f"{len(curve.steps)} steps are too few to tell; {steps} are needed")
-
-
-def _needs_training(curve: TrainingCurve) -> None:
-    """Raises if the training failed so thoroughly that finer questions have no meaning."""
-    for earlier in (learning_rate_zero, did_it_train):
-        if earlier.check(curve).verdict == "fail":
-            raise DoesNotApply(f"it did not train: see {earlier.name}")

@@ -9,13 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import CheapMethods, bag_of_words, majority
 from headway.audit.data.batches import LABEL_AUDITS, LabelledBatches
 from headway.audit.data.rows import ROW_AUDITS, RowSet
+from headway.audit.definitions import cross_entropy
 from headway.audit.evidence import Evidence, token_audits
 from headway.audit.learning import equal_chances
 from headway.audit.probe import Probing
@@ -44,7 +44,7 @@ class Classes(Probing):
     per_token, looks_ahead = False, True
 
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
-        return F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten())
+        return cross_entropy(answers, batch.targets)
 
     def clueless(self, model: Classifier) -> tuple[float, str]:
         return equal_chances(model.classes)

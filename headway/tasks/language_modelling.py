@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import ORDER, CheapMethods, language_baselines
 from headway.audit.data.text import TEXT_AUDITS, TextSet
+from headway.audit.definitions import cross_entropy
 from headway.audit.evidence import Evidence, token_audits
 from headway.audit.learning import OF_NEXT_TOKENS, equal_chances
 from headway.audit.probe import Probing
@@ -52,7 +52,7 @@ class NextTokens(Probing):
         model.hidden(ids, padding_mask=padding_mask)
 
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
-        return F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten())
+        return cross_entropy(answers, batch.targets)
 
     def clueless(self, model: LanguageModel) -> tuple[float, str]:
         return equal_chances(model.vocabulary)
