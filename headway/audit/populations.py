@@ -28,6 +28,8 @@ from headway.training.update import Update
 MEMBERS = 3
 """As many as it takes to have a neighbour on either side."""
 ROWS, LONGEST = 4, 128
+ANSWERS = 2**23
+"""Numbers that members are answered by: where there are more choices, two rows will do."""
 COUNTS = 1e-3
 """Of the largest gradient: weights with less are moved by rounding, which optimizers blow up to a whole step."""
 USUAL_RATE = 0.03
@@ -84,7 +86,18 @@ class SideBySide:
     def batch(self, step: int | Tensor = 0, member: int | None = None) -> Any:
         """A few rows of each member's batch; or of this one's."""
         which = slice(None) if member is None else slice(member, member + 1)
-        return _cut(self.sampler.at(step), (which, slice(ROWS), slice(LONGEST)))
+        return _cut(self.sampler.at(step), (which, slice(self.rows), slice(LONGEST)))
+
+    @cached_property
+    def rows(self) -> int:
+        length = min(LONGEST, self.recipes[0].segment)
+        answers = len(self.recipes) * ROWS * length * self.together.vocabulary if self.how.per_token else 0
+        return ROWS if answers <= ANSWERS else 2
+
+    @cached_property
+    def gradients(self) -> list[dict[str, Tensor]]:
+        """Of each alone, in all its weights."""
+        return [_gradient(alone, self.batch(member=r), 0) for r, alone in enumerate(self.alone)]
 
     def update(self, model: Trainable, members: Sequence[int]) -> Update:
         """Real steps of training, in float32."""
@@ -199,10 +212,7 @@ def gradients_apart(members: SideBySide) -> Outcome:
     """
     worst = 0.0
     for r in members.all:
-        beside, own = (
-            _gradient(members.together, members.batch(), r),
-            _gradient(members.alone[r], members.batch(member=r), 0),
-        )
+        beside, own = _gradient(members.together, members.batch(), r), members.gradients[r]
         for name, g in beside.items():
             others = float(torch.cat([g[:r], g[r + 1 :]]).abs().max())
             if others != 0:  # NaN is not, either
@@ -236,7 +246,7 @@ def steps_beside_others(members: SideBySide) -> Outcome:
     for r in members.all:
         alone = members.model([r])
         before = {name: p.detach().clone() for name, p in alone.named_parameters()}
-        gradient = _gradient(alone.train(), members.batch(member=r), 0)
+        gradient = members.gradients[r]
         largest = max(float(g.abs().max()) for g in gradient.values())
         counts = {name: g.abs() > COUNTS * largest for name, g in gradient.items()}
         update = members.update(alone, [r])
