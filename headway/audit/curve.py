@@ -4,7 +4,7 @@ Losses of single batches jump, so nothing is ever read off a single one: `parts`
 training, which neither one odd batch nor a spike can move.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -47,6 +47,9 @@ class TrainingCurve:
     post_norm: bool = False
     warms_up: bool = False
     """Whether the learning rate begins low."""
+    unaided: Callable[[], float | None] = lambda: None
+    """Measured when asked for: the held-out loss of some tokens where the text ends before them; None where nobody can
+    say."""
     drops: bool = False
     """Whether training drops something out, so that its loss is above that of evaluation."""
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -93,12 +94,13 @@ class Evidence(ABC):
         """The audits of what training reads, batch by batch, where the model's own do not see to it."""
         return Report()
 
-    def audit(self, run: Run) -> Report:
-        """Of one run: its score beside cheap methods, and the curve of its training."""
+    def audit(self, run: Run, unaided: Callable[[], float | None] = lambda: None) -> Report:
+        """Of one run: its score beside cheap methods, and the curve of its training. `unaided` measures what its model
+        makes of text that ends where it is asked."""
         report = self._compared(run)
         of_training = [*TRAINING_AUDITS, *of_plugins("training")]
         if run.metrics():
-            return report + run_audits(of_training, self.curve(run))
+            return report + run_audits(of_training, replace(self.curve(run), unaided=unaided))
         return report + Report(not_run={one.name: "no training was recorded" for one in of_training})
 
     def curve(self, run: Run) -> TrainingCurve:

@@ -86,6 +86,10 @@ class Recount(ABC):
     def difference(self) -> str | None:
         """In words, where what is scored under this name is not what its source has under it."""
 
+    def unaided(self, answer: Answer) -> float | None:
+        """The loss of some tokens where the text ends before them; None where answers are not of tokens to come."""
+        return None
+
 
 # --- language models -------------------------------------------------------------------------------------------------
 
@@ -136,6 +140,21 @@ class TextRecount(Recount):
 
     def given(self, part: slice) -> Tokens:
         return Tokens(self.tokens.ids[part], self.tokens.bytes[part], self.tokens.starts[part])
+
+    @torch.no_grad()
+    def unaided(self, answer: Answer) -> float:
+        """Eight windows of each of 16 lengths, spread over the text, and the token behind each: it is nowhere in what
+        the model is given, nor is anything that comes later."""
+        ids, nats = torch.as_tensor(self.tokens.ids).long(), []
+        longest = min(self.segment, len(ids) - 1)
+        lengths = np.linspace(min(longest, self.segment - self.stride + 1), longest, 16).astype(int)
+        for length in map(int, np.unique(lengths)):
+            begins = np.linspace(0, len(ids) - 1 - length, 8).astype(int)
+            rows = torch.stack([ids[begin : begin + length + 1] for begin in begins])
+            logits = answer(rows[None, :, :-1])[0, :, -1].double().cpu()
+            chances = logits - logits.logsumexp(-1, keepdim=True)
+            nats.append(-chances.gather(-1, rows[:, -1:])[:, 0])
+        return float(torch.cat(nats).mean())
 
     def size(self, part: slice) -> int:
         return (part.stop - part.start) * self.segment // self.stride

@@ -83,6 +83,14 @@ class ScoredRun:
         except (OSError, UserError) as problem:
             raise DoesNotApply(f"the data cannot be read again: {problem}") from None
 
+    def unaided(self) -> float | None:
+        """The loss of the split that the audits go by, on some tokens, where the text ends before each of them."""
+        try:
+            recount = self.recounts.get(self.task.evidence.judged)
+        except DoesNotApply:
+            return None
+        return None if recount is None else recount.unaided(self.answer)
+
     @cached_property
     def twice(self) -> dict[str, list[Twice]]:
         """Of every split that was scored: the whole of it where there is time for that, else parts."""

@@ -52,7 +52,8 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     """All audits of runs that were trained as one population, a report each."""
     evidence = task.evidence
     of_models, of_data = audit_models(_probe_of(run, task) for run in runs), evidence.data + evidence.reading()
-    of_runs = (evidence.audit(run) + audit_scores(scored_run(run, task, len(runs))) for run in runs)
+    scored = (scored_run(run, task, len(runs)) for run in runs)
+    of_runs = (evidence.audit(one.run, one.unaided) + audit_scores(one) for one in scored)
     population = population_report(runs, task)
     return [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
 

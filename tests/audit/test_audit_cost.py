@@ -1,0 +1,95 @@
+"""What audits share, so that they cost little: what depends on the data is found once, and passes are few."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from examined import OF_WEIGHTS, examine
+from tiny import tiny_recipe
+
+from headway import tasks
+from headway.audit.audit import run_audits
+from headway.audit.data import text
+from headway.audit.runner import audit_model
+from headway.core import plugins
+from headway.experiment.audit import audit_runs
+from headway.experiment.train import train
+from headway.models.language_model import LanguageModel
+from headway.recipe.sweep import varied
+from headway.tasks import language_modelling
+from headway.tasks.language_modelling import TextEvidence
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, where: object, name: str, calls: Counter[str]) -> None:
+    original = getattr(where, name)
+
+    def call(*given, **named):
+        calls[name] += 1
+        return original(*given, **named)
+
+    monkeypatch.setattr(where, name, call)
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch) -> Counter[str]:
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    found: Counter[str] = Counter()
+    counted(monkeypatch, TextEvidence, "audit_data", found)
+    counted(monkeypatch, TextEvidence, "recount", found)
+    counted(monkeypatch, language_modelling, "language_baselines", found)
+    return found
+
+
+def test_what_depends_on_the_data_is_found_once_for_a_population(workshop, tmp_path, calls):
+    names, recipes = varied(tiny_recipe(workshop.text), "tiny", ["seed=0..2"])
+    runs = train(recipes, names, tmp_path / "runs")
+    reports = audit_runs(runs, tasks.load(recipes[0]))
+    assert calls == {"audit_data": 1, "language_baselines": 1, "recount": 1}
+    assert len({report.finding("scored-split").verdict for report in reports}) == 1
+
+
+def test_and_once_for_all_runs_on_it(workshop, calls):
+    """Of a study, say: the text is the same whatever the model; what counting gets depends on the window it has."""
+    for change in ("seed=1", "model.width=8", "model.positions=alibi", "scoring.segment=8"):
+        assert tasks.load(tiny_recipe(workshop.text, change)).evidence.data.findings
+    assert calls == {"audit_data": 1, "language_baselines": 2}
+
+
+def test_an_audit_of_the_users_own_is_not_hidden_by_what_was_found_without_it(workshop, tmp_path, calls):
+    assert tasks.load(tiny_recipe(workshop.text)).evidence.data.finding("vowels") is None
+    (tmp_path / "own.py").write_text(
+        "from headway.audit.audit import audit, passed\n\n\n"
+        '@audit("data")\ndef vowels(tokens):\n    """There are vowels."""\n    return passed(None, "there are")\n'
+    )
+    plugin = plugins.load_plugin(tmp_path / "own.py")
+    try:
+        assert tasks.load(tiny_recipe(workshop.text)).evidence.data.finding("vowels") is not None
+    finally:
+        plugins.forget(plugin)
+    assert calls["audit_data"] == 2 and calls["language_baselines"] == 1
+
+
+@pytest.mark.parametrize(("changes", "most"), [((), 36), (("model.dropout=0.2",), 50)])
+def test_passes_through_a_model_are_few(monkeypatch, changes, most):
+    """Of all audits of a model together, but for the one that trains it."""
+    passes: Counter[str] = Counter()
+    counted(monkeypatch, LanguageModel, "hidden", passes)
+    report = audit_model(examine(*changes), OF_WEIGHTS)
+    assert not report.failures and passes["hidden"] <= most, passes
+
+
+def test_answers_that_would_be_many_are_to_few_rows():
+    """Half as many sentences at ten times the vocabulary, and as long."""
+    few = examine()
+    large = few.recipe.model.build(50_000, [0]).eval()
+    many = replace(few, model=large, fresh=lambda: large)
+    assert few.sentences.shape == (1, 8, 32) and many.sentences.shape == (1, 5, 32)
+    assert few.trains_as_it_evaluates and not examine("model.dropout=0.2").trains_as_it_evaluates
+
+
+def test_the_words_of_a_text_are_numbered_once(monkeypatch):
+    passes: Counter[str] = Counter()
+    counted(monkeypatch, text, "words_of", passes)
+    splits = {"train": "a b c d e f g h i " * 50, "valid": "k l m n o p q r s t " * 20}
+    run_audits(text.TEXT_AUDITS, text.TextSet(splits))
+    assert passes["words_of"] == len(splits)
