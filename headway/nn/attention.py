@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from headway.core.spec import Problem
 from headway.nn.backends import Backend, BackendName, Needs, choose_backend, scores, weights
 from headway.nn.context import Context
+from headway.nn.dropout import WeightDropout
 from headway.nn.heads import Concat, FusionSpec
 from headway.nn.masks import Everything, Mask, Window
 from headway.nn.mixer import Mixer, MixerSpec
@@ -66,7 +67,7 @@ class Cache:
 class AttentionSpec(MixerSpec):
     """Multi-head attention. https://arxiv.org/abs/1706.03762"""
 
-    added: ClassVar[frozenset[str]] = frozenset({"memory"})
+    added: ClassVar[frozenset[str]] = frozenset({"memory", "weight_dropout"})
 
     kind: Literal["attention"] = "attention"
     heads: int = Field(default=4, ge=1)
@@ -80,6 +81,8 @@ class AttentionSpec(MixerSpec):
     gradient through them, as Transformer-XL does. https://arxiv.org/abs/1901.02860"""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Of the attention weights. Only the plain backend can: fused kernels draw from one stream for all replicas."""
+    weight_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the matrix that makes queries, keys and values: the same of its numbers are left out for a whole step."""
     bias: bool = True
     """Whether the projections add a bias."""
     backend: BackendName = "auto"
@@ -135,6 +138,8 @@ class SelfProjection(nn.Module):
         super().__init__()
         self.heads = spec.heads
         self.together = Linear(replicas, width, 3 * width, bias=spec.bias)
+        if spec.weight_dropout:
+            self.together.drop = WeightDropout(replicas, spec.weight_dropout)
 
     @property
     def matrices(self) -> dict[str, Float[Tensor, "R D D"]]:

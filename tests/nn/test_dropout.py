@@ -5,10 +5,11 @@ import torch
 from conftest import Host
 from torch import nn
 
+from headway.data.running.batches import Batch
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.dropout import LockedDropout, NoiseSpec, WeightDropout, WordDropout
-from headway.nn.recurrence import LstmSpec
+from headway.nn.recurrence import GruSpec, LstmSpec, MinGruSpec
 from headway.nn.replicated import Dropout, seed, set_dropout
 
 R, B, T, D, V = 2, 6, 5, 40, 50
@@ -83,5 +84,36 @@ def test_a_transformer_can_have_it_too():
     model = LanguageModelSpec(layers=1, width=8, mixer=AttentionSpec(heads=2), dropout=0.3, noise=noise).build(V)
     assert rates(model)["drop_words"] == 0.1 and rates(model)["drop_output"] == 0.4
     assert {type(one) for name, one in places(model).items() if "around" in name} == {LockedDropout}
+    mixer = AttentionSpec(heads=2, weight_dropout=0.5)
+    model, ids = LanguageModelSpec(layers=1, width=8, mixer=mixer).build(V), torch.arange(12).view(1, 2, 6)
+    assert rates(model) == {"layers.0.mixer.project.together.drop": 0.5}
+    assert not torch.equal(model.train()(ids)[0], model.eval()(ids)[0])
     plain = LanguageModelSpec(layers=1, width=8, mixer=AttentionSpec(heads=2), dropout=0.3).build(V)
     assert {type(one) for one in places(plain).values()} == {Dropout} and "drop_output" not in places(plain)
+
+
+def test_a_population_with_all_of_it_is_its_members_alone():
+    noise = NoiseSpec(kind="locked", words=0.2, input=0.3, output=0.2)
+    chain = {"norm": "none", "feedforward": "none", "positions": "none", "output_bias": True}
+    mixers = [LstmSpec(hidden=6, weight_dropout=0.4), MinGruSpec(), GruSpec(weight_dropout=0.2)]
+    spec = LanguageModelSpec(layers=3, width=8, mixer=mixers, dropout=0.3, noise=noise, **chain)
+    ids = torch.randint(V, (2, 4, 9), generator=torch.Generator().manual_seed(0))
+
+    def trained(seeds: list[int], rows: torch.Tensor) -> list[torch.Tensor]:
+        """Losses of three steps, each going on from the state of the one before."""
+        model, state, found = spec.build(V, seeds).train(), None, []
+        for step in range(3):
+            model.clock.set(step)
+            losses, state = model.loss(Batch(rows[..., :-1], rows[..., 1:], torch.tensor(False)), state)
+            losses.sum().backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= p.grad
+                    p.grad = None
+            found.append(losses.detach())
+        return found
+
+    together = trained([3, 4], ids)
+    for r in range(2):
+        for ours, alone in zip(together, trained([3 + r], ids[r : r + 1]), strict=True):
+            torch.testing.assert_close(ours[r], alone[0], rtol=1e-4, atol=1e-5)
