@@ -23,15 +23,13 @@ class Linear(nn.Module):
     """y = x Wᵀ + b, with its own W and b for every replica. Weights start with a deviation of gain / (2 √inputs): at
     GPT-2's width of 768 that is 0.018 (GPT-2: 0.02), and narrow models learn faster with it (docs/log.md)."""
 
-    drop: nn.Module | None = None
-    """What leaves out some of the weights in training, if anything does."""
-
     def __init__(
         self, replicas: int, inputs: int, outputs: int, bias: bool = True, gain: float = 1.0, std: float | None = None
     ):
         super().__init__()
         self.weight = parameter(replicas, outputs, inputs, std=gain * 0.5 / math.sqrt(inputs) if std is None else std)
         self.bias = parameter(replicas, outputs) if bias else None
+        self.drop: nn.Module | None = None  # what leaves out some of the weights in training, if anything does
 
     def forward(self, x: Float[Tensor, "R B T I"]) -> Float[Tensor, "R B T O"]:
         return _multiply(x, self.weight if self.drop is None else self.drop(self.weight), self.bias)
