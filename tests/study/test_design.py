@@ -106,6 +106,13 @@ def test_a_value_goes_into_a_change_and_comes_out_the_same(value):
     assert "/" not in label(value) and label(value)
 
 
+def test_levels_may_have_names(study_file):
+    named = Factor(named={"lstm": ["model.mixer=lstm", "model.positions=none"], "attention": []})
+    assert list(named.levels()) == ["lstm", "attention"] and named.all_keys == ["model.mixer", "model.positions"]
+    for wrong in (Factor(named={"a": []}, values=[1]), Factor(named={"a b": []}), Factor(key="seed"), Factor()):
+        assert list(wrong.problems())
+
+
 # --- what cannot be meant --------------------------------------------------------------------------------------------
 
 

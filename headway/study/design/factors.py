@@ -38,19 +38,30 @@ class Arm:
 
 
 class Factor(Spec):
-    """A key of the recipe and the values it takes; or several keys that vary together, each value a list."""
+    """A key of the recipe and the values it takes; or several keys that vary together, each value a list; or levels
+    that have names, each a list of changes, as arms have."""
 
     key: str | None = None
     """The recipe key that varies, such as model.positions."""
     keys: list[str] | None = None
     """Several that vary together: then each value is a list with one entry for each of them."""
-    values: list[Any] = Field(min_length=1)
+    values: list[Any] = Field(default=[])
     """What it is set to, one after the other."""
+    named: dict[str, list[Change]] = Field(default={})
+    """Instead of keys and values: the changes of each level, by its name."""
 
     def problems(self) -> Iterator[Problem]:
-        if (self.key is None) == (self.keys is None):
-            yield Problem(("key", "keys"), "give one of them: key, or keys for several that vary together")
+        given = [self.key is not None, self.keys is not None, bool(self.named)]
+        if sum(given) != 1:
+            reason = "give one of them: key, or keys for several that vary together, or named for levels by name"
+            yield Problem(("key", "keys", "named"), reason)
             return
+        if bool(self.named) == bool(self.values):
+            reason = "named levels say all themselves" if self.named else "a key needs values, one at least"
+            yield Problem(("values",), reason)
+            return
+        if wrong := [name for name in self.named if label(name) != name]:
+            yield Problem(("named",), f"'{wrong[0]}' cannot be a part of a folder's name; '{label(wrong[0])}' can")
         for value in self.values if self.keys else ():
             if not isinstance(value, list) or len(value) != len(self.keys or ()):
                 reason = f"each value is a list with one entry for each of {len(self.keys or ())} keys, not {value!r}"
@@ -62,11 +73,13 @@ class Factor(Spec):
 
     @property
     def all_keys(self) -> list[str]:
+        if self.named:
+            return list(dict.fromkeys(key_of(change) for changes in self.named.values() for change in changes))
         return [self.key] if self.key is not None else self.keys or []
 
     def levels(self) -> dict[str, list[str]]:
         """Each level's name, and its changes to the recipe."""
-        found = {}
+        found = {name: list(changes) for name, changes in self.named.items()}
         for value in self.values:
             parts = [value] if self.key is not None else value
             found[label(value)] = [f"{key}={write_value(part)}" for key, part in zip(self.all_keys, parts, strict=True)]
