@@ -54,7 +54,7 @@ class Factor(Spec):
         given = [self.key is not None, self.keys is not None, bool(self.named)]
         if sum(given) != 1:
             reason = "give one of them: key, or keys for several that vary together, or named for levels by name"
-            yield Problem(("key", "keys", "named"), reason)
+            yield Problem(("key", "keys"), reason)
             return
         if bool(self.named) == bool(self.values):
             reason = "named levels say all themselves" if self.named else "a key needs values, one at least"
