@@ -5,7 +5,8 @@ whether the answers notice. Differences are given in units of how much answers v
 fresh model, whose numbers are small, is judged as strictly as a trained one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.probe import TINY, Probe, difference, larger, unit_of
+from headway.nn.attention import Attention
+from headway.nn.backends import BACKENDS
 from headway.nn.positions import NoPositions, Positions
 from headway.nn.taps import watch
 
@@ -257,7 +260,12 @@ def order(probe: Probe) -> Outcome:
     has_positions = not isinstance(probe.recipe.model.positions, NoPositions)
     if not has_positions and not probe.how.looks_ahead:
         raise DoesNotApply("a decoder without positions knows order through its mask")
-    ids, plain = probe.sentences, probe.answers
+    with _written_out(probe) as replaced:
+        return _order(probe, has_positions, probe.answer(probe.sentences) if replaced else probe.answers)
+
+
+def _order(probe: Probe, has_positions: bool, plain: Tensor) -> Outcome:
+    ids = probe.sentences
     changes: dict[str, float] = {}
     if has_positions:
         asked: list[Tensor] = []
@@ -309,6 +317,21 @@ class _Placed(Positions):
 
     def for_heads(self, heads):
         return _Placed(self.scheme.for_heads(heads), self.place)
+
+
+@contextmanager
+def _written_out(probe: Probe) -> Iterator[bool]:
+    """With plain attention for kernels that positions cannot be listened to in; gives whether there were any. (Whether
+    those compute the same is asked by `kernel` and `definition`.)"""
+    fused = [one for one in probe.model.modules() if isinstance(one, Attention) and one.backend.compiles_bias]
+    kept = [layer.backend for layer in fused]
+    try:
+        for layer in fused:
+            layer.backend = BACKENDS["plain"]
+        yield bool(fused)
+    finally:
+        for layer, backend in zip(fused, kept, strict=True):
+            layer.backend = backend
 
 
 def _placed(probe: Probe, ids: Tensor, place: Callable[[Tensor], Tensor]) -> Tensor:

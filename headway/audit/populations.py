@@ -90,9 +90,9 @@ class SideBySide:
 
     @cached_property
     def rows(self) -> int:
-        length = min(LONGEST, self.recipes[0].segment)
-        answers = len(self.recipes) * ROWS * length * self.together.vocabulary if self.how.per_token else 0
-        return ROWS if answers <= ANSWERS else 2
+        model: Any = self.together
+        per_row = min(LONGEST, self.recipes[0].segment) * model.vocabulary if self.how.per_token else 0
+        return ROWS if len(self.recipes) * ROWS * per_row <= ANSWERS else 2
 
     @cached_property
     def gradients(self) -> list[dict[str, Tensor]]:

@@ -81,10 +81,14 @@ class Recount(ABC):
     def size(self, part: Any) -> int:
         """In tokens."""
 
-    @property
     @abstractmethod
-    def difference(self) -> str | None:
+    def compare(self) -> str | None:
         """In words, where what is scored under this name is not what its source has under it."""
+
+    @cached_property
+    def difference(self) -> str | None:
+        """The same, found once."""
+        return self.compare()
 
     def unaided(self, answer: Answer) -> float | None:
         """The loss of some tokens where the text ends before them; None where answers are not of tokens to come."""
@@ -159,8 +163,7 @@ class TextRecount(Recount):
     def size(self, part: slice) -> int:
         return (part.stop - part.start) * self.segment // self.stride
 
-    @cached_property
-    def difference(self) -> str | None:
+    def compare(self) -> str | None:
         ours, theirs = self.tokens.ids, self.used.ids
         if len(ours) != len(theirs):
             return f"{len(theirs):,} tokens are scored, and the text has {len(ours):,}"
@@ -302,8 +305,7 @@ class RowRecount(Recount):
     def size(self, part: np.ndarray) -> int:
         return len(part) * self.context
 
-    @cached_property
-    def difference(self) -> str | None:
+    def compare(self) -> str | None:
         theirs = [(text, self.classes[k]) for text, k in zip(self.used.texts, self.used.labels, strict=True)]
         if len(theirs) != len(self.rows):
             return f"{len(theirs):,} rows are scored, and the source has {len(self.rows):,}"

@@ -62,6 +62,8 @@ class Backend:
     """One way to compute attention."""
 
     name: str
+    compiles_bias: bool = False
+    """Whether positions are asked for their bias index by index, inside a compiled kernel: nobody can listen there."""
 
     def why_not(self, needs: Needs) -> str | None:
         """What stands in the way, or None."""
@@ -107,6 +109,7 @@ class Flex(Backend):
     """FlexAttention (https://arxiv.org/abs/2412.05496): mask and bias are compiled into the kernel, index by index."""
 
     name = "flex"
+    compiles_bias = True
 
     def why_not(self, needs):
         if not needs.device.startswith("cuda"):
