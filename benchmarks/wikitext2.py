@@ -27,6 +27,12 @@ from headway.training.population import load_weights
 
 PLAIN = ("model.positions=none", "model.norm=none", "model.feedforward=none", "data.batches=contiguous-shifted")
 """Layers of recurrence alone, chained, over text in its order."""
+WITHOUT_MOMENTUM = (
+    "training.optimizer.beta1=0.0",
+    "training.optimizer.beta2=0.999",
+    "training.optimizer.weight_decay=0.02",
+)
+"""Adam as https://arxiv.org/abs/1707.05589 uses it for LSTMs. It is what matters most here: docs/log.md."""
 ANNEALED = (
     "training.schedule.final=0.02",
     "training.averaging=tail",
@@ -54,26 +60,25 @@ def lstm(layers: int, width: int, segment: int, batch: int, epochs: int, rate: f
         f"training.batch={batch}",
         f"training.duration={epochs} epochs",
         f"training.optimizer.learning_rate={rate}",
-        "training.schedule.warmup=2 epochs",
+        "training.schedule.warmup=1000 steps",
+        *WITHOUT_MOMENTUM,
     ]
 
 
-SMALL_DECAY = "training.optimizer.weight_decay=0.02"
 MODELS: dict[str, tuple[str, list[str]]] = {
     "lstm-2x200": (
         "100.3: 2×200, tied",
-        [*lstm(2, 200, 35, 40, 30, 4e-3, dropout=0.25, input=0.25, weights=0.2, words=0.02), SMALL_DECAY],
+        lstm(2, 200, 35, 20, 13, 4e-3, dropout=0.3, weights=0.1),
     ),
     "lstm-2x640": (
         "86.7–86.9: 2×650, tied",
-        [*lstm(2, 640, 35, 40, 30, 3e-3, dropout=0.4, input=0.5, weights=0.4, words=0.05), SMALL_DECAY],
+        lstm(2, 640, 35, 40, 24, 4e-3, dropout=0.5, weights=0.3, words=0.03),
     ),
     "awd-lstm": (
         "65.8: AWD-LSTM, 33M parameters, 750 epochs",
         [
             *lstm(3, 400, 70, 80, 60, 3e-3, dropout=0.25, input=0.5, output=0.4, weights=0.45, words=0.08),
             "model.mixer.hidden=1152",
-            SMALL_DECAY,
         ],
     ),
 }
