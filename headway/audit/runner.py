@@ -9,6 +9,7 @@ from headway.audit.answers import ABOUT_ANSWERS, finite
 from headway.audit.attention import ABOUT_ATTENTION
 from headway.audit.audit import Audit, Finding, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS
+from headway.audit.carried import ABOUT_CARRYING
 from headway.audit.data.batches import LABEL_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.data.text import TEXT_AUDITS
@@ -21,7 +22,7 @@ from headway.audit.probe import Probe, Probing
 from headway.audit.scores import SCORE_AUDITS
 from headway.audit.training import TRAINING_AUDITS
 
-OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_LEARNING)
+OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_LEARNING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
 DATA_AUDITS = (*ROW_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *LABEL_AUDITS)
 ALL_AUDITS: tuple[Audit, ...] = (

@@ -53,6 +53,7 @@ CLEAN = [
     ("training.keep_best=true", "training.patience=1", "training.optimizer.learning_rate=0.3"),
     ("data.batches=contiguous", "scoring.splits=[train, valid]", "training.evaluate_tokens=null"),
     ("model.context=700", "training.duration=1 steps"),
+    ("data.batches=contiguous-shifted", "model.mixer.memory=20", "model.positions=alibi", "data.segment=8"),
     (CLASSIFIER,),
     (CLASSIFIER, "model.dropout=0.3", "training.keep_best=true", "model.pooling=max"),
     (CLASSIFIER, "model.context=4", "data.tokenizer={kind: bpe, size: 300}", "training.evaluate_tokens=null"),

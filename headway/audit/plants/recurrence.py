@@ -36,6 +36,10 @@ LOCKED = Need(
 )
 
 
+OF_ORDER = ("causal-gradient", "cache", "carried-state", "padding", "loss", "targets")
+"""What else fails where time runs another way."""
+
+
 # --- the state -------------------------------------------------------------------------------------------------------
 
 
@@ -50,7 +54,7 @@ def state_leaks_between_rows(patch):
     _after(patch, lambda y, state: (y + 0.1 * y.mean(1, keepdim=True), state))
 
 
-@_bed.plant("determinism", ANY, also=("cache", "padding", "batch-invariance", "causality"))
+@_bed.plant("determinism", ANY, also=("cache", "carried-state", "padding", "batch-invariance", "causality"))
 def state_not_reset(patch):
     honest = Recurrence.forward
 
@@ -65,22 +69,24 @@ def state_not_reset(patch):
     patch.setattr(Recurrence, "forward", forward)
 
 
-@_bed.plant("cache", LANGUAGE_MODEL, ANY)
+@_bed.plant("cache", LANGUAGE_MODEL, ANY, also=("carried-state",))
 def state_lost_between_pieces(patch):
     _after(patch, lambda y, state: (y, None))
 
 
-@_bed.plant("cache", LANGUAGE_MODEL, ANY)
+@_bed.plant("cache", LANGUAGE_MODEL, ANY, also=("carried-state",))
 def state_of_the_first_row_for_all(patch):
     _after(patch, lambda y, state: (y, {name: kept[:, :1].expand_as(kept) for name, kept in state.items()}))
 
 
-@_bed.plant("cache", LANGUAGE_MODEL, LSTM)
+@_bed.plant("cache", LANGUAGE_MODEL, LSTM, also=("carried-state",))
 def cell_left_behind(patch):
     _after(patch, lambda y, state: (y, {**state, "cell": torch.zeros_like(state["cell"])}))
 
 
-@_bed.plant("causality", LANGUAGE_MODEL, ANY, also=("causal-gradient", "cache", "padding", "loss", "targets"))
+@_bed.plant(
+    "causality", LANGUAGE_MODEL, ANY, also=("causal-gradient", "cache", "carried-state", "padding", "loss", "targets")
+)
 def time_reversed(patch):
     honest = Recurrence.forward
 
@@ -158,13 +164,18 @@ def forget_gate_that_starts_with_the_other_sign(patch):
     patch.setattr(LstmSpec, "bias_start", lambda self, hidden: -honest(self, hidden))
 
 
-@_bed.plant("causality", LANGUAGE_MODEL, MINGRU, also=("causal-gradient", "cache", "padding", "loss", "targets"))
+@_bed.plant(
+    "causality",
+    LANGUAGE_MODEL,
+    MINGRU,
+    also=("causal-gradient", "cache", "carried-state", "padding", "loss", "targets"),
+)
 def scan_one_step_ahead(patch):
     honest = recurrence.linear_scan
     patch.setattr(recurrence, "linear_scan", lambda *given: honest(*given).roll(-1, 2))
 
 
-@_bed.plant("definition", MINGRU, also=("cache", "padding"))
+@_bed.plant("definition", MINGRU, also=("cache", "carried-state", "padding"))
 def scan_one_step_behind(patch):
     honest = recurrence.linear_scan
 
