@@ -126,9 +126,11 @@ def kernel(probe: Probe) -> Outcome:
 
 
 def layers_of(probe: Probe) -> list[tuple[str, Attention]]:
-    """Every attention layer, and what its taps' names begin with."""
+    """Every attention layer of the sequence that is probed, and what its taps' names begin with."""
+    apart = {part for module in probe.how.apart(probe.model) for part in module.modules()}
     names = {tap: name.rpartition(".")[0] for name, tap in named_taps(probe.model).items()}
-    found = [(names[module.weights], module) for module in probe.model.modules() if isinstance(module, Attention)]
+    layers = (module for module in probe.model.modules() if isinstance(module, Attention) and module not in apart)
+    found = [(names[layer.weights], layer) for layer in layers]
     if not found:
         raise DoesNotApply("there is no attention in this model")
     return found

@@ -111,7 +111,7 @@ class Evidence(ABC):
         return TrainingCurve.of(run.metrics(), **compared, **_facts(run.recipe), clip=training.clip)
 
     def _compared(self, run: Run) -> Report:
-        name = f"{self.judged}.{self.task.headline.name}"
+        name = f"{self.judged}.{self.task.headline_of(self.recipe).name}"
         score = next((score for score in run.scores() if score.name == name), None)
         if self.judged is None or score is None:
             return Report(not_run={one.name: "no held-out split was scored" for one in BASELINE_AUDITS})

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.look.head_statistics import statistics
+from headway.audit.probe import Probe
+from headway.look.head_statistics import entropy_shares
 from headway.nn.taps import tap_names, watch
 
 
@@ -22,13 +21,12 @@ class HeadEntropies:
     logarithm of how many tokens each row may look at. 0 = always at one token, 1 = at all alike."""
 
     @classmethod
-    def of(cls, model: Any, ids: Tensor) -> "HeadEntropies":
-        """On these sentences [1, B, T], which hold no padding."""
-        names = [name for name in tap_names(model) if name.endswith(".weights")]
-        padding_mask = torch.ones_like(ids, dtype=torch.bool)
-        with torch.no_grad(), watch(model, *names) as seen:
-            model(ids, padding_mask=padding_mask)
-        shares = [statistics(seen[name][0]).entropy_share.T.nan_to_num() for name in names]  # [heads, sentences] each
+    def of(cls, probe: Probe) -> "HeadEntropies":
+        """On the sentences of the probe, which hold no padding."""
+        names = [name for name in tap_names(probe.model) if name.endswith(".weights")]
+        with torch.no_grad(), watch(probe.model, *names) as seen:
+            probe.answer(probe.sentences, torch.ones_like(probe.sentences, dtype=torch.bool))
+        shares = [entropy_shares(seen[name][0]).T.nan_to_num() for name in names]  # [heads, sentences] each
         return cls([layer.cpu().numpy() for layer in shares])
 
 

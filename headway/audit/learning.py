@@ -36,7 +36,7 @@ def loss(probe: Probe) -> Outcome:
     labels that are shifted, targets that reach the model's input, padding that counts.
     """
     batch = probe.excerpt(rows=4, tokens=64)
-    said = probe.answer(batch.inputs, getattr(batch, "padding_mask", None))
+    said = probe.how.answer_batch(probe.model, batch)
     expected = probe.how.loss(said, batch).item()
     found = probe.model.loss(batch)[0].sum().item()
     off = abs(found - expected) / max(expected, 1e-3)

@@ -124,7 +124,7 @@ class SideBySide:
                     model.eval()
 
     def answers(self, model: Any, batch: Any) -> Tensor:
-        return self.how.answer(model, batch.inputs, getattr(batch, "padding_mask", None))
+        return self.how.answer_batch(model, batch)
 
 
 class _Reads:

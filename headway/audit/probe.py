@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from headway.audit.audit import Audit, DoesNotApply
 from headway.core import random as noise
@@ -70,6 +71,14 @@ class Probing(ABC):
     def run(self, model: Any, ids: Tensor, padding_mask: Tensor | None = None) -> None:
         """Let rows flow through the layers, for those who watch what flows there and need no answer."""
         self.answer(model, ids, padding_mask)
+
+    def answer_batch(self, model: Any, batch: Any) -> Tensor:
+        """Everything the model says of a batch of training."""
+        return self.answer(model, batch.inputs, getattr(batch, "padding_mask", None))
+
+    def apart(self, model: Any) -> Sequence[Module]:
+        """The parts of the model that look at another sequence than the one that is probed."""
+        return ()
 
     def go_on(self, model: Any, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The answers to the next piece of rows, and the state to go on from."""

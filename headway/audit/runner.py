@@ -80,7 +80,7 @@ def _heads(probe: Probe) -> Report:
     """Of weights that came from a checkpoint; where they were imported, somebody else trained them."""
     if not probe.is_whole:
         return Report(not_run={one.name: "the weights are not finite numbers" for one in HEAD_AUDITS})
-    return run_audits(HEAD_AUDITS, HeadEntropies.of(probe.model, probe.sentences))
+    return run_audits(HEAD_AUDITS, HeadEntropies.of(probe))
 
 
 def _merged(*reports: Report) -> Report:

@@ -58,7 +58,7 @@ def tune(
     use_plugins(with_, trust)
     base = load(recipe, changes or [])
     where = {**(read_space(space) if space else {}), **searched_over(over or [])}
-    decides = on or f"valid.{tasks.of(base).headline.name}"
+    decides = on or f"valid.{tasks.of(base).headline_of(base).name}"
     search = Search(base, where, decides, prune, grid)  # pyright: ignore[reportArgumentType]
     at_once = together or (8 if torch.cuda.is_available() else 1)
     name = name or Path(recipe).stem

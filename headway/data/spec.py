@@ -1,8 +1,9 @@
-"""The data part of a recipe: running text, or texts that have labels."""
+"""The data part of a recipe: running text, texts that have labels, or pairs of texts."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field
 
@@ -12,9 +13,12 @@ from headway.core.variants import Variant
 from headway.data.labelled.batches import RowBatchSpec, Shuffled
 from headway.data.labelled.sources import LABELLED_SETS, Columns
 from headway.data.labelled.tables import Column
+from headway.data.pairs.batches import Buckets, PairBatchSpec
+from headway.data.pairs.filters import Filters
+from headway.data.pairs.sources import BY_RULE, PAIRED_SETS, Sides, is_direction
 from headway.data.running.batches import BatchSpec, Crops
 from headway.data.running.sources import CORPORA
-from headway.data.tokenizers import Char, TokenizerSpec, Word
+from headway.data.tokenizers import Char, Given, TokenizerSpec, Word
 
 
 class DataSpec(Variant):
@@ -32,6 +36,12 @@ class DataSpec(Variant):
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
         """What is read must fit the model, in training and in scoring. Keys are those of the recipe."""
         yield from ()
+
+    def kept_in(self, folder: Path) -> Self:
+        """The same data for a run in this folder. Vocabularies that were given, not learnt, are read from there: where
+        they came from may be gone by now."""
+        given = [name for name in type(self).model_fields if isinstance(getattr(self, name), Given)]
+        return self.model_copy(update={name: Given(path=str(folder / f"{name}.json")) for name in given})
 
     if TYPE_CHECKING:  # not every kind of data has what most have
 
@@ -155,6 +165,73 @@ class Labelled(DataSpec):
         if scoring.segment or scoring.stride or scoring.state:
             reason = "labelled texts are scored whole, one by one: there are no segments, nothing strides or goes on"
             yield Problem(("scoring.segment", "scoring.stride", "scoring.state"), reason)
+
+
+class Pairs(DataSpec):
+    """Which pairs of texts, source and target, cut into which tokens, read in which order."""
+
+    kind: Literal["pairs"] = "pairs"
+    source: str = "pig-latin"
+    """pig-latin, numbers-en-fr (made by rules); ted-en-fr, multi30k, pig-latin-course or pig-latin-large (from the
+    folder that HEADWAY_DATA names); or files, with a path."""
+    path: str | None = None
+    """For source: files. A folder of parallel files (train.en, train.de, valid.en …), or a table with both sides in
+    each row (.tsv, .csv), or a folder of such, named train, valid and test; .gz too."""
+    direction: str | None = None
+    """From which side to which: en-de, by the endings of parallel files or the names of columns; 1-2, by the numbers of
+    columns; null = as a known set has it, and in tables from the first column to the second."""
+    header: bool | None = None
+    """Of a table. Whether the first line names the columns; null = it does, if one is given by name."""
+    filters: Filters = Filters()
+    """What is dropped from train: metadata, empty, untranslated, longest, ratio."""
+    exact: bool | None = None
+    """Whether a source has one right translation, so that what counts is how many are exactly that, and not BLEU; null
+    = as is known of the source: those made by rules have one."""
+    valid_fraction: float = Field(default=0.1, ge=0, lt=1)
+    """How much of train becomes `valid` where the source has none. 0 = nothing; then evaluate_on must name others."""
+    tokenizer: TokenizerSpec = Char()
+    """What a token is, on both sides: char, word, bpe; or given, with the path of a run's tokenizer.json."""
+    target_tokenizer: TokenizerSpec | None = None
+    """Of the targets, where they have a vocabulary of their own; null = one is learnt on both sides together."""
+    batches: PairBatchSpec = Buckets()
+    """Which pairs a step sees."""
+
+    @property
+    def sides(self) -> Sides:
+        return Sides(self.direction, self.header)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.source in BY_RULE if self.exact is None else self.exact
+
+    def problems(self) -> Iterator[Problem]:
+        if self.source not in PAIRED_SETS:
+            hint = _other_kind(self.source, CORPORA, "text") or _other_kind(self.source, LABELLED_SETS, "labelled")
+            hint = hint or did_you_mean(self.source, PAIRED_SETS)
+            yield Problem(("source",), f"there are no pairs called '{self.source}'{hint}")
+        elif self.source == "files" and self.path is None:
+            yield Problem(("source", "path"), "source: files needs a path, such as data.path=corpus/ or pairs.tsv")
+        elif self.source != "files" and self.path is not None:
+            reason = f"path is only read with source: files, not with {self.source}; set data.source=files"
+            yield Problem(("source", "path"), reason)
+        if self.direction is not None:
+            if not is_direction(self.direction):
+                reason = f"'{self.direction}' is no direction; write from-to, such as en-de or 1-2"
+                yield Problem(("direction",), reason)
+            elif self.source in BY_RULE:
+                yield Problem(("source", "direction"), f"{self.source} has one direction only")
+
+    def row_length(self, context: int) -> int:
+        """Of either side, with its END: pairs with a longer one are not trained on."""
+        return context
+
+    def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
+        if scoring.segment or scoring.stride:
+            reason = "pairs are scored whole, one by one: there are no segments, and nothing strides"
+            yield Problem(("scoring.segment", "scoring.stride"), reason)
+        if self.target_tokenizer is not None and model.shares_vocabulary:
+            reason = f"{model.shares_vocabulary}, so the targets cannot have a vocabulary of their own"
+            yield Problem(("data.target_tokenizer", "model.kind"), reason)
 
 
 def _other_kind(source: str, known: Sequence[str], kind: str) -> str:

@@ -339,6 +339,7 @@ def parameters_of(model: Trainable) -> int:
 
 def _settle_vocabulary(run: Run, task: Task) -> None:
     """Kept with the run; made again where it was lost."""
-    path = run.folder / "tokenizer.json"
-    if not path.exists() or path.read_bytes() != task.data.tokenizer.to_json().encode():
-        run.tokenizer = task.data.tokenizer
+    for name, tokenizer in task.vocabularies.items():
+        path = run.folder / name
+        if not path.exists() or path.read_bytes() != tokenizer.to_json().encode():
+            run.keep_tokenizer(tokenizer, name)

@@ -44,16 +44,28 @@ def statistics(weights: Float[Tensor, "*heads T T"]) -> Statistics:
         counted = choice[..., first:]
         return torch.where(counted, of_rows, 0.0).sum(-1) / counted.sum(-1)
 
-    entropy = torch.special.entr(weights).sum(-1)
+    entropy = _entropy(weights)
     at = torch.arange(weights.shape[-1], device=weights.device)
     return Statistics(
         entropy=mean(entropy),
-        entropy_share=mean(entropy / keys.clamp(min=2).log()),
+        entropy_share=entropy_shares(weights),
         distance=mean((weights * (at[:, None] - at).abs()).sum(-1)),
         on_self=mean(weights.diagonal(dim1=-2, dim2=-1)),
         on_first=mean(weights[..., 0]),
         on_previous=mean(weights.diagonal(-1, dim1=-2, dim2=-1), first=1),
     )
+
+
+def entropy_shares(weights: Float[Tensor, "*heads Q K"]) -> Float[Tensor, "*heads"]:
+    """Entropy divided by ln n, for maps of any shape."""
+    weights = weights.double()
+    keys = (weights > 0).sum(-1)
+    shares = torch.where(keys > 1, _entropy(weights) / keys.clamp(min=2).log(), 0.0)
+    return shares.sum(-1) / (keys > 1).sum(-1)
+
+
+def _entropy(weights: Float[Tensor, "*heads Q K"]) -> Float[Tensor, "*heads Q"]:
+    return torch.special.entr(weights).sum(-1)
 
 
 def on_padding(weights: Float[Tensor, "*heads T T"], padding_mask: Bool[Tensor, "T"]) -> Float[Tensor, "*heads"]:

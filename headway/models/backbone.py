@@ -10,7 +10,7 @@ tokens only: whatever stands around a row, its tokens get the same vectors.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -22,17 +22,26 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.models.spec import ModelSpec
 from headway.nn import mixer
-from headway.nn.attention import AttentionSpec
+from headway.nn.attention import AttentionSpec, MemoryCache
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, Gelu, Layer, NormSpec
 from headway.nn.context import Context
 from headway.nn.dropout import Noise, NoiseSpec, WordDropout
-from headway.nn.masks import Mask, Padding
+from headway.nn.masks import Everything, Mask, Padding
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
-from headway.nn.positions import Learned, PositionSpec
+from headway.nn.positions import Learned, Positions, PositionSpec
 from headway.nn.recurrence import RecurrenceSpec  # noqa: F401 (to be known: it is named in recipes only)
 from headway.nn.replicated import Carried, Embedding, Trainable
 from headway.nn.taps import Tap
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A sequence that was read whole, for others to look at."""
+
+    vectors: Float[Tensor, "R B S D"]
+    padding_mask: Bool[Tensor, "R B S"] | None = None
+    """Where it holds tokens and not padding; None = everywhere."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,13 @@ class ModelState:
     """Slots so far, padding included."""
     padding_mask: Bool[Tensor, "R B S"] | None = None
     """Where these slots hold tokens and not padding; None = everywhere."""
+    memory: Memory | None = None
+    """What cross attention looks at, in models that have it."""
+
+    def of_rows(self, rows: Int[Tensor, "R N"], same_sources: bool = False) -> "ModelState":
+        """Of these rows of each replica, in this order; a row may be taken several times, or not at all.
+        `same_sources`: each has the memory of the row whose place it takes, and nothing of that need be moved."""
+        return _of_rows(self, rows, (Memory, MemoryCache) if same_sources else ())
 
 
 class BackboneSpec(ModelSpec):
@@ -118,6 +134,9 @@ class BackboneSpec(ModelSpec):
 
 
 class Backbone(Trainable):
+    sublayers = 2
+    """Of each layer: those that add to the stream."""
+
     def __init__(self, spec: BackboneSpec, vocabulary: int, replicas: int, device: str, mask: Mask):
         super().__init__()
         self.replicas, self.vocabulary = replicas, vocabulary
@@ -127,15 +146,21 @@ class Backbone(Trainable):
         self.drop = spec.noise.build(replicas, spec.dropout, spec.noise.input)
         needs = Needs(device, spec.positions.kind)
         # What a layer adds to the stream starts smaller the more layers add (GPT-2).
-        out_gain = 1 / math.sqrt(2 * spec.layers) if spec.norm.adds else 1.0
+        out_gain = 1 / math.sqrt(self.sublayers * spec.layers) if spec.norm.adds else 1.0
         noise, at_end = spec.noise, spec.noise.output
         own = [None] * (len(spec.mixers) - 1) + [None if spec.norm.adds else at_end]  # the last layer's is the output's
         shape = spec.feedforward, spec.norm, replicas, spec.width, spec.dropout, out_gain, needs, noise
-        self.layers = nn.ModuleList(Block(one, *shape, rate) for one, rate in zip(spec.mixers, own, strict=True))
+        self.layers = nn.ModuleList(
+            self.build_layer(spec, one, *shape, rate) for one, rate in zip(spec.mixers, own, strict=True)
+        )
         self.norm = spec.norm.build_final(replicas, spec.width)
         self.drop_output = noise.build(replicas, 0.0, at_end or 0.0) if spec.norm.adds else nn.Identity()
         self.embedded = Tap()
         self.mask = mask
+
+    def build_layer(self, spec: BackboneSpec, one: MixerSpec, *shape: Any) -> Block:
+        """With this mixer; what follows is as `Block` has it."""
+        return Block(one, *shape)
 
     @property
     def mixers(self) -> list[Mixer]:
@@ -146,29 +171,34 @@ class Backbone(Trainable):
         ids: Int[Tensor, "R B T"],
         state: ModelState | None = None,
         padding_mask: Bool[Tensor, "R B T"] | None = None,
+        mask: Mask | None = None,
     ) -> tuple[Float[Tensor, "R B T D"], ModelState]:
-        """Everything but the output layer. A row that goes on from a state may be padded on its left only."""
+        """Everything but the output layer. A row that goes on from a state may be padded on its left only. `mask`: who
+        may look where, if that is not as the model has it."""
+        mask = self.mask if mask is None else mask
         state = ModelState((None,) * len(self.layers)) if state is None else state
         past, before, known = state.length, state.padding_mask, None
         slots = torch.arange(past + ids.shape[2], device=ids.device)
         if padding_mask is None and before is None:
             self.check_length(len(slots))
-            at, mask = slots[past:], self.mask
+            at = slots[past:]
         else:
             new = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
             before = new.new_ones(*new.shape[:2], past) if before is None else before
             known = torch.cat((before, new), dim=2)  # [R, B, K]
             self.check_length(len(slots), known)
             at = (known.cumsum(2) - 1).clamp(min=0)[..., past:]
-            mask = self.mask & Padding(known.flatten(0, 1))
-        context = Context((self.replicas, ids.shape[1]), self.positions, mask, slots[past:], slots, padding_mask)
+            mask = mask & Padding(known.flatten(0, 1))
+        shape = self.replicas, ids.shape[1]
+        across = None if state.memory is None else _across(shape, slots[past:], padding_mask, state.memory)
+        context = Context(shape, self.positions, mask, slots[past:], slots, padding_mask, across=across)
         x = self.drop_words(self.embedding(ids), ids)
         x = self.embedded(self.drop(self.positions.embed(x, at)))
         states = []
         for layer, layer_state in zip(self.layers, state.layers, strict=True):
             x, layer_state = layer(x, context, layer_state)
             states.append(layer_state)
-        return self.drop_output(self.norm(x)), ModelState(tuple(states), len(slots), known)
+        return self.drop_output(self.norm(x)), ModelState(tuple(states), len(slots), known, state.memory)
 
     def carried(self, state: ModelState) -> Carried | None:
         """What of a state the next batch of training goes on from; None if no layer carries anything."""
@@ -198,6 +228,32 @@ class Backbone(Trainable):
         tokens = slots if known is None else int(known.sum(2).max())
         if tokens > limit:
             raise UserError(f"{tokens} tokens, but the learned positions end at {limit} (model.context)")
+
+
+def _across(shape: tuple[int, int], queries: Tensor, padding_mask: Tensor | None, memory: Memory) -> Context:
+    """As cross attention sees it. Places in another sequence are no places in this one: no scheme says anything."""
+    keys = torch.arange(memory.vectors.shape[2], device=queries.device)
+    told = memory.padding_mask
+    mask = Everything() if told is None else Padding(told.flatten(0, 1))
+    return Context(shape, Positions(), mask, queries, keys, padding_mask, memory.vectors)
+
+
+def _of_rows(state: Any, rows: Int[Tensor, "R N"], untouched: tuple[type, ...]) -> Any:
+    """Whatever a state is made of: tensors in it are [R, B, …]."""
+    if isinstance(state, Tensor):
+        if len(rows) == 1:
+            return state.index_select(1, rows[0])
+        return state[torch.arange(len(rows), device=rows.device)[:, None], rows]
+    if isinstance(state, untouched):
+        return state
+    if is_dataclass(state) and not isinstance(state, type):
+        parts = {part.name: _of_rows(getattr(state, part.name), rows, untouched) for part in fields(state)}
+        return replace(state, **parts)
+    if isinstance(state, tuple):
+        return tuple(_of_rows(part, rows, untouched) for part in state)
+    if isinstance(state, dict):
+        return {name: _of_rows(part, rows, untouched) for name, part in state.items()}
+    return state
 
 
 def _under(prefix: str, carried: Carried) -> Carried:

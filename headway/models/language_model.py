@@ -83,6 +83,10 @@ class LanguageModel(Backbone):
             logits = logits + self.output_bias[:, None, None]
         return self.logits(logits), state
 
+    def go_on(self, ids: Int[Tensor, "R B T"], state: ModelState | None) -> tuple[Float[Tensor, "R B T V"], ModelState]:
+        """The same, as decoding asks for it."""
+        return self(ids, state)
+
     def losses(self, inputs: Int[Tensor, "R B T"], targets: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T"]:
         """Nats for every target token."""
         return self.losses_going_on(inputs, targets, None)[0]

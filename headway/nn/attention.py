@@ -64,6 +64,10 @@ class Cache:
         return Cache(torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3))
 
 
+class MemoryCache(Cache):
+    """Of another sequence, which stays as it is however long the text becomes that looks at it."""
+
+
 class AttentionSpec(MixerSpec):
     """Multi-head attention. https://arxiv.org/abs/1706.03762"""
 
@@ -90,6 +94,10 @@ class AttentionSpec(MixerSpec):
 
     def build(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
         return Attention(self, SelfProjection(replicas, width, self), self._kernel(needs), replicas, width, out_gain)
+
+    @property
+    def why_no_cross(self) -> str | None:
+        return None
 
     def build_cross(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
         """Queries from the decoder, keys and values from the memory that the encoder left in the context."""
@@ -186,7 +194,7 @@ class CrossProjection(nn.Module):
         if past is not None:
             return q, past
         k, v = (_split(part, self.heads) for part in self.keys_values(context.memory).chunk(2, dim=-1))
-        return q, Cache(positions.rotate(k, context.keys), v)
+        return q, MemoryCache(positions.rotate(k, context.keys), v)
 
 
 class Attention(Mixer):

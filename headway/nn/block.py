@@ -8,6 +8,7 @@ with `feedforward: none` a layer is its mixer alone.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
@@ -261,6 +262,37 @@ class Block(nn.Module):
         if (feedforward := self.feedforward) is not None:
             x, _ = self.around_feedforward(x, lambda h: (feedforward(h), None))
         return self.stream(x), state
+
+
+class CrossBlock(Block):
+    """A layer of a decoder, which looks at another sequence between its mixer and its feed-forward net. Its state is
+    that of the mixer, and the keys and values of the other sequence, which are computed once."""
+
+    def __init__(
+        self,
+        mixer: MixerSpec,
+        cross: MixerSpec,
+        feedforward: FeedForwardSpec,
+        norm: NormSpec,
+        replicas: int,
+        width: int,
+        dropout: float,
+        out_gain: float,
+        needs: Needs,
+        noise: NoiseSpec = ORDINARY,
+        own_dropout: float | None = None,
+    ):
+        super().__init__(mixer, feedforward, norm, replicas, width, dropout, out_gain, needs, noise, own_dropout)
+        self.around_cross = norm.build_residual(replicas, width, noise.build(replicas, dropout, own_dropout))
+        self.cross = cross.build_cross(replicas, width, out_gain, replace(needs, positions="none"))
+
+    def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:
+        own, other = (None, None) if state is None else state
+        x, own = self.around_mixer(x, lambda h: self.mixer(h, context, own))
+        x, other = self.around_cross(x, lambda h: self.cross(h, context.across, other))
+        if (feedforward := self.feedforward) is not None:
+            x, _ = self.around_feedforward(x, lambda h: (feedforward(h), None))
+        return self.stream(x), (own, other)
 
 
 def _rounded(hidden: float) -> int:

@@ -43,7 +43,9 @@ class Context:
     padding_mask: Bool[Tensor, "R B T"] | None = None
     """Where the new slots hold tokens and not padding; None = everywhere."""
     memory: Float[Tensor, "R B S D"] | None = None
-    """What cross attention looks at."""
+    """What cross attention looks at, where this is a context of cross attention: `keys` are its slots."""
+    across: "Context | None" = None
+    """As cross attention sees it, where there is another sequence to look at."""
     views: list[tuple[int, Mask, int | None, "AttentionContext"]] = field(default_factory=list, repr=False)
     """That were asked for so far: the heads, the mask and the number of keys they are for, and each of them."""
 

@@ -66,6 +66,15 @@ class MixerSpec(Variant):
     def build(self, replicas: int, width: int, out_gain: float, needs: Needs) -> Mixer:
         """For one layer. Weights of the last map start with `out_gain` times their usual deviation."""
 
+    @property
+    def why_no_cross(self) -> str | None:
+        """Why it cannot look at another sequence, as a decoder looks at what an encoder made; None = it can."""
+        return f"{self.kind} moves information along one sequence, and looks at no other"
+
+    def build_cross(self, replicas: int, width: int, out_gain: float, needs: Needs) -> Mixer:
+        """For one layer, to look at the memory in its context (`Context.across`) and not at its own sequence."""
+        raise NotImplementedError(self.why_no_cross)
+
     @abstractmethod
     def flops_per_token(self, width: int, segment: int) -> int:
         """Operations of a forward pass for one token of a segment of this length; see `scoring/cost.py`."""

@@ -59,6 +59,11 @@ class PositionSpec(Variant):
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         """What acts on embeddings, queries, keys or scores."""
 
+    @property
+    def for_encoders(self) -> "PositionSpec":
+        """The same scheme for those who look ahead, too."""
+        return self
+
     def problems_with(self, width: int, heads: Sequence[int]) -> Iterator[str]:
         """Why it cannot serve a model of this width with so many heads in each of its layers."""
         yield from ()
@@ -130,6 +135,10 @@ class Alibi(PositionSpec):
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return AlibiPositions(heads)
+
+    @property
+    def for_encoders(self) -> "SymmetricAlibi":
+        return SymmetricAlibi()
 
 
 class AlibiPositions(Positions):
@@ -206,6 +215,10 @@ class T5(PositionSpec):
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return T5Positions(replicas, heads, self.buckets, self.furthest)
+
+    @property
+    def for_encoders(self) -> "SymmetricT5":
+        return SymmetricT5(buckets=self.buckets, furthest=self.furthest)
 
     def problems_with(self, width, heads):
         yield from _shared_by_layers(self.kind, heads)

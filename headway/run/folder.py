@@ -120,7 +120,11 @@ class Run:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        path = self.folder / "tokenizer.json"
+        return self.tokenizer_in("tokenizer.json")
+
+    def tokenizer_in(self, name: str) -> Tokenizer:
+        """One of several vocabularies, by its file."""
+        path = self.folder / name
         try:
             return Tokenizer.from_json(path.read_text("utf-8"))
         except FileNotFoundError:
@@ -130,7 +134,10 @@ class Run:
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer) -> None:
-        write_whole(self.folder / "tokenizer.json", tokenizer.to_json())
+        self.keep_tokenizer(tokenizer, "tokenizer.json")
+
+    def keep_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
+        write_whole(self.folder / name, tokenizer.to_json())
 
     # --- metrics -------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,346 @@
-"""Text from a language model, one token after the other."""
+"""Text from a model, one token after the other: the likeliest, drawn, or by beam search; many rows at once.
 
-from collections.abc import Iterator
+    text = Continued(model, ids, state)        rows that are being written, by any model that can go on
+    text.scores()                              [R, B, V]: of the next token of each
+    text.take(rows, tokens)                    these rows go on, each with its token
+
+How the next token is chosen is a spec (`Greedy`, `Sampled`, `Beam`), which a recipe can name and a score can state. A
+row is decoded as if it were alone: its limit, its noise and its hypotheses are its own, and rows that are finished
+leave the batch. (Sums of another shape round differently, so tokens whose scores are equal to the last bits may change
+places.) Every row ends: at its limit END is the only choice left.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor
 
+from headway.core import random
 from headway.core.errors import UserError
+from headway.core.variants import Variant
 from headway.models.language_model import LanguageModel
+
+Scores = Float[Tensor, "R B V"]
+Rows = Int[Tensor, "R N"]
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """A model that goes on from tokens, and from what it was given before them."""
+
+    replicas: int
+
+    @property
+    def why_no_cache(self) -> str | None: ...
+
+    def go_on(self, ids: Int[Tensor, "R B T"], state: Any) -> tuple[Float[Tensor, "R B T V"], Any]: ...
+
+
+class Continued:
+    """Rows that are being written, all of one length."""
+
+    def __init__(
+        self,
+        model: Writer,
+        ids: Int[Tensor, "R B T"],
+        begin: Any = None,
+        context: int | None = None,
+        cached: bool = True,
+    ):
+        """`begin` is the state before the first of these ids. When there are more than `context`, the older half is
+        forgotten. (Forgetting one token at a time would move every other one to a new position, and nothing could be
+        kept in the cache.)"""
+        self.model, self.ids, self.context = model, ids, context
+        self.cached = cached and model.why_no_cache is None
+        self._begin, self._state, self._fresh = begin, begin, ids
+
+    def scores(self) -> Scores:
+        """Of every token, as the next one of each row."""
+        if self.context is not None and self.ids.shape[2] > self.context:
+            self.ids = self._fresh = self.ids[..., -max(1, self.context // 2) :]
+            self._state = self._begin
+        if self.cached:
+            logits, self._state = self.model.go_on(self._fresh, self._state)
+        else:
+            logits, _ = self.model.go_on(self.ids, self._begin)
+        return logits[:, :, -1].float()
+
+    def take(self, rows: Rows, tokens: Rows, same_sources: bool = False) -> None:
+        """Go on with these rows of each replica, in this order, each one token longer. `same_sources`: every row that
+        takes a place was written from the same source as the one that had it."""
+        mine = rows[..., None].expand(-1, -1, self.ids.shape[2])
+        self._fresh = tokens[..., None]
+        if rows.shape[1] != self.ids.shape[1] or not torch.equal(rows, _in_order(rows)):
+            self.ids = self.ids.gather(1, mine)
+            self._state = None if self._state is None else self._state.of_rows(rows, same_sources)
+            if self._begin is not None and not (same_sources and rows.shape[1] == self.ids.shape[1]):
+                self._begin = self._begin.of_rows(rows)
+        self.ids = torch.cat((self.ids, self._fresh), 2)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One way to write a row."""
+
+    tokens: tuple[int, ...]
+    """Without END."""
+    nats: float
+    """What all of it and its END take: minus the logarithm of their chance."""
+    score: float
+    """By which hypotheses of one row are ranked; higher is better."""
+    cut: bool = False
+    """It did not end by itself."""
+
+
+Found = list[list[list[Hypothesis]]]
+"""Of every replica, of every row, the best first."""
+
+
+class DecodingSpec(Variant):
+    """How the next token is chosen, and when a row must end."""
+
+    per_source: float = Field(default=2.0, gt=0)
+    """A row ends after so many tokens for each token of its source …"""
+    extra: int = Field(default=10, ge=1)
+    """… and so many more."""
+
+    def limit(self, source: int) -> int:
+        """The most tokens of a row whose source has so many."""
+        return math.ceil(self.per_source * source) + self.extra
+
+    @abstractmethod
+    def search(self, text: Continued, end: int, limits: Sequence[int]) -> Found:
+        """Until all rows have ended. `limits`: the most tokens of each."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """In words, as it stands behind a score."""
+
+
+class Greedy(DecodingSpec):
+    """The likeliest token, always."""
+
+    kind: Literal["greedy"] = "greedy"
+
+    def search(self, text: Continued, end: int, limits: Sequence[int]) -> Found:
+        return one_by_one(text, end, limits, lambda logits, rows: logits.argmax(-1))
+
+    @property
+    def label(self) -> str:
+        return "greedy"
+
+
+class Sampled(DecodingSpec):
+    """A token drawn by its chance. Each row has random numbers of its own."""
+
+    kind: Literal["sampled"] = "sampled"
+    temperature: float = Field(default=1.0, ge=0)
+    """0 = always the likeliest, 1 = as learnt."""
+    top_k: int | None = Field(default=None, ge=1)
+    """Only among the k likeliest; null = among all."""
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    """Only the likeliest that reach this sum; null = all."""
+    seed: int = Field(default=0, ge=0)
+    """Of the draw."""
+
+    def search(self, text: Continued, end: int, limits: Sequence[int]) -> Found:
+        R, B = text.ids.shape[:2]
+        noise = [[random.generator(self.seed, "sample", r, b) for b in range(B)] for r in range(R)]
+
+        def choose(logits: Scores, rows: Int[Tensor, " N"]) -> Rows:
+            mine = [[own[b] for b in rows.tolist()] for own in noise]
+            return draw(logits, self.temperature, self.top_k, self.top_p, mine)
+
+        return one_by_one(text, end, limits, choose)
+
+    @property
+    def label(self) -> str:
+        only = "".join(f", {k} {v:g}" for k, v in (("top-k", self.top_k), ("top-p", self.top_p)) if v is not None)
+        return f"drawn, temperature {self.temperature:g}{only}, seed {self.seed}"
+
+
+class Beam(DecodingSpec):
+    """The best of the beginnings are kept, token by token, and the best that have ended are the answer."""
+
+    kind: Literal["beam"] = "beam"
+    size: int = Field(default=5, ge=1)
+    """How many beginnings are kept."""
+    length_penalty: float = Field(default=1.0, ge=0)
+    """The logarithm of the chance is divided by this power of the length, END counted (https://arxiv.org/abs/1609.08144):
+    0 = not at all, which favours short ones; 1 = the mean of the tokens."""
+    no_repeat: int | None = Field(default=None, ge=1)
+    """No run of so many tokens may come twice; null = any may."""
+    nbest: int = Field(default=1, ge=1)
+    """How many of the best are given."""
+
+    def search(self, text: Continued, end: int, limits: Sequence[int]) -> Found:
+        return _BeamSearch(self, text, end, limits).run()
+
+    def score(self, nats: float, length: int) -> float:
+        """Of a hypothesis of so many tokens, END among them."""
+        return -nats / length**self.length_penalty
+
+    @property
+    def label(self) -> str:
+        repeats = "" if self.no_repeat is None else f", no {self.no_repeat} tokens twice"
+        return f"beam {self.size}, length penalty {self.length_penalty:g}{repeats}"
+
+
+# --- one token at a time ---------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def one_by_one(text: Continued, end: int, limits: Sequence[int], choose: Any) -> Found:
+    """`choose(logits [R, N, V], rows [N])` gives the next token of every row that is left; `rows` are their numbers."""
+    R, B = text.ids.shape[:2]
+    device, longest = text.ids.device, torch.tensor(limits)
+    written = torch.full((R, B, int(longest.max()) + 1), end)
+    nats, cut, done = torch.zeros(R, B, dtype=torch.float64), torch.zeros(R, B).bool(), torch.zeros(R, B).bool()
+    rows, length = torch.arange(B), 0
+    while len(rows):
+        logits, full = text.scores(), longest[rows] <= length
+        chosen = choose(logits, rows).masked_fill(full.to(device), end)
+        taken = -logits.log_softmax(-1).gather(-1, chosen[..., None])[..., 0]
+        going = ~done[:, rows]
+        now = chosen.cpu().where(going, end)
+        nats[:, rows] += taken.double().cpu() * going
+        written[:, rows, length] = now
+        cut[:, rows] |= going & full
+        done[:, rows] |= now == end
+        left = torch.nonzero(~done[:, rows].all(0))[:, 0]
+        rows, length = rows[left], length + 1
+        if len(rows):
+            left = left.to(device).expand(R, -1)
+            text.take(left, chosen.gather(1, left))
+    lengths = (written != end).sum(2)
+    return [
+        [
+            [Hypothesis(tuple(written[r, b, : lengths[r, b]].tolist()), nats_rb, -nats_rb, bool(cut[r, b]))]
+            for b, nats_rb in enumerate(nats[r].tolist())
+        ]
+        for r in range(R)
+    ]
+
+
+def draw(
+    logits: Scores,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    noise: Sequence[Sequence[torch.Generator | None]],
+) -> Rows:
+    """A token for every row, by its chances; each row by the random numbers of its own generator."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    device, logits = logits.device, logits.cpu() / temperature
+    if top_k is not None and top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[..., -1:], -torch.inf)
+    chances = logits.softmax(-1)
+    if top_p is not None:  # the fewest likeliest tokens that together reach top_p (https://arxiv.org/abs/1904.09751)
+        ordered, order = chances.sort(descending=True)
+        dropped = (ordered.cumsum(-1) - ordered) >= top_p
+        dropped[..., 0] = False
+        chances = chances.scatter(-1, order, ordered.masked_fill(dropped, 0))
+    drawn = [
+        [int(torch.multinomial(row, 1, generator=own)) for row, own in zip(rows, mine, strict=True)]
+        for rows, mine in zip(chances, noise, strict=True)
+    ]
+    return torch.tensor(drawn, device=device)
+
+
+# --- beam search -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _BeamSearch:
+    """Every source has `size` places, whose beginnings are the likeliest of their length so far. Which of the finished
+    ones is best is known when no beginning can become better any more, however it goes on."""
+
+    spec: Beam
+    text: Continued
+    end: int
+    limits: Sequence[int]
+    found: Found = field(default_factory=list)
+
+    @torch.no_grad()
+    def run(self) -> Found:
+        (R, B), K = self.text.ids.shape[:2], self.spec.size
+        device, first = self.text.ids.device, self.text.ids.shape[2]
+        self.found = [[[] for _ in range(B)] for _ in range(R)]
+        rows, length = list(range(B)), 0
+        nats = torch.zeros(R, B, 1, device=device)  # of each beginning: to begin with there is one, of nothing
+        while rows:
+            logits = self.text.scores()
+            V, places = logits.shape[-1], nats.shape[2]
+            chances = logits.log_softmax(-1).view(R, len(rows), places, V)
+            if self.spec.no_repeat is not None:
+                repeats = repeated(self.text.ids[..., first:], self.spec.no_repeat, V).view(chances.shape)
+                repeats[..., self.end] = False
+                chances = chances.masked_fill(repeats, -torch.inf)
+            over = torch.tensor([self.limits[b] <= length for b in rows], device=device)
+            ended = nats - chances[..., self.end]  # [R, B, K]
+            self._keep_ended(rows, ended, first, over)
+            chances[..., self.end] = -torch.inf
+            nats, chosen = (nats[..., None] - chances).flatten(2).topk(min(K, places * V), largest=False)  # [R, B, K]
+            length += 1
+            left = [k for k, b in enumerate(rows) if not over[k] and self._can_improve(b, nats[:, k, 0])]
+            if left:
+                kept = torch.tensor(left, device=device)
+                nats, chosen = nats[:, kept], chosen[:, kept]
+                parents = (kept[None, :, None] * places + chosen // V).flatten(1)
+                same = len(left) == len(rows) and nats.shape[2] == places
+                self.text.take(parents, (chosen % V).flatten(1), same_sources=same)
+            rows = [rows[k] for k in left]
+        return [[sorted(own, key=lambda h: -h.score)[: self.spec.nbest] for own in rows] for rows in self.found]
+
+    def _keep_ended(self, rows: list[int], ended: Float[Tensor, "R B K"], first: int, over: Bool[Tensor, " B"]) -> None:
+        """Of the beginnings that end here, those that are among the best of their row."""
+        length = self.text.ids.shape[2] - first + 1
+        told = ended.double().cpu()
+        for r, of_rows in enumerate(told.tolist()):
+            for k, b in enumerate(rows):
+                best = self.found[r][b]
+                for place, nats in enumerate(of_rows[k]):
+                    if not math.isfinite(nats):
+                        continue
+                    score = self.spec.score(nats, length)
+                    if len(best) < self.spec.nbest or score > min(h.score for h in best):
+                        row = k * ended.shape[2] + place
+                        tokens = tuple(self.text.ids[r, row, first:].tolist())
+                        best.append(Hypothesis(tokens, nats, score, bool(over[k])))
+                        best.sort(key=lambda h: -h.score)
+                        del best[self.spec.nbest :]
+
+    def _can_improve(self, b: int, nats: Float[Tensor, " R"]) -> bool:
+        """Whether the likeliest beginning of this row could still end better, at the length that favours it most."""
+        for r, own in enumerate(nats.tolist()):
+            best = self.found[r][b]
+            bound = self.spec.score(own, self.limits[b] + 1)
+            if math.isfinite(own) and (len(best) < self.spec.nbest or bound > best[-1].score):
+                return True
+        return False
+
+
+def repeated(ids: Int[Tensor, "R B T"], n: int, vocabulary: int) -> Bool[Tensor, "R B V"]:
+    """The tokens that would end a run of n which is there already."""
+    banned = torch.zeros(*ids.shape[:2], vocabulary, dtype=torch.bool, device=ids.device)
+    if ids.shape[2] < n:
+        return banned
+    runs = ids.unfold(2, n, 1)  # [R, B, T - n + 1, n]
+    again = (runs[..., :-1] == ids[:, :, None, ids.shape[2] - n + 1 :]).all(-1)
+    # What does not repeat is written to a place beyond the vocabulary.
+    wide = torch.zeros(*ids.shape[:2], vocabulary + 1, dtype=torch.bool, device=ids.device)
+    return wide.scatter(2, runs[..., -1].masked_fill(~again, vocabulary), True)[..., :vocabulary]
+
+
+# --- language models -------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -21,11 +354,24 @@ def sample(
     generator: torch.Generator | None = None,
     cached: bool = True,
 ) -> Iterator[int]:
-    """`tokens` ids that follow the prompt, as they are drawn. With or without the cache, the same ids.
+    """`tokens` ids that follow the prompt, as they are drawn. With or without the cache, the same ids."""
+    for (token,) in samples(model, prompt, tokens, temperature, top_k, top_p, [generator], cached):
+        yield token
 
-    When the context is full, its older half is forgotten. (Forgetting one token at a time would move every other token
-    to a new position, and nothing could be kept in the cache.) That of a recurrence is never full.
-    """
+
+@torch.no_grad()
+def samples(
+    model: LanguageModel,
+    prompt: Int[Tensor, "N"],
+    tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    noise: Sequence[torch.Generator | None] = (None,),
+    cached: bool = True,
+) -> Iterator[list[int]]:
+    """Several texts that begin with the prompt, one for each source of random numbers, token by token. The context of a
+    recurrence is never full."""
     context = model.spec.horizon
     if len(prompt) == 0:
         raise UserError("the prompt is empty: there is nothing to go on from")
@@ -35,36 +381,13 @@ def sample(
         raise UserError(f"a temperature must be 0 (always the likeliest) or more, not {temperature}")
     model.eval()
     device = next(model.parameters()).device
-    ids = prompt.to(device, torch.int64).tolist()
-    cached = cached and model.why_no_cache is None
-    state, fresh = None, ids
+    ids = prompt.to(device, torch.int64).expand(1, len(noise), -1)
+    text = Continued(model, ids, context=context, cached=cached)
     for _ in range(tokens):
-        if context is not None and len(ids) > context:
-            ids = ids[-max(1, context // 2) :]
-            state, fresh = None, ids
-        shown = fresh if cached else ids
-        logits, state = model(torch.tensor(shown, device=device)[None, None], state if cached else None)
-        fresh = [_draw(logits[0, 0, -1].float().cpu(), temperature, top_k, top_p, generator)]
-        ids = ids + fresh
-        yield fresh[0]
+        chosen = draw(text.scores(), temperature, top_k, top_p, [noise])
+        yield chosen[0].tolist()
+        text.take(_in_order(chosen), chosen)
 
 
-def _draw(
-    logits: Float[Tensor, "V"],
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    generator: torch.Generator | None,
-) -> int:
-    if temperature == 0:
-        return int(logits.argmax())
-    logits = logits / temperature
-    if top_k is not None and top_k < len(logits):
-        logits = logits.masked_fill(logits < logits.topk(max(1, top_k)).values[-1], -torch.inf)
-    chances = logits.softmax(-1)
-    if top_p is not None:  # the fewest likeliest tokens that together reach top_p (https://arxiv.org/abs/1904.09751)
-        ordered, order = chances.sort(descending=True)
-        dropped = (ordered.cumsum(0) - ordered) >= top_p
-        dropped[0] = False
-        chances[order[dropped]] = 0
-    return int(torch.multinomial(chances, 1, generator=generator))
+def _in_order(rows: Rows) -> Rows:
+    return torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)

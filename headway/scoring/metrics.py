@@ -156,6 +156,10 @@ PRECISION, RECALL, F1 = (
     _ours(noun.lower(), noun, lower_is_better=False, scale=POINTS) for noun in ("precision", "recall", "F1")
 )
 BLEU, CHRF = (_ours(noun.lower(), noun, lower_is_better=False) for noun in ("BLEU", "chrF"))
+BLEU_LOWERCASED = _ours("bleu_lowercased", "BLEU without case", lower_is_better=False, form_of="bleu")
+SENTENCE_BLEU = _ours("sentence_bleu", "mean BLEU of sentences", lower_is_better=False, form_of="bleu")
+TOKEN_ACCURACY = _ours("token_accuracy", "accuracy of tokens", lower_is_better=False, scale=POINTS, is_per_token=True)
+EXACT_MATCH = _ours("exact_match", "exact matches", lower_is_better=False, scale=POINTS, is_of_rows=True)
 
 
 class ScoreName(NamedTuple):

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from headway.core.spec import Spec
+from headway.scoring.decoding import DecodingSpec, Greedy
 
 State = Literal["carried", "fresh"]
 
@@ -27,7 +28,7 @@ class Reading(NamedTuple):
 class ScoringSpec(Spec):
     """What is measured after training, and how."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"state"})
+    added: ClassVar[frozenset[str]] = frozenset({"state", "decoding", "bleu_tokenizer"})
 
     splits: list[str] | None = None
     """Which splits to score; null = all but train."""
@@ -39,3 +40,7 @@ class ScoringSpec(Spec):
     """carried: the text is one stream, and each segment goes on from the state of the one before (a recurrence's, or
     attention's with mixer.memory); fresh: every segment begins with none; null = carried if the model was trained so
     (data.batches=contiguous) and nothing strides."""
+    decoding: DecodingSpec = Greedy()
+    """How translations are written: greedy, beam, sampled."""
+    bleu_tokenizer: Literal["13a", "none", "intl", "char"] = "13a"
+    """How sacreBLEU cuts texts into words; none = at white space, for texts that are tokenised already."""

@@ -3,7 +3,6 @@
 from typing import TypeVar
 
 from headway.core.errors import UserError
-from headway.data.tokenizers import Given
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.tasks.abilities import Ability
@@ -25,7 +24,7 @@ def able(run: Run, ability: type[SomeAbility]) -> type[SomeAbility]:
     """The task of this run, if its models can do this."""
     task = of(run.recipe)
     if not issubclass(task, ability):
-        others = " and ".join(other.models for other in TASKS.values() if issubclass(other, ability))
+        others = " and ".join(dict.fromkeys(other.models for other in TASKS.values() if issubclass(other, ability)))
         is_a = f"{run.name} is a {run.recipe.model.kind}"
         raise UserError(f"{ability.asked} asked of {others}, and {is_a}; try {task.example.format(run=run.name)}")
     return task
@@ -37,12 +36,7 @@ def load(recipe: Recipe) -> Task:
 
 
 def load_for(run: Run) -> Task:
-    """The task of a finished run, on the data that it was trained on. A vocabulary that was given, not learnt, is read
-    from the run folder: where it came from may be gone by now."""
-    recipe = run.recipe
-    if isinstance(recipe.data.tokenizer, Given):
-        data = recipe.data.model_copy(update={"tokenizer": Given(path=str(run.folder / "tokenizer.json"))})
-        recipe = recipe.model_copy(update={"data": data})
-    task = load(recipe)
+    """The task of a finished run, on the data that it was trained on."""
+    task = load(run.recipe.model_copy(update={"data": run.recipe.data.kept_in(run.folder)}))
     task.check_same_data(run)
     return task

@@ -78,6 +78,11 @@ class Task(ABC):
             TASKS.add(cls.kind, cls, cls.__module__)
 
     @classmethod
+    def headline_of(cls, recipe: Recipe) -> Metric:
+        """The one that tells how good the models of this recipe are."""
+        return cls.headline
+
+    @classmethod
     @abstractmethod
     def load(cls, recipe: Recipe) -> Self:
         """Read the data."""
@@ -137,6 +142,11 @@ class Task(ABC):
     @cached_property
     def evidence(self) -> Evidence:
         return self.gather_evidence()
+
+    @property
+    def vocabularies(self) -> dict[str, Tokenizer]:
+        """What the run folder keeps, by the name of the file; named as the keys of the data's spec."""
+        return {"tokenizer.json": self.data.tokenizer}
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 Every number that changes from step to step (the step itself, the rate) is a tensor, so on CUDA the whole step is
 recorded once as a graph and then replayed: one launch instead of hundreds, which is most of what small models cost.
+Where batches have several shapes, each shape has a graph of its own.
 """
 
-from typing import Any, Protocol
+from collections import Counter
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -47,6 +49,25 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class SamplerOfShapes(Sampler, Protocol):
+    """One whose batches have several shapes."""
+
+    def shape_of(self, step: int) -> int:
+        """Which of them this step has."""
+        ...
+
+    def of_shape(self, shape: int) -> Sampler:
+        """For steps of this shape alone."""
+        ...
+
+
+class Recording(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    losses: Losses
+    norms: Losses
+
+
 class Update:
     def __init__(
         self,
@@ -67,32 +88,36 @@ class Update:
         self.averages = averages
         self.loss = model.loss
         if setting.compiled:
-            self.loss = torch.compile(model.loss)
+            # By itself the compiler would make one program for any shape, which is slower than one for each of a few.
+            self.loss = torch.compile(model.loss, dynamic=False if isinstance(sampler, SamplerOfShapes) else None)
             optimizer.compile()
         self.rate = torch.zeros((), device=alive.device)
-        self.steps_taken = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.recorded: tuple[Losses, Losses]
+        self.steps_taken: Counter[int] = Counter()  # of each shape
+        self.recordings: dict[int, Recording] = {}
         self.stream = torch.cuda.Stream() if alive.is_cuda else None
+        self.pool = torch.cuda.graph_pool_handle() if alive.is_cuda else None  # graphs never run at the same time
 
     def __call__(self, step: int, rate: float) -> tuple[Losses, Losses]:
         """Take this step at this fraction of the learning rates; gives each replica's loss and gradient norm."""
         self.model.train()
         self.model.clock.step.fill_(step)
         self.rate.fill_(rate)
+        several = isinstance(self.sampler, SamplerOfShapes)
+        shape = self.sampler.shape_of(step) if several else 0
+        sampler = self.sampler.of_shape(shape) if several else self.sampler
         if self.stream is None or not self.setting.recorded:
-            return self.compute()
-        if self.graph is None and self.steps_taken == STEPS_BEFORE_RECORDING:
-            self.record()
-        self.steps_taken += 1
-        if self.graph is None:
-            return self.on_side_stream()
-        self.graph.replay()
-        losses, norms = self.recorded
-        return losses.clone(), norms.clone()  # the next replay writes to the same place
+            return self.compute(sampler)
+        if shape not in self.recordings and self.steps_taken[shape] == STEPS_BEFORE_RECORDING:
+            self.recordings[shape] = self.record(sampler)
+        self.steps_taken[shape] += 1
+        if shape not in self.recordings:
+            return self.on_side_stream(sampler)
+        recorded = self.recordings[shape]
+        recorded.graph.replay()
+        return recorded.losses.clone(), recorded.norms.clone()  # the next replay writes to the same place
 
-    def compute(self) -> tuple[Losses, Losses]:
-        batch = self.sampler.at(self.model.clock.step)  # the whole of it, in every process: it is only numbers of words
+    def compute(self, sampler: Sampler) -> tuple[Losses, Losses]:
+        batch = sampler.at(self.model.clock.step)  # the whole of it, in every process: it is only numbers of words
         losses = torch.zeros_like(self.alive, dtype=torch.float32)
         rank, world = self.parallel.processes.rank, self.parallel.processes.world
         parts = self.spec.accumulate
@@ -116,17 +141,18 @@ class Update:
             p.grad = None
         return losses, norms
 
-    def on_side_stream(self) -> tuple[Losses, Losses]:
+    def on_side_stream(self, sampler: Sampler) -> tuple[Losses, Losses]:
         """As the recording will run: autograd remembers the stream it first ran on."""
         assert self.stream is not None
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            found = self.compute()
+            found = self.compute(sampler)
         torch.cuda.current_stream().wait_stream(self.stream)
         return found
 
-    def record(self) -> None:
+    def record(self, sampler: Sampler) -> Recording:
         torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.stream):
-            self.recorded = self.compute()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            found = self.compute(sampler)
+        return Recording(graph, *found)

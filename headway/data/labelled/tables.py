@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 def read_table(path: Path, text: Column, label: Column, header: bool) -> list[Row]:
     """The two columns that matter; every row has a text and a label, or one message says which has not."""
-    lines = _fields(path)
+    lines = fields_of(path)
     names = lines.pop(0)[1] if header else None
     if not lines:
         raise UserError(f"'{path}' has no rows{' below its header' if header else ''}")
@@ -37,7 +37,7 @@ def read_table(path: Path, text: Column, label: Column, header: bool) -> list[Ro
     return rows
 
 
-def _fields(path: Path) -> list[tuple[int, list[str]]]:
+def fields_of(path: Path) -> list[tuple[int, list[str]]]:
     """The fields of every line that is not blank, with the line's number."""
     content = read_text(path)
     if ".csv" not in path.suffixes:

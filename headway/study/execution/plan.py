@@ -169,7 +169,7 @@ def _check_cheap(question: Better, task: Task) -> None:
     if question.than not in task.cheap_methods:
         hint = did_you_mean(question.than, task.cheap_methods.names)
         raise UserError(f"'{question}': no score of a {task.recipe.model.kind} is set beside '{question.than}'{hint}")
-    had = [f"{split}.{task.headline.name}" for split in task.scored_splits]
+    had = [f"{split}.{task.headline_of(task.recipe).name}" for split in task.scored_splits]
     if question.on not in had:
         raise UserError(f"'{question}': of '{question.than}' there is {' and '.join(had)} alone")
 

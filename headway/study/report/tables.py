@@ -73,7 +73,8 @@ def asked_scores(results: Results) -> list[str]:
 
 def _main(results: Results) -> list[str]:
     """The headline of every split: the arms of a study are of one kind."""
-    headline = tasks.of(next(iter(results.study.recipes.values()))).headline
+    recipe = next(iter(results.study.recipes.values()))
+    headline = tasks.of(recipe).headline_of(recipe)
     return [name for name in results.score_names if parsed(name)[1:] == (headline.name, "")]
 
 

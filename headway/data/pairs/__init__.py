@@ -1,0 +1,1 @@
+"""Texts in pairs, a source and its target, for translators."""

@@ -1,0 +1,179 @@
+"""Pairs ready for use: read from a source, filtered, and every split as tokens of one vocabulary or of two.
+
+A vocabulary is learnt on train: of both sides together, or of each its own. Every vocabulary has one token more than
+its tokenizer knows, END, the last: a source ends with it, and a target begins and ends with it. Tokens are kept between
+runs (`data/cache.py`).
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from headway.core.errors import UserError, did_you_mean
+from headway.data import cache
+from headway.data.pairs.filters import Filters
+from headway.data.pairs.sources import Sides, Splits, normalised, read_pairs, with_valid
+from headway.data.tokenizers import Tokenizer, TokenizerSpec
+
+SIDES, ARRAYS = ("source", "target"), ("ids", "ends")
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The sources, or the targets, of one split. All tokens stand one after another; END is not among them."""
+
+    texts: list[str]
+    ids: np.ndarray
+    """int32"""
+    ends: np.ndarray
+    """int64: where in `ids` each text ends."""
+    end: int
+    """The token END."""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, END among them."""
+        return np.diff(self.ends, prepend=0) + 1
+
+    def only(self, rows: np.ndarray) -> "Side":
+        """These texts of it, in this order."""
+        begins = np.concatenate(([0], self.ends[:-1]))
+        ids = [self.ids[begins[k] : self.ends[k]] for k in rows]
+        nothing = np.zeros(0, np.int32)
+        ends = np.cumsum([len(one) for one in ids], dtype=np.int64)
+        return Side([self.texts[k] for k in rows], np.concatenate([nothing, *ids]), ends, self.end)
+
+    def padded(self, longest: int) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of each text and END, filled up to the longest; and how many of them are real. A text that is
+        longer than this is cut, and has END nevertheless."""
+        lengths = np.minimum(self.lengths, longest)
+        slots = np.arange(int(lengths.max(initial=1)))
+        table = np.zeros((len(self), len(slots)), dtype=np.int32)
+        begins = np.concatenate(([0], self.ends[:-1])).astype(np.int64)
+        inside = slots < lengths[:, None] - 1
+        table[inside] = self.ids[(begins[:, None] + slots)[inside]]
+        table[np.arange(len(self)), lengths - 1] = self.end
+        return table, lengths
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """One split."""
+
+    source: Side
+    target: Side
+    seen: np.ndarray
+    """bool: the same source, but for white space, is in train."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def longer(self) -> np.ndarray:
+        """The tokens of each pair's longer side, with END."""
+        return np.maximum(self.source.lengths, self.target.lengths)
+
+    def only(self, rows: np.ndarray) -> "Pairs":
+        return Pairs(self.source.only(rows), self.target.only(rows), self.seen[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class PairedSet:
+    name: str
+    tokenizer: Tokenizer
+    """Of the sources; and of the targets, where both have one vocabulary."""
+    target_tokenizer: Tokenizer
+    splits: Mapping[str, Pairs]
+    """By name; "train" is always there, and first."""
+    identity: str
+    """Stands for everything the tokens depend on."""
+    held_out: bool
+    """Whether `valid` was taken out of train, because the source has none."""
+    dropped: Mapping[str, int]
+    """How many pairs of train are not learnt from, by reason."""
+
+    @property
+    def is_joint(self) -> bool:
+        return self.tokenizer is self.target_tokenizer
+
+    def split(self, name: str) -> Pairs:
+        if name not in self.splits:
+            hint = did_you_mean(name, self.splits)
+            if name == "valid":
+                hint += "; with data.valid_fraction=0.1 a tenth of train becomes it"
+            raise UserError(f"the pairs of '{self.name}' have no split '{name}'{hint}")
+        return self.splits[name]
+
+
+def load(
+    source: str,
+    path: str | None,
+    sides: Sides,
+    filters: Filters,
+    valid_fraction: float,
+    tokenizer: TokenizerSpec,
+    target_tokenizer: TokenizerSpec | None,
+) -> PairedSet:
+    """Reads the pairs and tokenises them, or finds that this was done before. Only the train split is learnt from."""
+    rows, name = read_pairs(source, path, sides), Path(path).name if path else source
+    rows["train"], dropped = filters.applied(rows["train"])
+    if not rows["train"]:
+        told = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+        raise UserError(f"'{name}' has no pair to train on{f': dropped were {told} (data.filters)' if told else ''}")
+    held_out = "valid" not in rows and valid_fraction > 0
+    if held_out:
+        rows = with_valid(rows, valid_fraction, name)
+    identity = _identity(rows, tokenizer, target_tokenizer)
+    sides_of = {"both": (tokenizer, (0, 1))}
+    if target_tokenizer is not None:
+        sides_of = {"source": (tokenizer, (0,)), "target": (target_tokenizer, (1,))}
+    made: dict[int, tuple[Tokenizer, cache.Arrays]] = {}
+    for which, (spec, of) in sides_of.items():
+        names = [f"{split}/{SIDES[k]}/{part}" for split in rows for k in of for part in ARRAYS]
+        entry = f"pairs-{identity}-{which}"
+        found = cache.tokenised(entry, names, lambda spec=spec, of=of: _tokenise(name, rows, spec, of))
+        made |= dict.fromkeys(of, found)
+    in_train = {normalised(pair.source) for pair in rows["train"]}
+    splits = {}
+    for split, pairs in rows.items():
+        source_side, target_side = (
+            Side([pair[k] for pair in pairs], *(made[k][1][f"{split}/{SIDES[k]}/{a}"] for a in ARRAYS), made[k][0].size)
+            for k in (0, 1)
+        )
+        seen = np.array([normalised(pair.source) in in_train for pair in pairs], dtype=np.bool_)
+        splits[split] = Pairs(source_side, target_side, seen)
+    return PairedSet(name, made[0][0], made[1][0], splits, identity, held_out, dropped)
+
+
+def _tokenise(name: str, rows: Splits, spec: TokenizerSpec, sides: Sequence[int]) -> tuple[Tokenizer, cache.Arrays]:
+    """A vocabulary of these sides of train, and all splits of them as its tokens."""
+    tokenizer = spec.learn("\n".join(pair[k] for k in sides for pair in rows["train"]))
+    arrays = {}
+    for split, pairs in rows.items():
+        for k in sides:
+            try:
+                encoded = tokenizer.encode_rows([pair[k] for pair in pairs])
+            except UserError as problem:
+                raise UserError(f"'{name}', {SIDES[k]}s of split '{split}', {problem}") from None
+            arrays[f"{split}/{SIDES[k]}/ids"] = np.concatenate([np.zeros(0, np.int32), *encoded])
+            arrays[f"{split}/{SIDES[k]}/ends"] = np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
+    return tokenizer, arrays
+
+
+def _identity(rows: Splits, spec: TokenizerSpec, target_spec: TokenizerSpec | None) -> str:
+    """32 hex digits that stand for everything that tokens depend on."""
+    digest = cache.fingerprint(spec)
+    digest.update(b"one\n" if target_spec is None else f"two\n{target_spec.identity()}\n".encode())
+    for split, pairs in rows.items():
+        digest.update(hashlib.sha256(split.encode()).digest())
+        for pair in pairs:
+            # Digests have a fixed length: nothing can move from a source to its target, or to the next, unnoticed.
+            for side in pair:
+                digest.update(hashlib.sha256(side.encode(errors="surrogatepass")).digest())
+    return digest.hexdigest()[:32]

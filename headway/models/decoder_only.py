@@ -1,0 +1,99 @@
+"""A translator without an encoder: source, END and target are one sequence, and one stack reads and writes it.
+
+row       x₁ … xₙ END y₁ … yₘ      the source stands at the right end of its slots, so that nothing is between
+mask      prefix: the source is seen by all of it, the target from left to right; or causal: everything is
+logits    [R, B, T, V]              of y₁, y₂ …, END, behind END, y₁ … yₘ
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headway.core.spec import Problem
+from headway.models.backbone import ModelState
+from headway.models.translator import Translator, TranslatorSpec, mean_over
+from headway.nn.masks import Causal, Everything, Mask, Prefix
+from headway.nn.replicated import Carried, Linear, seed
+from headway.nn.taps import Tap
+
+
+class DecoderOnlySpec(TranslatorSpec):
+    """A language model that goes on from a source with its translation. https://arxiv.org/abs/2202.00528"""
+
+    kind: Literal["decoder-only"] = "decoder-only"
+    mask: Literal["prefix", "causal"] = "prefix"
+    """Who sees the source: all of it sees all of it (prefix), or each token what stands before it (causal)."""
+    loss_on: Literal["target", "all"] = "target"
+    """What training lowers the loss of: the target alone, or the source as well (with a causal mask)."""
+    tied: bool = True
+    """Whether the output matrix is the embedding table."""
+
+    @property
+    def shares_vocabulary(self) -> str:
+        return "source and target are one sequence"
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.mask == "prefix" and self.positions.for_encoders is not self.positions:
+            kind = self.positions.kind
+            reason = f"{kind} is made for looking back, and with a prefix mask the source looks ahead, too"
+            yield Problem(("positions", "mask"), f"{reason}; use {kind}-symmetric, or mask: causal")
+        if self.loss_on == "all" and self.mask == "prefix":
+            reason = "with a prefix mask every token of the source sees the next one: there is nothing to predict"
+            yield Problem(("loss_on", "mask"), f"{reason}; use mask: causal, or loss_on: target")
+
+    def forward_flops(self, source: int, target: int, vocabulary: int) -> int:
+        row = source + target
+        return (
+            row * self.flops_per_token(row) + 2 * (row if self.loss_on == "all" else target) * self.width * vocabulary
+        )
+
+    def build(
+        self, source_vocabulary: int, vocabulary: int, seeds: Sequence[int] = (0,), device: str = "cpu"
+    ) -> "DecoderOnly":
+        assert source_vocabulary == vocabulary, "source and target are one sequence: their tokens are the same"
+        twice = self.model_copy(update={"context": 2 * self.context})  # for the source, and for the target
+        model = DecoderOnly(self, twice, vocabulary, len(seeds), device)
+        seed(model, seeds, device)
+        return model
+
+
+class DecoderOnly(Translator):
+    spec: DecoderOnlySpec
+
+    def __init__(self, spec: DecoderOnlySpec, built_as: DecoderOnlySpec, vocabulary: int, replicas: int, device: str):
+        super().__init__(built_as, vocabulary, replicas, device, Causal())
+        self.spec, self.source_vocabulary = spec, vocabulary
+        self.output = None if spec.tied else Linear(replicas, spec.width, vocabulary, bias=False, gain=0.2)
+        self.logits = Tap()
+
+    def read(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
+        ids, told = self._moved_right(sources, source_mask)
+        mask = Everything() if self.spec.mask == "prefix" else Causal()
+        return self.hidden(ids, padding_mask=told, mask=mask)[1]
+
+    def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
+        """In one pass: what reading and going on would give in two."""
+        sources, told = self._moved_right(batch.sources, batch.source_mask)
+        S = sources.shape[2]
+        mask: Mask = Prefix(S) if self.spec.mask == "prefix" else Causal()
+        row, known = torch.cat((sources, batch.inputs), 2), torch.cat((told, batch.padding_mask), 2)
+        x, _ = self.hidden(row, padding_mask=known, mask=mask)
+        if self.spec.loss_on == "target" or not self.training:
+            return mean_over(self.nats(self.scores(x[:, :, S:]), batch.targets), batch.padding_mask), None
+        # Behind each token of the source the next one, behind its last one END, with which the inputs begin.
+        targets = torch.cat((sources[..., 1:], batch.inputs[..., :1], batch.targets), 2)
+        return mean_over(self.nats(self.scores(x), targets), known), None
+
+    def _moved_right(
+        self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None
+    ) -> tuple[Int[Tensor, "R B S"], Bool[Tensor, "R B S"]]:
+        """Padding to the left; and without END, for the target begins with it."""
+        end = self.vocabulary - 1
+        told = sources != end if source_mask is None else source_mask & (sources != end)
+        slots = torch.arange(sources.shape[2], device=sources.device)
+        from_ = slots - (sources.shape[2] - told.sum(2, keepdim=True))
+        return sources.gather(2, from_.clamp(min=0)), from_ >= 0

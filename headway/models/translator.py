@@ -1,0 +1,107 @@
+"""What all translators have in common: a source is read, and a target is written from it, token by token.
+
+sources       [R, B, S]      the tokens of each source and END; behind that, padding
+source_mask   [R, B, S]      True where there is a token
+ids           [R, B, T]      END, y₁, y₂ …: a target begins where nothing has been said yet
+logits        [R, B, T, V]   of y₁, y₂ …, END
+
+    state = model.read(sources, source_mask)        once for every source
+    logits, state = model.go_on(ids, state)         as often as there is something new
+
+What is written goes on from a state, whoever reads the source and how: decoding, scores and audits know no more.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from headway.models.backbone import Backbone, BackboneSpec, ModelState
+from headway.nn.replicated import Carried, Linear
+from headway.nn.taps import Tap
+
+Nats = Float[Tensor, "R B T"]
+
+
+class TranslatorSpec(BackboneSpec):
+    """What reads a source and writes a target."""
+
+    reads: ClassVar[str] = "pairs"
+
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """In training, this share of each target's chance is asked for all tokens alike (https://arxiv.org/abs/1512.00567).
+    Losses that are told are without."""
+
+    @property
+    def shares_vocabulary(self) -> str:
+        """Why source and target must have one vocabulary; empty = they may have two."""
+        return ""
+
+    @abstractmethod
+    def forward_flops(self, source: int, target: int, vocabulary: int) -> int:
+        """For one pair of these lengths, in one replica."""
+
+    @abstractmethod
+    def build(self, source_vocabulary: int, vocabulary: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> Any:
+        """A `Translator` with one replica per seed, ready to train. Each vocabulary has END as its last token."""
+
+
+class Translator(Backbone):
+    """Itself the decoder: what is at the root (`embedding`, `layers`, `positions`) writes the target."""
+
+    spec: TranslatorSpec
+    source_vocabulary: int
+    """Tokens of sources, of which END is the last."""
+    output: Linear | None
+    """None = the output matrix is the embedding table."""
+    logits: Tap
+
+    def read(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
+        """What targets go on from."""
+        raise NotImplementedError
+
+    def go_on(
+        self, ids: Int[Tensor, "R B T"], state: ModelState, padding_mask: Bool[Tensor, "R B T"] | None = None
+    ) -> tuple[Float[Tensor, "R B T V"], ModelState]:
+        """The scores of the next token after each of these, and the state after them."""
+        x, state = self.hidden(ids, state, padding_mask)
+        return self.scores(x), state
+
+    def forward(
+        self,
+        sources: Int[Tensor, "R B S"],
+        ids: Int[Tensor, "R B T"],
+        source_mask: Bool[Tensor, "R B S"] | None = None,
+        padding_mask: Bool[Tensor, "R B T"] | None = None,
+    ) -> Float[Tensor, "R B T V"]:
+        """The scores of the next token after each token of the targets."""
+        return self.go_on(ids, self.read(sources, source_mask), padding_mask)[0]
+
+    def scores(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T V"]:
+        return self.logits(self.embedding.logits(x) if self.output is None else self.output(x))
+
+    @property
+    def why_no_cache(self) -> str | None:
+        """Why decoding has to compute everything again for every token, or None."""
+        return next((mixer.why_no_cache for mixer in self.mixers if mixer.why_no_cache), None)
+
+    def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
+        """What training lowers: mean nats per target token, one number per replica; padding is none."""
+        logits = self(batch.sources, batch.inputs, batch.source_mask, batch.padding_mask)
+        return mean_over(self.nats(logits, batch.targets), batch.padding_mask), None
+
+    def nats(self, logits: Float[Tensor, "R B T V"], targets: Int[Tensor, "R B T"]) -> Nats:
+        smoothing = self.spec.label_smoothing if self.training else 0.0
+        found = F.cross_entropy(
+            logits.flatten(0, 2).float(), targets.flatten(), reduction="none", label_smoothing=smoothing
+        )
+        return found.view(targets.shape)
+
+
+def mean_over(nats: Nats, counted: Bool[Tensor, "R B T"]) -> Float[Tensor, "R"]:
+    """Over what is counted, for each replica."""
+    return (nats * counted).sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)

@@ -1,0 +1,248 @@
+"""What a translator makes of pairs: the loss of the right targets, and what it writes by itself.
+
+The loss and the token accuracy are of targets that are given, token by token, as in training. What is written from the
+source alone (`scoring/decoding.py`) is compared as text: exactly, where a source has one right translation, and else by
+BLEU and chrF. Padding is never counted; END is a token like the others.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from headway.core import random
+from headway.data.pairs.dataset import Pairs, Side
+from headway.data.tokenizers import Tokenizer
+from headway.models.translator import Translator
+from headway.scoring import bleu
+from headway.scoring.decoding import Continued, DecodingSpec, Found, Hypothesis
+from headway.scoring.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY
+from headway.scoring.score import Score
+from headway.stats.intervals import wilson
+
+LARGEST = 2**24  # numbers in the largest tensor of a batch: 64 MB in float32
+LENGTHS = (5, 10, 20, 40)
+"""Where sources, in tokens without END, are told apart by their length."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forced:
+    """What one model says of targets that are given. Arrays have a place per pair."""
+
+    nats: Float[np.ndarray, " N"]
+    tokens: Int[np.ndarray, " N"]
+    """Of the target, END among them."""
+    right: Int[np.ndarray, " N"]
+    """How many of them were the likeliest."""
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return float(self.nats.sum() / self.tokens.sum())
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.right.sum() / self.tokens.sum())
+
+
+@torch.no_grad()
+def forced(model: Translator, pairs: Pairs) -> list[Forced]:
+    """Of every replica. Sides longer than the model's context are cut."""
+    model.eval()
+    R, device, context = model.replicas, next(model.parameters()).device, model.spec.context
+    (sources, source_lengths), (targets, lengths) = (side.padded(context) for side in (pairs.source, pairs.target))
+    nats, right = np.zeros((R, len(pairs))), np.zeros((R, len(pairs)), dtype=np.int64)
+    end = pairs.target.end
+    for rows in _alike(np.maximum(source_lengths, lengths), model):
+        S, T = source_lengths[rows].max(), lengths[rows].max()
+        known, asked = (
+            torch.as_tensor(table[rows]).long().to(device).expand(R, -1, -1) for table in (sources, targets)
+        )
+        known, asked = known[..., :S], asked[..., :T]
+        source_mask, mask = (
+            (torch.arange(n) < torch.as_tensor(of[rows])[:, None]).to(device).expand(R, -1, -1)
+            for n, of in ((S, source_lengths), (T, lengths))
+        )
+        inputs = torch.cat((torch.full_like(asked[..., :1], end), asked[..., :-1]), 2)
+        logits = model(known, inputs, source_mask, mask)
+        nats[:, rows] = (model.nats(logits, asked).double() * mask).sum(2).cpu().numpy()
+        right[:, rows] = ((logits.argmax(-1) == asked) & mask).sum(2).cpu().numpy()
+    return [Forced(n, lengths, r) for n, r in zip(nats, right, strict=True)]
+
+
+@torch.no_grad()
+def decoded(
+    model: Translator,
+    sources: Sequence[np.ndarray],
+    end: int,
+    how: DecodingSpec,
+    told: Callable[[int], object] = lambda n: None,
+    cached: bool = True,
+    at_once: int | None = None,
+) -> Found:
+    """What every replica writes from these sources: tokens, without END, cut to the model's context. `end`: the END of
+    targets. `told` hears how many are done, `at_once` says how many are computed together: which has no say in it."""
+    model.eval()
+    R, device, context = model.replicas, next(model.parameters()).device, model.spec.context
+    ends = model.source_vocabulary - 1
+    rows_of = [np.concatenate((ids[: context - 1], [ends])) for ids in sources]
+    lengths = np.array([len(ids) for ids in rows_of])
+    found: Found = [[[] for _ in sources] for _ in range(R)]
+    done = 0
+    for rows in _alike(lengths, model, getattr(how, "size", 1), at_once):
+        table = torch.zeros(len(rows), lengths[rows].max(), dtype=torch.int64)
+        for k, row in enumerate(rows):
+            table[k, : lengths[row]] = torch.as_tensor(rows_of[row])
+        mask = torch.arange(table.shape[1]) < torch.as_tensor(lengths[rows])[:, None]
+        state = model.read(table.to(device).expand(R, -1, -1), mask.to(device).expand(R, -1, -1))
+        limits = [_limit(model, how, int(lengths[row]) - 1) for row in rows]
+        first = torch.full((R, len(rows), 1), end, device=device)
+        for r, of_replica in enumerate(how.search(Continued(model, first, state, cached=cached), end, limits)):
+            for row, best in zip(rows, of_replica, strict=True):
+                found[r][row] = best
+        done += len(rows)
+        told(done)
+    return found
+
+
+def _limit(model: Translator, how: DecodingSpec, source: int) -> int:
+    """Learned positions end somewhere: END stands at the first of them."""
+    most = model.positions.limit
+    return how.limit(source) if most is None else min(how.limit(source), model.spec.context - 1)
+
+
+def _alike(
+    lengths: Int[np.ndarray, " N"], model: Translator, beams: int = 1, at_once: int | None = None
+) -> Iterator[Int[np.ndarray, " n"]]:
+    """Rows of similar length, as many as fit."""
+    order = np.argsort(lengths, kind="stable")[::-1]
+    first = 0
+    while first < len(order):
+        widest = int(lengths[order[first]])
+        each = widest * max(model.vocabulary, model.spec.largest(widest)) * model.replicas * beams
+        n = at_once or min(256, max(1, LARGEST // each))
+        yield order[first : first + n]
+        first += n
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Translated:
+    """What one model wrote for every source of a split, beside what is right."""
+
+    sources: list[str]
+    references: list[str]
+    best: list[Hypothesis]
+    texts: list[str]
+    """Of the best hypotheses."""
+    lengths: Int[np.ndarray, " N"]
+    """Tokens of each source, without END."""
+    seen: Bool[np.ndarray, " N"]
+    """Whether the source was in train."""
+    how: str
+    """Of the decoding, and what was cut."""
+
+    @property
+    def exact(self) -> Bool[np.ndarray, " N"]:
+        """What is, but for white space, the reference."""
+        both = zip(self.texts, self.references, strict=True)
+        return np.array([ours.split() == right.split() for ours, right in both], dtype=np.bool_)
+
+    def only(self, rows: Int[np.ndarray, " n"]) -> "Translated":
+        sources, references, best, texts = (
+            [part[k] for k in rows] for part in (self.sources, self.references, self.best, self.texts)
+        )
+        return Translated(sources, references, best, texts, self.lengths[rows], self.seen[rows], self.how)
+
+    def by_length(self) -> Iterator[tuple[str, "Translated"]]:
+        """Those of short sources, of longer ones …, as far as there are any."""
+        edges = [-1, *LENGTHS, math.inf]
+        for low, high in pairwise(edges):
+            rows = np.flatnonzero((self.lengths > low) & (self.lengths <= high))
+            if 0 < len(rows) < len(self.texts):
+                yield f"{low + 1}+" if high == math.inf else f"{low + 1}-{high}", self.only(rows)
+
+    def scores(self, split: str, exact: bool, tokenizer: str = "13a") -> list[Score]:
+        """`split.exact_match`; and where a source has more than one right translation BLEU and chrF. By length of the
+        source, too, in parts."""
+        n = len(self.texts)
+        found = [self._exact(split, exact, keep=True)]
+        if exact:
+            found += [part._exact(split, exact, name) for name, part in self.by_length()]
+            if 0 < self.seen.sum() < n:
+                found.append(self.only(np.flatnonzero(~self.seen))._exact(split, exact, "unseen"))
+            return found
+        for metric, value, how in bleu.measured(self.texts, self.references, tokenizer):
+            found.append(Score(f"{split}.{metric.name}", value, f"{how} · {split} · {_pairs(n)} · {self.how}"))
+        for name, part in self.by_length():
+            metric, value, how = bleu.measured(part.texts, part.references, tokenizer)[0]
+            told = f"{how} · {split}, sources of {name} tokens · {_pairs(len(part.texts))} · {self.how}"
+            found.append(Score(f"{split}.{metric.name}.{name}", value, told))
+        return found
+
+    def _exact(self, split: str, one_answer: bool, part: str = "", keep: bool = False) -> Score:
+        hits, n = int(self.exact.sum()), len(self.texts)
+        interval = wilson(hits, n)
+        which = {"": "", "unseen": ", sources that are not in train"}.get(part, f", sources of {part} tokens")
+        told = "the one right translation" if one_answer else "the reference"
+        label = f"exactly {told}: {hits:,} of {n:,} · {split}{which} · {self.how}"
+        rows = "".join("1" if hit else "0" for hit in self.exact) if keep else None
+        name = f"{split}.{EXACT_MATCH.name}" + (f".{part}" if part else "")
+        return Score(name, hits / n, label, interval, rows=rows)
+
+
+def forced_scores(split: str, found: Forced, kind: str, cut: int, context: int) -> list[Score]:
+    """`split.loss` and `split.token_accuracy`."""
+    tokens, n = int(found.tokens.sum()), len(found.tokens)
+    how = f"{split} · {tokens:,} target tokens ({kind}, END among them) of {_pairs(n)}, each given those before it"
+    how += f" · {cut:,} cut at {context} tokens" if cut else ""
+    return [
+        Score(f"{split}.{LOSS.name}", found.loss, f"nats per token · {how}"),
+        Score(f"{split}.{TOKEN_ACCURACY.name}", found.accuracy, f"share of tokens that are the likeliest · {how}"),
+    ]
+
+
+def translated(
+    model: Translator, pairs: Pairs, tokenizer: Tokenizer, how: DecodingSpec, **settings: object
+) -> list[Translated]:
+    """What every replica writes for a split. `tokenizer`: that of the targets."""
+    sources = ids_of(pairs.source)
+    context = model.spec.context
+    cut_sources = sum(len(ids) >= context for ids in sources)
+    made = []
+    for of_replica in decoded(model, sources, pairs.target.end, how, **settings):  # pyright: ignore
+        best = [hypotheses[0] for hypotheses in of_replica]
+        told = how.label
+        if cut_sources:
+            told += f" · {cut_sources:,} sources cut at {context} tokens"
+        if endless := sum(one.cut for one in best):
+            told += f" · {endless:,} did not end by themselves"
+        texts = [tokenizer.decode(one.tokens) for one in best]
+        lengths = pairs.source.lengths - 1
+        made.append(Translated(pairs.source.texts, pairs.target.texts, best, texts, lengths, pairs.seen, told))
+    return made
+
+
+def ids_of(side: Side) -> list[np.ndarray]:
+    """The tokens of each text, without END."""
+    return np.split(side.ids, side.ends[:-1]) if len(side) else []
+
+
+def spread_out(pairs: Pairs, at_most: int | None) -> Pairs:
+    """As many pairs as have at most so many target tokens together, from all over the split and always the same."""
+    lengths = pairs.target.lengths
+    if at_most is None or lengths.sum() <= at_most:
+        return pairs
+    order = torch.randperm(len(pairs), generator=random.generator("spread out")).numpy()
+    count = max(1, int(np.searchsorted(np.cumsum(lengths[order]), at_most, side="right")))
+    return pairs.only(np.sort(order[:count]))
+
+
+def _pairs(n: int) -> str:
+    return f"{n:,} pair{'' if n == 1 else 's'}"
