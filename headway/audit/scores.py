@@ -239,8 +239,10 @@ class _AskedAgain(NamedTuple):
     model: Any
     device: Any
 
-    def __call__(self, ids: Tensor) -> Tensor:
-        return self.how.answer(self.model, ids.to(self.device))
+    def __call__(self, ids: Tensor, **beside: Tensor) -> Tensor:
+        return self.how.answer(
+            self.model, ids.to(self.device), **{name: tensor.to(self.device) for name, tensor in beside.items()}
+        )
 
     def going_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         return self.how.carry_on(self.model, ids.to(self.device), state)

@@ -165,7 +165,7 @@ def show_runs(runs: Sequence[Run]) -> None:
 def _headline(run: Run) -> str:
     """The metric that a run is judged by. Its folder says so, if it was not made by an early version."""
     try:
-        return str(run.facts.get("headline") or tasks.of(run.recipe).headline.name)
+        return str(run.facts.get("headline") or tasks.of(run.recipe).headline_of(run.recipe).name)
     except CodeNotRunError:
         return ""
 

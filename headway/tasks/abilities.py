@@ -14,6 +14,7 @@ from torch import Tensor
 from headway.data.tokenizers import Tokenizer
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
+from headway.scoring.decoding import DecodingSpec
 from headway.scoring.ensemble import Gain
 from headway.scoring.likelihood import Surprise
 from headway.scoring.score import Score
@@ -132,6 +133,36 @@ class Classified:
 
     def as_json(self) -> dict[str, Any]:
         return {"classes": self.chances, "tokens": self.tokens, "unknown": self.unknown, "notes": self.notes}
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What a translator makes of one text."""
+
+    source: str
+    hypotheses: list[tuple[str, float]]
+    """The best first, each with its score: the logarithm of its chance, as the decoding divides it by the length."""
+    notes: list[str]
+    """What should be known before it is believed."""
+
+    @property
+    def text(self) -> str:
+        return self.hypotheses[0][0]
+
+    def as_json(self) -> dict[str, Any]:
+        found = [{"text": text, "score": score} for text, score in self.hypotheses]
+        return {"source": self.source, "text": self.text, "hypotheses": found, "notes": self.notes}
+
+
+class Translates(Ability):
+    asked = "translations are"
+
+    @classmethod
+    @abstractmethod
+    def translate(
+        cls, run: Run, model: Any, texts: Sequence[str], how: DecodingSpec, told: Callable[[int], object]
+    ) -> list[Translation]:
+        """Of each of these texts; `told` hears how many are done."""
 
 
 class Classifies(Ability):

@@ -151,7 +151,7 @@ class Task(ABC):
     @property
     def facts(self) -> dict[str, Any]:
         """What the run folder must know of the task: which data, and the metric that it is judged by."""
-        return {"corpus": self.data.identity, "headline": self.headline.name}
+        return {"corpus": self.data.identity, "headline": self.headline_of(self.recipe).name}
 
     @property
     def scored_splits(self) -> list[str]:

@@ -1,0 +1,45 @@
+"""What cheap methods translate: the source as it is, and what train has for the source that is nearest to it."""
+
+import numpy as np
+
+from headway.audit.audit import Baseline
+from headway.data.pairs.dataset import Pairs
+from headway.scoring.metrics import BLEU, EXACT_MATCH
+from headway.scoring.score import Score
+
+MOST = 2000
+"""Sources of a split that are looked up: beyond that, the first of them."""
+
+
+def copied(split: str, pairs: Pairs, exact: bool, tokenizer: str) -> Baseline:
+    """Always answering with the source itself."""
+    label = f"the source, copied · {split} · n = {len(pairs):,}"
+    return Baseline("copied source", _score(split, pairs.source.texts, pairs.target.texts, exact, tokenizer, label))
+
+
+def remembered(split: str, train: Pairs, pairs: Pairs, exact: bool, tokenizer: str) -> Baseline:
+    """Answering with the target of the train source that shares most letter sequences with this one."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    asked, right = pairs.source.texts[:MOST], pairs.target.texts[:MOST]
+    features = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
+    known = features.fit_transform(train.source.texts)
+    looked_up = features.transform(asked)
+    nearest = [
+        int(row)
+        for first in range(0, len(asked), 256)
+        for row in np.asarray((looked_up[first : first + 256] @ known.T).argmax(axis=1)).ravel()  # pyright: ignore
+    ]
+    answers = [train.target.texts[k] for k in nearest]
+    label = f"the target of the train source that is most alike (letters, TF-IDF) · {split} · n = {len(asked):,}"
+    return Baseline("translation memory", _score(split, answers, right, exact, tokenizer, label))
+
+
+def _score(split: str, answers: list[str], right: list[str], exact: bool, tokenizer: str, label: str) -> Score:
+    if exact:
+        hits = [ours.split() == one.split() for ours, one in zip(answers, right, strict=True)]
+        return Score(f"{split}.{EXACT_MATCH.name}", sum(hits) / len(hits), f"exact matches of {label}")
+    from headway.scoring.bleu import measured
+
+    _, value, how = measured(answers, right, tokenizer)[0]
+    return Score(f"{split}.{BLEU.name}", value, f"{how} of {label}")

@@ -1,0 +1,134 @@
+"""Audits of translators: is the source read, all of it, and nothing of the target that is to be written?
+
+What holds of a target token by token (no answer depends on a later token, nor on padding) the audits of all models see
+to, with one source for all rows. Here is what is about sources.
+"""
+
+import torch
+from torch import Tensor
+
+from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.probe import TINY, Probe, difference
+from headway.nn.attention import Attention
+from headway.nn.taps import named_taps, watch
+
+ROUNDING = 1e-5
+WORTH = 0.02
+"""Nats per token that the right source must save beside another's: less is none."""
+
+
+@audit("model", rests_on=("finite", "determinism"))
+def source_padding(probe: Probe) -> Outcome:
+    """Padding behind a source changes nothing, whatever it is filled with.
+
+    Sources of a training batch are answered alone, and with six more slots of padding, filled with one token and with
+    random ones. Answers may differ by rounding, a thousandth of their spread. A translator that fails translates a
+    sentence otherwise in another batch. Look for a mask that the encoder or cross attention does not get.
+    """
+    batch = probe.excerpt(rows=8, tokens=64)
+    plain = probe.how.answer_batch(probe.model, batch)
+    room = batch.sources.new_zeros(*batch.sources.shape[:2], 6)
+    told, worst = torch.nn.functional.pad(batch.source_mask, (0, 6)), 0.0
+    for filling in (
+        room,
+        (torch.arange(6, device=room.device) * 7 % (probe.model.source_vocabulary - 1)).expand_as(room),
+    ):
+        sources = torch.cat((batch.sources, filling), 2)
+        sources = torch.where(told, sources, filling[..., :1])
+        found = probe.how.answer(probe.model, batch.inputs, batch.padding_mask, sources, told)  # pyright: ignore
+        worst = max(worst, difference(found[batch.padding_mask], plain[batch.padding_mask], of=plain))
+    if not worst <= TINY:
+        return failed(worst, f"padding behind sources moves the answers by {worst:.2g} of their spread")
+    return passed(worst, f"padding behind sources moves no answer (largest change {worst:.1g} of the spread)")
+
+
+@audit("model", rests_on=("determinism",))
+def source_reaches_all(probe: Probe) -> Outcome:
+    """Every token of the source can reach every answer, the first one and the last one too.
+
+    One token of the source after another is exchanged, in a row of its own, and all answers must move, by more than the
+    millionth that rounding explains. What does not is not read: look for a source that is cut, a mask that is causal
+    where nothing comes later, or an encoder whose output nobody looks at.
+    """
+    ids = probe.sentences[:, :1]
+    length = min(12, probe.recipe.model.context) - 1
+    sources = torch.arange(length, device=ids.device) * 5 % max(1, probe.model.source_vocabulary - 1)
+    end = torch.full((1,), probe.model.source_vocabulary - 1, device=ids.device)
+    rows = torch.cat((sources, end)).expand(1, length + 1, -1).clone()
+    if probe.model.source_vocabulary < 3:
+        raise DoesNotApply("there is only one kind of token, and nothing to exchange it for")
+    for k in range(length):
+        rows[0, k, k] = (rows[0, k, k] + 1) % (probe.model.source_vocabulary - 1)
+    found = probe.how.answer(probe.model, ids.expand(-1, length + 1, -1), None, rows)  # pyright: ignore[reportCallIssue]
+    moved = (found[:, :-1] - found[:, -1:]).abs().amax(-1)[0] / found.std().clamp(min=1e-12)  # [length, T]
+    least = moved.min().item()
+    if not least > 1e-7:
+        token, at = divmod(int(moved.argmin()), moved.shape[1])
+        sentence = f"token {token} of a source of {length} does not reach the answer at {at}: it moves by {least:.1g}"
+        return failed(least, sentence, "does not read its source")
+    return passed(least, f"every token of a source moves every answer, by {least:.1g} of their spread at least")
+
+
+@audit("model", rests_on=("finite",))
+def cross_attention_rows(probe: Probe) -> Outcome:
+    """Each row of cross attention, and of the encoder's, sums to 1 over the source, and is 0 on its padding.
+
+    The weights are watched while a padded training batch is answered. Sums may be off by rounding, 1e-5; a weight on
+    padding must be exactly 0. When it fails, what is read depends on the batch a sentence stands in.
+    """
+    apart = [
+        part for module in probe.how.apart(probe.model) for part in module.modules() if isinstance(part, Attention)
+    ]
+    if not apart:
+        raise DoesNotApply("there is no encoder, and no attention from one sequence to another")
+    batch = probe.excerpt(rows=8, tokens=64)
+    names = {tap: name for name, tap in named_taps(probe.model).items()}
+    worst = 0.0
+    with watch(probe.model, *(names[layer.weights] for layer in apart)) as seen:
+        probe.how.answer_batch(probe.model, batch)
+    for name, weights in seen.items():
+        padding = ~batch.source_mask[:, :, None, None, :]
+        on_padding = weights.masked_fill(~padding, 0).abs().max().item()
+        if on_padding != 0:
+            return failed(on_padding, f"{name} gives up to {on_padding:.2g} to the padding of sources")
+        asking = (
+            batch.padding_mask if weights.shape[3] == batch.inputs.shape[2] and "cross" in name else batch.source_mask
+        )
+        off = ((weights.sum(-1) - 1).abs() * asking[:, :, None]).max().item()
+        if not off <= ROUNDING:
+            return failed(off, f"rows of {name} sum to 1 only within {off:.2g}")
+        worst = max(worst, off)
+    return passed(worst, f"attention to the source sums to 1 over its tokens, within {worst:.1g}, and is 0 on padding")
+
+
+@audit("model", rests_on=("determinism", "loss"))
+def source_matters(probe: Probe) -> Outcome:
+    """Targets are likelier behind their own source than behind another's.
+
+    Sources of a training batch are exchanged between its rows, and the loss must rise: by a fiftieth of a nat per token
+    at least, else what is written has little to do with what is read, and the translator is a language model of its
+    targets. (A trained one loses one to five nats.) Fails below zero; warns below a fiftieth. A model that was not
+    trained yet is not asked.
+    """
+    if not probe.trained:
+        raise DoesNotApply("these weights have not been trained on pairs")
+    batch = probe.excerpt(rows=64, tokens=256)
+    if batch.inputs.shape[1] < 2:
+        raise DoesNotApply("a batch of one row has no other source")
+    own = _nats(probe, batch, batch.sources, batch.source_mask)
+    other = _nats(probe, batch, batch.sources.roll(1, 1), batch.source_mask.roll(1, 1))
+    worth = other - own
+    says = f"behind another's source a target token takes {other:.3f} nats, behind its own {own:.3f}"
+    if not worth > 0:
+        return failed(worth, f"the source is ignored: {says}", "ignores the source")
+    return (passed if worth >= WORTH else warned)(worth, says)
+
+
+def _nats(probe: Probe, batch: object, sources: Tensor, source_mask: Tensor) -> float:
+    from dataclasses import replace
+
+    changed = replace(batch, sources=sources, source_mask=source_mask)  # pyright: ignore[reportArgumentType]
+    return probe.how.loss(probe.how.answer_batch(probe.model, changed), changed).item()
+
+
+OF_TRANSLATORS = (source_padding, source_reaches_all, cross_attention_rows, source_matters)

@@ -1,0 +1,358 @@
+"""Translation: pairs of texts, the second of which is to be written from the first."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import Module
+
+from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
+from headway.audit.baselines import CheapMethods
+from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
+from headway.audit.evidence import Evidence
+from headway.audit.learning import equal_chances, targets
+from headway.audit.pair_recount import PairRecount, pairs_again
+from headway.audit.probe import Probing
+from headway.audit.translators import OF_TRANSLATORS
+from headway.core import random as noise
+from headway.core.errors import UserError
+from headway.data.pairs import dataset
+from headway.data.pairs.batches import BucketSampler
+from headway.data.pairs.dataset import PairedSet, Pairs
+from headway.data.spec import Pairs as PairsSpec
+from headway.data.tokenizers import Tokenizer
+from headway.look.gradients import Explained, likeliest
+from headway.models.translator import Translator, TranslatorSpec
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
+from headway.scoring.decoding import DecodingSpec
+from headway.scoring.metrics import (
+    BLEU,
+    BLEU_LOWERCASED,
+    CHRF,
+    EXACT_MATCH,
+    LOSS,
+    SENTENCE_BLEU,
+    TOKEN_ACCURACY,
+    Metric,
+)
+from headway.scoring.score import Score
+from headway.scoring.translation import Translated, decoded, forced, forced_scores, spread_out, translated
+from headway.tasks.abilities import Translates, Translation
+from headway.tasks.task import Task
+from headway.training.update import Sampler
+
+PROBED = 12
+"""Tokens of the source from which targets are probed, at most."""
+
+
+class Targets(Probing):
+    """Every token of a target is asked which one follows: it knows those before it, and the source. Where a question is
+    not about the source, all rows have the same one."""
+
+    per_token, looks_ahead = True, False
+    audits = (targets, *OF_TRANSLATORS)
+
+    def answer(
+        self,
+        model: Translator,
+        ids: Tensor,
+        padding_mask: Tensor | None = None,
+        sources: Tensor | None = None,
+        source_mask: Tensor | None = None,
+    ) -> Tensor:
+        return model(self.source(model, ids) if sources is None else sources, ids, source_mask, padding_mask)
+
+    def answer_batch(self, model: Translator, batch: Any) -> Tensor:
+        return self.answer(model, batch.inputs, batch.padding_mask, batch.sources, batch.source_mask)
+
+    def source(self, model: Translator, ids: Tensor) -> Tensor:
+        """The same one for all rows: [R, B, S], drawn from the vocabulary, with END."""
+        length = min(PROBED, model.spec.context)
+        drawn = noise.integers(noise.stream_keys([0], "audit source"), 0, model.source_vocabulary - 1, length)
+        drawn[:, -1] = model.source_vocabulary - 1
+        return drawn.to(ids.device).expand(*ids.shape[:2], -1)
+
+    def apart(self, model: Translator) -> Sequence[Module]:
+        return [model.encoder, *model.crossing]  # pyright: ignore[reportAttributeAccessIssue]
+
+    def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if model.why_no_cache:
+            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
+        return model.go_on(ids, model.read(self.source(model, ids)) if state is None else state)
+
+    def loss(self, answers: Tensor, batch: Any) -> Tensor:
+        nats = F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten(), reduction="none")
+        return nats[batch.padding_mask.flatten()].mean()
+
+    def clueless(self, model: Translator) -> tuple[float, str]:
+        return equal_chances(model.vocabulary)
+
+
+class TargetsAlone(Targets):
+    """A translator without an encoder is a language model where there is no source."""
+
+    def answer(
+        self,
+        model: Translator,
+        ids: Tensor,
+        padding_mask: Tensor | None = None,
+        sources: Tensor | None = None,
+        source_mask: Tensor | None = None,
+    ) -> Tensor:
+        if sources is not None:
+            return super().answer(model, ids, padding_mask, sources, source_mask)
+        return model.scores(model.hidden(ids, None, padding_mask)[0])
+
+    def apart(self, model: Translator) -> Sequence[Module]:
+        return ()
+
+    def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if model.why_no_cache:
+            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
+        x, state = model.hidden(ids, state)
+        return model.scores(x), state
+
+
+@dataclass(frozen=True)
+class Translating(Task, Translates):
+    kind, models, example = "encoder-decoder", "translators", 'headway translate {run} "…"'
+    metrics = (LOSS, TOKEN_ACCURACY, EXACT_MATCH, BLEU, BLEU_LOWERCASED, CHRF, SENTENCE_BLEU)
+    headline = BLEU
+    cheap_methods = CheapMethods("copied source", "translation memory")
+    probing = Targets()
+
+    data: PairedSet
+
+    @classmethod
+    def headline_of(cls, recipe: Recipe) -> Metric:
+        return EXACT_MATCH if _data(recipe).is_exact else BLEU
+
+    @classmethod
+    def load(cls, recipe: Recipe) -> Self:
+        data = _data(recipe)
+        return cls(
+            recipe,
+            dataset.load(
+                data.source,
+                data.path,
+                data.sides,
+                data.filters,
+                data.valid_fraction,
+                data.tokenizer,
+                data.target_tokenizer,
+            ),
+        )
+
+    @classmethod
+    def rebuild(cls, run: Run, device: str) -> Translator:
+        sizes = [tokenizer.size + 1 for tokenizer in tokenizers_of(run)]
+        return _spec(run.recipe).build(*sizes, [run.recipe.seed], device)
+
+    def build(self, seeds: Sequence[int], device: str) -> Translator:
+        sizes = [tokenizer.size + 1 for tokenizer in (self.data.tokenizer, self.data.target_tokenizer)]
+        return _spec(self.recipe).build(*sizes, seeds, device)
+
+    def sampler(self, seeds: Sequence[int], device: str) -> Sampler:
+        train, longest = self.data.split("train"), self.recipe.segment
+        return _data(self.recipe).batches.build(train, longest, self.recipe.training.batch, seeds, device)
+
+    @cached_property
+    def _reads(self) -> BucketSampler:
+        sampler = self.sampler([self.recipe.seed], "cpu")
+        assert isinstance(sampler, BucketSampler)
+        return sampler
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Of targets, on average."""
+        return max(1, self._reads.tokens_per_step)
+
+    @property
+    def flops_per_step(self) -> int:
+        """Every row counts as filled up to the longest of its bucket."""
+        spec, vocabulary = _spec(self.recipe), self.data.target_tokenizer.size + 1
+        shapes = self._reads.slots_per_step
+        return round(sum(3 * share * rows * spec.forward_flops(s, t, vocabulary) for rows, s, t, share in shapes))
+
+    def tokens_in(self, split: str) -> int:
+        """Each is read to be scored, and written token by token."""
+        return 2 * int(self.data.split(split).target.lengths.sum())
+
+    @property
+    def vocabularies(self) -> dict[str, Tokenizer]:
+        if self.data.is_joint:
+            return super().vocabularies
+        return {**super().vocabularies, "target_tokenizer.json": self.data.target_tokenizer}
+
+    def check_split(self, split: str) -> None:
+        if not len(self.data.split(split)):
+            raise UserError(f"split '{split}' of '{self.data.name}' is empty: there is nothing to translate")
+        if not _data(self.recipe).is_exact:
+            from headway.scoring import bleu
+
+            bleu.measured(["a"], ["a"])  # before training, not after
+
+    def evaluate(self, model: Translator) -> list[dict[str, float]]:
+        found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
+        for split in self.recipe.training.evaluate_on:
+            pairs = spread_out(self.data.split(split), self.recipe.training.evaluate_tokens)
+            for scores, one in zip(found, forced(model, pairs), strict=True):
+                scores |= {f"{split}.{LOSS.name}": one.loss, f"{split}.{TOKEN_ACCURACY.name}": one.accuracy}
+        return found
+
+    def score(self, model: Translator, splits: Sequence[str]) -> list[list[Score]]:
+        per_replica: list[list[Score]] = [[] for _ in range(model.replicas)]
+        scoring, context, target = self.recipe.scoring, self.recipe.model.context, self.data.target_tokenizer
+        for split in splits:
+            pairs = self.data.split(split)
+            cut = int((pairs.longer > context).sum())
+            said = zip(forced(model, pairs), self.translated(model, pairs), strict=True)
+            for scores, (given, written) in zip(per_replica, said, strict=True):
+                scores += forced_scores(split, given, target.kind, cut, context)
+                scores += written.scores(split, _data(self.recipe).is_exact, scoring.bleu_tokenizer)
+        return per_replica
+
+    def translated(self, model: Translator, pairs: Pairs) -> list[Translated]:
+        """What every replica writes, as the recipe says."""
+        return translated(model, pairs, self.data.target_tokenizer, self.recipe.scoring.decoding)
+
+    def title(self, model: Translator) -> list[str]:
+        train, data, context = self.data.split("train"), self.data, self.recipe.model.context
+        kinds = f"{model.vocabulary - 1:,} kinds of {data.tokenizer.kind} tokens for both sides"
+        if not data.is_joint:
+            kinds = f"{data.tokenizer.size:,} kinds of tokens in sources and {data.target_tokenizer.size:,} in targets"
+        lines = [f"{data.name}: {len(train):,} pairs to train on, {kinds}"]
+        if data.dropped:
+            told = ", ".join(f"{count:,} {reason}" for reason, count in data.dropped.items())
+            lines.append(f"dropped from train: {told} (data.filters)")
+        if left_out := int((train.longer > context).sum()):
+            lines.append(f"{left_out:,} pairs are longer than {context} tokens (model.context), and are not trained on")
+        if data.held_out:
+            share, n = _data(self.recipe).valid_fraction, len(data.split("valid"))
+            lines.append(f"valid: {n:,} pairs, {share:.0%} of train held out, for the set has no valid of its own")
+        return lines
+
+    def gather_evidence(self) -> "PairEvidence":
+        return PairEvidence(self)
+
+    @classmethod
+    def explain(cls, run: Run, answer: Tensor) -> Explained:
+        target = tokenizers_of(run)[1]
+
+        def named(ids: list[int]) -> list[str]:
+            return [target.pieces([k])[0] if k < target.size else "END" for k in ids]
+
+        return likeliest(answer, named)
+
+    @classmethod
+    def translate(
+        cls, run: Run, model: Translator, texts: Sequence[str], how: DecodingSpec, told: Callable[[int], object]
+    ) -> list[Translation]:
+        source, target = tokenizers_of(run)
+        context, ids = run.recipe.model.context, []
+        for k, text in enumerate(texts):
+            try:
+                ids.append(source.encode_rows([text])[0])
+            except UserError as problem:
+                where = f"text {k + 1}: " if len(texts) > 1 else ""
+                raise UserError(f"{where}{str(problem).removeprefix('text 1: ')}") from None
+        there = [k for k, one in enumerate(ids) if len(one)]
+        (found,) = decoded(model, [ids[k] for k in there], target.size, how, told) if there else ([],)
+        made = [Translation(text, [("", 0.0)], ["the text is empty, and so is its translation"]) for text in texts]
+        for k, best in zip(there, found, strict=True):
+            notes = []
+            if len(ids[k]) >= context:
+                notes.append(f"of {len(ids[k])} tokens, the first {context - 1} were read: model.context is {context}")
+            unknown = 0 if source.unknown is None else int((ids[k] == source.unknown).sum())
+            if unknown:
+                notes.append(f"{unknown} of {len(ids[k])} tokens are unknown words")
+            if best[0].cut:
+                notes.append(f"it did not end by itself, and was ended after {len(best[0].tokens)} tokens")
+            made[k] = Translation(texts[k], [(target.decode(one.tokens), one.score) for one in best], notes)
+        return made
+
+
+@dataclass(frozen=True)
+class TranslatingAlone(Translating):
+    """By one stack, without an encoder."""
+
+    kind = "decoder-only"
+    probing = TargetsAlone()
+
+
+class PairEvidence(Evidence):
+    task: Translating
+
+    def audit_data(self) -> Report:
+        data = self.task.data
+        ours, theirs = data.tokenizer, data.target_tokenizer
+        # Two vocabularies are looked at as one: the tokens of targets stand behind those of sources.
+        shift = 0 if data.is_joint else ours.size
+        ids = {}
+        for split, pairs in data.splits.items():
+            behind = pairs.target.ids.astype(np.int64) + shift
+            if theirs.unknown is not None and shift:
+                behind[pairs.target.ids == theirs.unknown] = ours.unknown if ours.unknown is not None else behind.max()
+            ids[split] = np.concatenate((pairs.source.ids, behind))
+
+        def show(tokens: list[int]) -> list[str]:
+            return [(ours.pieces([k]) if k < ours.size else theirs.pieces([k - shift]))[0] for k in tokens]
+
+        return run_audits(TOKEN_AUDITS, TokenSet(ids, theirs.size + shift, ours.unknown, show))
+
+    def measure_baselines(self) -> Sequence[Baseline]:
+        from headway.audit.translation_baselines import copied, remembered
+
+        exact, tokenizer = _data(self.recipe).is_exact, self.recipe.scoring.bleu_tokenizer
+        train, found = self.task.data.split("train"), []
+        for split in self.task.scored_splits:
+            pairs = self.task.data.split(split)
+            found += [copied(split, pairs, exact, tokenizer), remembered(split, train, pairs, exact, tokenizer)]
+        return found
+
+    def beside(self, split: str) -> dict[str, Any]:
+        """The loss of answering with the frequencies of the target tokens of train, whatever the source."""
+        train, held_out = self.task.data.split("train").target, self.task.data.split(split).target
+        counts = np.bincount(train.ids, minlength=train.end + 1) + 0.5
+        counts[train.end] += len(train)
+        nats = math.log(counts.sum()) - np.log(counts)
+        tokens = len(held_out.ids) + len(held_out)
+        loss = float((nats[held_out.ids].sum() + nats[held_out.end] * len(held_out)) / tokens)
+        return {"chance": loss, "chance_is": "token frequencies"}
+
+    def size(self, split: str) -> int:
+        return len(self.task.data.split(split))
+
+    def recount(self, split: str) -> PairRecount:
+        data, spec = self.task.data, _data(self.recipe)
+        used = {name: list(zip(p.source.texts, p.target.texts, strict=True)) for name, p in data.splits.items()}
+        rows = used[split]
+        if type(self.task).load.__func__ is Translating.load.__func__:  # others may read theirs in any way
+            rows = pairs_again(spec.source, spec.path, spec.sides, split, used)
+        how, context = self.recipe.scoring.decoding, self.recipe.model.context
+        tokenizers = data.tokenizer, data.target_tokenizer
+        return PairRecount(rows, data.split(split), *tokenizers, context, how, _spec(self.recipe).limit is not None)
+
+
+def tokenizers_of(run: Run) -> tuple[Tokenizer, Tokenizer]:
+    """Of sources and of targets."""
+    ours = run.tokenizer
+    if _data(run.recipe).target_tokenizer is None:
+        return ours, ours
+    return ours, run.tokenizer_in("target_tokenizer.json")
+
+
+def _data(recipe: Recipe) -> PairsSpec:
+    assert isinstance(recipe.data, PairsSpec)
+    return recipe.data
+
+
+def _spec(recipe: Recipe) -> TranslatorSpec:
+    assert isinstance(recipe.model, TranslatorSpec)
+    return recipe.model
