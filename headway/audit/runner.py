@@ -21,12 +21,14 @@ from headway.audit.populations import POPULATION_AUDITS
 from headway.audit.probe import Probe, Probing
 from headway.audit.scores import SCORE_AUDITS
 from headway.audit.training import TRAINING_AUDITS
+from headway.audit.translators import OF_TRANSLATORS
 
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_LEARNING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
 DATA_AUDITS = (*ROW_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *LABEL_AUDITS)
 ALL_AUDITS: tuple[Audit, ...] = (
     *MODEL_AUDITS,
+    *OF_TRANSLATORS,
     *HEAD_AUDITS,
     *POPULATION_AUDITS,
     *DATA_AUDITS,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from headway.audit.audit import Baseline
-from headway.data.pairs.dataset import Pairs
+from headway.data.pairs.dataset import PairedTexts
 from headway.scoring.metrics import BLEU, EXACT_MATCH
 from headway.scoring.score import Score
 
@@ -11,13 +11,13 @@ MOST = 2000
 """Sources of a split that are looked up: beyond that, the first of them."""
 
 
-def copied(split: str, pairs: Pairs, exact: bool, tokenizer: str) -> Baseline:
+def copied(split: str, pairs: PairedTexts, exact: bool, tokenizer: str) -> Baseline:
     """Always answering with the source itself."""
     label = f"the source, copied · {split} · n = {len(pairs):,}"
     return Baseline("copied source", _score(split, pairs.source.texts, pairs.target.texts, exact, tokenizer, label))
 
 
-def remembered(split: str, train: Pairs, pairs: Pairs, exact: bool, tokenizer: str) -> Baseline:
+def remembered(split: str, train: PairedTexts, pairs: PairedTexts, exact: bool, tokenizer: str) -> Baseline:
     """Answering with the target of the train source that shares most letter sequences with this one."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 

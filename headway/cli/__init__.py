@@ -22,6 +22,7 @@ from headway.cli import (
     solve,
     study,
     train,
+    translate,
     tune,
 )
 from headway.core.errors import EndedElsewhereError, UserError
@@ -45,6 +46,7 @@ app.command(epilog='Example: headway look speeches-lm "We are at war." -o maps.h
 app.command(epilog='Example: headway classify python-modules "Run the event loop until the future is done."')(
     classify.classify
 )
+app.command(epilog='Example: headway translate pig-latin "reading" --beam 5 --nbest 3')(translate.translate)
 app.command(epilog="Example: headway export shakespeare-char-cpu --to gpt2 -o shakespeare-gpt2")(export.export)
 app.command("import", epilog="Example: headway import gpt2/ --name gpt2 data.source=files data.path=corpus.txt")(
     import_.import_

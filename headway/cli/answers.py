@@ -181,6 +181,24 @@ class ClassifySchema(Schema):
     notes: list[str]
 
 
+class HypothesisSchema(Schema):
+    text: str
+    score: float
+
+
+class TranslationSchema(Schema):
+    source: str
+    text: str
+    hypotheses: list[HypothesisSchema]
+    notes: list[str]
+
+
+class TranslateSchema(Schema):
+    run: str
+    decoding: str
+    translations: list[TranslationSchema]
+
+
 class ExportSchema(Schema):
     run: str
     folder: str
@@ -211,6 +229,9 @@ class LookedSchema(Schema):
     show: Literal["heads", "rollout", "gradients"]
     tokens: list[str]
     unknown: list[Any]
+    target: list[str] = Field(default=[], description="Of a translator: what it writes.")
+    translation: str | None = None
+    alignment: list[int] = Field(default=[], description="For each token of the target, the one of the source.")
     largest_difference: Number = None
     heads: list[HeadSchema] = []
     predictions: list[dict[str, Any]] = []
@@ -532,6 +553,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "sample": SampleSchema,
     "look": LookSchema,
     "classify": ClassifySchema,
+    "translate": TranslateSchema,
     "export": ExportSchema,
     "import": ImportSchema,
     "recipe": RecipeSchema,

@@ -82,7 +82,7 @@ def show_parts(split: str, scores: Sequence[Score]) -> None:
         quality = [found.get(metric, math.nan) for metric in metrics]
         shown = ["" if math.isnan(value) else f"{value:.3f}" for value in quality]
         texts = [f"{sum(counts[part]):,}"] if counts else []
-        rows.append([f"{part} · {k}", *texts, *shown, *(map(str, counts[part]) if few else ())])
+        rows.append([f"{part} · {k}" if few else part, *texts, *shown, *(map(str, counts[part]) if few else ())])
     taken_for = [f"→{k}" for k in range(1, len(counts) + 1)] if few else []
     print()
     show_table([split, *(["texts"] if counts else []), *metrics, *taken_for], rows)

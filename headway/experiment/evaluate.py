@@ -11,9 +11,20 @@ from headway.experiment.audit import audit_run
 from headway.experiment.train import load_model
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
+from headway.scoring.decoding import DecodingSpec
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
-from headway.tasks.abilities import Classified, Classifies, Draw, ReadingWindow, ReadsSegments, ScoresText, Writes
+from headway.tasks.abilities import (
+    Classified,
+    Classifies,
+    Draw,
+    ReadingWindow,
+    ReadsSegments,
+    ScoresText,
+    Translates,
+    Translation,
+    Writes,
+)
 
 AS_THE_RECIPE_SAYS = ReadingWindow()
 
@@ -84,6 +95,15 @@ def classify_text(run: Run, text: str, which: str) -> Classified:
     task = tasks.able(run, Classifies)
     model, _ = load_model(run, which)
     return task.classify(run, model, text)
+
+
+def translate_texts(
+    run: Run, texts: Sequence[str], how: DecodingSpec, which: str, told: Callable[[int], object] = lambda done: None
+) -> list[Translation]:
+    """`told` hears how many are done."""
+    task = tasks.able(run, Translates)
+    model, _ = load_model(run, which)
+    return task.translate(run, model, texts, how, told)
 
 
 def predictions(run: Run, split: str, which: str = "auto") -> Predictions:

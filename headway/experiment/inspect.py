@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from headway import tasks
@@ -12,8 +11,8 @@ from headway.experiment.train import load_model
 from headway.look.comparison import MapComparison
 from headway.look.flow_page import FlowOfArm, FlowPage
 from headway.look.gradient_flow import GradientFlow, gradient_flow
-from headway.look.gradients import Gradients, gradients_of
-from headway.look.maps import Maps, maps_of
+from headway.look.gradients import Gradients
+from headway.look.maps import Maps
 from headway.run.folder import Run
 from headway.tasks.abilities import ReadsSegments
 
@@ -23,14 +22,13 @@ SUBJECTS = ("heads", "rollout", "gradients")
 def look_at(run: Run, text: str, checkpoint: str = "auto") -> Maps:
     """The attention of a run on a sentence."""
     model, _ = load_model(run, checkpoint)
-    (maps,) = maps_of(model, run.tokenizer, [text], run.name)
-    return maps
+    return tasks.of(run.recipe).maps(run, model, text)
 
 
 def gradients_at(run: Run, text: str, checkpoint: str = "auto") -> Gradients:
     """What the predictions of a run depend on; for models without attention, too."""
     model, _ = load_model(run, checkpoint)
-    return gradients_of(model, run.tokenizer, text, run.name, partial(tasks.of(run.recipe).explain, run))
+    return tasks.of(run.recipe).gradients(run, model, text)
 
 
 def look(

@@ -36,7 +36,7 @@ from headway.nn.taps import Tap
 
 
 @dataclass(frozen=True)
-class Memory:
+class SourceMemory:
     """A sequence that was read whole, for others to look at."""
 
     vectors: Float[Tensor, "R B S D"]
@@ -53,13 +53,13 @@ class ModelState:
     """Slots so far, padding included."""
     padding_mask: Bool[Tensor, "R B S"] | None = None
     """Where these slots hold tokens and not padding; None = everywhere."""
-    memory: Memory | None = None
+    memory: SourceMemory | None = None
     """What cross attention looks at, in models that have it."""
 
     def of_rows(self, rows: Int[Tensor, "R N"], same_sources: bool = False) -> "ModelState":
         """Of these rows of each replica, in this order; a row may be taken several times, or not at all.
         `same_sources`: each has the memory of the row whose place it takes, and nothing of that need be moved."""
-        return _of_rows(self, rows, (Memory, MemoryCache) if same_sources else ())
+        return _of_rows(self, rows, (SourceMemory, MemoryCache) if same_sources else ())
 
 
 class BackboneSpec(ModelSpec):
@@ -230,7 +230,7 @@ class Backbone(Trainable):
             raise UserError(f"{tokens} tokens, but the learned positions end at {limit} (model.context)")
 
 
-def _across(shape: tuple[int, int], queries: Tensor, padding_mask: Tensor | None, memory: Memory) -> Context:
+def _across(shape: tuple[int, int], queries: Tensor, padding_mask: Tensor | None, memory: SourceMemory) -> Context:
     """As cross attention sees it. Places in another sequence are no places in this one: no scheme says anything."""
     keys = torch.arange(memory.vectors.shape[2], device=queries.device)
     told = memory.padding_mask

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from headway.core.spec import Problem
-from headway.models.backbone import Backbone, BackboneSpec, Memory, ModelState
+from headway.models.backbone import Backbone, BackboneSpec, ModelState, SourceMemory
 from headway.models.translator import Translator, TranslatorSpec
 from headway.nn import mixer
 from headway.nn.attention import AttentionSpec
@@ -138,7 +138,7 @@ class EncoderDecoder(Translator):
 
     def read(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
         vectors, _ = self.encoder.hidden(sources, padding_mask=source_mask)
-        return ModelState((None,) * len(self.layers), memory=Memory(vectors, source_mask))
+        return ModelState((None,) * len(self.layers), memory=SourceMemory(vectors, source_mask))
 
 
 def _of_encoder(key: str) -> str:

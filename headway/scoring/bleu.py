@@ -10,14 +10,14 @@ SMOOTHING = "exp"
 """Of the BLEU of single sentences, most of which lack some 4-gram: sacreBLEU's own default."""
 
 
-class Measured(NamedTuple):
+class BleuScore(NamedTuple):
     metric: Metric
     value: float
     how: str
     """The signature, and what it does not say."""
 
 
-def measured(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> list[Measured]:
+def measured(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> list[BleuScore]:
     """Of a whole split, with one reference for each sentence."""
     sacrebleu, given = _sacrebleu(), (list(hypotheses), [list(references)])
     found = []
@@ -28,13 +28,13 @@ def measured(hypotheses: Sequence[str], references: Sequence[str], tokenizer: st
     }
     for metric, scorer in metrics.items():
         value = scorer.corpus_score(*given).score
-        found.append(Measured(metric, value, f"corpus {metric.noun} · {scorer.get_signature()}"))
+        found.append(BleuScore(metric, value, f"corpus {metric.noun} · {scorer.get_signature()}"))
     of_sentences = by_sentence(hypotheses, references, tokenizer)
     mean = sum(of_sentences) / max(1, len(of_sentences))
     how = (
         f"mean of the BLEU of {len(of_sentences):,} sentences, not the BLEU of all · smooth:{SMOOTHING}|tok:{tokenizer}"
     )
-    return [*found, Measured(SENTENCE_BLEU, mean, how)]
+    return [*found, BleuScore(SENTENCE_BLEU, mean, how)]
 
 
 def by_sentence(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> list[float]:

@@ -31,7 +31,7 @@ Rows = Int[Tensor, "R N"]
 
 
 @runtime_checkable
-class Writer(Protocol):
+class Continues(Protocol):
     """A model that goes on from tokens, and from what it was given before them."""
 
     replicas: int
@@ -47,7 +47,7 @@ class Continued:
 
     def __init__(
         self,
-        model: Writer,
+        model: Continues,
         ids: Int[Tensor, "R B T"],
         begin: Any = None,
         context: int | None = None,
@@ -115,8 +115,8 @@ class DecodingSpec(Variant):
         return math.ceil(self.per_source * source) + self.extra
 
     @abstractmethod
-    def search(self, text: Continued, end: int, limits: Sequence[int]) -> Found:
-        """Until all rows have ended. `limits`: the most tokens of each."""
+    def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
+        """Until all rows have ended. `limits`: the most tokens of each; `numbers`: which rows of all they are."""
 
     @property
     @abstractmethod
@@ -129,7 +129,7 @@ class Greedy(DecodingSpec):
 
     kind: Literal["greedy"] = "greedy"
 
-    def search(self, text: Continued, end: int, limits: Sequence[int]) -> Found:
+    def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
         return one_by_one(text, end, limits, lambda logits, rows: logits.argmax(-1))
 
     @property
@@ -150,9 +150,8 @@ class Sampled(DecodingSpec):
     seed: int = Field(default=0, ge=0)
     """Of the draw."""
 
-    def search(self, text: Continued, end: int, limits: Sequence[int]) -> Found:
-        R, B = text.ids.shape[:2]
-        noise = [[random.generator(self.seed, "sample", r, b) for b in range(B)] for r in range(R)]
+    def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
+        noise = [[random.generator(self.seed, "sample", n) for n in numbers] for _ in range(len(text.ids))]
 
         def choose(logits: Scores, rows: Int[Tensor, " N"]) -> Rows:
             mine = [[own[b] for b in rows.tolist()] for own in noise]
@@ -180,7 +179,7 @@ class Beam(DecodingSpec):
     nbest: int = Field(default=1, ge=1)
     """How many of the best are given."""
 
-    def search(self, text: Continued, end: int, limits: Sequence[int]) -> Found:
+    def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
         return _BeamSearch(self, text, end, limits).run()
 
     def score(self, nats: float, length: int) -> float:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from headway.core import random
-from headway.data.pairs.dataset import Pairs, Side
+from headway.data.pairs.dataset import PairedTexts, Side
 from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
 from headway.scoring import bleu
@@ -50,7 +50,7 @@ class Forced:
 
 
 @torch.no_grad()
-def forced(model: Translator, pairs: Pairs) -> list[Forced]:
+def forced(model: Translator, pairs: PairedTexts) -> list[Forced]:
     """Of every replica. Sides longer than the model's context are cut."""
     model.eval()
     R, device, context = model.replicas, next(model.parameters()).device, model.spec.context
@@ -101,7 +101,8 @@ def decoded(
         state = model.read(table.to(device).expand(R, -1, -1), mask.to(device).expand(R, -1, -1))
         limits = [_limit(model, how, int(lengths[row]) - 1) for row in rows]
         first = torch.full((R, len(rows), 1), end, device=device)
-        for r, of_replica in enumerate(how.search(Continued(model, first, state, cached=cached), end, limits)):
+        text = Continued(model, first, state, cached=cached)
+        for r, of_replica in enumerate(how.search(text, end, limits, rows.tolist())):
             for row, best in zip(rows, of_replica, strict=True):
                 found[r][row] = best
         done += len(rows)
@@ -209,7 +210,7 @@ def forced_scores(split: str, found: Forced, kind: str, cut: int, context: int) 
 
 
 def translated(
-    model: Translator, pairs: Pairs, tokenizer: Tokenizer, how: DecodingSpec, **settings: object
+    model: Translator, pairs: PairedTexts, tokenizer: Tokenizer, how: DecodingSpec, **settings: object
 ) -> list[Translated]:
     """What every replica writes for a split. `tokenizer`: that of the targets."""
     sources = ids_of(pairs.source)
@@ -234,7 +235,7 @@ def ids_of(side: Side) -> list[np.ndarray]:
     return np.split(side.ids, side.ends[:-1]) if len(side) else []
 
 
-def spread_out(pairs: Pairs, at_most: int | None) -> Pairs:
+def spread_out(pairs: PairedTexts, at_most: int | None) -> PairedTexts:
     """As many pairs as have at most so many target tokens together, from all over the split and always the same."""
     lengths = pairs.target.lengths
     if at_most is None or lengths.sum() <= at_most:

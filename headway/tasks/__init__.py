@@ -26,7 +26,8 @@ def able(run: Run, ability: type[SomeAbility]) -> type[SomeAbility]:
     task = of(run.recipe)
     if not issubclass(task, ability):
         others = " and ".join(dict.fromkeys(other.models for other in TASKS.values() if issubclass(other, ability)))
-        is_a = f"{run.name} is a {run.recipe.model.kind}"
+        kind = run.recipe.model.kind
+        is_a = f"{run.name} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
         raise UserError(f"{ability.asked} asked of {others}, and {is_a}; try {task.example.format(run=run.name)}")
     return task
 

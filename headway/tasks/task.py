@@ -14,7 +14,7 @@ A new kind is a spec of its model, a spec of its data where it reads others, and
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol, Self
 
 from headway.audit.baselines import CheapMethods
@@ -23,7 +23,8 @@ from headway.audit.probe import Probing
 from headway.core.errors import UserError
 from headway.core.variants import Registry
 from headway.data.tokenizers import Tokenizer
-from headway.look.gradients import Explained
+from headway.look.gradients import Explained, Gradients, gradients_of
+from headway.look.maps import Maps, maps_of
 from headway.nn.replicated import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -138,6 +139,17 @@ class Task(ABC):
     @abstractmethod
     def explain(cls, run: Run, answer: Any) -> Explained:
         """The answer of a run's model to one text, [T, …] or [C], as the numbers whose gradients are shown."""
+
+    @classmethod
+    def maps(cls, run: Run, model: Any, text: str) -> Maps:
+        """What the attention of a run's model does with a text."""
+        (maps,) = maps_of(model, run.tokenizer, [text], run.name)
+        return maps
+
+    @classmethod
+    def gradients(cls, run: Run, model: Any, text: str) -> Gradients:
+        """What its predictions depend on; for models without attention, too."""
+        return gradients_of(model, run.tokenizer, text, run.name, partial(cls.explain, run))
 
     @cached_property
     def evidence(self) -> Evidence:

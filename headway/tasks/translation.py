@@ -23,10 +23,12 @@ from headway.core import random as noise
 from headway.core.errors import UserError
 from headway.data.pairs import dataset
 from headway.data.pairs.batches import BucketSampler
-from headway.data.pairs.dataset import PairedSet, Pairs
-from headway.data.spec import Pairs as PairsSpec
+from headway.data.pairs.dataset import PairedSet, PairedTexts
+from headway.data.spec import Pairs
 from headway.data.tokenizers import Tokenizer
 from headway.look.gradients import Explained, likeliest
+from headway.look.reading import read
+from headway.look.translation_maps import translation_maps
 from headway.models.translator import Translator, TranslatorSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -218,7 +220,7 @@ class Translating(Task, Translates):
                 scores += written.scores(split, _data(self.recipe).is_exact, scoring.bleu_tokenizer)
         return per_replica
 
-    def translated(self, model: Translator, pairs: Pairs) -> list[Translated]:
+    def translated(self, model: Translator, pairs: PairedTexts) -> list[Translated]:
         """What every replica writes, as the recipe says."""
         return translated(model, pairs, self.data.target_tokenizer, self.recipe.scoring.decoding)
 
@@ -249,6 +251,23 @@ class Translating(Task, Translates):
             return [target.pieces([k])[0] if k < target.size else "END" for k in ids]
 
         return likeliest(answer, named)
+
+    @classmethod
+    def maps(cls, run: Run, model: Translator, text: str) -> Any:
+        """Of what the model writes for this text, as the recipe decodes."""
+        source, target = tokenizers_of(run)
+        sentence = read(source, text)
+        if len(sentence.ids) >= run.recipe.model.context:
+            reason = f"the sentence has {len(sentence.ids)} tokens, and the model reads {run.recipe.model.context - 1}"
+            raise UserError(f"{reason} (model.context, and END)")
+        ids = np.array(sentence.ids, dtype=np.int32)
+        best = decoded(model, [ids], target.size, run.recipe.scoring.decoding)[0][0][0]
+        written = list(best.tokens)
+        return translation_maps(model, sentence, written, target.pieces(written), target.decode(written), run.name)
+
+    @classmethod
+    def gradients(cls, run: Run, model: Translator, text: str) -> Any:
+        raise UserError(f"gradients are shown of models with one sequence; see headway look {run.name} --show heads")
 
     @classmethod
     def translate(
@@ -348,8 +367,8 @@ def tokenizers_of(run: Run) -> tuple[Tokenizer, Tokenizer]:
     return ours, run.tokenizer_in("target_tokenizer.json")
 
 
-def _data(recipe: Recipe) -> PairsSpec:
-    assert isinstance(recipe.data, PairsSpec)
+def _data(recipe: Recipe) -> Pairs:
+    assert isinstance(recipe.data, Pairs)
     return recipe.data
 
 

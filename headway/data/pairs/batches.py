@@ -28,7 +28,7 @@ from headway.core import random
 from headway.core.errors import UserError
 from headway.core.variants import Variant
 from headway.data.labelled.batches import bucket_widths
-from headway.data.pairs.dataset import Pairs
+from headway.data.pairs.dataset import PairedTexts
 from headway.data.running.batches import Step, on_device
 
 
@@ -76,7 +76,7 @@ class PairBatchSpec(Variant):
     """Whether each seed sees others."""
 
     @abstractmethod
-    def build(self, pairs: Pairs, longest: int, batch: int, seeds: Sequence[int], device: str) -> PairSampler:
+    def build(self, pairs: PairedTexts, longest: int, batch: int, seeds: Sequence[int], device: str) -> PairSampler:
         """Of these pairs, those that have no more than `longest` tokens on either side."""
 
 
@@ -89,7 +89,7 @@ class Buckets(PairBatchSpec):
     equal: Literal["tokens", "rows"] = "tokens"
     """What every step has as much of: tokens, so that of short pairs there are more than training.batch; or rows."""
 
-    def build(self, pairs: Pairs, longest: int, batch: int, seeds: Sequence[int], device: str) -> "BucketSampler":
+    def build(self, pairs: PairedTexts, longest: int, batch: int, seeds: Sequence[int], device: str) -> "BucketSampler":
         kept = np.flatnonzero(pairs.longer <= longest)
         if not len(kept):
             shortest = int(pairs.longer.min())
@@ -102,7 +102,7 @@ class Buckets(PairBatchSpec):
 
 
 class BucketSampler:
-    def __init__(self, pairs: Pairs, widths: list[int], rows: list[int], seeds: Sequence[int], device: str):
+    def __init__(self, pairs: PairedTexts, widths: list[int], rows: list[int], seeds: Sequence[int], device: str):
         bucket = np.searchsorted(widths, pairs.longer)  # of each pair
         members = [np.flatnonzero(bucket == k) for k in range(len(widths))]
         turns = [math.ceil(len(mine) / n) for mine, n in zip(members, rows, strict=True)]
@@ -143,7 +143,7 @@ class BucketSampler:
 class _OneShape:
     """The pairs of one bucket."""
 
-    def __init__(self, pairs: Pairs, rows: int, keys: Tensor, turn_keys: Tensor, turn_batch: Tensor, device: str):
+    def __init__(self, pairs: PairedTexts, rows: int, keys: Tensor, turn_keys: Tensor, turn_batch: Tensor, device: str):
         self.steps_per_epoch = len(turn_batch)
         self.tokens = int(pairs.target.lengths.sum())
         tables = [side.padded(int(side.lengths.max())) for side in (pairs.source, pairs.target)]

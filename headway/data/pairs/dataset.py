@@ -63,7 +63,7 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class PairedTexts:
     """One split."""
 
     source: Side
@@ -79,8 +79,8 @@ class Pairs:
         """The tokens of each pair's longer side, with END."""
         return np.maximum(self.source.lengths, self.target.lengths)
 
-    def only(self, rows: np.ndarray) -> "Pairs":
-        return Pairs(self.source.only(rows), self.target.only(rows), self.seen[rows])
+    def only(self, rows: np.ndarray) -> "PairedTexts":
+        return PairedTexts(self.source.only(rows), self.target.only(rows), self.seen[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class PairedSet:
     tokenizer: Tokenizer
     """Of the sources; and of the targets, where both have one vocabulary."""
     target_tokenizer: Tokenizer
-    splits: Mapping[str, Pairs]
+    splits: Mapping[str, PairedTexts]
     """By name; "train" is always there, and first."""
     identity: str
     """Stands for everything the tokens depend on."""
@@ -102,7 +102,7 @@ class PairedSet:
     def is_joint(self) -> bool:
         return self.tokenizer is self.target_tokenizer
 
-    def split(self, name: str) -> Pairs:
+    def split(self, name: str) -> PairedTexts:
         if name not in self.splits:
             hint = did_you_mean(name, self.splits)
             if name == "valid":
@@ -147,7 +147,7 @@ def load(
             for k in (0, 1)
         )
         seen = np.array([normalised(pair.source) in in_train for pair in pairs], dtype=np.bool_)
-        splits[split] = Pairs(source_side, target_side, seen)
+        splits[split] = PairedTexts(source_side, target_side, seen)
     return PairedSet(name, made[0][0], made[1][0], splits, identity, held_out, dropped)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from headway.core.spec import Spec
-from headway.data.pairs.sources import Pair, normalised
+from headway.data.pairs.sources import TextPair, normalised
 
 _TAG = re.compile(r"<[a-zA-Z]")
 NAMES_AND_NUMBERS = 2
@@ -32,7 +32,7 @@ class Filters(Spec):
     ratio: float | None = Field(default=None, gt=1)
     """Rows whose one side has more than so many times the words of the other, and more than ten; null = any may."""
 
-    def reason(self, pair: Pair) -> str | None:
+    def reason(self, pair: TextPair) -> str | None:
         """Why this pair is dropped, or None. The first reason counts."""
         words = [len(side.split()) for side in pair]
         if self.empty and not all(words):
@@ -48,7 +48,7 @@ class Filters(Spec):
             return "unlike lengths"
         return None
 
-    def applied(self, pairs: Sequence[Pair]) -> tuple[list[Pair], dict[str, int]]:
+    def applied(self, pairs: Sequence[TextPair]) -> tuple[list[TextPair], dict[str, int]]:
         """The pairs that are left, and how many were dropped for which reason."""
         reasons = [self.reason(pair) for pair in pairs]
         kept = [pair for pair, reason in zip(pairs, reasons, strict=True) if reason is None]

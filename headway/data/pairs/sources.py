@@ -18,12 +18,12 @@ from headway.data.labelled.tables import ENDINGS, fields_of
 from headway.data.running.sources import known_files, read_text, split_of_stem
 
 
-class Pair(NamedTuple):
+class TextPair(NamedTuple):
     source: str
     target: str
 
 
-Splits = dict[str, list[Pair]]
+Splits = dict[str, list[TextPair]]
 
 
 class KnownPairs(NamedTuple):
@@ -88,7 +88,7 @@ def is_direction(text: str) -> bool:
 def read_pairs(source: str, path: str | None, sides: Sides) -> Splits:
     """Pairs by split, as the source has them."""
     if source in EMBEDDED:
-        found = {split: [Pair(*pair) for pair in pairs] for split, pairs in EMBEDDED[source]().items()}
+        found = {split: [TextPair(*pair) for pair in pairs] for split, pairs in EMBEDDED[source]().items()}
     elif source in PIG_LATIN_FILES:
         found = _pig_latin_file(source)
     elif source in KNOWN_PAIRS:
@@ -103,7 +103,7 @@ def with_valid(splits: Splits, fraction: float, name: str) -> Splits:
     """A share of the sources of train, chosen by a hash of the text, so that the order of the rows has no say in it."""
     sources = sorted({normalised(pair.source) for pair in splits["train"]}, key=_hash)
     chosen = set(sources[: max(1, round(fraction * len(sources)))])
-    sides: dict[bool, list[Pair]] = {False: [], True: []}
+    sides: dict[bool, list[TextPair]] = {False: [], True: []}
     for pair in splits["train"]:
         sides[normalised(pair.source) in chosen].append(pair)
     if not sides[False]:
@@ -122,7 +122,7 @@ def lines_of(path: Path) -> list[str]:
     return [line.strip() for line in read_text(path).removesuffix("\n").split("\n")]
 
 
-def joined(source: Path, target: Path) -> list[Pair]:
+def joined(source: Path, target: Path) -> list[TextPair]:
     """Two files, line by line."""
     ours, theirs = lines_of(source), lines_of(target)
     if len(ours) != len(theirs):
@@ -132,7 +132,7 @@ def joined(source: Path, target: Path) -> list[Pair]:
         line = where_they_part(ours, theirs)
         told = f"; they seem to part at line {line:,}" if line else ""
         raise UserError(f"{what}: line n of one must be the translation of line n of the other{told}")
-    return [Pair(*pair) for pair in zip(ours, theirs, strict=True)]
+    return [TextPair(*pair) for pair in zip(ours, theirs, strict=True)]
 
 
 def _from_known(name: str, sides: Sides) -> Splits:
@@ -155,7 +155,7 @@ def _pig_latin_file(name: str) -> Splits:
         words = line.split()
         # What the course's own reader keeps: letters and hyphens alone.
         if len(words) == 2 and all(re.fullmatch(r"[a-z-]+", word) for word in words):
-            found[pig_latin.split_of(words[0])].append(Pair(*words))
+            found[pig_latin.split_of(words[0])].append(TextPair(*words))
     return found
 
 
@@ -175,12 +175,13 @@ def _from_path(path: Path, sides: Sides) -> Splits:
     if sides.direction is None:
         raise UserError(f"folder '{path}': which of its files are sources? say data.direction=en-de, for train.en …")
     ours, theirs = (_by_split(path, files, (f".{side}", f".{side}.gz")) for side in sides.both)
-    for side, here, there in zip(sides.both, (ours, theirs), (theirs, ours), strict=True):
+    for side, here in zip(sides.both, (ours, theirs), strict=True):
         if "train" not in here:
             names = ", ".join(file.name for file in files[:6]) or "nothing"
             raise UserError(f"folder '{path}' has no train.{side} or train.{side}.gz; it has {names}")
-        if alone := [split for split in here if split not in there]:
-            raise UserError(f"folder '{path}': '{here[alone[0]].name}' has no counterpart in the other language")
+    if alone := [*(ours.keys() - theirs), *(theirs.keys() - ours)]:
+        file = ours.get(alone[0]) or theirs[alone[0]]
+        raise UserError(f"folder '{path}': '{file.name}' has no counterpart in the other language")
     return {split: joined(ours[split], theirs[split]) for split in ours}
 
 
@@ -198,7 +199,7 @@ def _by_split(folder: Path, files: Sequence[Path], endings: Sequence[str]) -> di
     return {split: found[split] for split in sorted(found, key=lambda s: (s != "train", s != "valid", s))}
 
 
-def _table(path: Path, sides: Sides) -> list[Pair]:
+def _table(path: Path, sides: Sides) -> list[TextPair]:
     lines = fields_of(path)
     named = [side for side in sides.both if not side.isdigit()]
     header = bool(named) if sides.header is None else sides.header
@@ -217,7 +218,7 @@ def _table(path: Path, sides: Sides) -> list[Pair]:
         if max(places) >= len(fields):
             have = f"{len(fields)} column{'s' if len(fields) > 1 else ''}"
             raise UserError(f"'{path}', line {number}: column {max(places) + 1} is asked for, and there is only {have}")
-        found.append(Pair(*(fields[place].strip() for place in places)))
+        found.append(TextPair(*(fields[place].strip() for place in places)))
     return found
 
 

@@ -1,0 +1,115 @@
+"""`headway translate`: what a translator makes of a text, of a file, or of what comes down the pipe."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
+from headway.core.errors import UserError
+
+
+def translate(
+    run: Annotated[str, typer.Argument(help="A translator's run: its name or folder.", metavar="RUN")],
+    text: Annotated[str | None, typer.Argument(help="The text; else a file, or stdin.", metavar="TEXT")] = None,
+    file: Annotated[Path | None, typer.Option(help="Translate this file, line by line.")] = None,
+    beam: Annotated[int | None, typer.Option(help="Keep so many beginnings; default: as the recipe scores.")] = None,
+    nbest: Annotated[int, typer.Option(help="Give so many translations of each text.", min=1)] = 1,
+    length_penalty: Annotated[float | None, typer.Option(help="Of beam search; 0 favours short ones.", min=0)] = None,
+    no_repeat: Annotated[int | None, typer.Option(help="No run of so many tokens twice.", min=1)] = None,
+    temperature: Annotated[float | None, typer.Option(help="Draw instead: 0 = the likeliest, 1 = as learnt.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the draw.", min=0)] = 0,
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Translate a text, a file line by line, or stdin."""
+    from headway.experiment.evaluate import translate_texts
+    from headway.run.folder import open_run
+
+    if text is not None and file is not None:
+        raise UserError("a text and --file are two things to translate: give one of them")
+    if beam is not None and beam < 1:
+        raise UserError(f"--beam {beam}: at least one beginning must be kept; 1 is the likeliest token, always")
+    if temperature is not None and beam is not None:
+        raise UserError("--temperature draws, and --beam searches: give one of them")
+    if temperature is not None and temperature < 0:
+        raise UserError(f"a temperature must be 0 (always the likeliest) or more, not {temperature:g}")
+    use_plugins(with_, trust)
+    opened = open_run(run, runs)
+    how = _decoding(opened.recipe.scoring.decoding, beam, nbest, length_penalty, no_repeat, temperature, seed)
+    texts = [text] if text is not None else _lines(file)
+    with _bar(len(texts)) as told:
+        found = translate_texts(opened, texts, how, checkpoint, told)
+    if as_json:
+        answers = [one.as_json() for one in found]
+        print_json("translate", {"run": str(opened.folder), "decoding": how.label, "translations": answers})
+        return
+    for k, one in enumerate(found):
+        for rank, (said, score) in enumerate(one.hypotheses[:nbest], 1):
+            print(said if nbest == 1 else f"{k + 1}\t{rank}\t{score:.4f}\t{said}")
+        for note in one.notes:
+            print(f"line {k + 1}: {note}" if len(found) > 1 else note, file=sys.stderr)
+
+
+def _decoding(
+    recipes: Any,
+    beam: int | None,
+    nbest: int,
+    length_penalty: float | None,
+    no_repeat: int | None,
+    temperature: float | None,
+    seed: int,
+) -> Any:
+    """As the recipe scores, but for what is asked for here."""
+    from headway.scoring.decoding import Beam, Greedy, Sampled
+
+    if temperature is not None:
+        return Sampled(temperature=temperature, seed=seed)
+    searches = beam is not None or nbest > 1 or length_penalty is not None or no_repeat is not None
+    if not searches:
+        return recipes
+    base = recipes if isinstance(recipes, Beam) else Beam()
+    size = beam if beam is not None else max(base.size, nbest)
+    if size < nbest:
+        raise UserError(f"--nbest {nbest} of --beam {size}: no more can be given than are kept")
+    if size == 1 and length_penalty is None and no_repeat is None:
+        return Greedy()
+    changed = {"size": size, "nbest": nbest, "length_penalty": length_penalty, "no_repeat": no_repeat}
+    return base.model_copy(update={key: value for key, value in changed.items() if value is not None})
+
+
+def _lines(file: Path | None) -> list[str]:
+    """Of a file, or of stdin: a text a line, empty ones too."""
+    if file is not None:
+        from headway.data.pairs.sources import lines_of
+
+        return lines_of(file)
+    if sys.stdin.isatty():
+        raise UserError(
+            'there is nothing to translate: give a text, --file, or a pipe: echo "…" | headway translate RUN'
+        )
+    try:
+        return [line.strip() for line in sys.stdin.read().removesuffix("\n").split("\n")]
+    except UnicodeDecodeError as problem:
+        raise UserError(f"stdin is not UTF-8 text: byte 0x{problem.object[problem.start]:02x} cannot be read") from None
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int], object]]:
+    """How many are done, where somebody is looking and there are many."""
+    if total < 2 or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("translating", total=total)
+        yield lambda done: progress.update(task, completed=done)

@@ -1,0 +1,164 @@
+"""Attention of a translator: the source at itself, the translation at the source, and the translation at itself.
+
+What is looked at is what the model writes for a source. The mean of all heads that look across says which token of the
+source each token of the translation goes with: an alignment, for what it is worth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headway.core.errors import UserError
+from headway.draw.colours import WEIGHTS
+from headway.draw.picture import Grid, Panel, Picture, PictureTable, finite, percent
+from headway.look.head_statistics import entropy_shares
+from headway.look.reading import Sentence
+from headway.models.translator import Translator
+from headway.nn.taps import tap_names, watch
+
+STACKS = {"encoder": "the source at itself", "cross": "the translation at the source", "decoder": "at its own past"}
+
+
+@dataclass(frozen=True, eq=False)
+class TranslationMaps:
+    """In a notebook it draws itself."""
+
+    title: str
+    sentence: Sentence
+    """The source."""
+    target: tuple[str, ...]
+    """The tokens of the translation, END among them."""
+    translation: str
+    stacks: dict[str, list[Float[Tensor, "_ Q K"]]]
+    """Of each stack, of each layer: the weights of its heads. Row i of `cross` is what wrote token i of the target."""
+    largest_difference: float
+    """Between what the kernel gave and weights·values, over all layers."""
+
+    @property
+    def alignment(self) -> list[int]:
+        """For each token of the translation, the token of the source that is looked at most."""
+        if "cross" not in self.stacks:
+            return []
+        return torch.stack([layer.mean(0) for layer in self.stacks["cross"]]).mean(0).argmax(-1).tolist()
+
+    def grids(self, layer: int | None = None, head: int | None = None) -> list[Grid]:
+        found = []
+        for stack, layers in self.stacks.items():
+            rows = [
+                [self._panel(stack, n, h) for h in self._heads(layers[n], head)] for n in self._layers(layers, layer)
+            ]
+            found.append(Grid(f"{stack}: {STACKS[stack]}", rows, WEIGHTS))
+        return found
+
+    def grid(self, layer: int | None = None, head: int | None = None) -> Grid:
+        """The maps across, by which two runs can be set side by side."""
+        grids = dict(zip(self.stacks, self.grids(layer, head), strict=True))
+        return grids.get("cross") or grids["decoder"]
+
+    def draw(self, layer: int | None = None, head: int | None = None) -> Picture:
+        how = "Each row is a token, and shows where it looks; rows of the translation are what is about to be written."
+        said = f"{self.sentence.text} → {self.translation}"
+        return Picture(f"Attention of {self.title}", said, how, self.grids(layer, head), self.notes, self.table())
+
+    def rollout_grid(self, layer: int | None = None) -> Grid:
+        raise UserError("rollout is of one sequence, and a translator has two; its maps are shown by --show heads")
+
+    def draw_rollout(self, layer: int | None = None) -> Picture:
+        raise UserError("rollout is of one sequence, and a translator has two; its maps are shown by --show heads")
+
+    @property
+    def notes(self) -> list[str]:
+        kernel = f"{self.title}: kernel and weights·values differ by at most {self.largest_difference:.1e}"
+        return [kernel, *self.sentence.warnings]
+
+    def table(self) -> PictureTable:
+        """Which token goes with which, where there is cross attention; and how widely each head looks."""
+        rows = [
+            [found["stack"], str(found["layer"]), str(found["head"]), percent(found["entropy_share"])]
+            for found in self.as_json()["heads"]
+        ]
+        return PictureTable(["stack", "layer", "head", "entropy of ln n"], rows)
+
+    def as_json(self) -> dict[str, Any]:
+        heads = [
+            {"stack": stack, "layer": n, "head": h, "entropy_share": share if share == share else None}
+            for stack, layers in self.stacks.items()
+            for n, weights in enumerate(layers)
+            for h, share in enumerate(entropy_shares(weights).tolist())
+        ]
+        return {
+            "tokens": list(self.sentence.tokens),
+            "unknown": list(self.sentence.unknown),
+            "target": list(self.target),
+            "translation": self.translation,
+            "alignment": self.alignment,
+            "largest_difference": self.largest_difference,
+            "heads": heads,
+        }
+
+    def _repr_html_(self) -> str:
+        return self.draw()._repr_html_()
+
+    def _panel(self, stack: str, layer: int, head: int) -> Panel:
+        weights = self.stacks[stack][layer][head]
+        source, begun = (*self.sentence.tokens, "END"), ("END", *self.target[:-1])
+        rows, columns = {
+            "encoder": (source, source),
+            "cross": (self.target, source),
+            "decoder": (self.target, begun if weights.shape[-1] == len(begun) else (*self.sentence.tokens, *begun)),
+        }[stack]
+        share = entropy_shares(weights).item()
+        caption = (f"entropy {finite(share)} of ln n",)
+        return Panel(f"{stack} · layer {layer} · head {head}", weights.numpy(), rows, columns, caption)
+
+    def _layers(self, layers: Sequence[Tensor], layer: int | None) -> Sequence[int]:
+        if layer is None:
+            return range(len(layers))
+        if not 0 <= layer < len(layers):
+            raise UserError(f"{self.title} has no layer {layer}: it has layers 0 to {len(layers) - 1}")
+        return [layer]
+
+    def _heads(self, weights: Tensor, head: int | None) -> Sequence[int]:
+        if head is None:
+            return range(len(weights))
+        if not 0 <= head < len(weights):
+            raise UserError(f"{self.title} has no head {head}: it has heads 0 to {len(weights) - 1}")
+        return [head]
+
+
+@torch.no_grad()
+def translation_maps(
+    model: Translator, sentence: Sentence, written: Sequence[int], pieces: Sequence[str], translation: str, title: str
+) -> TranslationMaps:
+    """Of this translation, given as tokens without END and as it is shown."""
+    device, end, source_end = next(model.parameters()).device, model.vocabulary - 1, model.source_vocabulary - 1
+    sources = torch.tensor([*sentence.ids, source_end], device=device)[None, None]
+    ids = torch.tensor([end, *written], device=device)[None, None]
+    places = {
+        "encoder": _attention(model, "encoder.", "attention"),
+        "cross": _attention(model, "layers.", "cross_attention"),
+        "decoder": _attention(model, "layers.", "attention"),
+    }
+    if not any(places.values()):
+        raise UserError(f"{title} has no attention layers, so there are no maps of it to draw")
+    taps = [f"{path}.{tap}" for paths in places.values() for path in paths for tap in ("weights", "values", "mixed")]
+    with watch(model, *taps) as seen:
+        model(sources, ids)
+    found = {name: tensor[0, 0].cpu() for name, tensor in seen.items()}
+    off = max(
+        float((found[f"{path}.mixed"] - found[f"{path}.weights"] @ found[f"{path}.values"]).abs().max())
+        for paths in places.values()
+        for path in paths
+    )
+    stacks = {stack: [found[f"{path}.weights"] for path in paths] for stack, paths in places.items() if paths}
+    return TranslationMaps(title, sentence, (*pieces, "END"), translation, stacks, off)
+
+
+def _attention(model: Translator, prefix: str, kind: str) -> list[str]:
+    ending = f".{kind}.weights"
+    names = [name for name in tap_names(model) if name.startswith(prefix) and name.endswith(ending)]
+    return [name.removesuffix(".weights") for name in names]

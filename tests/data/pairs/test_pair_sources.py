@@ -1,0 +1,174 @@
+"""Where pairs come from: rules beside their oracles, files and tables, and every way in which they can be wrong."""
+
+import gzip
+import re
+
+import pytest
+
+from headway.core.errors import UserError
+from headway.data.embedded import numbers_en_fr, pig_latin
+from headway.data.pairs import dataset
+from headway.data.pairs.alignment import where_they_part
+from headway.data.pairs.filters import Filters
+from headway.data.pairs.sources import Sides, TextPair, read_pairs, with_valid
+from headway.data.tokenizers import Char, Word
+
+EN = [
+    f"The {name} met {k} people in {city}." for k in range(40) for name, city in (("cat", "Rome"), ("old dog", "Oslo"))
+]
+FR = [line.replace("The", "Le").replace("met", "rencontra").replace("people in", "personnes à") for line in EN]
+
+
+@pytest.mark.parametrize(
+    ("word", "right"),
+    [
+        ("apple", "appleway"),
+        ("string", "ingstray"),
+        ("yellow", "yellowway"[:-3] + "ay"),
+        ("rhythm", "ythmrhay"),
+        ("quiet", "ietquay"),
+        ("squeeze", "eezesquay"),
+        ("well-known", "ellway-ownknay"),
+        ("nth", "nthay"),
+        ("my", "ymay"),
+        ("a-", "away-"),
+    ],
+)
+def test_pig_latin_by_its_rule(word, right):
+    assert pig_latin.translated(word) == right
+
+
+@pytest.mark.parametrize(
+    ("n", "english", "french"),
+    [
+        (0, "zero", "zéro"),
+        (21, "twenty-one", "vingt et un"),
+        (71, "seventy-one", "soixante et onze"),
+        (80, "eighty", "quatre-vingts"),
+        (81, "eighty-one", "quatre-vingt-un"),
+        (97, "ninety-seven", "quatre-vingt-dix-sept"),
+        (200, "two hundred", "deux cents"),
+        (201, "two hundred and one", "deux cent un"),
+        (1000, "one thousand", "mille"),
+        (80_080, "eighty thousand and eighty", "quatre-vingt mille quatre-vingts"),
+        (200_300, "two hundred thousand three hundred", "deux cent mille trois cents"),
+    ],
+)
+def test_numbers_in_words(n, english, french):
+    assert (numbers_en_fr.english(n), numbers_en_fr.french(n)) == (english, french)
+
+
+@pytest.mark.parametrize("source", ["pig-latin", "numbers-en-fr"])
+def test_embedded_sets_hold_out_sources_that_train_has_not(source):
+    splits = read_pairs(source, None, Sides())
+    assert list(splits) == ["train", "valid", "test"] and min(map(len, splits.values())) > 500
+    sources = [{pair.source for pair in pairs} for pairs in splits.values()]
+    assert not sources[0] & sources[1] and not sources[0] & sources[2] and not sources[1] & sources[2]
+
+
+def write(folder, name, lines):
+    text = "".join(f"{line}\n" for line in lines)
+    if name.endswith(".gz"):
+        (folder / name).write_bytes(gzip.compress(text.encode()))
+    else:
+        (folder / name).write_text(text, "utf-8")
+
+
+def test_parallel_files_tables_and_gzip_give_the_same_pairs(tmp_path):
+    files, tables = tmp_path / "files", tmp_path / "tables"
+    files.mkdir(), tables.mkdir()
+    write(files, "train.en", EN)
+    write(files, "train.fr.gz", FR)
+    write(tables, "train.tsv", ["fr\ten", *(f"{f}\t{e}" for e, f in zip(EN, FR, strict=True))])
+    right = [TextPair(*pair) for pair in zip(EN, FR, strict=True)]
+    assert read_pairs("files", str(files), Sides("en-fr"))["train"] == right
+    assert read_pairs("files", str(tables), Sides("en-fr"))["train"] == right
+    assert read_pairs("files", str(tables), Sides("2-1", header=True))["train"] == right
+    assert read_pairs("files", str(files), Sides("fr-en"))["train"] == [TextPair(b, a) for a, b in right]
+
+
+@pytest.mark.parametrize("at", [3, 40, 79])
+def test_files_that_part_are_told_where(tmp_path, at):
+    write(tmp_path, "train.en", EN)
+    write(tmp_path, "train.fr", FR[:at] + FR[at + 1 :])
+    with pytest.raises(UserError, match=rf"80 lines and 'train.fr' has 79.*part at line {at + 1}$"):
+        read_pairs("files", str(tmp_path), Sides("en-fr"))
+
+
+def test_where_files_part_is_not_guessed():
+    assert where_they_part(["a", "b", "c"], ["x", "y"]) is None
+    assert where_they_part(["same"] * 60, ["same"] * 59) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "direction", "message"),
+    [
+        ({"train.en": EN}, "en-fr", "has no train.fr"),
+        ({"train.en": EN, "train.fr": FR, "valid.en": EN}, "en-fr", "'valid.en' has no counterpart"),
+        ({"train.en": EN, "train.fr": FR}, None, "say data.direction=en-de"),
+        ({"train.tsv": ["a"]}, "1-2", "line 1: column 2 is asked for, and there is only 1 column|columns 1 to 1"),
+        ({"train.tsv": ["en\tfr", "a\tb"]}, "en-de", "no column 'de'"),
+    ],
+)
+def test_bad_files_are_told_in_words(tmp_path, files, direction, message):
+    for name, lines in files.items():
+        write(tmp_path, name, lines)
+    with pytest.raises(UserError, match=message):
+        read_pairs("files", str(tmp_path), Sides(direction))
+
+
+def test_a_file_in_another_encoding_is_refused(tmp_path):
+    write(tmp_path, "train.en", EN)
+    (tmp_path / "train.fr").write_bytes("\n".join(FR).encode("latin-1"))
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_pairs("files", str(tmp_path), Sides("en-fr"))
+
+
+def test_filters_drop_and_count_what_they_say_and_nothing_else():
+    good = [TextPair("six", "six"), TextPair("New York", "New York"), TextPair("a < b", "a < b, donc")]
+    bad = {
+        "metadata": TextPair("<title>a", "<title>b"),
+        "empty": TextPair("a", ""),
+        "untranslated": TextPair("I am here", "I am  here"),
+        "too long": TextPair("a " * 251, "b"),
+    }
+    kept, dropped = Filters().applied([*good, *bad.values()])
+    assert kept == good and dropped == dict.fromkeys(bad, 1)
+    off = Filters(metadata=False, empty=False, untranslated=False, longest=None)
+    assert off.applied([*good, *bad.values()]) == ([*good, *bad.values()], {})
+    assert Filters(ratio=3).applied([TextPair("a " * 40, "b " * 10)])[1] == {"unlike lengths": 1}
+
+
+def test_all_pairs_of_one_source_are_held_out_together():
+    pairs = [TextPair(f"s{k % 10}", f"t{k}") for k in range(50)]
+    found = with_valid({"train": pairs}, 0.2, "x")
+    assert len(found["valid"]) == 10 and not {p.source for p in found["valid"]} & {p.source for p in found["train"]}
+
+
+def loaded(path, tokenizer, target_tokenizer=None):
+    return dataset.load("files", str(path), Sides("en-fr"), Filters(), 0.1, tokenizer, target_tokenizer)
+
+
+@pytest.mark.parametrize("target", [None, Word()], ids=["joint", "separate"])
+def test_tokens_are_those_of_the_texts_and_the_cache_gives_them_again(tmp_path, monkeypatch, target):
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    write(tmp_path, "train.en", EN)
+    write(tmp_path, "train.fr", FR)
+    first, again = (loaded(tmp_path, Char() if target is None else Word(), target) for _ in range(2))
+    assert first.identity == again.identity and first.is_joint == (target is None)
+    for found in (first, again):
+        train = found.split("train")
+        table, lengths = train.target.padded(100)
+        for row, n, text in zip(table, lengths, train.target.texts, strict=True):
+            assert found.target_tokenizer.decode(row[: n - 1]) == text and row[n - 1] == found.target_tokenizer.size
+        cut, lengths = train.target.padded(5)
+        assert cut.shape[1] == 5 and (cut[:, 4] == train.target.end).all() and (lengths == 5).all()
+        some = train.only(train.longer.argsort()[:3])
+        assert len(some) == 3 and some.source.texts[0] in train.source.texts
+    assert first.tokenizer.to_json() == again.tokenizer.to_json()
+
+
+def test_nothing_left_to_train_on_says_why(tmp_path):
+    write(tmp_path, "train.tsv", ["<a>\t<b>"] * 3)
+    with pytest.raises(UserError, match=re.escape("dropped were 3 metadata (data.filters)")):
+        dataset.load("files", str(tmp_path), Sides(), Filters(), 0.1, Char(), None)

@@ -1,0 +1,132 @@
+"""Decoding of translators: the best there is, whoever stands beside it, with a cache and without."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from headway.models.decoder_only import DecoderOnlySpec
+from headway.models.encoder_decoder import EncoderDecoderSpec
+from headway.nn.attention import AttentionSpec
+from headway.nn.positions import Learned, Rotary
+from headway.nn.recurrence import LstmSpec
+from headway.scoring.decoding import Beam, Greedy, Sampled, repeated
+from headway.scoring.translation import decoded
+
+V, END = 9, 8
+SHAPE = {"layers": 2, "width": 16, "context": 12, "mixer": AttentionSpec(heads=2), "positions": Rotary()}
+KINDS = {
+    "encoder-decoder": EncoderDecoderSpec(**SHAPE),
+    "decoder-only": DecoderOnlySpec(**SHAPE),
+    "learned": EncoderDecoderSpec(**{**SHAPE, "positions": Learned()}),
+    "lstm": EncoderDecoderSpec(**{**SHAPE, "mixer": LstmSpec(), "positions": {"kind": "none"}}),
+}
+WAYS = [Greedy(), Beam(size=3), Beam(size=4, length_penalty=0.6, nbest=3, no_repeat=2), Sampled(seed=5, top_k=4)]
+
+
+def model_of(kind: str, vocabulary: int = V, seeds=(0,)):
+    model = KINDS[kind].build(vocabulary, vocabulary, seeds).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.5 * torch.randn(p.shape[1:], generator=generator))
+    return model
+
+
+def sources_of(n: int, vocabulary: int = V) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, vocabulary - 1, rng.integers(1, 9)) for _ in range(n)]
+
+
+def tokens_of(found) -> list:
+    return [[[h.tokens for h in best] for best in rows] for rows in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [(kind, how) for k, kind in enumerate(KINDS) for n, how in enumerate(WAYS) if kind == "encoder-decoder" or n == k],
+    ids=lambda x: getattr(x, "label", x),
+)
+def test_a_row_is_decoded_as_if_it_were_alone_with_a_cache_and_without(kind, how):
+    model, sources = model_of(kind), sources_of(6)
+    together = tokens_of(decoded(model, sources, END, how, at_once=64))
+    assert together == tokens_of(decoded(model, sources, END, how, at_once=1))
+    assert together == tokens_of(decoded(model, sources, END, how, at_once=4, cached=False))
+    assert len({best[0] for best in together[0]}) > 1
+
+
+@pytest.mark.parametrize("how", WAYS[::2], ids=lambda h: h.kind)
+def test_replicas_decode_side_by_side_what_they_decode_alone(how):
+    both = model_of("encoder-decoder", seeds=(4, 9))
+    found = tokens_of(decoded(both, sources_of(4), END, how))
+    for r, seed in enumerate((4, 9)):
+        assert found[r] == tokens_of(decoded(model_of("encoder-decoder", seeds=(seed,)), sources_of(4), END, how))[0]
+
+
+@torch.no_grad()
+def by_hand(model, source, target) -> float:
+    """Nats of a target and its END."""
+    end = model.vocabulary - 1
+    sources, ids = torch.tensor([*source, end])[None, None], torch.tensor([end, *target])[None, None]
+    chances = model(sources, ids)[0, 0].double().log_softmax(-1)
+    return -sum(float(chances[t, token]) for t, token in enumerate([*target, end]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "length_penalty"), [("encoder-decoder", 0.0), ("encoder-decoder", 1.0), ("decoder-only", 0.7)]
+)
+def test_a_beam_as_wide_as_all_there_is_finds_the_best_there_is(kind, length_penalty):
+    """Three tokens and END, three places: all 40 targets are scored by hand."""
+    model = model_of(kind, vocabulary=4)
+    how = Beam(size=27, nbest=5, length_penalty=length_penalty, per_source=0.5, extra=2)
+    for source in ([0, 1], [1]):
+        limit = how.limit(len(source))
+        every = [target for n in range(limit + 1) for target in itertools.product(range(3), repeat=n)]
+        scored = {t: by_hand(model, source, t) for t in every}
+        ranked = sorted(scored, key=lambda t: scored[t] / (len(t) + 1) ** length_penalty)
+        best = decoded(model, [np.array(source)], 3, how)[0][0]
+        assert [h.tokens for h in best] == ranked[:5]
+        for h in best:
+            assert h.nats == pytest.approx(scored[h.tokens], rel=1e-4)
+            assert h.score == pytest.approx(-scored[h.tokens] / (len(h.tokens) + 1) ** length_penalty, rel=1e-4)
+
+
+def test_a_beam_of_one_is_greedy_and_a_cold_draw_too():
+    model, sources = model_of("encoder-decoder"), sources_of(5)
+    greedy = decoded(model, sources, END, Greedy())
+    assert tokens_of(greedy) == tokens_of(decoded(model, sources, END, Sampled(temperature=0)))
+    for source, (best,) in zip(sources, greedy[0], strict=True):
+        assert best.nats == pytest.approx(by_hand(model, source, best.tokens), rel=1e-4)
+
+
+def test_every_row_ends_at_its_own_limit():
+    model = model_of("encoder-decoder")
+    with torch.no_grad():  # END is never likely
+        model.embedding.weight[:, END] = -50 * model.embedding.weight[:, :END].mean(1)
+    how = Greedy(per_source=1.5, extra=2)
+    for source, (best,) in zip(sources_of(4), decoded(model, sources_of(4), END, how)[0], strict=True):
+        assert len(best.tokens) <= math.ceil(1.5 * len(source)) + 2
+
+
+def test_learned_positions_end_and_so_do_targets():
+    found = decoded(model_of("learned"), sources_of(6), END, Greedy(per_source=100))
+    assert all(len(h.tokens) < 12 for best in found[0] for h in best)
+
+
+def test_runs_that_may_not_come_twice_do_not():
+    found = decoded(model_of("encoder-decoder"), sources_of(5), END, Beam(size=4, no_repeat=2))
+    for (best,) in found[0]:
+        pairs = list(itertools.pairwise(best.tokens))
+        assert len(pairs) == len(set(pairs))
+    ids = torch.tensor([[[1, 2, 1, 2, 3, 1]]])
+    assert torch.nonzero(repeated(ids, 2, 5)[0, 0])[:, 0].tolist() == [2]
+    assert torch.nonzero(repeated(ids, 1, 5)[0, 0])[:, 0].tolist() == [1, 2, 3]
+    assert not repeated(ids, 7, 5).any()
+
+
+def test_a_source_that_is_too_long_is_cut():
+    model = model_of("learned")
+    long = np.arange(40) % (V - 1)
+    assert tokens_of(decoded(model, [long], END, Greedy())) == tokens_of(decoded(model, [long[:11]], END, Greedy()))

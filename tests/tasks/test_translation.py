@@ -1,0 +1,129 @@
+"""Translation from a recipe to a verdict: trained, resumed, audited, scored, translated and looked at."""
+
+import json
+
+import pytest
+
+from headway import tasks
+from headway.audit.audit import read_report
+from headway.core.errors import UserError
+from headway.experiment.evaluate import score_splits_again, translate_texts
+from headway.experiment.inspect import look
+from headway.experiment.train import train
+from headway.recipe.recipe import from_tree
+from headway.run.folder import open_run
+from headway.scoring.decoding import Beam, Greedy
+
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+ROWS = [f"{a} {b} {c}\t{c} {b} {a}" for a in WORDS for b in WORDS for c in WORDS[:4]]
+
+
+def recipe(path, *changes: str, kind: str = "encoder-decoder", seed: int = 0):
+    tree = {
+        "seed": seed,
+        "data": {"kind": "pairs", "source": "files", "path": str(path), "tokenizer": "word", "exact": True},
+        "model": {"kind": kind, "layers": 1, "width": 32, "context": 8, "mixer": {"heads": 2}},
+        "training": {
+            "duration": "20 steps",
+            "batch": 16,
+            "optimizer": {"learning_rate": 1e-2},
+            "evaluate_every": "10 steps",
+            "checkpoint_every": "10 steps",
+            "evaluate_tokens": 400,
+        },
+    }
+    return from_tree(tree, "reversed", overrides=changes)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    path.write_text("\n".join(ROWS) + "\n", "utf-8")
+    return path
+
+
+@pytest.mark.audited
+@pytest.mark.parametrize("kind", ["encoder-decoder", "decoder-only"])
+def test_it_trains_is_audited_and_translates(rows, tmp_path, kind):
+    (run,) = train([recipe(rows, kind=kind)], [kind], tmp_path)
+    scores = {score.name: score.value for score in run.scores()}
+    assert scores["valid.loss"] < 2.2 and {"valid.token_accuracy", "valid.exact_match"} < set(scores)
+    report = read_report(run.folder)
+    assert report is not None and [f.audit for f in report.failures if f.audit != "beats-chance"] == []
+    said = {finding.audit for finding in report.findings}
+    assert {"causality", "cache", "padding", "source-padding", "source-reaches-all", "source-matters", "loss"} < said
+    assert {"scored-split", "scores-again", "kept-checkpoint"} < said
+    again = {score.name: score.value for score in score_splits_again(open_run(kind, tmp_path))}
+    assert again == pytest.approx(scores)
+    texts = ["one two three", "", "four five"]
+    for how in (Greedy(), Beam(size=3, nbest=2)):
+        found = translate_texts(run, texts, how, "auto")
+        assert [one.source for one in found] == texts and found[1].text == "" and "empty" in found[1].notes[0]
+        assert len(found[0].hypotheses) == getattr(how, "nbest", 1)
+        alone = [translate_texts(run, [text], how, "auto")[0] for text in texts]
+        assert [one.text for one in alone] == [one.text for one in found]
+    picture, numbers = look([run], "one two three", "heads", None, None, "auto")
+    assert numbers["tokens"] == ["one", "two", "three"] and numbers["target"][-1] == "END"
+    assert len(picture.grids) == (3 if kind == "encoder-decoder" else 1)
+
+
+def test_replicas_train_beside_each_other_as_alone_and_resume(rows, tmp_path):
+    together = train([recipe(rows, seed=s) for s in (0, 1)], ["a", "b"], tmp_path / "both")
+    (alone,) = train([recipe(rows, seed=1)], ["b"], tmp_path / "alone")
+    assert {s.name: s.value for s in together[1].scores()} == pytest.approx(
+        {s.name: s.value for s in alone.scores()}, abs=1e-3
+    )
+
+
+def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
+    changes = ("data.target_tokenizer=char", "model.context=24", "training.duration=5 steps")
+    (run,) = train([recipe(rows, *changes)], ["two"], tmp_path)
+    assert (run.folder / "target_tokenizer.json").exists()
+    assert tasks.load_for(run).data.is_joint is False
+    assert len(translate_texts(run, ["one two"], Greedy(), "auto")) == 1
+    with pytest.raises(UserError, match="cannot have a vocabulary of their own"):
+        recipe(rows, "data.target_tokenizer=char", kind="decoder-only")
+    with pytest.raises(UserError, match="one table of both embeddings"):
+        recipe(rows, "data.target_tokenizer=char", "model.tied=all")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["data.source=multi3k", "data.path=null"], "multi30k"),
+        (["data.direction=english"], "no direction"),
+        (["scoring.segment=4"], "scored whole"),
+        (["model.cross.kind=lstm"], "looks at no other"),
+        (["scoring.decoding={kind: beam, size: 0}"], "size"),
+    ],
+)
+def test_what_cannot_work_is_told_before(rows, changes, message):
+    with pytest.raises(UserError, match=message):
+        recipe(rows, *changes)
+
+
+def test_the_verb(rows, tmp_path, command_line, monkeypatch):
+    import io
+
+    train([recipe(rows, "training.duration=5 steps")], ["tiny"], tmp_path)
+    where = ("--runs", str(tmp_path))
+    assert command_line("translate", "tiny", "one two three", *where).code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("one two\n\nthree\n"))
+    piped = command_line("translate", "tiny", "--beam", "3", *where)
+    assert piped.code == 0 and piped.out.count("\n") == 3 and "line 2" in piped.err
+    found = json.loads(command_line("translate", "tiny", "one", "--nbest", "2", "--json", *where).out)
+    assert len(found["translations"][0]["hypotheses"]) == 2 and "beam" in found["decoding"]
+    for words, message in (
+        (("one", "--beam", "0"), "--beam 0"),
+        (("one", "--beam", "2", "--nbest", "3"), "no more can be given"),
+        (("one", "--file", "x"), "two things"),
+        (("--file", str(tmp_path / "nothing")), "cannot be read"),
+    ):
+        refused = command_line("translate", "tiny", *words, *where)
+        assert refused.code == 2 and message in refused.err
+    assert "asked of language models" in command_line("sample", "tiny", *where).err
+
+
+def test_other_models_do_not_translate(workshop, command_line):
+    refused = command_line("translate", "tiny", "a", "--runs", str(workshop.runs))
+    assert refused.code == 2 and "translations are asked of translators, and tiny is a language-model" in refused.err
