@@ -9,11 +9,16 @@ ROWS, SEGMENT, STEPS, CELL = 3, 4, 3, 26
 LEFT, STREAMS = 96, 122
 FONT = "font-family=\"ui-sans-serif, system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\""
 COLOURS = ("#ddf4ff", "#fff8c5", "#dafbe1")
-INK, FAINT, LINE = "#1f2328", "#57606a", "#d0d7de"
+INK, FAINT, LINE, RED = "#1f2328", "#57606a", "#d0d7de", "#cf222e"
 
 
 def text(x: float, y: float, words: str, size: float = 12.5, colour: str = FAINT, anchor: str = "start") -> str:
     return f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}" text-anchor="{anchor}">{words}</text>'
+
+
+def _tip(name: str, colour: str) -> str:
+    box = f'<marker id="{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
+    return f'{box}<path d="M0 0 L10 5 L0 10 z" fill="{colour}"/></marker>'
 
 
 def cell(x: float, y: float, number: int, colour: str) -> list[str]:
@@ -23,12 +28,11 @@ def cell(x: float, y: float, number: int, colour: str) -> list[str]:
 
 def drawn() -> str:
     length = SEGMENT * STEPS + 1
-    width, height = LEFT + ROWS * length * 14 + 60, 420
+    width, height = LEFT + ROWS * length * 14 + 60, 450
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" {FONT}>',
         "<title>Contiguous batches: streams, segments, and the state that goes on</title>",
-        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
-        f'orient="auto"><path d="M0 0 L10 5 L0 10 z" fill="{FAINT}"/></marker></defs>',
+        "<defs>" + _tip("tip", FAINT) + _tip("red", RED) + "</defs>",
         f'<rect width="{width}" height="{height}" rx="10" fill="#ffffff"/>',
         text(24, 34, f"the text, cut into as many streams as the batch has rows ({ROWS})", 14, INK),
     ]
@@ -64,10 +68,10 @@ def drawn() -> str:
         parts.append(text(middle, below, f"step {step}", 12.5, INK, "middle"))
         width_of = SEGMENT * CELL
         parts.append(
-            f'<path d="M{middle + width_of / 2} {below + 14} H{middle - width_of / 2 + 6}" stroke="#cf222e" '
-            'stroke-width="1.5" fill="none"/>'
+            f'<path d="M{middle + width_of / 2} {below + 14} H{middle - width_of / 2 + 6}" stroke=RED '
+            'stroke-width="1.5" fill="none" marker-end="url(#red)"/>'
         )
-        parts.append(text(middle, below + 30, "gradient", 11, "#cf222e", "middle"))
+        parts.append(text(middle, below + 30, "gradient", 11, RED, "middle"))
     notes = [
         "→  the state is carried on without its gradient: what is learnt reaches back to the beginning of a segment",
         f"step {STEPS}: a new pass over the text: all rows begin anew, from zeros or an empty memory",
