@@ -12,7 +12,7 @@ from is the one after its last token. The state is float32 in every precision.
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -154,7 +154,7 @@ class MinGruSpec(RecurrenceSpec):
 class Direction(nn.Module):
     """One way through the rows, with weights of its own."""
 
-    parts: ClassVar[tuple[str, ...]] = ("hidden",)
+    parts: tuple[str, ...] = ("hidden",)
     """Of the state, by name."""
 
     def forward(

@@ -5,7 +5,7 @@ cannot be relied on here, because the states before and after a step lie in one 
 replica is a row of programs, so that replicas cost nothing beside each other.
 """
 
-# pyright: reportMissingImports=false, reportUnreachable=false
+# pyright: reportMissingImports=false, reportUnreachable=false, reportIndexIssue=false, reportOptionalMemberAccess=false
 # (Triton comes with torch's CUDA builds only, and this module is imported only there.)
 
 import torch
