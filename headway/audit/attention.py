@@ -69,19 +69,22 @@ def hard_mask(probe: Probe) -> Outcome:
     multiply the weights by the mask.
     """
     rows = probe.padded()
-    last = rows.padding_mask & (rows.padding_mask.cumsum(-1) == rows.begun.shape[-1])
+    real = rows.padding_mask
+    if probe.how.looks_ahead:  # of many scores one is large, and hides what a finite mask lets through: leave one token
+        real = real & (real.cumsum(-1) == 1)
+    last = real & (real.cumsum(-1) == rows.begun.shape[-1])
     names = [name for name, _ in layers_of(probe)]
-    probes = [(~rows.padding_mask, rows.padding_mask, names)]
+    probes = [(~real, real, names)]
     if not probe.how.looks_ahead:  # deeper layers hear of the last token from itself
-        probes.append((last, rows.padding_mask & ~last, names[:1]))
+        probes.append((last, real & ~last, names[:1]))
     worst = 0.0
     for size in (LARGE, -LARGE):
         with _hooked(probe, "queries", lambda q, size=size: size * q):
-            before = watched(probe, ("mixed",), rows.ids, rows.padding_mask)
+            before = watched(probe, ("mixed",), rows.ids, real)
             for hidden, asking, among in probes:
                 change = partial(_changed, where=hidden)
                 with _hooked(probe, "keys", change), _hooked(probe, "values", change):
-                    after = watched(probe, ("mixed",), rows.ids, rows.padding_mask)
+                    after = watched(probe, ("mixed",), rows.ids, real)
                 for key in (("mixed", name) for name in among):
                     heads = asking[:, :, None, :, None].expand_as(before[key])
                     worst = larger(worst, difference(after[key][heads], before[key][heads], of=before[key]))

@@ -37,6 +37,8 @@ from headway.scoring.score import Score
 Verdict = Literal["pass", "warn", "fail"]
 Subject = Literal["model", "population", "data", "baselines", "training", "scores"]
 FILE = "audit.json"
+NOT_CARRIED_OUT = "the check could not be carried out"
+"""How the sentence begins of an audit that broke."""
 
 
 class Outcome(NamedTuple):
@@ -158,7 +160,7 @@ class Audit:
         except DoesNotApply as reason:
             return Report(not_run={self.name: str(reason)})
         except Exception as error:  # a check that breaks must not take the run it checks with it
-            outcome = failed(None, f"the check could not be carried out: {type(error).__name__}: {_first_line(error)}")
+            outcome = failed(None, f"{NOT_CARRIED_OUT}: {type(error).__name__}: {_first_line(error)}")
         value = outcome.value if outcome.value is not None and math.isfinite(outcome.value) else None
         seconds = round(time.perf_counter() - began, 3)
         return Report((Finding(self.name, outcome.verdict, value, outcome.sentence, seconds, outcome.short),))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from headway.audit.audit import Baseline, DoesNotApply, Report, of_plugins, run_audits
+from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS, Comparison
 from headway.audit.curve import TrainingCurve
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
@@ -61,8 +61,12 @@ class Evidence(ABC):
     def baselines(self) -> Sequence[Baseline]:
         return self.data.baselines
 
-    @abstractmethod
-    def audit_data(self) -> Report: ...
+    def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
+        """What the audits of the data are given, and which they are: rows, text, tokens."""
+        return [token_set(self.task.data)]
+
+    def audit_data(self) -> Report:
+        return sum((run_audits(audits, given) for given, audits in self.looked_at()), Report())
 
     @abstractmethod
     def measure_baselines(self) -> Sequence[Baseline]: ...
@@ -84,6 +88,11 @@ class Evidence(ABC):
         if split not in self._read_again:
             self._read_again[split] = self.recount(split)
         return self._read_again[split]
+
+    @cached_property
+    def train_again(self) -> str | None:
+        """In words, where what was trained on is not what the source has under that name, read again."""
+        return None
 
     @property
     def judged(self) -> str | None:
@@ -120,12 +129,12 @@ class Evidence(ABC):
         return run_audits([*BASELINE_AUDITS, *of_plugins("baselines")], comparison)
 
 
-def token_audits(data: Any) -> Report:
+def token_set(data: Any) -> tuple[TokenSet, Sequence[Audit]]:
     """Of any data that have tokens."""
     tokenizer = data.tokenizer
     ids = {split: tokens.ids for split, tokens in data.splits.items()}
     audits = [*TOKEN_AUDITS, *of_plugins("data")]
-    return run_audits(audits, TokenSet(ids, tokenizer.size, tokenizer.unknown, tokenizer.pieces))
+    return TokenSet(ids, tokenizer.size, tokenizer.unknown, tokenizer.pieces), audits
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import gzip
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -54,8 +55,8 @@ class Counted(NamedTuple):
     """By name, without the split: loss, perplexity, accuracy, recall.CLASS …"""
     pieces: np.ndarray
     """Mean nats of every window or row: how much the loss of a part depends on which part it is."""
-    close: int = 0
-    """Rows whose two likeliest classes are too close to say which."""
+    loose: Mapping[str, float] = MappingProxyType({})
+    """By how much a count may be off, by name: for rows whose two likeliest classes are too close to say which."""
 
 
 class Recount(ABC):
@@ -257,7 +258,7 @@ class RowRecount(Recount):
     @property
     def parts(self) -> list[np.ndarray]:
         """Rows from everywhere, and the shortest and longest: what is wrong with padding shows in these."""
-        by_length = np.argsort(self.used.lengths, kind="stable")
+        by_length = np.argsort(self.used.lengths[: len(self.rows)], kind="stable")
         everywhere = np.linspace(0, len(self.rows) - 1, 24).astype(int)
         return [np.unique(np.concatenate([everywhere, by_length[:4], by_length[-4:]]))]
 
@@ -280,8 +281,21 @@ class RowRecount(Recount):
             recall = _share(a == k for a, b in zip(chosen, right, strict=True) if b == k)
             values |= {f"precision.{name}": precision, f"recall.{name}": recall}
             values[f"f1.{name}"] = _f1(precision, recall)
-        close = sum(said[0] - said[1] < CLOSE for said in (sorted(said, reverse=True) for said in chances))
-        return Counted(values, nats, close)
+        return Counted(values, nats, self._loose(chances, chosen, right, values))
+
+    def _loose(
+        self, chances: list[list[float]], chosen: list[int], right: list[int], values: dict[str, float]
+    ) -> dict[str, float]:
+        """A row that could be of either of two classes moves what is counted of these two."""
+        ranked = [sorted(range(len(said)), key=said.__getitem__, reverse=True)[:2] for said in chances]
+        close = [two for two, said in zip(ranked, chances, strict=True) if len(two) == 2 and _apart(said, two) < CLOSE]
+        found = dict.fromkeys((name for name in values if name.startswith("accuracy")), len(close) / len(chances))
+        found |= {name: float(len(close) > 0) for name in ("accuracy_seen", "accuracy_unseen")}
+        for k, name in enumerate(self.classes):
+            touched = sum(k in two for two in close)
+            recall, precision = touched / max(right.count(k), 1), touched / max(chosen.count(k) - touched, 1)
+            found |= {f"recall.{name}": recall, f"precision.{name}": precision, f"f1.{name}": recall + precision}
+        return found
 
     @torch.no_grad()
     def _chances(self, rows: Sequence[Row], answer: Answer) -> list[list[float]]:
@@ -349,6 +363,10 @@ def rows_again(source: str, path: str | None, columns: Any, split: str, used: di
 def _file(folder: Path, split: str, endings: Sequence[str]) -> Path | None:
     named = (folder / f"{stem}{ending}" for stem in _STEMS.get(split, (split,)) for ending in endings)
     return next((file for file in named if file.exists()), None)
+
+
+def _apart(said: list[float], two: list[int]) -> float:
+    return said[two[0]] - said[two[1]]
 
 
 def _share(hits: Any) -> float:

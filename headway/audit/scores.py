@@ -119,12 +119,14 @@ def scored_split(scored: ScoredRun) -> Outcome:
 
     Every split that was scored is read from its file again, made into tokens again with the run's own tokenizer, and
     compared with what the scorer reads, token by token (for classifiers: row by row, with the classes). A split that
-    was cut off train must be what train has not. There is no threshold. When it fails, the score is of something else:
-    look for the wrong file, for splits that overlap, for rows or tokens that were left out.
+    was cut off train must be what train has not, and train what its file has. There is no threshold. When it fails,
+    the score is of something else: look for the wrong file, for splits that overlap, for rows or tokens left out.
     """
     for split, recount in scored.recounts.items():
         if (difference := recount.difference) is not None:
             return failed(None, f"what is scored as {split} is not what the source has: {difference}")
+    if (difference := scored.task.evidence.train_again) is not None:
+        return failed(None, f"what was trained on is not what the source has as train: {difference}")
     names = " and ".join(scored.recounts)
     return passed(0, f"what is scored as {names} is what the source has under that name, read again")
 
@@ -280,8 +282,7 @@ def _off(name: str, said: float, counted: Counted) -> float:
         said, right = (math.log(said) if said > 0 else math.nan), math.log(right)
     if name in ("loss", "bits_per_byte") or name.startswith("perplexity"):
         return abs(said - right) / (NEAR * max(abs(right), 0.1))
-    # A row that could be of either class moves a count by one, of as many as there are, or of the class alone.
-    return abs(said - right) / (NEAR + (counted.close if "." in name else counted.close / len(counted.pieces)))
+    return abs(said - right) / (NEAR + counted.loose.get(name, 0.0))
 
 
 def _off_parts(scored: ScoredRun, split: str) -> str | None:

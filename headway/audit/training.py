@@ -325,7 +325,7 @@ def too_good_to_be_true(curve: TrainingCurve) -> Outcome:
     before them. Where that costs far more (more than half-way up to the 5-gram), the answer has reached the input: a
     failure. Else the text is in train, or its context determines it (copies, sums, rules), and the score is right; it
     is a warning where the model cannot be asked. And the train loss: a held-out loss that is half or less of that of
-    every single batch in the last tenth of the training, and also half or less of the 5-gram's and 0.2 nats below
+    every single batch in the last tenth of the training, and also a quarter below the 5-gram's and 0.2 nats below
     either, is a failure, for no model does better on new text than on what it learns from; a warning where training
     drops something out, which raises its loss. Look for a mask that is missing at some lengths, targets among the
     inputs, train text in the held-out split; and for a score that is not the loss that was trained.
@@ -340,8 +340,7 @@ def too_good_to_be_true(curve: TrainingCurve) -> Outcome:
         f"held-out loss {reached:.3g} (perplexity {math.exp(min(reached, 700)):.4g}), of a 5-gram model {counted:.3g} "
         f"({math.exp(min(counted, 700)):.4g}); the lowest of the last training batches {lowest:.3g}"
     )
-    below = min(lowest, counted)
-    if reached <= below / 2 and reached <= below - 0.2:
+    if reached <= min(lowest / 2, 0.75 * counted, lowest - 0.2, counted - 0.2):
         found = warned if curve.drops else failed
         return found(share, f"too good to be true: {sentence}; nothing does better on new text than in training")
     if reached > counted / 3 or reached > counted - 0.2:

@@ -161,8 +161,25 @@ class ExplanationSchema(Schema):
     explanation: str
 
 
-class AuditSchema(RootModel[ReportSchema | ExplanationSchema]):
-    """A report; with --explain, an explanation."""
+class TrialSchema(Schema):
+    fault: str
+    kind: str
+    audit: str = Field(description="That is meant to see it.")
+    outcome: Literal["seen", "not seen", "cannot show"]
+    sentence: str = Field(description="Of that audit; or why the fault cannot show in this recipe.")
+    instead: list[str] = Field(description="Audits that saw it, where the one meant for it did not.")
+    seconds: float
+
+
+class SelfTestSchema(Schema):
+    recipe: str
+    clean: ReportSchema = Field(description="What was found without any fault.")
+    faults: list[TrialSchema]
+    stopped: bool = Field(description="By Ctrl-C: there would have been more.")
+
+
+class AuditSchema(RootModel[ReportSchema | ExplanationSchema | SelfTestSchema]):
+    """A report; with --explain, an explanation; with --self-test, what became of every fault."""
 
 
 class SampleSchema(Schema):

@@ -17,13 +17,26 @@ def audit(
     explain: Annotated[
         str | None, typer.Option(help="Say what this audit does, why, and what to do when it fails.", metavar="AUDIT")
     ] = None,
+    self_test: Annotated[
+        bool,
+        typer.Option(
+            "--self-test", help="Plant every known fault that can show in this recipe, and say which audit sees it."
+        ),
+    ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="With --self-test: only this fault, kind of fault, or what this audit is for.", metavar="NAME"
+        ),
+    ] = None,
     strict: Strict = False,
     runs: RunsFolder = Path("runs"),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check what a score rests on: the model, the data, the training."""
+    """Check what a score rests on: the model, the data, the training. Or check the audits themselves, by faults that
+    are planted on purpose (--self-test)."""
     from headway.audit.audit import find_audit, of_plugins
     from headway.audit.runner import ALL_AUDITS
     from headway.cli import printing
@@ -39,10 +52,34 @@ def audit(
         return
     if name is None:
         raise UserError("give a run or a recipe to audit, or --explain AUDIT")
+    if only is not None and not self_test:
+        raise UserError("--only chooses among the faults of --self-test")
+    if self_test:
+        _self_test(name, changes or [], only, runs, strict, as_json)
+        return
     report = audit_by_name(name, changes or [], runs)
     if as_json:
         print_json("audit", report.as_json())
     else:
         printing.show_report(report)
     if strict and report.failures:
+        raise typer.Exit(1)
+
+
+def _self_test(name: str, changes: list[str], only: str | None, runs: Path, strict: bool, as_json: bool) -> None:
+    """A table of faults, or its JSON; on stderr, how far it is."""
+    from headway.cli import printing, progress
+    from headway.experiment.audit import recipe_by_name
+    from headway.experiment.self_test import self_test
+
+    recipe = recipe_by_name(name, changes, runs)
+    with progress.Counting() as counting:
+        tested = self_test(recipe, only, counting.say, lambda trial, of: counting.step(trial.fault.words, of))
+    if as_json:
+        print_json("audit", {"recipe": name, **tested.as_json()})
+    else:
+        printing.show_self_test(tested)
+    if tested.stopped:
+        raise typer.Exit(130)
+    if strict and tested.by("not seen"):
         raise typer.Exit(1)

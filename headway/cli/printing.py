@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -11,13 +11,16 @@ from rich.text import Text
 from headway import tasks
 from headway.audit.audit import Audit, Finding, Report, read_report
 from headway.core.errors import CodeNotRunError
-from headway.core.format import number
+from headway.core.format import duration, number
 from headway.core.status import State
 from headway.run.folder import Run
 from headway.run.status import state_of
 from headway.scoring.metrics import METRICS, metric_of, parsed
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
+
+if TYPE_CHECKING:
+    from headway.experiment.self_test import Tested
 
 
 def run_as_json(run: Run, scores: Sequence[Score], report: Report) -> dict[str, Any]:
@@ -197,3 +200,29 @@ def _colour(nats: float | None) -> str:
     share = min(1.0, nats / 10)
     red, green = round(60 + 180 * share), round(180 - 130 * share)
     return f"black on rgb({red},{green},70)"
+
+
+_TRIED = {"cannot show": ("cannot show", "dim"), "seen": ("seen", "green"), "not seen": ("NOT SEEN", "bold red")}
+
+
+def show_self_test(tested: "Tested") -> None:
+    """A line per fault, those that were not seen last, where they are seen; and what it all comes to."""
+    console = Console(highlight=False, soft_wrap=True)
+    widest = max((len(trial.fault.words) for trial in tested.trials), default=0)
+    order = list(_TRIED)
+    for trial in sorted(tested.trials, key=lambda trial: order.index(trial.outcome)):
+        said, colour = _TRIED[trial.outcome]
+        line = f"{trial.fault.words:<{widest}}  {trial.fault.caught_by:<{_NAMES}} {trial.sentence}"
+        console.print(Text.assemble((f"{said:<12}", colour), (line, "dim" if colour == "dim" else "")))
+    if doubts := [*tested.clean.failures, *tested.clean.warnings]:
+        console.print("\nwithout any fault:", style="dim")
+        for finding in doubts:
+            console.print(_line(finding))
+    seen, unseen = tested.by("seen"), tested.by("not seen")
+    text = f"{len(seen)} of {len(seen) + len(unseen)} faults are seen by the audit meant for them"
+    others = sum(bool(trial.instead) for trial in unseen)
+    text += f"; of the others, {others} by another audit" if unseen else ""
+    seconds = sum(trial.seconds for trial in tested.trials)
+    console.print(
+        f"{text}; {len(tested.by('cannot show'))} cannot show in this recipe ({duration(seconds)})", style="dim"
+    )

@@ -105,3 +105,45 @@ def for_this_terminal() -> Lines:
 
 def _spread(losses: Sequence[float]) -> str:
     return f"{losses[0]:.4f}" if len(losses) == 1 else f"{min(losses):.4f} … {max(losses):.4f}"
+
+
+class Counting:
+    """Of so many things, one after the other: a bar on a terminal, elsewhere a line every few seconds."""
+
+    def __init__(self, every_seconds: float = 5.0):
+        self.every_seconds, self.done, self.began, self.last_line = every_seconds, 0, time.monotonic(), time.monotonic()
+        self.bar: Any = None
+
+    def __enter__(self) -> "Counting":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+        self.began = time.monotonic()
+
+    def step(self, what: str, of: int) -> None:
+        """One more is done."""
+        self.done += 1
+        if sys.stderr.isatty():
+            self._move(what, of)
+            return
+        now = time.monotonic()
+        if self.done == of or now - self.last_line >= self.every_seconds:
+            self.last_line = now
+            left = (now - self.began) / self.done * (of - self.done)
+            print(f"{self.done:,}/{of:,}  {what}  {clock(left)} left", file=sys.stderr, flush=True)
+
+    def _move(self, what: str, of: int) -> None:
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self.task = self.bar.add_task(what, total=of)
+            self.bar.start()
+        self.bar.update(self.task, completed=self.done, description=what)

@@ -27,20 +27,34 @@ from headway.training.population import load_weights
 def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
     """All audits of a run, which are kept with it; or, where there is no such run or it is to be changed, what can be
     said of a recipe before it is trained."""
-    is_run = any((folder / "run.json").exists() for folder in (runs / name, Path(name)))
-    if not is_run or changes:
-        recipes = packaged()
-        is_file = Path(name).is_file() or name.endswith((".yaml", ".yml"))
-        if is_run and name not in recipes:
-            raise UserError(f"{name} is a run, and {changes[0]} cannot be changed any more; audit a recipe with it")
-        if name not in recipes and not is_file:
-            known = [*recipes, *run_names(runs)]
-            raise UserError(f"there is neither a run nor a recipe '{name}'{did_you_mean(name, known)}")
-        return audit_recipe(load(name, changes))
+    if not _is_run(name, runs) or changes:
+        return audit_recipe(_recipe(name, changes, runs))
     run = open_run(name, runs)
     report = audit_run(run)
     write_report(run.folder, report)
     return report
+
+
+def recipe_by_name(name: str, changes: Sequence[str], runs: Path) -> Recipe:
+    """A recipe; or, where there is none of that name, that of a run."""
+    if _is_run(name, runs) and name not in packaged():
+        return open_run(name, runs).recipe.with_changes(changes)
+    return _recipe(name, changes, runs)
+
+
+def _is_run(name: str, runs: Path) -> bool:
+    return any((folder / "run.json").exists() for folder in (runs / name, Path(name)))
+
+
+def _recipe(name: str, changes: Sequence[str], runs: Path) -> Recipe:
+    recipes = packaged()
+    is_file = Path(name).is_file() or name.endswith((".yaml", ".yml"))
+    if _is_run(name, runs) and name not in recipes:
+        raise UserError(f"{name} is a run, and {changes[0]} cannot be changed any more; audit a recipe with it")
+    if name not in recipes and not is_file:
+        known = [*recipes, *run_names(runs)]
+        raise UserError(f"there is neither a run nor a recipe '{name}'{did_you_mean(name, known)}")
+    return load(name, changes)
 
 
 def audit_run(run: Run) -> Report:

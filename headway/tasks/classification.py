@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
+from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import CheapMethods, bag_of_words, majority
 from headway.audit.data.batches import LABEL_AUDITS, LabelledBatches
 from headway.audit.data.rows import ROW_AUDITS, RowSet
 from headway.audit.definitions import cross_entropy
-from headway.audit.evidence import Evidence, token_audits
+from headway.audit.evidence import Evidence
 from headway.audit.learning import equal_chances
 from headway.audit.probe import Probing
 from headway.audit.recount import RowRecount, rows_again
@@ -184,8 +184,8 @@ class RowEvidence(Evidence):
         labels = {split: [data.classes[k] for k in texts.labels] for split, texts in data.splits.items()}
         return RowSet(rows, labels, data.classes)
 
-    def audit_data(self) -> Report:
-        return run_audits(ROW_AUDITS, self.rows) + token_audits(self.task.data)
+    def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
+        return [(self.rows, ROW_AUDITS), *super().looked_at()]
 
     def reading(self) -> Report:
         sampler = self.task.sampler([self.recipe.seed], "cpu")
@@ -211,16 +211,26 @@ class RowEvidence(Evidence):
         return len(self.task.data.split(split))
 
     def recount(self, split: str) -> RowRecount:
-        data, spec = self.task.data, _data(self.recipe)
-        used = {
-            name: [Row(*row) for row in zip(self.rows.rows[name], of, strict=True)]
-            for name, of in self.rows.labels.items()
-        }
-        rows = used[split]
-        if type(self.task).load.__func__ is Classification.load.__func__:  # others may read theirs in any way
-            rows = rows_again(spec.source, spec.path, spec.columns, split, used)
-        context = self.recipe.model.context
+        data, context = self.task.data, self.recipe.model.context
+        rows = self._again(split)
         return RowRecount(rows, self.rows.rows["train"], data.split(split), data.classes, data.tokenizer, context)
+
+    @cached_property
+    def train_again(self) -> str | None:
+        used, again = Counter(self._used["train"]), Counter(self._again("train"))
+        return None if used == again else f"{used.total():,} rows, and the source has {again.total():,}"
+
+    @cached_property
+    def _used(self) -> dict[str, list[Row]]:
+        by_split = self.rows.labels.items()
+        return {split: [Row(*row) for row in zip(self.rows.rows[split], of, strict=True)] for split, of in by_split}
+
+    def _again(self, split: str) -> list[Row]:
+        """As the source has them; those of tasks that read theirs in a way of their own are taken as they are."""
+        spec = _data(self.recipe)
+        if type(self.task).load.__func__ is not Classification.load.__func__:
+            return self._used[split]
+        return rows_again(spec.source, spec.path, spec.columns, split, self._used)
 
 
 def classes_of(run: Run) -> tuple[str, ...]:

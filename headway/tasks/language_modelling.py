@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -10,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
+from headway.audit.audit import Audit, Baseline, DoesNotApply
 from headway.audit.baselines import ORDER, CheapMethods, language_baselines
 from headway.audit.data.text import TEXT_AUDITS, TextSet
 from headway.audit.definitions import cross_entropy
-from headway.audit.evidence import Evidence, token_audits
+from headway.audit.evidence import Evidence
 from headway.audit.learning import OF_NEXT_TOKENS, equal_chances
 from headway.audit.probe import Probing
 from headway.audit.recount import TextRecount, text_again
@@ -22,9 +23,9 @@ from headway.core import random
 from headway.core.errors import UserError
 from headway.data.running import corpus as corpora
 from headway.data.running.corpus import Corpus
-from headway.data.running.sources import read_text
+from headway.data.running.sources import FILES, read_text
 from headway.data.spec import Text
-from headway.data.tokenizers import Tokenizer, Tokens
+from headway.data.tokenizers import Given, Tokenizer, Tokens
 from headway.look.gradients import Explained, likeliest
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.recipe.recipe import Recipe
@@ -147,6 +148,19 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
     def facts(self) -> dict[str, Any]:
         return {**super().facts, **({"state": self._state} if self.recipe.model.remembers else {})}
 
+    def on_less_data(self, folder: Path, most: int) -> Recipe:
+        """The beginnings of all splits, with the vocabulary of the whole."""
+        longest = max(len(self.data.split(split)) for split in self.scored_splits)
+        if longest <= most:
+            return self.recipe
+        for split, text in self.data.texts.items():
+            share = min(1.0, (8 if split == "train" else 1) * most / len(self.data.split(split)))
+            (folder / f"{split}.txt").write_text(text[: int(share * len(text))], "utf-8")
+        (folder / "tokenizer.json").write_text(self.data.tokenizer.to_json(), "utf-8")
+        given = Given(path=str(folder / "tokenizer.json"))
+        data = self.recipe.data.model_copy(update={"source": FILES, "path": str(folder), "tokenizer": given})
+        return self.recipe.model_copy(update={"data": data})
+
     def gather_evidence(self) -> "TextEvidence":
         return TextEvidence(self)
 
@@ -237,8 +251,8 @@ def _mean_of(members: Sequence[Any]) -> str:
 class TextEvidence(Evidence):
     task: LanguageModelling
 
-    def audit_data(self) -> Report:
-        return run_audits(TEXT_AUDITS, TextSet(self.task.data.texts)) + token_audits(self.task.data)
+    def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
+        return [(TextSet(self.task.data.texts), TEXT_AUDITS), *super().looked_at()]
 
     def measure_baselines(self) -> Sequence[Baseline]:
         recipe, data, splits = self.recipe, self.task.data, self.task.scored_splits
@@ -260,6 +274,14 @@ class TextEvidence(Evidence):
         if type(self.task).load.__func__ is LanguageModelling.load.__func__:  # others may read theirs in any way
             text = text_again(spec.source, spec.path, split, dict(data.texts))
         return TextRecount(text, data.tokenizer.encode(text), used, *recipe.reading)
+
+    @cached_property
+    def train_again(self) -> str | None:
+        texts, spec = dict(self.task.data.texts), self.recipe.data
+        if type(self.task).load.__func__ is not LanguageModelling.load.__func__:
+            return None
+        used, again = texts["train"], text_again(spec.source, spec.path, "train", texts)
+        return None if used == again else f"{len(used):,} letters, and the source has {len(again):,}"
 
 
 def _spec(recipe: Recipe) -> LanguageModelSpec:

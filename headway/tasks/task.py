@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from headway.audit.baselines import CheapMethods
@@ -130,6 +131,11 @@ class Task(ABC):
     @abstractmethod
     def title(self, model: Any) -> list[str]:
         """What is read, in a line or two."""
+
+    def on_less_data(self, folder: Path, most: int) -> Recipe:
+        """The same recipe on a sample of its data, of about so many tokens to score, where they are many more: for
+        short trainings that try something out. What has to be written for that goes into the folder."""
+        return self.recipe
 
     @abstractmethod
     def gather_evidence(self) -> Evidence:

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headway import tasks
-from headway.audit.audit import AUDITS, Baseline, Outcome, Report, audit, failed, passed, read_report
+from headway.audit.audit import AUDITS, Baseline, Outcome, audit, failed, passed, read_report
 from headway.audit.baselines import CheapMethods
-from headway.audit.evidence import Evidence, token_audits
+from headway.audit.evidence import Evidence
 from headway.audit.probe import Probe, Probing
 from headway.core import random
 from headway.core.errors import UserError, did_you_mean
@@ -233,9 +233,6 @@ class Counting(Task):
 
 class Counts(Evidence):
     task: Counting
-
-    def audit_data(self) -> Report:
-        return token_audits(self.task.data)
 
     def measure_baselines(self) -> Sequence[Baseline]:
         mean, found = self.task.data.split("train").counts.mean(), []

@@ -43,6 +43,31 @@ def mask_dropped_when_weights_are(patch):
     patch.setattr(backends.Plain, "attend", attend)
 
 
+@_bed.plant("causality", FUSED, also=LEAKS)
+def mask_lost_in_training_only(patch):
+    honest = backends.Sdpa.attend
+
+    def attend(self, q, k, v, context, drop):
+        attend = fused(mask=lambda context: None).__get__(self) if drop.training else honest.__get__(self)
+        return attend(q, k, v, context, drop)
+
+    patch.setattr(backends.Sdpa, "attend", attend)
+
+
+@_bed.plant("causality", also=LEAKS)
+def no_mask_in_one_layer_of_all(patch):
+    """The first that is asked in a pass."""
+    written_out(patch)
+
+    def attend(self, q, k, v, context, drop):
+        first = not getattr(context, "was_asked", False)
+        object.__setattr__(context, "was_asked", True)
+        return drop(backends.weights(q, k, None if first else context.allowed, context.bias)) @ v
+
+    for kernel in (backends.Plain, backends.Sdpa):
+        patch.setattr(kernel, "attend", attend)
+
+
 # --- at some positions or lengths only -------------------------------------------------------------------------------
 
 
@@ -137,6 +162,16 @@ def head_norm_over_the_sequence(patch):
 @_bed.plant("causality", also=BY_STATISTICS)
 def heads_reshaped_without_transposing(patch):
     patch.setattr(heads, "side_by_side", lambda given: given.reshape(*given.shape[:2], given.shape[3], -1))
+
+
+@_bed.plant("causality", also=BY_STATISTICS)
+def mean_over_time_without_a_gradient(patch):
+    """No gradient tells of it."""
+
+    def forward(self, given, padding_mask=None):
+        return heads.side_by_side(given + 0.01 * given.mean(3, keepdim=True).detach())
+
+    patch.setattr(heads.Fusion, "forward", forward)
 
 
 @_bed.plant("causal-gradient", also=("causality",))

@@ -95,12 +95,12 @@ def labels_shifted_by_a_row(patch):
 # --- how it is learnt ------------------------------------------------------------------------------------------------
 
 
-@_bed.plant("initial-loss", WIDE)
+@_bed.plant("initial-loss", LANGUAGE_MODEL, TIED, WIDE)
 def embeddings_that_start_too_large(patch):
     honest = replicated.Embedding.__init__
 
-    def large(self, replicas, size, width, std=1.0):
-        honest(self, replicas, size, width, std)
+    def large(self, replicas, size, width, std=0.02):
+        honest(self, replicas, size, width, 1.0)
 
     patch.setattr(replicated.Embedding, "__init__", large)
 
@@ -111,6 +111,16 @@ def steps_uphill(patch):
     patch.setattr(optimizers, "_gradient", lambda p: -honest(p))
 
 
+@_bed.plant("loss", LANGUAGE_MODEL)
+def loss_of_the_last_token_of_a_row_only(patch):
+    def loss(self, batch, state=None):
+        logits, _ = self(batch.inputs)
+        last = -logits.log_softmax(-1)[:, :, -1].gather(-1, batch.targets[:, :, -1:])
+        return last.mean((1, 2)), None
+
+    patch.setattr(LanguageModel, "loss", loss)
+
+
 _bed.settings("learning_rate_zero", "one-batch", "training.optimizer.learning_rate=0", also=("moved",))
 _bed.settings(
     "post_norm_without_warmup_at_a_high_rate",
@@ -119,7 +129,7 @@ _bed.settings(
     "model.layers=6",
     "training.schedule.warmup=null",
     "training.optimizer.learning_rate=1e-1",
-    needs=(ADAMW,),
+    needs=(LANGUAGE_MODEL, ADAMW),
 )
 
 

@@ -17,6 +17,8 @@ from headway.audit.plants import (  # noqa: F401 (to be read is to be known)
     rows,
     scored,
     text,
+    tokens,
+    training,
 )
 from headway.audit.plants.planting import FAULTS, Fault
 

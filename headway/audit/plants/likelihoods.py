@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from headway.audit.plants.needs import DROPOUT, LANGUAGE_MODEL, STRIDE
+from headway.audit.plants.needs import DROPOUT, LANGUAGE_MODEL, LONG_TOKENS, STRIDE
 from headway.audit.plants.planting import Bed, Patch
 from headway.models.language_model import LanguageModel
 from headway.scoring import likelihood
@@ -127,6 +127,29 @@ def scored_from_left_to_right_and_back(patch):
     _of_tokens(patch, change)
 
 
+@_bed.plant(AGAIN, also=ALSO)
+def only_the_beginning_is_scored(patch):
+    """Its mean stands for all."""
+
+    def change(original, model, ids, segment, stride):
+        found = original(model, ids, segment, stride)
+        return found[:, : max(1, found.shape[1] // 4)].mean(1, keepdim=True).expand_as(found)
+
+    _of_tokens(patch, change)
+
+
+@_bed.plant(AGAIN, also=ALSO)
+def frequent_tokens_only(patch):
+    """The rarest tenth of the tokens, which are the hard ones, do not count."""
+
+    def change(original, model, ids, segment, stride):
+        found, often = original(model, ids, segment, stride), torch.bincount(ids)[ids[1:]]
+        counts = often >= often.float().quantile(0.1)
+        return torch.where(counts, found, found[:, counts].mean(1, keepdim=True))
+
+    _of_tokens(patch, change)
+
+
 # --- from nats to scores ---------------------------------------------------------------------------------------------
 
 
@@ -150,7 +173,7 @@ def bits_per_byte_in_base_ten(patch):
     _of_scores(patch, ".bits_per_byte", lambda self, value: value * math.log(2) / math.log(10))
 
 
-@_bed.plant(AGAIN)
+@_bed.plant(AGAIN, LONG_TOKENS)
 def bits_per_token_called_per_byte(patch):
     _of_scores(patch, ".bits_per_byte", lambda self, value: self.nats / math.log(2) / self.tokens)
 

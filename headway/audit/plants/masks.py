@@ -2,7 +2,7 @@
 
 import torch
 
-from headway.audit.plants.needs import ATTENTION, CLASSIFIER, FUSED, WINDOW, norm, pooling, positions
+from headway.audit.plants.needs import ATTENTION, CLASSIFIER, FUSED, LANGUAGE_MODEL, WINDOW, norm, pooling, positions
 from headway.audit.plants.parts import FUTURE, norm_over, weighed, written_out
 from headway.audit.plants.planting import Bed
 from headway.models import classifier
@@ -17,7 +17,7 @@ _bed = Bed("masks and padding")
 # --- masks -----------------------------------------------------------------------------------------------------------
 
 
-@_bed.plant("attention-rows", ATTENTION, also=("hard-mask",))
+@_bed.plant("attention-rows", LANGUAGE_MODEL, ATTENTION, also=("hard-mask",))
 def mask_that_hides_oneself(patch):
     written_out(patch)
     patch.setattr(masks.Causal, "allows", lambda self, row, i, j: j < i)
@@ -26,6 +26,11 @@ def mask_that_hides_oneself(patch):
 @_bed.plant("hard-mask", ATTENTION, also=("attention-rows",))
 def finite_mask(patch):
     weighed(patch, lambda scores, allowed: scores.masked_fill(~allowed, -1e4).softmax(-1))
+
+
+@_bed.plant("hard-mask", CLASSIFIER, ATTENTION, also=("attention-rows",))
+def finite_mask_of_padding(patch):
+    finite_mask(patch)
 
 
 @_bed.plant("hard-mask", FUSED, positions("alibi"))
@@ -53,12 +58,12 @@ def encoder_with_a_decoders_mask(patch):
     patch.setattr(classifier, "Everything", masks.Causal)
 
 
-@_bed.plant("finite", ATTENTION, also=("attention-rows", "padding", "hard-mask", "kernel"))
+@_bed.plant("finite", LANGUAGE_MODEL, ATTENTION, also=("attention-rows", "padding", "hard-mask", "kernel"))
 def nan_where_nothing_may_be_seen(patch):
     weighed(patch, lambda scores, allowed: scores.masked_fill(~allowed, -torch.inf).softmax(-1))
 
 
-@_bed.plant("finite", ATTENTION)
+@_bed.plant("finite", LANGUAGE_MODEL, ATTENTION)
 def nan_covered_up(patch):
     """The answers are fine; the gradient is not."""
 

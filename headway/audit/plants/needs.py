@@ -81,4 +81,7 @@ STRIDE = Need(
     lambda recipe: recipe.stride < recipe.scoring_segment,
     ("scoring.segment=12", "scoring.stride=5"),
 )
+LONG_TOKENS = Need(
+    "tokens of several bytes", lambda recipe: part(recipe, "data.tokenizer.kind") != "char", ("data.tokenizer=word",)
+)
 KEEPS_BEST = Need("training.keep_best", lambda recipe: recipe.training.keep_best, ("training.keep_best=true",))

@@ -130,9 +130,9 @@ class Bed:
         """A fault of the recipe itself."""
         self.add(name, caught_by, *needs, module=_asking(), recipe=changes, trains=True, **facts)
 
-    def data(self, of: type, caught_by: str, name: str, change: Callable[[Any, Random], Any], **facts: Any) -> None:
+    def data(self, of: type, caught_by: str, name: str, change: Callable[[Any, Random], Any], *needs: Need) -> None:
         """A fault of such data."""
-        self.add(name, caught_by, module=_asking(), of=of, data=change, **facts)
+        self.add(name, caught_by, *needs, module=_asking(), of=of, data=change)
 
 
 def _asking() -> str:

@@ -181,6 +181,19 @@ def memory_of_the_optimizer_shared(patch):
     _before_the_step(patch, lambda optimizer, alive: None, after)
 
 
+@_bed.plant(DIVERGED, ADAMW, also=ALSO)
+def gradients_cut_by_the_length_of_all(patch):
+    """As one vector: one that is lost takes the others with it. (AdamW's first steps do not hang on lengths.)"""
+
+    def change(optimizer, alive):
+        given = [p.grad for p in optimizer.parameters if p.grad is not None]
+        length = torch.stack([g.square().sum() for g in given]).sum().sqrt()
+        for g in given:
+            g *= (0.1 / length).clamp(max=1.0) if len(g) > 1 else 1.0
+
+    _before_the_step(patch, change)
+
+
 # --- in the seeds ----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,116 @@
+"""The tables in audits.md: which audits there are; and every fault, the audit that sees it, and what that one says.
+
+`python docs/audits.py` plants all faults anew, into small models of Python's documentation, and takes some minutes;
+`python docs/audits.py leaks scores` only those of these kinds, `python docs/audits.py -` none. A test finds out when
+one is due."""
+
+import atexit
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+
+from headway.audit.data.row_set import RowSet
+from headway.audit.plants.library import faults
+from headway.audit.plants.needs import CLASSIFIER
+from headway.audit.plants.planting import Fault
+from headway.audit.runner import ALL_AUDITS
+from headway.data.running import sources
+from headway.experiment.self_test import SelfTest
+from headway.recipe.recipe import Recipe, from_tree
+
+PAGE = Path(__file__).parent / "audits.md"
+OTHERS, NONE = "**by another**: ", "**not seen**: "
+MODEL = {"layers": 2, "width": 32, "context": 32, "mixer": {"heads": 4}, "positions": "rotary"}
+TRAINING = {"batch": 8, "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}}
+TEXT = {"data": {"source": "python-docs", "tokenizer": "char"}, "model": MODEL, "training": TRAINING}
+ROWS = {
+    "data": {"kind": "labelled", "source": "python-modules"},
+    "model": {**MODEL, "kind": "classifier", "context": 48},
+    "training": TRAINING,
+}
+"""What faults are planted into, with what each of them needs."""
+HELD_OUT = 12_000
+"""Letters of each split that are scored, where the fault is not one of the data: so few that audits count all."""
+
+
+@cache
+def some_text() -> str:
+    """A folder with the beginning of Python's documentation."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    for split, text in sources.read_splits("python-docs", None, 0.1).items():
+        (folder / f"{split}.txt").write_text(text[: 300_000 if split == "train" else HELD_OUT], "utf-8")
+    return str(folder)
+
+
+def recipe_for(fault: Fault) -> Recipe:
+    """The smallest that the fault shows in."""
+    is_of_rows = CLASSIFIER in fault.needs or fault.of is RowSet
+    changes = [change for change in fault.changes if change not in CLASSIFIER.changes]
+    tree = deepcopy(ROWS if is_of_rows else TEXT)
+    if fault.of is None and not is_of_rows:
+        tree["data"] |= {"source": "files", "path": some_text()}
+    return from_tree(tree, "small", overrides=changes)
+
+
+def said_of(some: Sequence[Fault]) -> dict[str, str]:
+    """By fault, what the last column of the table has. Those that go into one recipe are tried together."""
+    by_recipe: dict[str, tuple[Recipe, list[Fault]]] = {}
+    for fault in some:
+        recipe = recipe_for(fault)
+        by_recipe.setdefault(recipe.hash, (recipe, []))[1].append(fault)
+    found: dict[str, str] = {}
+    for k, (recipe, here) in enumerate(by_recipe.values(), 1):
+        print(f"recipe {k} of {len(by_recipe)}: {len(here)} faults", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            for trial in SelfTest(recipe, here, Path(folder)).trials():
+                said = "" if trial.outcome == "seen" else OTHERS if trial.instead else NONE
+                said = f"{said}{trial.sentence}".replace("|", "¦")
+                found[trial.fault.words] = said if len(said) <= 200 else said[:199] + "…"
+                if trial.outcome != "seen":
+                    print(f"  {trial.outcome}: {trial.fault.words}: {trial.sentence}", file=sys.stderr, flush=True)
+    return found
+
+
+def written() -> dict[str, str]:
+    """What the page has of it."""
+    table = PAGE.read_text("utf-8").partition("<!-- faults, by docs/audits.py -->")[2]
+    return dict(re.findall(r"^\| (.+?) \| `[\w-]+` \| (.*) \|$", table, re.MULTILINE))
+
+
+def audits_table() -> str:
+    lines = ["| audit | of | what it asks |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| `{one.name}` | {one.subject} | {one.about} |" for one in ALL_AUDITS)]) + "\n"
+
+
+def faults_table(said: dict[str, str]) -> str:
+    known = [fault for fault in faults() if fault.words in said]
+    kinds = list(dict.fromkeys(fault.kind for fault in known))
+    lines = ["| kind | faults | seen by the audit meant for it | by another only | by none |", "|---|---|---|---|---|"]
+    for kind in (*kinds, None):
+        of_kind = [said[fault.words] for fault in known if kind in (None, fault.kind)]
+        others, none = (sum(one.startswith(mark) for one in of_kind) for mark in (OTHERS, NONE))
+        lines.append(f"| {kind or '**all**'} | {len(of_kind)} | {len(of_kind) - others - none} | {others} | {none} |")
+    lines += ["", "| fault | audit | what it says |", "|---|---|---|"]
+    for kind in kinds:
+        lines.append(f"| **{kind}** | | |")
+        lines += [f"| {f.words} | `{f.caught_by}` | {said[f.words]} |" for f in known if f.kind == kind]
+    return "\n".join(lines) + "\n"
+
+
+def write(name: str, table: str) -> None:
+    """Between its two marks."""
+    begin, end = f"<!-- {name}, by docs/audits.py -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = PAGE.read_text("utf-8").partition(begin)
+    PAGE.write_text(before + begin + table + end + rest.partition(end)[2], "utf-8")
+
+
+if __name__ == "__main__":
+    asked = [fault for fault in faults() if not sys.argv[1:] or fault.kind in sys.argv[1:]]
+    write("audits", audits_table())
+    write("faults", faults_table(written() | said_of(asked)))

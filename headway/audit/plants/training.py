@@ -1,0 +1,54 @@
+"""Faults of a training as a whole: rates that are none, choices by the split that is scored, scores that cannot be."""
+
+from headway.audit.plants.needs import ADAMW, LANGUAGE_MODEL
+from headway.audit.plants.planting import Bed
+from headway.models.language_model import LanguageModel
+from headway.scoring import likelihood
+
+_bed = Bed("training")
+UNTRAINED = ("did-it-train", "diverged", "beats-chance", "beats-counting", "learning-rate-too-high", "plateaued")
+
+
+_bed.settings("no_rate_at_all", "learning-rate-zero", "training.optimizer.learning_rate=0", also=UNTRAINED)
+_bed.settings(
+    "a_warm_up_that_never_ends",
+    "learning-rate-zero",
+    "training.schedule={kind: linear, warmup: 100000000 steps}",
+    also=UNTRAINED,
+)
+_bed.settings(
+    "a_rate_a_thousand_times_too_high",
+    "diverged",
+    "training.optimizer.learning_rate=3",
+    "training.schedule={kind: constant}",
+    "training.clip=null",
+    needs=(ADAMW,),
+    also=UNTRAINED,
+)
+_bed.settings(
+    "the_best_is_chosen_by_the_split_that_is_scored",
+    "selection-on-test",
+    "training.evaluate_on=[test]",
+    "training.keep_best=true",
+    "scoring.splits=[test]",
+)
+_bed.settings("the_test_split_is_watched", "selection-on-test", "training.evaluate_on=[valid, test]")
+
+
+@_bed.plant("too-good-to-be-true", LANGUAGE_MODEL, also=("scores-again", "kept-checkpoint", "score-and-curve"))
+def nats_spread_over_thrice_the_tokens(patch):
+    """As where sums are divided by all slots of a padded batch."""
+    original = likelihood.token_losses
+    patch.setattr(likelihood, "token_losses", lambda *given: original(*given) / 3)
+
+
+@_bed.plant("too-good-to-be-true", LANGUAGE_MODEL, also=("scores-again", "kept-checkpoint", "score-and-curve"))
+def the_token_itself_among_what_it_is_predicted_from(patch):
+    """Scored is how well a token is told from itself."""
+
+    def losses(self, inputs, targets):
+        logits, _ = self(inputs)
+        logits = logits.scatter_add(-1, targets[..., None], logits.new_full((*targets.shape, 1), 4.0))
+        return -logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+
+    patch.setattr(LanguageModel, "losses", losses)

@@ -1,0 +1,181 @@
+"""The audits of a recipe, tried: every fault that can show in it is planted, and the audit meant for it should see it.
+
+First the clean recipe is looked at: an audit that fails without any fault sees nothing with one. Then fault after fault
+is put in, at the recipe's own sizes and on its own data; what it touches is made again, and the audit that is meant for
+it is asked. Where that one is silent all others of its subject are asked, and whether the fault changes anything here.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headway.audit.audit import AUDITS, Finding, Report
+from headway.audit.plants.library import faults
+from headway.audit.plants.planting import Fault
+from headway.core.errors import UserError, did_you_mean
+from headway.core.format import duration
+from headway.experiment.stands import STANDS, Ground, Stand, carried_out
+from headway.recipe.recipe import Recipe
+
+Outcome = Literal["seen", "not seen", "cannot show"]
+WORSE = ("pass", "warn", "fail")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of one fault."""
+
+    fault: Fault
+    outcome: Outcome
+    sentence: str
+    """Of the audit that is meant for it; or the reason why it cannot show here."""
+    instead: tuple[str, ...] = ()
+    """Other audits that saw it, where the one meant for it did not."""
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        fault = self.fault
+        return {
+            "fault": fault.words,
+            "kind": fault.kind,
+            "audit": fault.caught_by,
+            "outcome": self.outcome,
+            "sentence": self.sentence,
+            "instead": list(self.instead),
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def chosen(only: str | None) -> list[Fault]:
+    """All faults; or those of this name, of this kind, or that this audit is meant for."""
+    all_ = faults()
+    for fault in all_:
+        AUDITS.find(fault.caught_by)
+    if only is None:
+        return all_
+    names = [name for fault in all_ for name in (fault.caught_by, fault.kind, fault.words)]
+    found = [fault for fault in all_ if only in (fault.name, fault.words, fault.kind, fault.caught_by)]
+    if not found:
+        raise UserError(f"there is no fault, kind of fault or audit '{only}'{did_you_mean(only, dict.fromkeys(names))}")
+    return found
+
+
+class SelfTest:
+    """Of one recipe."""
+
+    def __init__(self, recipe: Recipe, asked: Sequence[Fault], folder: Path):
+        self.recipe, self.asked = recipe, list(asked)
+        self.ground = Ground(recipe, folder)
+        self.stands = [stand(self.ground) for stand in STANDS]
+
+    def stand_of(self, fault: Fault) -> Stand:
+        subject = AUDITS.find(fault.caught_by).subject
+        return next(stand for stand in self.stands if subject in stand.subjects)
+
+    @property
+    def to_try(self) -> list[Fault]:
+        return [fault for fault in self.asked if self.why_not(fault) is None]
+
+    def why_not(self, fault: Fault) -> str | None:
+        """What is missing for it to show here, as far as one can tell without trying."""
+        return fault.why_not(self.recipe) or self.stand_of(fault).why_not(fault)
+
+    def clean(self, tell: Callable[[str], object] = lambda text: None) -> Report:
+        """What audits find without any fault, as far as faults are to be tried on them."""
+        report = Report()
+        for stand in dict.fromkeys(map(self.stand_of, self.to_try)):
+            tell(f"without a fault: audits of {', '.join(stand.subjects)}")
+            report += stand.clean
+        return report
+
+    def seconds(self) -> float:
+        """That the faults will take, about: each what its audit took without it, and as much again for what is made."""
+        used = dict.fromkeys(map(self.stand_of, self.to_try))
+        took = {f.audit: f.seconds for stand in used for f in stand.clean.findings}
+        return sum(0.5 + 2 * took.get(fault.caught_by, 0.0) for fault in self.to_try)
+
+    def trials(self) -> Iterator[Trial]:
+        """One after the other, in the order of the library."""
+        for fault in self.asked:
+            began = time.perf_counter()
+            outcome, sentence, instead = self._tried(fault)
+            yield Trial(fault, outcome, sentence, instead, time.perf_counter() - began)
+
+    def _tried(self, fault: Fault) -> tuple[Outcome, str, tuple[str, ...]]:
+        if (why := self.why_not(fault)) is not None:
+            return "cannot show", why, ()
+        stand, meant = self.stand_of(fault), AUDITS.find(fault.caught_by)
+        clean = stand.clean.finding(meant.name)
+        if clean is None:
+            why = stand.clean.not_run.get(meant.name, "it is not asked of such a recipe")
+            return "cannot show", f"{meant.name} does not apply: {why}", ()
+        if clean.verdict == "fail":
+            return "cannot show", f"{meant.name} fails without it: {clean.sentence}", ()
+        found = carried_out(meant, lambda: stand.look(fault, [meant]))
+        if isinstance(found, str):
+            return "cannot show", f"with it nothing runs any more: {found}", ()
+        here = found.finding(meant.name)
+        if here is not None and _worse(here, clean):
+            return "seen", here.sentence, ()
+        others = carried_out(meant, lambda: stand.look(fault))
+        if not isinstance(others, str):
+            instead = [f for f in others.findings if _worse(f, stand.clean.finding(f.audit))]
+            if instead:
+                said = found.not_run.get(meant.name) or (here.sentence if here else "it said nothing")
+                more = f"; {instead[0].audit}: {instead[0].sentence}"
+                return "not seen", f"{said}{more}", tuple(f.audit for f in instead)
+        if not stand.changes_something(fault):
+            return "cannot show", "it changes nothing here", ()
+        said = here.sentence if here is not None else found.not_run.get(meant.name, "it said nothing")
+        return "not seen", said, ()
+
+
+def _worse(finding: Finding, clean: Finding | None) -> bool:
+    return WORSE.index(finding.verdict) > (0 if clean is None else WORSE.index(clean.verdict))
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What a self-test gave."""
+
+    clean: Report
+    """What audits find without any fault, as far as faults were to be tried on them."""
+    trials: Sequence[Trial]
+    stopped: bool = False
+    """By Ctrl-C: there would have been more."""
+
+    def by(self, outcome: Outcome) -> list[Trial]:
+        return [trial for trial in self.trials if trial.outcome == outcome]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "clean": self.clean.as_json(),
+            "faults": [trial.as_json() for trial in self.trials],
+            "stopped": self.stopped,
+        }
+
+
+def self_test(
+    recipe: Recipe,
+    only: str | None = None,
+    tell: Callable[[str], object] = lambda text: None,
+    show: Callable[[Trial, int], object] = lambda trial, of: None,
+) -> Tested:
+    """Of a recipe. Nothing is written to the user's folders; after Ctrl-C, it is what was tried so far."""
+    trials: list[Trial] = []
+    clean = Report()
+    with tempfile.TemporaryDirectory(prefix="headway-self-test-") as folder:
+        test = SelfTest(recipe, chosen(only), Path(folder))
+        try:
+            clean = test.clean(tell)
+            tell(f"{len(test.to_try)} of {len(test.asked)} faults to try, about {duration(test.seconds())}")
+            for trial in test.trials():
+                trials.append(trial)
+                show(trial, len(test.asked))
+        except KeyboardInterrupt:
+            tell(f"stopped after {len(trials)} of {len(test.asked)} faults; none of them is left")
+            return Tested(clean, trials, stopped=True)
+    return Tested(clean, trials)
