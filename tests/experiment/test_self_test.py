@@ -176,21 +176,6 @@ def test_nobody_who_trains_reads_the_library():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# --- the page --------------------------------------------------------------------------------------------------------
-
-
-def test_the_page_has_every_fault_and_every_audit():
-    """To write it anew: python docs/audits.py."""
-    page = (Path(__file__).parents[2] / "docs" / "audits.md").read_text("utf-8")
-    table = page.partition("<!-- faults, by docs/audits.py -->")[2]
-    rows = set(re.findall(r"^\| (.+?) \| `([\w-]+)` \|", table, re.MULTILINE))
-    assert rows == {(fault.words, fault.caught_by) for fault in faults()}
-    from headway.audit.runner import ALL_AUDITS
-
-    listed = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", page, re.MULTILINE)
-    assert listed == [(one.name, one.subject) for one in ALL_AUDITS]
-
-
 def test_planted_is_there_only_as_long_as_it_lasts():
     fault = FAULTS["mask_off_by_one"]
     honest = masks.Causal.allows
