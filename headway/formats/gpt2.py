@@ -174,11 +174,16 @@ def why_not(recipe: Recipe) -> list[str]:
         (positions == "learned", f"positions: GPT-2 learns a vector per position, and has no {positions}"),
         (fusion == "concat", f"mixer.fusion: GPT-2 concatenates its heads, and has no {fusion}"),
         (mixer.window is None, f"mixer.window: GPT-2 sees all of the past, not only {mixer.window} slots"),
+        (
+            not mixer.memory,
+            f"mixer.memory: GPT-2 begins anew with every segment, without {mixer.memory} slots",
+        ),
         (mixer.bias, "mixer.bias: GPT-2's projections have biases"),
         (activation in ACTIVATIONS.values(), f"feedforward.kind: GPT-2 has gelu, gelu-tanh, relu, not {activation}"),
         (feedforward.bias, "feedforward.bias: GPT-2's feed-forward maps have biases"),
         (model.norm.kind == "layer", f"norm.kind: GPT-2 has LayerNorm, not {model.norm.kind}"),
         (model.norm.placement == "pre", "norm.placement: GPT-2's norms stand before each sublayer, not after it"),
+        (not getattr(model, "output_bias", False), "output_bias: GPT-2's output adds none"),
     )
     return [f"model.{words}" for fits, words in asked if not fits]
 

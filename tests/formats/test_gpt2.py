@@ -119,6 +119,7 @@ def test_every_parameter_has_exactly_one_place():
         ("model.feedforward.bias=false", "model.feedforward.bias: .* have biases"),
         ("model.norm={kind: rms}", "model.norm.kind: GPT-2 has LayerNorm, not rms"),
         ("model.norm.placement=post", "model.norm.placement: .* before each sublayer"),
+        ("model.output_bias=true", "model.output_bias: GPT-2's output adds none"),
     ],
 )
 def test_a_recipe_without_a_gpt2_form_says_why(change, words):
