@@ -68,7 +68,7 @@ def drawn() -> str:
         parts.append(text(middle, below, f"step {step}", 12.5, INK, "middle"))
         width_of = SEGMENT * CELL
         parts.append(
-            f'<path d="M{middle + width_of / 2} {below + 14} H{middle - width_of / 2 + 6}" stroke=RED '
+            f'<path d="M{middle + width_of / 2} {below + 14} H{middle - width_of / 2 + 6}" stroke="{RED}" '
             'stroke-width="1.5" fill="none" marker-end="url(#red)"/>'
         )
         parts.append(text(middle, below + 30, "gradient", 11, RED, "middle"))
