@@ -429,6 +429,21 @@ class ConclusionSchema(Schema):
     report: str | None
 
 
+class ArmAsOneSchema(Schema):
+    arm: str
+    seeds: list[int]
+    failed_audits: list[str]
+    scores: dict[str, ScoreSchema]
+    gains: dict[str, GainSchema]
+
+
+class StudyEnsemblesSchema(Schema):
+    """The seeds of every arm as one."""
+
+    arms: list[ArmAsOneSchema]
+    none: dict[str, str] = Field(description="Arms with too few runs, and how few.")
+
+
 class StudyRunSchema(ConclusionSchema):
     interrupted: bool
 
@@ -584,6 +599,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "study run": StudyRunSchema,
     "study results": ConclusionSchema,
     "study report": ConclusionSchema,
+    "study ensembles": StudyEnsemblesSchema,
     "solve query": SolvedQuerySchema,
     "solve key": KeySchema,
     **{f"solve {verb}": ConstructionSchema for verb in ("convolution", "shift", "mean-pool", "max-pool")},

@@ -122,7 +122,6 @@ def _show_lengths(page: "LengthPage", out: Path | None, as_json: bool) -> None:
 def _show_ensemble(found: "Ensemble", reports: "Sequence[Report]", as_json: bool) -> None:
     from headway.audit.audit import Report
     from headway.cli import printing
-    from headway.core.format import number
 
     if as_json:
         answer = found.as_json()
@@ -132,12 +131,8 @@ def _show_ensemble(found: "Ensemble", reports: "Sequence[Report]", as_json: bool
         return
     printing.show_labelled(found.scores, Report(baselines=reports[0].baselines))
     print()
-    rows = []
-    for gain in found.gains:
-        between = "" if gain.interval is None else f" [{gain.interval[0]:.4f}, {gain.interval[1]:.4f}]"
-        each = ", ".join(number(value) for value in gain.members)
-        rows.append([gain.name, each, number(gain.mean), number(gain.ensemble), f"{gain.value:.4f}{between}"])
-    printing.show_table(["", "each run", "mean run", "as one", "gains over the mean run"], rows)
+    columns = ["", "each run", "mean run", "as one", "gains over the mean run"]
+    printing.show_table(columns, [gain.told for gain in found.gains])
     units = ", ".join(f"{gain.name}: {gain.unit}, {gain.pieces:,} pieces" for gain in found.gains)
     print(f"95 % intervals over pieces of the split, for these runs ({units})")
     printing.show_doubts(reports)

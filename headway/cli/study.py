@@ -175,6 +175,28 @@ def report(
         print(conclusion.report)
 
 
+@app.command(epilog="Example: headway study ensembles fusions")
+def ensembles(
+    study: Begun,
+    split: Annotated[list[str] | None, typer.Option(help="Which splits; default: those of the recipe.")] = None,
+    studies: StudiesFolder = Path("studies"),
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score the seeds of every arm as one, the mean of their probabilities, beside the mean run."""
+    from headway.cli.study_printing import show_ensembles
+    from headway.study.results.ensembles import arms_as_one
+    from headway.study.results.results import find_study
+
+    use_plugins(with_, trust)
+    found, none = arms_as_one(find_study(study, studies), split)
+    if as_json:
+        print_json("study ensembles", {"arms": [one.as_json() for one in found], "none": none})
+    else:
+        show_ensembles(found, none)
+
+
 def _folder(file: str, name: str | None, studies: Path) -> Path:
     """Of a study: by the name it is given, else its file's."""
     from headway.core.files import check_names

@@ -1,6 +1,6 @@
 """Plans and results of studies, as tables for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -13,10 +13,22 @@ from headway.core.format import duration
 from headway.study.conclude import Conclusion
 from headway.study.execution.plan import Plan
 from headway.study.report.tables import estimate
+from headway.study.results.ensembles import ArmAsOne
 from headway.study.results.results import Results
 from headway.study.verdicts.analysis import Verdict, notes_once
 from headway.study.verdicts.judgement import Judgement, overall
 from headway.study.verdicts.wording import sentence
+
+
+def show_ensembles(arms: Sequence[ArmAsOne], none: Mapping[str, str]) -> None:
+    rows = [[one.arm, f"{len(one.seeds)}", *gain.told] for one in arms for gain in one.ensemble.gains]
+    show_table(["arm", "runs", "", "each run", "mean", "as one", "gain"], rows)
+    print("gain: over the mean run, with 95 % intervals over pieces of the split, for these runs")
+    for one in arms:
+        if one.failed:
+            print(f"{one.arm} fails {', '.join(one.failed)}")
+    for arm, why in none.items():
+        print(f"{arm}: {why}")
 
 
 def show_plan(plan: Plan) -> None:

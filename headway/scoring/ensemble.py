@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
+from headway.core.format import number
 from headway.scoring.accuracy import Predictions
 
 PIECES = 100
@@ -42,6 +43,13 @@ class Gain:
     @property
     def mean(self) -> float:
         return sum(self.members) / len(self.members)
+
+    @property
+    def told(self) -> list[str]:
+        """For a table: the score, each run, the mean run, all as one, what is gained."""
+        between = "" if self.interval is None else f" [{self.interval[0]:.4f}, {self.interval[1]:.4f}]"
+        each = ", ".join(number(value) for value in self.members)
+        return [self.name, each, number(self.mean), number(self.ensemble), f"{self.value:.4f}{between}"]
 
     def as_json(self) -> dict[str, Any]:
         given = {"mean": self.mean, "ensemble": self.ensemble, "gain": self.value, "unit": self.unit}

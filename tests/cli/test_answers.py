@@ -18,6 +18,8 @@ ASKED = {
     "score": "score finished",
     "score text": "score finished --text 'The fox'",
     "score classes": "score classifier",
+    "score ensemble": "score finished interrupted --ensemble",
+    "score lengths": "score finished --lengths 4,8 --tokens 50",
     "audit": "audit finished",
     "audit explain": "audit --explain causality",
     "sample": "sample finished --tokens 3",

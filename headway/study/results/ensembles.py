@@ -1,0 +1,43 @@
+"""The arms of a study as ensembles: the seeds of each as one, and what that gains over the mean run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import UserError
+from headway.core.status import State
+from headway.experiment.ensemble import Ensemble, score_together
+from headway.run.folder import Run
+from headway.study.results.results import read_results
+
+
+@dataclass(frozen=True)
+class ArmAsOne:
+    arm: str
+    seeds: tuple[int, ...]
+    ensemble: Ensemble
+    failed: tuple[str, ...]
+    """Audits that one of the runs fails, or several."""
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.ensemble.as_json()
+        told = {"scores": found["scores"], "gains": found["gains"]}
+        return {"arm": self.arm, "seeds": list(self.seeds), "failed_audits": list(self.failed), **told}
+
+
+def arms_as_one(folder: Path, splits: Sequence[str] | None = None) -> tuple[list[ArmAsOne], dict[str, str]]:
+    """Every arm of which two runs have come to their end; and why others are none, by arm."""
+    results = read_results(folder)
+    found, none = [], {}
+    for arm in results.arms:
+        ended = [run for run in results.of(arm) if run.status.state in (State.FINISHED, State.STOPPED)]
+        if len(ended) < 2:
+            none[arm] = f"{len(ended)} of its runs have come to their end; an ensemble is of two or more"
+            continue
+        runs = [Run(run.folder, results.study.recipes[arm].model_copy(update={"seed": run.seed})) for run in ended]
+        failed = tuple(dict.fromkeys(finding.audit for run in ended for finding in run.failures))
+        found.append(ArmAsOne(arm, tuple(run.seed for run in ended), score_together(runs, splits), failed))
+    if not found:
+        raise UserError(f"no arm of {folder.name} has two runs that came to their end")
+    return found, none
