@@ -57,7 +57,7 @@ class Factor(Spec):
             yield Problem(("key", "keys"), reason)
             return
         if bool(self.named) == bool(self.values):
-            reason = "named levels say all themselves" if self.named else "a key needs values, one at least"
+            reason = "named levels say all themselves" if self.named else "expected at least 1 of them, not []"
             yield Problem(("values",), reason)
             return
         if wrong := [name for name in self.named if label(name) != name]:

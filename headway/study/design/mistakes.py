@@ -57,7 +57,7 @@ def _of_factors(study: "Study") -> Iterator[Problem]:
     for (first, one), (second, other) in itertools.combinations(study.factors.items(), 2):
         if key := _in_both(one, other):
             yield Problem((f"factors.{second}",), f"it sets {key}, which '{first}' sets as well")
-    count = math.prod(len(factor.levels()) for factor in study.factors.values()) * len(study.seeds)
+    count = math.prod(len(factor.named or factor.values) for factor in study.factors.values()) * len(study.seeds)
     if count > MOST_RUNS:
         yield Problem(("factors", "seeds"), f"{count:,} runs are more than a study should hold ({MOST_RUNS:,})")
 
