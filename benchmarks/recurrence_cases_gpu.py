@@ -4,7 +4,7 @@
 
 Each case is a study in FOLDER/studies: what was trained is kept, a study that was stopped goes on where it was, and E5
 takes over the runs of E2 and E4. A line of JSON per case says the seconds it took, the scores of its arms, and how each
-claim stands; all of it lies in FOLDER/cases.jsonl too. `headway cases --table --studies FOLDER/studies` makes the table.
+claim stands; all of it lies in FOLDER/cases.jsonl too. `headway cases --table --studies FOLDER/studies` makes a table.
 With --quick as the last word, the quick sizes, to try it on a CPU.
 """
 

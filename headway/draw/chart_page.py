@@ -120,7 +120,8 @@ class ChartPage:
 
 def _above_zero(curve: Curve) -> Curve:
     at = [k for k, v in enumerate(curve.middle) if math.isfinite(v) and v > 0]
-    low = [curve.low[k] if curve.low[k] > 0 else curve.middle[k] for k in at]
+    lowest = min((v for v in (*curve.low, *curve.middle) if v > 0), default=1.0)
+    low = [max(curve.low[k], lowest) for k in at]
     x, middle, high = ([values[k] for k in at] for values in (curve.x, curve.middle, curve.high))
     return replace(curve, x=x, middle=middle, low=low, high=high)
 

@@ -16,6 +16,10 @@ TOLD = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """The distances of the table."""
 
 
+HIGHEST_BOUND = 100.0
+"""A bound that grows beyond this says nothing any more, and would leave no room for what was measured."""
+
+
 @dataclass(frozen=True)
 class FlowOfArm:
     """Runs that differ in their seed alone."""
@@ -62,13 +66,16 @@ class FlowPage:
         return Chart(curves, "distance t − s", "‖∂h_t/∂x_s‖", what, logarithmic=True)
 
     def _hidden(self) -> Chart:
-        curves = []
+        states, bounds = [], []
         for arm, name, called in self._recurrences():
-            curves.append(arm.curve(lambda flow, name=name: flow.hidden[name].norms.typical, called))
+            states.append(arm.curve(lambda flow, name=name: flow.hidden[name].norms.typical, called))
             if all(flow.hidden[name].bound for flow in arm.seeds):
-                curves.append(arm.curve(lambda flow, name=name: flow.hidden[name].bound or [], f"bound, {called}"))
-        what = "The state of each recurrence alone: ‖∂state_t/∂state_s‖; a bound is (steepest slope · σ_max(W))^(t − s)"
-        return Chart(curves, "distance t − s", "‖∂state_t/∂state_s‖", what, logarithmic=True)
+                bound = arm.curve(lambda flow, name=name: flow.hidden[name].bound or [], f"bound, {called}")
+                bounds.append(_up_to(bound, HIGHEST_BOUND))
+        what = "The state of each recurrence alone: ‖∂state_t/∂state_s‖"
+        if bounds:
+            what += f", and (steepest slope · σ_max(W))^(t − s) as far as {HIGHEST_BOUND:g}"
+        return Chart([*states, *bounds], "distance t − s", "‖∂state_t/∂state_s‖", what, logarithmic=True)
 
     def _singular_values(self) -> Chart:
         curves = []
@@ -109,6 +116,11 @@ class FlowPage:
 
     def _repr_html_(self) -> str:
         return self.draw()._repr_html_()
+
+
+def _up_to(curve: Curve, highest: float) -> Curve:
+    n = next((k for k, value in enumerate(curve.high) if value > highest), len(curve.x))
+    return Curve(curve.name, *(values[:n] for values in (curve.x, curve.middle, curve.low, curve.high)))
 
 
 def _one_percent(values: Sequence[float]) -> str:

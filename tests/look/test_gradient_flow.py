@@ -219,7 +219,7 @@ def test_several_models_in_one_picture(attention, recurrence, text, tmp_path):
     assert [[curve.name for curve in chart.curves] for chart in drawn.charts] == [
         ["toy", "att"],
         ["toy", "att"],
-        ["toy 0.toy", "bound, toy 0.toy", "toy 1.toy", "bound, toy 1.toy"],
+        ["toy 0.toy", "toy 1.toy", "bound, toy 0.toy", "bound, toy 1.toy"],
         ["toy 0.toy", "toy 1.toy"],
     ]
     band = drawn.charts[0].curves[0]
