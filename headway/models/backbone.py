@@ -215,9 +215,11 @@ class Backbone(Trainable):
         if carried is None:
             return None
         own = [(one, _under(f"layers.{n}.", carried)) for n, one in enumerate(self.mixers)]
-        slots = [slots for one, mine in own if (slots := one.slots_before(mine)) is not None]
-        furthest = max(slots, key=lambda before: before.shape[2], default=None)
-        length = 0 if furthest is None else furthest.shape[2]
+        length, furthest = 0, None
+        for one, mine in own:
+            told = one.slots_before(mine)
+            if told is not None and told.shape[2] > length:
+                length, furthest = told.shape[2], told
         return ModelState(tuple(one.going_on_from(mine) for one, mine in own), length, furthest)
 
     def check_length(self, slots: int, known: Bool[Tensor, "R B K"] | None = None) -> None:
