@@ -34,6 +34,8 @@ from headway.recipe.recipe import from_tree
 
 TOO_SHORT = ("did-it-train", "beats-chance", "beats-counting", "still-improving", "underfitted", "collapsed-heads")
 """True of forty steps."""
+TRUE_OF = {"modules": ("class-balance", "out-of-vocabulary"), "sums": ("class-balance", "out-of-vocabulary")}
+"""Of small sets with small classes, and of vocabularies of words that all are in train."""
 MODEL = {"layers": 2, "width": 32, "context": 32, "mixer": {"heads": 4}, "positions": "rotary"}
 TRAINING: dict[str, Any] = {"batch": 8, "duration": "40 steps", "evaluate_every": "10 steps", "evaluate_tokens": 2000}
 TRAINING |= {"optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}}
@@ -197,7 +199,8 @@ def main(arguments: Sequence[str]) -> None:
             if given.only is None or given.only in str(clean):
                 found = reports(clean, Path(home), based, number)
                 counted["recipes"] += 1
-                note(str(clean), [finding for report in found for finding in report.findings], clean.rightly)
+                rightly = (*clean.rightly, *TRUE_OF.get(clean.base, ()))
+                note(str(clean), [finding for report in found for finding in report.findings], rightly)
         for name, report in sets_of_data():
             if given.only is None or given.only in name:
                 counted["sets of data"] += 1

@@ -112,5 +112,6 @@ def write(name: str, table: str) -> None:
 
 if __name__ == "__main__":
     asked = [fault for fault in faults() if not sys.argv[1:] or fault.kind in sys.argv[1:]]
+    said = said_of(asked)
     write("audits", audits_table())
-    write("faults", faults_table(written() | said_of(asked)))
+    write("faults", faults_table(written() | said))

@@ -43,20 +43,22 @@ def diverged(curve: TrainingCurve) -> Outcome:
     """The loss stayed a finite number, and did not climb back to where it came from.
 
     Fails if the training ended because a loss or a gradient was no longer finite; or if at the end the train loss had
-    given back more than half of what it had gained (medians over a thirtieth of the training each, so a spike does not
-    count), or lies above where it began by more than 5 %. Lower the learning rate, or lengthen the warm-up.
+    given back more than half of what it had gained (medians over a tenth of the training, so a spike does not count;
+    and by more than three times the scatter of a thirtieth: few rows, few steps are noise), or lies above where it
+    began by more than 5 %. Lower the learning rate, or lengthen the warm-up.
     """
     if curve.ended and curve.ended.is_diverged:
         return failed(None, str(curve.ended), "diverged")
     _needs(curve, FEWEST_STEPS)
-    lowest = float(curve.parts.min())
+    lowest = float(np.median(np.lib.stride_tricks.sliding_window_view(curve.parts, 3), axis=1).min())
     gained, given_back = curve.first - lowest, curve.last - lowest
+    scatter = 1.05 * float(np.median(np.abs(np.diff(curve.parts))))  # the standard deviation of a part, were it noise
     sentence = (
         f"the train loss began at {curve.first:.3g}, was {lowest:.3g} at its lowest, and ended at {curve.last:.3g}"
     )
     if curve.last > 1.05 * curve.first:
         return failed(curve.last - curve.first, f"{sentence}: it ended above where it began")
-    if given_back > gained / 2 and given_back > LITTLE * lowest:
+    if given_back > gained / 2 and given_back > max(LITTLE * lowest, 3 * scatter):
         return failed(given_back, f"{sentence}: more than half of the gain was lost again")
     return passed(given_back, sentence)
 

@@ -1,8 +1,10 @@
 """`headway audit --self-test`: faults are put in, seen or not, and nothing of them is left."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -174,6 +176,21 @@ def test_nobody_who_trains_reads_the_library():
     seen = "[m for m in sys.modules if m.startswith('headway.audit.plants')]"
     code = f"import sys, headway.cli, headway.experiment.train; assert not {seen}, {seen}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_every_fault_and_every_audit():
+    """To write it anew: python docs/audits.py."""
+    page = (Path(__file__).parents[2] / "docs" / "audits.md").read_text("utf-8")
+    table = page.partition("<!-- faults, by docs/audits.py -->")[2]
+    rows = set(re.findall(r"^\| (.+?) \| `([\w-]+)` \|", table, re.MULTILINE))
+    assert rows == {(fault.words, fault.caught_by) for fault in faults()}
+    from headway.audit.runner import ALL_AUDITS
+
+    listed = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", page, re.MULTILINE)
+    assert listed == [(one.name, one.subject) for one in ALL_AUDITS]
 
 
 def test_planted_is_there_only_as_long_as_it_lasts():
