@@ -87,6 +87,18 @@ def test_what_the_whole_form_asks_is_measured(name):
     check_scores(study_of(name, False), Sizes())
 
 
+def test_what_e5_scores_was_trained_for_e2_and_e4():
+    own, others = study_of("E5", False).recipes, study_of("E4", False).recipes | study_of("E2", False).recipes
+    assert own["lstm"].hash == others["middle.two"].hash and own["transformer"].hash == others["transformer"].hash
+
+
+def test_arms_of_e6_have_equally_many_parameters():
+    for quick, vocabulary in ((True, 1000), (False, 33278)):
+        models = [r.model.build(vocabulary) for r in study_of("E6", quick).recipes.values()]
+        counts = [sum(p.numel() for p in model.parameters()) for model in models]
+        assert max(counts) <= 1.01 * min(counts)
+
+
 def test_a_case_that_does_not_exist():
     with pytest.raises(UserError, match=r"there is no case 'B77'; did you mean 'B7'\?; headway cases lists them"):
         load_case("B77", True)
