@@ -102,14 +102,6 @@ def test_no_gradient_goes_into_the_segment_before_but_its_keys_are_learnt():
     assert not torch.allclose(keys, model.mixers[0].project.together.weight.grad)
 
 
-def test_a_step_with_a_memory_compiles_as_one_graph():
-    model, ids = built(6, 0), tokens()
-    batch = Batch(ids[..., :T], ids[..., 1 : T + 1], torch.tensor(False))
-    _, carried = model.loss(batch)
-    compiled = torch.compile(model.loss, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(batch, carried), model.loss(batch, carried))
-
-
 @pytest.mark.parametrize("memory", [3, 20])
 def test_in_pieces_from_a_cache_is_all_at_once(memory: int):
     model, ids = built(memory, memory), tokens(length=T)
