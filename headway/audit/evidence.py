@@ -99,6 +99,10 @@ class Evidence(ABC):
         """The split whose score the audits go by: the last that is scored, which is `test` where there is one."""
         return next((split for split in reversed(self.task.scored_splits) if split != "train"), None)
 
+    def audit_answers(self, scored: Any) -> Report:
+        """The audits of what a model (a `ScoredRun`) answers, where the scores themselves do not show it."""
+        return Report()
+
     def reading(self) -> Report:
         """The audits of what training reads, batch by batch, where the model's own do not see to it."""
         return Report()

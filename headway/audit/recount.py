@@ -34,8 +34,8 @@ from headway.data.tokenizers import Tokenizer, Tokens
 class Answer(Protocol):
     """How a model of one replica is asked."""
 
-    def __call__(self, ids: Tensor, /) -> Tensor:
-        """Everything it says of rows of tokens [1, B, T]."""
+    def __call__(self, ids: Tensor, /, **beside: Tensor) -> Tensor:
+        """Everything it says of rows of tokens [1, B, T]; `beside`: what else it must be given, such as sources."""
         ...
 
     def going_on(self, ids: Tensor, state: Any, /) -> tuple[Tensor, Any]:

@@ -11,6 +11,7 @@ from headway.audit.audit import Audit, Finding, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS
 from headway.audit.carried import ABOUT_CARRYING
 from headway.audit.data.batches import LABEL_AUDITS
+from headway.audit.data.pairs import BATCH_AUDITS, PAIR_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.data.text import TEXT_AUDITS
 from headway.audit.data.tokens import TOKEN_AUDITS
@@ -21,11 +22,12 @@ from headway.audit.populations import POPULATION_AUDITS
 from headway.audit.probe import Probe, Probing
 from headway.audit.scores import SCORE_AUDITS
 from headway.audit.training import TRAINING_AUDITS
-from headway.audit.translators import OF_TRANSLATORS
+from headway.audit.translation.sources import OF_TRANSLATORS
+from headway.audit.translation.written import WRITTEN_AUDITS
 
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_LEARNING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
-DATA_AUDITS = (*ROW_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *LABEL_AUDITS)
+DATA_AUDITS = (*ROW_AUDITS, *PAIR_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS)
 ALL_AUDITS: tuple[Audit, ...] = (
     *MODEL_AUDITS,
     *OF_TRANSLATORS,
@@ -35,6 +37,7 @@ ALL_AUDITS: tuple[Audit, ...] = (
     *BASELINE_AUDITS,
     *TRAINING_AUDITS,
     *SCORE_AUDITS,
+    *WRITTEN_AUDITS,
 )
 """Every audit there is, in the order in which they are run and shown."""
 

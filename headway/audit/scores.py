@@ -261,7 +261,7 @@ def audit_scores(scored: ScoredRun) -> Report:
     elif not all(bool(p.isfinite().all()) for p in scored.model.parameters()):
         reason = "the weights are not finite numbers"
     if reason is None:
-        return run_audits(SCORE_AUDITS, scored)
+        return run_audits(SCORE_AUDITS, scored) + scored.task.evidence.audit_answers(scored)
     return Report(not_run={one.name: reason for one in SCORE_AUDITS})
 
 

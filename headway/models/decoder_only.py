@@ -62,7 +62,7 @@ class DecoderOnlySpec(TranslatorSpec):
 
 
 class DecoderOnly(Translator):
-    spec: DecoderOnlySpec
+    spec: DecoderOnlySpec  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, spec: DecoderOnlySpec, built_as: DecoderOnlySpec, vocabulary: int, replicas: int, device: str):
         super().__init__(built_as, vocabulary, replicas, device, Causal())

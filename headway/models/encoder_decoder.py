@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from jaxtyping import Bool, Int
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.core.spec import Problem
 from headway.models.backbone import Backbone, BackboneSpec, ModelState, SourceMemory
@@ -109,7 +109,7 @@ class EncoderDecoderSpec(TranslatorSpec):
 
 class EncoderDecoder(Translator):
     sublayers = 3
-    spec: EncoderDecoderSpec
+    spec: EncoderDecoderSpec  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
         self, spec: EncoderDecoderSpec, source_vocabulary: int, vocabulary: int, replicas: int, device: str = "cpu"
@@ -130,6 +130,10 @@ class EncoderDecoder(Translator):
     def crossing(self) -> list[Mixer]:
         """What looks at the memory, layer by layer."""
         return [layer.cross for layer in self.layers]  # pyright: ignore
+
+    @property
+    def reading(self) -> Sequence[nn.Module]:
+        return [self.encoder, *self.crossing]
 
     @property
     def why_no_cache(self) -> str | None:

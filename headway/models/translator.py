@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.models.backbone import Backbone, BackboneSpec, ModelState
 from headway.nn.replicated import Carried, Linear
@@ -83,6 +83,11 @@ class Translator(Backbone):
 
     def scores(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T V"]:
         return self.logits(self.embedding.logits(x) if self.output is None else self.output(x))
+
+    @property
+    def reading(self) -> Sequence[nn.Module]:
+        """The parts that read the source, or look at what was read; none, where the same stack reads and writes."""
+        return ()
 
     @property
     def why_no_cache(self) -> str | None:

@@ -45,7 +45,7 @@ def by_sentence(hypotheses: Sequence[str], references: Sequence[str], tokenizer:
 
 def _sacrebleu() -> Any:
     try:
-        from sacrebleu import metrics
+        from sacrebleu import metrics  # pyright: ignore[reportMissingImports]
     except ImportError:
         reason = "BLEU is computed by sacreBLEU, which is not installed: pip install sacrebleu"
         raise UserError(f"{reason}; or set data.exact=true, and count exact matches alone") from None

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from headway.core import random
-from headway.data.pairs.dataset import PairedTexts, Side
+from headway.data.pairs.dataset import PairedTexts, ids_of
 from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
 from headway.scoring import bleu
@@ -228,11 +228,6 @@ def translated(
         lengths = pairs.source.lengths - 1
         made.append(Translated(pairs.source.texts, pairs.target.texts, best, texts, lengths, pairs.seen, told))
     return made
-
-
-def ids_of(side: Side) -> list[np.ndarray]:
-    """The tokens of each text, without END."""
-    return np.split(side.ids, side.ends[:-1]) if len(side) else []
 
 
 def spread_out(pairs: PairedTexts, at_most: int | None) -> PairedTexts:

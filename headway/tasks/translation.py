@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -13,12 +13,14 @@ from torch.nn import Module
 
 from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import CheapMethods
+from headway.audit.data.pairs import BATCH_AUDITS, PAIR_AUDITS, PairBatches, PairSet
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
 from headway.audit.evidence import Evidence
 from headway.audit.learning import equal_chances, targets
-from headway.audit.pair_recount import PairRecount, pairs_again
 from headway.audit.probe import Probing
-from headway.audit.translators import OF_TRANSLATORS
+from headway.audit.translation.recount import PairRecount, pairs_again
+from headway.audit.translation.sources import OF_TRANSLATORS
+from headway.audit.translation.written import WRITTEN_AUDITS, Written
 from headway.core import random as noise
 from headway.core.errors import UserError
 from headway.data.pairs import dataset
@@ -81,7 +83,7 @@ class Targets(Probing):
         return drawn.to(ids.device).expand(*ids.shape[:2], -1)
 
     def apart(self, model: Translator) -> Sequence[Module]:
-        return [model.encoder, *model.crossing]  # pyright: ignore[reportAttributeAccessIssue]
+        return model.reading
 
     def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         if model.why_no_cache:
@@ -91,6 +93,14 @@ class Targets(Probing):
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
         nats = F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten(), reduction="none")
         return nats[batch.padding_mask.flatten()].mean()
+
+    def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
+        """Of short and of long targets, so that there is padding among them."""
+        order = batch.padding_mask[0].sum(1).argsort(stable=True)
+        some = order[np.unique(np.linspace(0, len(order) - 1, min(rows, len(order))).round().astype(int)).tolist()]
+        parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+        chosen = {name: part[:, some] for name, part in parts.items() if isinstance(part, Tensor)}
+        return super().excerpt(replace(batch, **chosen), rows, tokens)
 
     def clueless(self, model: Translator) -> tuple[float, str]:
         return equal_chances(model.vocabulary)
@@ -110,9 +120,6 @@ class TargetsAlone(Targets):
         if sources is not None:
             return super().answer(model, ids, padding_mask, sources, source_mask)
         return model.scores(model.hidden(ids, None, padding_mask)[0])
-
-    def apart(self, model: Translator) -> Sequence[Module]:
-        return ()
 
     def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         if model.why_no_cache:
@@ -153,12 +160,12 @@ class Translating(Task, Translates):
 
     @classmethod
     def rebuild(cls, run: Run, device: str) -> Translator:
-        sizes = [tokenizer.size + 1 for tokenizer in tokenizers_of(run)]
-        return _spec(run.recipe).build(*sizes, [run.recipe.seed], device)
+        ours, theirs = tokenizers_of(run)
+        return _spec(run.recipe).build(ours.size + 1, theirs.size + 1, [run.recipe.seed], device)
 
     def build(self, seeds: Sequence[int], device: str) -> Translator:
-        sizes = [tokenizer.size + 1 for tokenizer in (self.data.tokenizer, self.data.target_tokenizer)]
-        return _spec(self.recipe).build(*sizes, seeds, device)
+        ours, theirs = self.data.tokenizer.size, self.data.target_tokenizer.size
+        return _spec(self.recipe).build(ours + 1, theirs + 1, seeds, device)
 
     def sampler(self, seeds: Sequence[int], device: str) -> Sampler:
         train, longest = self.data.split("train"), self.recipe.segment
@@ -323,10 +330,31 @@ class PairEvidence(Evidence):
         def show(tokens: list[int]) -> list[str]:
             return [(ours.pieces([k]) if k < ours.size else theirs.pieces([k - shift]))[0] for k in tokens]
 
-        return run_audits(TOKEN_AUDITS, TokenSet(ids, theirs.size + shift, ours.unknown, show))
+        tokens = TokenSet(ids, theirs.size + shift, ours.unknown, show)
+        return run_audits(PAIR_AUDITS, PairSet(self.used, _data(self.recipe).is_exact)) + run_audits(
+            TOKEN_AUDITS, tokens
+        )
+
+    @property
+    def used(self) -> dict[str, list[tuple[str, str]]]:
+        """The pairs of every split, as they are learnt from and scored."""
+        return {
+            split: list(zip(pairs.source.texts, pairs.target.texts, strict=True))
+            for split, pairs in self.task.data.splits.items()
+        }
+
+    def reading(self) -> Report:
+        sampler = self.task.sampler([self.recipe.seed], "cpu")
+        batches = PairBatches([sampler.at(step) for step in range(3)], self.task.data.split("train"))
+        return run_audits(BATCH_AUDITS, batches)
+
+    def audit_answers(self, scored: Any) -> Report:
+        if self.judged is None:
+            return Report(not_run={one.name: "no held-out split was scored" for one in WRITTEN_AUDITS})
+        return run_audits(WRITTEN_AUDITS, Written.of(scored, self.judged))
 
     def measure_baselines(self) -> Sequence[Baseline]:
-        from headway.audit.translation_baselines import copied, remembered
+        from headway.audit.translation.baselines import copied, remembered
 
         exact, tokenizer = _data(self.recipe).is_exact, self.recipe.scoring.bleu_tokenizer
         train, found = self.task.data.split("train"), []
@@ -350,7 +378,7 @@ class PairEvidence(Evidence):
 
     def recount(self, split: str) -> PairRecount:
         data, spec = self.task.data, _data(self.recipe)
-        used = {name: list(zip(p.source.texts, p.target.texts, strict=True)) for name, p in data.splits.items()}
+        used = self.used
         rows = used[split]
         if type(self.task).load.__func__ is Translating.load.__func__:  # others may read theirs in any way
             rows = pairs_again(spec.source, spec.path, spec.sides, split, used)

@@ -102,9 +102,10 @@ class Update:
         self.model.train()
         self.model.clock.step.fill_(step)
         self.rate.fill_(rate)
-        several = isinstance(self.sampler, SamplerOfShapes)
-        shape = self.sampler.shape_of(step) if several else 0
-        sampler = self.sampler.of_shape(shape) if several else self.sampler
+        shape, sampler = 0, self.sampler
+        if isinstance(sampler, SamplerOfShapes):
+            shape = sampler.shape_of(step)
+            sampler = sampler.of_shape(shape)
         if self.stream is None or not self.setting.recorded:
             return self.compute(sampler)
         if shape not in self.recordings and self.steps_taken[shape] == STEPS_BEFORE_RECORDING:

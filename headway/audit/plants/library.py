@@ -19,6 +19,7 @@ from headway.audit.plants import (  # noqa: F401 (to be read is to be known)
     text,
     tokens,
     training,
+    translators,
 )
 from headway.audit.plants.planting import FAULTS, Fault
 

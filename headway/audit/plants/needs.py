@@ -6,6 +6,7 @@ from typing import Any
 from headway.audit.plants.planting import Need
 from headway.data.running.batches import Crops
 from headway.models.classifier import ClassifierSpec
+from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe
@@ -53,6 +54,11 @@ def rows_of(tokens: int) -> Need:
 
 LANGUAGE_MODEL = Need("a language model", lambda recipe: isinstance(recipe.model, LanguageModelSpec))
 CLASSIFIER = Need("a classifier", lambda recipe: isinstance(recipe.model, ClassifierSpec), ("model.kind=classifier",))
+TRANSLATOR = Need(
+    "a translator with an encoder",
+    lambda recipe: isinstance(recipe.model, EncoderDecoderSpec),
+    ("model.kind=encoder-decoder",),
+)
 CROPS = Need("rows that are drawn from a text", lambda recipe: isinstance(part(recipe, "data.batches"), Crops))
 ADAMW = Need("AdamW", lambda recipe: isinstance(recipe.training.optimizer, AdamW))
 ATTENTION = with_attention("attention", lambda one: True)

@@ -111,6 +111,11 @@ class PairedSet:
         return self.splits[name]
 
 
+def ids_of(side: Side) -> list[np.ndarray]:
+    """The tokens of each text, without END."""
+    return np.split(side.ids, side.ends[:-1]) if len(side) else []
+
+
 def load(
     source: str,
     path: str | None,
@@ -142,12 +147,13 @@ def load(
     in_train = {normalised(pair.source) for pair in rows["train"]}
     splits = {}
     for split, pairs in rows.items():
-        source_side, target_side = (
-            Side([pair[k] for pair in pairs], *(made[k][1][f"{split}/{SIDES[k]}/{a}"] for a in ARRAYS), made[k][0].size)
-            for k in (0, 1)
-        )
+        sides_made = []
+        for k in (0, 1):
+            (tokenizer_made, arrays), texts = made[k], [pair[k] for pair in pairs]
+            ids, ends = (arrays[f"{split}/{SIDES[k]}/{part}"] for part in ARRAYS)
+            sides_made.append(Side(texts, ids, ends, tokenizer_made.size))
         seen = np.array([normalised(pair.source) in in_train for pair in pairs], dtype=np.bool_)
-        splits[split] = PairedTexts(source_side, target_side, seen)
+        splits[split] = PairedTexts(sides_made[0], sides_made[1], seen)
     return PairedSet(name, made[0][0], made[1][0], splits, identity, held_out, dropped)
 
 

@@ -96,7 +96,7 @@ class PairRecount(Recount):
     def size(self, part: np.ndarray) -> int:
         return len(part) * self.context
 
-    def difference(self) -> str | None:
+    def compare(self) -> str | None:
         theirs = list(zip(self.used.source.texts, self.used.target.texts, strict=True))
         if len(theirs) != len(self.rows):
             return f"{len(theirs):,} pairs are scored, and the source has {len(self.rows):,}"
@@ -121,7 +121,9 @@ def pairs_again(
     if source in pair_sources.EMBEDDED:
         return used[split]
     found = pair_sources.read_pairs(source, path, sides)
-    return [tuple(pair) for pair in found[split]] if split in found and split != "train" else used[split]
+    if split not in found or split == "train":
+        return used[split]
+    return [(pair.source, pair.target) for pair in found[split]]
 
 
 @torch.no_grad()

@@ -1,0 +1,197 @@
+"""Audits of pairs: do they belong together, and is what is held out new?"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.data.row_set import normalise, shortened
+from headway.data.pairs.alignment import likeness
+from headway.data.pairs.dataset import PairedTexts, ids_of
+
+STRETCH = 200
+"""Lines on end that are compared with their neighbours."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairSet:
+    """Pairs by split, train first, in the order of their files."""
+
+    pairs: Mapping[str, Sequence[tuple[str, str]]]
+    one_answer: bool = False
+    """Whether each source has one right translation."""
+
+    @property
+    def held_out(self) -> list[str]:
+        found = [split for split in self.pairs if split != "train" and self.pairs[split]]
+        if not found or not self.pairs.get("train"):
+            raise DoesNotApply("there is no split beside train to compare with it")
+        return found
+
+    @cached_property
+    def normalised(self) -> dict[str, list[tuple[str, str]]]:
+        return {split: [(normalise(s), normalise(t)) for s, t in pairs] for split, pairs in self.pairs.items()}
+
+
+@audit("data")
+def seen_pairs(data: PairSet) -> Outcome:
+    """Few sources of a held-out split are in train, and few of its targets.
+
+    Both sides are compared without case, punctuation and white space. A source that train has can be answered by heart;
+    a target that train has was learnt to be written. Up to 2 % of either pass (short sentences occur twice in any
+    honest set), up to 10 % is a warning, more a failure. Where both sides of a pair are there, it is a copy, and 5 %
+    fail. Drop such pairs from train.
+    """
+    worst = (0.0, "")
+    for split in data.held_out:
+        known = [set(side) - {""} for side in zip(*data.normalised["train"], strict=True)]
+        rows = data.normalised[split]
+        shares = [sum(row[k] in known[k] for row in rows) / len(rows) for k in (0, 1)]
+        whole = set(data.normalised["train"])
+        both = sum(row in whole for row in rows) / len(rows)
+        # Of pairs made by a rule, two sources may well have one target.
+        share = max(shares[0], 0 if data.one_answer else shares[1], 2 * both)
+        says = (
+            f"of {split}, {shares[0]:.1%} of sources, {shares[1]:.1%} of targets and {both:.1%} of pairs are in train"
+        )
+        worst = max(worst, (share, says))
+    share, says = worst
+    return (failed if share > 0.1 else warned if share > 0.02 else passed)(share, says)
+
+
+@audit("data")
+def copied_targets(data: PairSet) -> Outcome:
+    """Few targets are their own source.
+
+    Pairs of more than two words whose sides are equal but for case and punctuation were never translated. One in a
+    hundred of train is a warning, one in ten a failure: such rows teach to copy. data.filters.untranslated drops those
+    that are equal to the letter.
+    """
+    pairs = data.normalised["train"]
+    equal = [source for source, target in pairs if source == target and source.count(" ") >= 2]
+    share = len(equal) / max(1, len(pairs))
+    says = f"{len(equal):,} of {len(pairs):,} pairs of train are the same on both sides"
+    says += f", such as {shortened(equal[0])}" if equal else ""
+    return (failed if share > 0.1 else warned if share > 0.01 else passed)(share, says)
+
+
+@audit("data")
+def many_targets(data: PairSet) -> Outcome:
+    """Few sources of train have several targets; where each has one right translation, none has.
+
+    Several translations of one source are no fault by themselves, but where they are many the rows may be shifted, or
+    the source cut: above a fifth of the pairs it is a warning. Where data.exact says that there is one right answer,
+    one source with two is a failure.
+    """
+    pairs = data.normalised["train"]
+    by_source: dict[str, set[str]] = {}
+    for source, target in pairs:
+        by_source.setdefault(source, set()).add(target)
+    many = [source for source, targets in by_source.items() if len(targets) > 1]
+    counts = Counter(source for source, _ in pairs)
+    share = sum(counts[source] for source in many) / max(1, len(pairs))
+    says = f"{len(many):,} sources of train have more than one target ({share:.1%} of its pairs)"
+    says += f", such as {shortened(many[0])}" if many else ""
+    if data.one_answer:
+        return (failed if many else passed)(share, says)
+    return (warned if share > 0.2 else passed)(share, says)
+
+
+@audit("data")
+def unlike_lengths(data: PairSet) -> Outcome:
+    """Both sides of a pair are about as long, as languages go.
+
+    Of each pair of train with more than ten letters, the logarithm of the ratio of lengths is set beside the middle of
+    all: pairs that are off by a factor of three hardly belong together. One in fifty is a warning, one in ten a
+    failure. Look at such rows; data.filters.ratio drops them.
+    """
+    rows = [(len(s), len(t)) for s, t in data.pairs["train"] if min(len(s), len(t)) > 0 and max(len(s), len(t)) > 10]
+    if len(rows) < 20:
+        raise DoesNotApply("there are too few pairs of any length")
+    ratios = np.log([t / s for s, t in rows])
+    off = float((np.abs(ratios - np.median(ratios)) > np.log(3)).mean())
+    usual = float(np.exp(np.median(ratios)))
+    says = f"targets have {usual:.2f} times the letters of their sources; {off:.1%} are off by three times as much"
+    return (failed if off > 0.1 else warned if off > 0.02 else passed)(off, says)
+
+
+@audit("data")
+def line_order(data: PairSet) -> Outcome:
+    """Each source stands beside its own target, not that of a neighbour.
+
+    Lengths, signs, numbers and names tell, without knowing either language, how much two lines are alike. At the
+    beginning, in the middle and at the end of every split, lines as they stand must be more alike than lines one or two
+    rows apart. Where a neighbour's are, by more than a fiftieth, the files are shifted from some line on, and it fails:
+    a translator learns nothing of them.
+    """
+    worst = (-1.0, "lines stand beside their own translations")
+    for split, pairs in data.pairs.items():
+        for where, first in _stretches(len(pairs)):
+            sources, targets = zip(*pairs[first : first + STRETCH], strict=True)
+            inner = range(2, len(sources) - 2)
+            own = np.array([likeness(sources[k], targets[k]) for k in inner])
+            for shift in (-2, -1, 1, 2):
+                other = np.array([likeness(sources[k], targets[k + shift]) for k in inner])
+                gain = float((other - own).mean())
+                if gain > max(0.02, worst[0]):
+                    rows = f"{abs(shift)} row{'s' if abs(shift) > 1 else ''} {'later' if shift > 0 else 'earlier'}"
+                    says = f"{split}: {where}, sources go with the target {rows}: the files are shifted"
+                    worst = (gain, says)
+    gain, says = worst
+    return failed(gain, says) if gain > 0 else passed(None, says)
+
+
+def _stretches(rows: int) -> list[tuple[str, int]]:
+    """Where lines are looked at, and from which on."""
+    if rows < 40:
+        return []
+    if rows <= STRETCH:
+        return [("throughout", 0)]
+    last = rows - STRETCH
+    return [("at the beginning", 0), ("in the middle", last // 2), ("at the end", last)]
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class PairBatches:
+    """Some batches of a training, and the pairs they were made from."""
+
+    batches: Sequence[Any]
+    """`PairBatch`es."""
+    train: PairedTexts
+
+
+@audit("data")
+def batch_pairs(given: PairBatches) -> Outcome:
+    """Every source of a batch comes with a target that it has in train.
+
+    The tokens of both sides of each row are looked up among the pairs of train. A single row that is no pair of train
+    is a failure. Sides that are sorted or shuffled apart from each other train quietly: the translator becomes a
+    language model of its targets. When it fails, look at what orders the rows (data/pairs/batches.py).
+    """
+    sides = [ids_of(given.train.source), ids_of(given.train.target)]
+    ends = given.train.source.end, given.train.target.end
+    known = {
+        tuple((*ids.tolist(), end) for ids, end in zip(pair, ends, strict=True)) for pair in zip(*sides, strict=True)
+    }
+    rows = [row for batch in given.batches for row in _rows(batch)]
+    strange = sum(row not in known for row in rows)
+    if strange:
+        return failed(strange / len(rows), f"{strange} of {len(rows)} rows of batches are no pair of train")
+    return passed(0, f"all {len(rows)} rows looked up in batches are pairs of train")
+
+
+def _rows(batch: Any) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The tokens of both sides of each row, without padding."""
+    parts = batch.sources[0], batch.source_mask[0], batch.targets[0], batch.padding_mask[0]
+    return [(tuple(s[told].tolist()), tuple(t[known].tolist())) for s, told, t, known in zip(*parts, strict=True)]
+
+
+BATCH_AUDITS: list[Audit] = [batch_pairs]
+PAIR_AUDITS: list[Audit] = [seen_pairs, copied_targets, many_targets, unlike_lengths, line_order]

@@ -1,0 +1,152 @@
+"""Faults of translators: of what they read, of what they write, and of the pairs that they learn from."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+
+from headway.audit.data.pairs import PairSet
+from headway.audit.plants.needs import TRANSLATOR
+from headway.audit.plants.planting import Bed
+from headway.data.pairs import batches
+from headway.models.backbone import ModelState
+from headway.models.encoder_decoder import EncoderDecoder
+from headway.models.translator import Translator
+from headway.nn.block import CrossBlock
+from headway.nn.masks import Everything
+from headway.scoring import decoding
+
+_bed = Bed("translators", TRANSLATOR)
+WRITES = ("scores-again", "decoded-alone", "repetition-loops", "length-ratio", "copied-sources")
+"""Who decodes wrongly writes something else."""
+SCORES = ("kept-checkpoint", "score-and-curve")
+"""Whose weights are used otherwise than in training has other losses."""
+
+
+# --- what is read ----------------------------------------------------------------------------------------------------
+
+
+@_bed.plant("source-padding", also=("cross-attention-rows", "loss", "decoded-alone", "scores-again", "kept-checkpoint"))
+def padding_of_sources_is_read(patch):
+    honest = EncoderDecoder.read
+
+    def read(self, sources, source_mask=None):
+        return honest(self, sources, None)
+
+    patch.setattr(EncoderDecoder, "read", read)
+
+
+@_bed.plant("source-reaches-all", also=("source-matters", "cross-attention-rows", "one-batch", *SCORES, *WRITES))
+def cross_attention_that_adds_nothing(patch):
+    honest = CrossBlock.forward
+
+    def forward(self, x, context, state=None):
+        self.around_cross.forward = lambda x, sublayer: (x, sublayer(x)[1])
+        return honest(self, x, context, state)
+
+    patch.setattr(CrossBlock, "forward", forward)
+
+
+@_bed.plant("batch-pairs", also=("source-matters", "source-reaches-all", *WRITES), trains=True)
+def sources_shifted_by_a_row(patch):
+    honest = batches._OneShape.at
+
+    def at(self, step):
+        batch = honest(self, step)
+        return replace(batch, sources=batch.sources.roll(1, 1), source_mask=batch.source_mask.roll(1, 1))
+
+    patch.setattr(batches._OneShape, "at", at)
+
+
+# --- the target ------------------------------------------------------------------------------------------------------
+
+
+@_bed.plant(
+    "causality", also=("causal-gradient", "attention-rows", "cache", "hard-mask", "definition", *SCORES, *WRITES)
+)
+def decoder_that_sees_its_target(patch):
+    honest = Translator.go_on
+
+    def go_on(self, ids, state, padding_mask=None):
+        self.mask = Everything()
+        return honest(self, ids, state, padding_mask)
+
+    patch.setattr(Translator, "go_on", go_on)
+
+
+@_bed.plant("loss", also=("kept-checkpoint", "score-and-curve", "scores-again"))
+def padding_in_the_loss(patch):
+    from headway.models import translator
+
+    patch.setattr(translator, "mean_over", lambda nats, counted: nats.mean((1, 2)))
+
+
+@_bed.plant("targets", also=("loss", "initial-loss", "source-matters", "batch-pairs"))
+def targets_that_are_the_inputs(patch):
+    honest = batches._OneShape.at
+    patch.setattr(
+        batches._OneShape, "at", lambda self, step: (lambda b: replace(b, targets=b.inputs))(honest(self, step))
+    )
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+
+
+@_bed.plant("decoded-alone", also=WRITES)
+def rows_mixed_up_in_the_cache(patch):
+    """When some leave the batch, or beams change places, others than they should are kept."""
+    honest = ModelState.of_rows
+
+    def of_rows(self, rows, same_sources=False):
+        return honest(self, rows.flip(1), same_sources)
+
+    patch.setattr(ModelState, "of_rows", of_rows)
+
+
+@_bed.plant("scores-again", also=("length-ratio", "decoded-alone", "repetition-loops"))
+def second_likeliest_token(patch):
+    def search(self, text, end, limits, numbers):
+        return decoding.one_by_one(text, end, limits, lambda logits, rows: logits.topk(2).indices[..., 1])
+
+    patch.setattr(decoding.Greedy, "search", search)
+
+
+@_bed.plant("repetition-loops", also=WRITES)
+def the_end_is_never_written(patch):
+    def search(self, text, end, limits, numbers):
+        def choose(logits, rows):
+            return logits.index_fill(-1, torch.tensor([end], device=logits.device), -torch.inf).argmax(-1)
+
+        return decoding.one_by_one(text, end, limits, choose)
+
+    patch.setattr(decoding.Greedy, "search", search)
+
+
+# --- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def _pairs(name: str, caught_by: str, also: tuple[str, ...] = ()):
+    def keep(change):
+        def into(data: PairSet, rng) -> PairSet:
+            return replace(data, pairs={s: change(list(p), s, rng) for s, p in data.pairs.items()})
+
+        _bed.add(name, caught_by, module=__name__, of=PairSet, data=into, also=also, kind="pairs")
+        return change
+
+    return keep
+
+
+@_pairs("targets_a_row_later", "line-order", also=("unlike-lengths",))
+def _shifted(pairs, split, rng):
+    return [(a[0], b[1]) for a, b in pairwise(pairs)] if split == "train" else pairs
+
+
+@_pairs("targets_a_row_later_from_the_middle_on", "line-order", also=("unlike-lengths",))
+def _shifted_late(pairs, split, rng):
+    k = len(pairs) // 2
+    return pairs[:k] + [(a[0], b[1]) for a, b in pairwise(pairs[k:])]
+
+
+@_pairs("rows_never_translated", "copied-targets", also=("unlike-lengths",))
+def _untranslated(pairs, split, rng):
+    return [(s, s) if split == "train" and rng.random() < 0.3 else (s, t) for s, t in pairs]

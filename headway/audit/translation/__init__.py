@@ -1,0 +1,1 @@
+"""Audits of translators, what they write, and what it is set beside."""

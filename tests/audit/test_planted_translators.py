@@ -1,0 +1,97 @@
+"""Every fault of translators and of pairs is caught by the audit meant for it, and clean ones raise nothing."""
+
+import shutil
+
+import numpy as np
+import pytest
+from tiny import cache_in
+
+from headway import tasks
+from headway.audit.audit import AUDITS, run_audits
+from headway.audit.data.pairs import PAIR_AUDITS, PairSet
+from headway.audit.plants.library import faults
+from headway.audit.plants.needs import TRANSLATOR
+from headway.audit.plants.planting import Fault, planted
+from headway.data.embedded import numbers_en_fr
+from headway.experiment.audit import audit_run
+from headway.experiment.evaluate import score_splits_again
+from headway.experiment.train import train
+from headway.recipe.recipe import from_tree
+from headway.run.folder import open_run
+
+OURS = [fault for fault in faults() if TRANSLATOR in fault.needs]
+OF_DATA = [fault for fault in OURS if fault.data is not None]
+OF_RUNS = [fault for fault in OURS if fault.data is None]
+
+LETTERS = "abcdefgh"
+WORDS = [(a + b + c * (k % 3) + a) for a in LETTERS for b in LETTERS for k, c in enumerate(LETTERS[:5])]
+ROWS = [f"{word}\t{word[1:]}{word[0]}" for word in dict.fromkeys(WORDS)]
+
+
+def recipe(path):
+    tree = {
+        "data": {"kind": "pairs", "source": "files", "path": str(path), "exact": True, "batches": {"buckets": 1}},
+        "model": {"kind": "encoder-decoder", "layers": 1, "width": 32, "context": 12, "mixer": {"heads": 2}},
+        "training": {"duration": "60 steps", "batch": 16, "optimizer": {"learning_rate": 1e-2}, "evaluate_tokens": 200},
+    }
+    return from_tree(tree, "letters")
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    home = tmp_path_factory.mktemp("letters")
+    (home / "letters.tsv").write_text("\n".join(ROWS) + "\n", "utf-8")
+    with cache_in(home / "cache"):
+        train([recipe(home / "letters.tsv")], ["clean"], home / "runs")
+        yield home
+
+
+@pytest.mark.parametrize("fault", OF_RUNS, ids=lambda fault: fault.name)
+def test_planted(fault: Fault, ground):
+    with planted(fault):
+        if fault.trains:
+            train([recipe(ground / "letters.tsv")], [fault.name], ground / "runs")
+        else:
+            shutil.copytree(ground / "runs" / "clean", ground / "runs" / fault.name)
+        run = open_run(fault.name, ground / "runs")
+        score_splits_again(run)
+        report = audit_run(run)
+    failures = {f.audit: f.sentence for f in report.failures}
+    assert fault.caught_by in failures, f"not caught; {report}"
+    of_training = {name for name in failures if AUDITS[name].subject in ("training", "baselines")}
+    assert not set(failures) - {fault.caught_by, *fault.also} - of_training, failures
+
+
+def test_a_clean_translator_raises_nothing(ground):
+    report = audit_run(open_run("clean", ground / "runs"))
+    assert [f for f in report.failures if AUDITS[f.audit].subject not in ("training", "baselines")] == []
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    numbers = np.random.default_rng(0).permutation(np.arange(100, 100_000, 211)).tolist()
+    pairs = [(numbers_en_fr.english(n), numbers_en_fr.french(n)) for n in numbers]
+    return PairSet({"train": pairs[:380], "valid": pairs[380:]}, one_answer=True)
+
+
+@pytest.mark.parametrize("fault", OF_DATA, ids=lambda fault: fault.name)
+def test_planted_in_pairs(fault: Fault, numbers):
+    failures = {f.audit for f in run_audits(PAIR_AUDITS, fault.into(numbers)).failures}
+    assert fault.caught_by in failures and not failures - {fault.caught_by, *fault.also}
+
+
+def test_clean_pairs_raise_nothing(numbers):
+    report = run_audits(PAIR_AUDITS, numbers)
+    assert not report.failures and not report.warnings
+
+
+def test_pairs_seen_in_train_and_sources_with_two_targets_are_found(numbers):
+    pairs = numbers.pairs
+    leaky = PairSet({"train": pairs["train"], "valid": pairs["train"][:50]}, one_answer=True)
+    assert "seen-pairs" in {f.audit for f in run_audits(PAIR_AUDITS, leaky).failures}
+    two = PairSet({**pairs, "train": [*pairs["train"], (pairs["train"][0][0], "autre chose")]}, one_answer=True)
+    assert "many-targets" in {f.audit for f in run_audits(PAIR_AUDITS, two).failures}
+
+
+def test_every_audit_of_translators_is_known_to_the_runner():
+    assert {one.name for one in tasks.Translating.probing.audits} <= set(AUDITS)
