@@ -13,8 +13,7 @@ from headway.training.carried import CarriedState
 
 @audit("model", rests_on=("determinism",))
 def carried_state(probe: Probe) -> Outcome:
-    """A state that is carried from batch to batch is the past of the same rows; without a gradient, and gone where rows
-    begin anew.
+    """A state that is carried is the past of the same rows, has no gradient, and is gone where rows begin anew.
 
     Sentences are read in three pieces, each going on from what the one before left, kept as training keeps it. Where
     every layer remembers all of them (a recurrence always does, attention as far as its memory goes) the answers must

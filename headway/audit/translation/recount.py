@@ -63,7 +63,8 @@ class PairRecount(Recount):
         if self.decoding.kind == "greedy":
             hits = self._exact(rows, sources, answer, close)
             values["exact_match"] = sum(hits) / len(hits)
-        return Counted(values, nats / lengths, int(close.sum()))
+        may_be_off = float(close.sum() / len(close))
+        return Counted(values, nats / lengths, dict.fromkeys(("token_accuracy", "exact_match"), may_be_off))
 
     def _exact(
         self, rows: Sequence[tuple[str, str]], sources: list[list[int]], answer: Answer, close: Any
