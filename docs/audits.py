@@ -16,9 +16,10 @@ from pathlib import Path
 
 from headway.audit.data.row_set import RowSet
 from headway.audit.plants.library import faults
-from headway.audit.plants.needs import CLASSIFIER
+from headway.audit.plants.needs import CLASSIFIER, TRANSLATOR
 from headway.audit.plants.planting import Fault
 from headway.audit.runner import ALL_AUDITS
+from headway.data.embedded.numbers_en_fr import english, french
 from headway.data.running import sources
 from headway.experiment.self_test import SelfTest
 from headway.recipe.recipe import Recipe, from_tree
@@ -32,6 +33,11 @@ ROWS = {
     "data": {"kind": "labelled", "source": "python-modules"},
     "model": {**MODEL, "kind": "classifier", "context": 48},
     "training": TRAINING,
+}
+PAIRS = {
+    "data": {"kind": "pairs", "source": "files", "exact": True, "tokenizer": "word", "batches": {"buckets": 1}},
+    "model": {"kind": "encoder-decoder", "layers": 1, "width": 32, "context": 24, "mixer": {"heads": 2}},
+    "training": {"batch": 16, "optimizer": {"learning_rate": 1e-2}},
 }
 """What faults are planted into, with what each of them needs."""
 HELD_OUT = 12_000
@@ -48,8 +54,23 @@ def some_text() -> str:
     return str(folder)
 
 
+@cache
+def some_pairs() -> str:
+    """A table of numbers, digit by digit, in English and in French."""
+    numbers = sorted({*range(0, 1000, 3), *(n**3 for n in range(11, 150))}, key=lambda n: n * 2654435761 % 2**32)
+    table = Path(tempfile.mkdtemp()) / "pairs.tsv"
+    atexit.register(shutil.rmtree, table.parent)
+    rows = [[" ".join(word(int(digit)) for digit in str(n)) for word in (english, french)] for n in numbers]
+    table.write_text("".join(f"{source}\t{target}\n" for source, target in rows), "utf-8")
+    return str(table)
+
+
 def recipe_for(fault: Fault) -> Recipe:
     """The smallest that the fault shows in."""
+    if TRANSLATOR in fault.needs:
+        tree = deepcopy(PAIRS)
+        tree["data"] |= {"path": some_pairs()}
+        return from_tree(tree, "small")
     is_of_rows = CLASSIFIER in fault.needs or fault.of is RowSet
     changes = [change for change in fault.changes if change not in CLASSIFIER.changes]
     tree = deepcopy(ROWS if is_of_rows else TEXT)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
 
-from headway.audit.audit import Baseline, DoesNotApply, Report, run_audits
+from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, of_plugins, run_audits
 from headway.audit.baselines import CheapMethods
 from headway.audit.data.pairs import BATCH_AUDITS, PAIR_AUDITS, PairBatches, PairSet
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
@@ -315,7 +315,7 @@ class TranslatingAlone(Translating):
 class PairEvidence(Evidence):
     task: Translating
 
-    def audit_data(self) -> Report:
+    def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
         data = self.task.data
         ours, theirs = data.tokenizer, data.target_tokenizer
         # Two vocabularies are looked at as one: the tokens of targets stand behind those of sources.
@@ -330,10 +330,9 @@ class PairEvidence(Evidence):
         def show(tokens: list[int]) -> list[str]:
             return [(ours.pieces([k]) if k < ours.size else theirs.pieces([k - shift]))[0] for k in tokens]
 
+        pairs = PairSet(self.used, _data(self.recipe).is_exact)
         tokens = TokenSet(ids, theirs.size + shift, ours.unknown, show)
-        return run_audits(PAIR_AUDITS, PairSet(self.used, _data(self.recipe).is_exact)) + run_audits(
-            TOKEN_AUDITS, tokens
-        )
+        return [(pairs, PAIR_AUDITS), (tokens, [*TOKEN_AUDITS, *of_plugins("data")])]
 
     @property
     def used(self) -> dict[str, list[tuple[str, str]]]:
