@@ -99,7 +99,15 @@ def encoders() -> Iterator[Clean]:
 
 WELL = ("training.duration=500 steps", "training.evaluate_every=50 steps")
 """Long enough for what is learnt here; counting is hard to beat where a rule is all there is to know."""
-BADLY = (*TOO_SHORT, "diverged", "learning-rate-too-high", "plateaued", "overfitted", "learning-rate-zero")
+BADLY = (
+    *TOO_SHORT,
+    "diverged",
+    "collapsed-answers",
+    "learning-rate-too-high",
+    "plateaued",
+    "overfitted",
+    "learning-rate-zero",
+)
 
 
 def courses() -> Iterator[Clean]:

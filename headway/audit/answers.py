@@ -267,6 +267,8 @@ def order(probe: Probe) -> Outcome:
 def _order(probe: Probe, has_positions: bool, plain: Tensor) -> Outcome:
     ids = probe.sentences
     changes: dict[str, float] = {}
+    if difference(plain, plain[:, :1]) <= USED:
+        raise DoesNotApply("its answers are the same whatever it reads, so nothing can be told of order")
     if has_positions:
         asked: list[Tensor] = []
         _placed(probe, ids, lambda at: asked.append(at) or at)

@@ -4,6 +4,7 @@ Audits of answers find what breaks a rule (looks ahead, minds padding). A piece 
 than its name says (scores without a scale, a slope with the wrong sign) is found by comparing it with the formula.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -19,6 +20,10 @@ from headway.nn.attention import Attention, SelfProjection
 from headway.nn.positions import Positions
 from headway.nn.recurrence import Cells, Direction, Recurrence
 from headway.nn.replicated import LayerNorm, RMSNorm
+
+TOO_LOUD = 4000
+"""Scores of a model that has blown up: from here on float32 rounds them by more than a thousandth, and the weights with
+them, so that nothing can be told."""
 
 
 class _Compared(NamedTuple):
@@ -38,8 +43,9 @@ def definition(probe: Probe) -> Outcome:
     evaluation and, where no weights are dropped, in training. Of a recurrence: its hidden state at every token of
     random rows and the state after the last, in each direction, with padding (our own kernel) and without (with one
     replica, the library's); and where the forget gate of an LSTM starts. A thousandth of the spread is allowed for
-    rounding. Of a scheme or a mixer that has no definition there, nothing is said. When it fails, the model is another
-    than its recipe says: compare the formula with the code of the piece that is named.
+    rounding. Of a scheme or a mixer that has no definition there, nothing is said, nor of weights that have blown up so
+    far that rounding decides them. When it fails, the model is another than its recipe says: compare the formula with
+    the code of the piece that is named.
     """
     found = [*_positions(probe), *_norms(probe), *_attention(probe), *_recurrences(probe)]
     if not found:
@@ -158,11 +164,19 @@ def _one_layer(
         seen["queries"].shape[0], seen["queries"].shape[1], T, dtype=torch.bool, device=probe.device
     )
     may_see = may_see_in(probe, layer, everything)[:, :, None]
+    if _loudest(seen["queries"], seen["keys"]) > TOO_LOUD:
+        return
     weights = definitions.attention_weights(seen["queries"], seen["keys"], may_see, bias)
     yield _Compared(f"the weights of {name}", difference(seen["weights"].double(), weights))
     if not (layer.training and layer.drop.active):
         off = difference(seen["mixed"].double(), weights @ seen["values"].double())
         yield _Compared(f"what the kernel {layer.backend.name} gives in {name}", off)
+
+
+def _loudest(queries: Tensor, keys: Tensor) -> float:
+    """The largest score that these could have."""
+    lengths = (one.double().norm(dim=-1).max().item() for one in (queries, keys))
+    return math.prod(lengths) / math.sqrt(queries.shape[-1])
 
 
 def _recurrences(probe: Probe) -> Iterator[_Compared]:

@@ -129,6 +129,7 @@ _bed.settings(
     "model.layers=6",
     "training.schedule.warmup=null",
     "training.optimizer.learning_rate=1e-1",
+    also=("collapsed-answers",),
     needs=(LANGUAGE_MODEL, ADAMW),
 )
 
