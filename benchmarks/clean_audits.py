@@ -99,6 +99,8 @@ def encoders() -> Iterator[Clean]:
 
 WELL = ("training.duration=500 steps", "training.evaluate_every=50 steps")
 """Long enough for what is learnt here; counting is hard to beat where a rule is all there is to know."""
+IMPROVES = ("still-improving",)
+"""True of those that say so: in 750 steps the loss of one falls from 0.45 to 0.36, of the other from 0.79 to 0.68."""
 BADLY = (
     *TOO_SHORT,
     "diverged",
@@ -115,8 +117,8 @@ def courses() -> Iterator[Clean]:
     for change in ("model.positions=learned", "model.positions=alibi", "model.dropout=0.1", "model.norm=rms"):
         yield Clean("language", (change, *WELL), ("beats-counting",))
     for change in ("model.pooling=max", "model.positions=learned", "training.keep_best=true"):
-        yield Clean("sums", (change, *WELL), ("beats-counting", "overfitted"))
-    yield Clean("language", ("training.schedule=constant", *WELL), ("beats-counting",))
+        yield Clean("sums", (change, *WELL), ("beats-counting", "overfitted", *IMPROVES))
+    yield Clean("language", ("training.schedule=constant", *WELL), ("beats-counting", *IMPROVES))
     for rate in ("0.1", "1", "1e-5"):
         yield Clean("language", (f"training.optimizer.learning_rate={rate}",), (*BADLY, "one-batch", "moved"))
         yield Clean("sums", (f"training.optimizer.learning_rate={rate}",), (*BADLY, "one-batch", "moved"))
