@@ -3,7 +3,7 @@
 As for other data, a sampler is a pure function of the step. Pairs of similar length go together, and every step has
 about as many tokens as every other:
 
-    buckets   ranges of length (of the longer side) that hold about as many pairs each
+    buckets   ranges of length (of the longer side), such that as little as possible is filled up
     rows      of the longest bucket training.batch of them; of a shorter one as many more as have the same room
     epoch     each bucket's pairs in an order of their own, drawn anew by every replica from its own seed
     turn      which bucket a step takes its batch from: drawn by epoch, and the same for all seeds
@@ -20,14 +20,14 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int, Int64
 from pydantic import Field
 from torch import Tensor
 
 from headway.core import random
 from headway.core.errors import UserError
 from headway.core.variants import Variant
-from headway.data.labelled.batches import bucket_widths
+from headway.data.labelled.batches import BATCHES_PER_BUCKET
 from headway.data.pairs.dataset import PairedTexts
 from headway.data.running.batches import Step, on_device
 
@@ -96,9 +96,29 @@ class Buckets(PairBatchSpec):
             reason = f"all {len(pairs):,} pairs of train are longer than {longest} tokens, the shortest has {shortest}"
             raise UserError(f"{reason}: set model.context")
         pairs = pairs.only(kept)
-        widths = bucket_widths(pairs.longer, self.buckets, batch)
+        widths = least_padding(pairs.longer, self.buckets, BATCHES_PER_BUCKET * batch)
         rows = [batch * (widths[-1] // width if self.equal == "tokens" else 1) for width in widths]
         return BucketSampler(pairs, widths, rows, seeds, device)
+
+
+def least_padding(lengths: Int[np.ndarray, " N"], buckets: int, enough: int) -> list[int]:
+    """The longest pair of each bucket, ascending: of all ways to cut the lengths into so many ranges (or fewer, where
+    one would have less than `enough` pairs) the one with the fewest slots."""
+    longest = int(lengths.max())
+    below = np.concatenate(([0], np.cumsum(np.bincount(lengths, minlength=longest + 1)[1:])))  # pairs up to each length
+    # best[w]: the fewest slots of all pairs up to length w, and the widths that take them; one more bucket every round.
+    best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
+    for _ in range(buckets):
+        found = dict(best)
+        for w in range(1, longest + 1):
+            for a, (slots, widths) in best.items():
+                there = int(below[w] - below[a]) if a < w else 0
+                if there and (there >= enough or (a == 0 and w == longest)):
+                    cost = slots + there * w
+                    if w not in found or cost < found[w][0]:
+                        found[w] = (cost, [*widths, w])
+        best = found
+    return best[longest][1]
 
 
 class BucketSampler:
