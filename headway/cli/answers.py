@@ -213,7 +213,8 @@ class TranslationSchema(Schema):
 class TranslateSchema(Schema):
     run: str
     decoding: str
-    translations: list[TranslationSchema]
+    translations: list[TranslationSchema] = []
+    file: str | None = Field(default=None, description="The table of a split.")
 
 
 class ExportSchema(Schema):

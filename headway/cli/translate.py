@@ -16,6 +16,10 @@ def translate(
     run: Annotated[str, typer.Argument(help="A translator's run: its name or folder.", metavar="RUN")],
     text: Annotated[str | None, typer.Argument(help="The text; else a file, or stdin.", metavar="TEXT")] = None,
     file: Annotated[Path | None, typer.Option(help="Translate this file, line by line.")] = None,
+    split: Annotated[str | None, typer.Option(help="Translate this split of the run's own data.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="With --split: a table of every sentence (TSV).", metavar="FILE")
+    ] = None,
     beam: Annotated[int | None, typer.Option(help="Keep so many beginnings; default: as the recipe scores.")] = None,
     nbest: Annotated[int, typer.Option(help="Give so many translations of each text.", min=1)] = 1,
     length_penalty: Annotated[float | None, typer.Option(help="Of beam search; 0 favours short ones.", min=0)] = None,
@@ -29,11 +33,14 @@ def translate(
     as_json: AsJson = False,
 ) -> None:
     """Translate a text, a file line by line, or stdin."""
-    from headway.experiment.evaluate import translate_texts
+    from headway.core.files import write_whole
+    from headway.experiment.evaluate import translate_texts, translated_split
     from headway.run.folder import open_run
 
-    if text is not None and file is not None:
-        raise UserError("a text and --file are two things to translate: give one of them")
+    if sum(given is not None for given in (text, file, split)) > 1:
+        raise UserError("a text, --file and --split are different things to translate: give one of them")
+    if (split is None) != (out is None):
+        raise UserError("--split and --out go together: every sentence of the split becomes a row of the table")
     if beam is not None and beam < 1:
         raise UserError(f"--beam {beam}: at least one beginning must be kept; 1 is the likeliest token, always")
     if temperature is not None and beam is not None:
@@ -43,6 +50,14 @@ def translate(
     use_plugins(with_, trust)
     opened = open_run(run, runs)
     how = _decoding(opened.recipe.scoring.decoding, beam, nbest, length_penalty, no_repeat, temperature, seed)
+    if split is not None and out is not None:
+        rows = translated_split(opened, split, how, checkpoint)
+        write_whole(out, "".join("\t".join(row) + "\n" for row in rows))
+        if as_json:
+            print_json("translate", {"run": str(opened.folder), "decoding": how.label, "file": str(out)})
+        else:
+            print(out)
+        return
     texts = [text] if text is not None else _lines(file)
     with _bar(len(texts)) as told:
         found = translate_texts(opened, texts, how, checkpoint, told)

@@ -106,6 +106,17 @@ def translate_texts(
     return task.translate(run, model, texts, how, told)
 
 
+def translated_split(run: Run, split: str, how: DecodingSpec, which: str) -> list[list[str]]:
+    """A table with a row for every pair of a split: source, reference, translation, and how good it is."""
+    tasks.able(run, Translates)
+    task = tasks.load_for(run)
+    assert isinstance(task, Translates)
+    task.check_split(split)
+    model, _ = load_model(run, which)
+    run.count_looks_at_test([split])
+    return task.sentences(model, split, how)
+
+
 def predictions(run: Run, split: str, which: str = "auto") -> Predictions:
     """What a classifier says of every text of a split: to compare runs row by row."""
     tasks.able(run, Classifies)

@@ -169,6 +169,21 @@ class Translated:
             if 0 < len(rows) < len(self.texts):
                 yield f"{low + 1}+" if high == math.inf else f"{low + 1}-{high}", self.only(rows)
 
+    def table(self, exact: bool, tokenizer: str = "13a") -> list[list[str]]:
+        """A row for every sentence, a header first."""
+        columns = ["source", "reference", "translation", "exact", "nats", "tokens", "seen in train"]
+        rows = [
+            [source, reference, text, str(int(hit)), f"{one.nats:.4f}", str(len(one.tokens)), str(int(seen))]
+            for source, reference, text, hit, one, seen in zip(
+                self.sources, self.references, self.texts, self.exact, self.best, self.seen, strict=True
+            )
+        ]
+        if not exact:
+            columns.append(f"BLEU (smooth:{bleu.SMOOTHING}|tok:{tokenizer})")
+            found = bleu.by_sentence(self.texts, self.references, tokenizer)
+            rows = [[*row, f"{value:.2f}"] for row, value in zip(rows, found, strict=True)]
+        return [columns, *([" ".join(cell.split()) for cell in row] for row in rows)]
+
     def scores(self, split: str, exact: bool, tokenizer: str = "13a") -> list[Score]:
         """`split.exact_match`; and where a source has more than one right translation BLEU and chrF. By length of the
         source, too, in parts."""

@@ -164,6 +164,10 @@ class Translates(Ability):
     ) -> list[Translation]:
         """Of each of these texts; `told` hears how many are done."""
 
+    @abstractmethod
+    def sentences(self, model: Any, split: str, how: DecodingSpec) -> list[list[str]]:
+        """A table with a row for every pair of a split, a header first."""
+
 
 class Classifies(Ability):
     asked = "classes are"

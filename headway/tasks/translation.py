@@ -231,6 +231,11 @@ class Translating(Task, Translates):
         """What every replica writes, as the recipe says."""
         return translated(model, pairs, self.data.target_tokenizer, self.recipe.scoring.decoding)
 
+    def sentences(self, model: Translator, split: str, how: DecodingSpec) -> list[list[str]]:
+        self.check_split(split)
+        (found,) = translated(model, self.data.split(split), self.data.target_tokenizer, how)
+        return found.table(_data(self.recipe).is_exact, self.recipe.scoring.bleu_tokenizer)
+
     def title(self, model: Translator) -> list[str]:
         train, data, context = self.data.split("train"), self.data, self.recipe.model.context
         kinds = f"{model.vocabulary - 1:,} kinds of {data.tokenizer.kind} tokens for both sides"

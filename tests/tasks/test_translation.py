@@ -116,11 +116,19 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
     for words, message in (
         (("one", "--beam", "0"), "--beam 0"),
         (("one", "--beam", "2", "--nbest", "3"), "no more can be given"),
-        (("one", "--file", "x"), "two things"),
+        (("one", "--file", "x"), "different things"),
+        (("--split", "valid"), "go together"),
+        (("--split", "vlid", "--out", str(tmp_path / "t.tsv")), "no split 'vlid'"),
         (("--file", str(tmp_path / "nothing")), "cannot be read"),
     ):
         refused = command_line("translate", "tiny", *words, *where)
         assert refused.code == 2 and message in refused.err
+    table = tmp_path / "valid.tsv"
+    assert command_line("translate", "tiny", "--split", "valid", "-o", str(table), *where).code == 0
+    header, *lines = table.read_text("utf-8").splitlines()
+    assert (
+        header.startswith("source\treference\ttranslation") and len(lines) == 36
+    )  # palindromes are dropped as untranslated
     assert "asked of language models" in command_line("sample", "tiny", *where).err
 
 
