@@ -187,6 +187,7 @@ class SampleSchema(Schema):
     prompt: str
     text: str
     note: str | None
+    texts: list[str] = Field(default=[], description="With --count: all of them.")
 
 
 class ClassifySchema(Schema):

@@ -18,6 +18,7 @@ def sample(
     top_k: Annotated[int | None, typer.Option(help="Only among the k likeliest.", min=1)] = None,
     top_p: Annotated[float | None, typer.Option(help="Only the likeliest that reach this sum.", min=0, max=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the draw.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="How many texts, drawn side by side.", min=1)] = 1,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
     with_: With = None,
@@ -25,13 +26,21 @@ def sample(
     as_json: AsJson = False,
 ) -> None:
     """Let a model write."""
-    from headway.experiment.evaluate import sample_text
+    from headway.experiment.evaluate import sample_text, sample_texts
     from headway.run.folder import open_run
     from headway.tasks.abilities import Draw
 
     use_plugins(with_, trust)
     opened = open_run(run, runs)
     how = Draw(tokens, temperature, top_k, top_p, seed)
+    if count > 1:
+        texts = sample_texts(opened, prompt, how, checkpoint, count)
+        if as_json:
+            found = {"run": str(opened.folder), "prompt": prompt, "text": texts[0], "note": None, "texts": texts}
+            print_json("sample", found)
+        else:
+            print("\n\n".join(texts))
+        return
     show: Callable[[str], Any] = (lambda piece: None) if as_json else _print_now
     text, note = sample_text(opened, prompt, how, checkpoint, show)
     if as_json:

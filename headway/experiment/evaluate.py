@@ -91,6 +91,13 @@ def sample_text(run: Run, prompt: str, how: Draw, which: str, show: Callable[[st
     return task.write(run, model, prompt, how, show)
 
 
+def sample_texts(run: Run, prompt: str, how: Draw, which: str, count: int) -> list[str]:
+    """Several texts that begin with the prompt, drawn side by side."""
+    task = tasks.able(run, Writes)
+    model, _ = load_model(run, which)
+    return task.write_many(run, model, prompt, how, count)
+
+
 def classify_text(run: Run, text: str, which: str) -> Classified:
     task = tasks.able(run, Classifies)
     model, _ = load_model(run, which)

@@ -118,6 +118,11 @@ class Writes(Ability):
     ) -> tuple[str, str | None]:
         """The prompt and what follows it, shown piece by piece; and why it was slow, if it was."""
 
+    @classmethod
+    @abstractmethod
+    def write_many(cls, run: Run, model: Any, prompt: str, how: Draw, count: int) -> list[str]:
+        """So many texts that begin with the prompt, drawn side by side; the first is the one that `write` gives."""
+
 
 @dataclass(frozen=True)
 class Classified:

@@ -30,7 +30,7 @@ from headway.look.gradients import Explained, likeliest
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
-from headway.scoring.decoding import sample
+from headway.scoring.decoding import sample, samples
 from headway.scoring.ensemble import PIECES, gain, nats_of_mean
 from headway.scoring.likelihood import Surprise, losses_of, surprise, surprise_of
 from headway.scoring.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, PERPLEXITY_PER_WORD
@@ -235,6 +235,15 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
                 text = longer
         show(longer[len(text) :])
         return longer, model.why_no_cache and f"without a cache: {model.why_no_cache}"
+
+    @classmethod
+    def write_many(cls, run: Run, model: LanguageModel, prompt: str, how: Draw, count: int) -> list[str]:
+        tokenizer = run.tokenizer
+        given = tokenizer.encode(prompt).ids.tolist()
+        noise = [random.generator(how.seed, "sample", *((k,) if k else ())) for k in range(count)]
+        ids = torch.tensor(given, dtype=torch.int64)
+        drawn = list(samples(model, ids, how.tokens, how.temperature, how.top_k, how.top_p, noise))
+        return [tokenizer.decode([*given, *(tokens[k] for tokens in drawn)]) for k in range(count)]
 
 
 class TokenNats(NamedTuple):

@@ -6,7 +6,7 @@ import torch
 from headway.core.errors import UserError
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
-from headway.scoring.decoding import sample
+from headway.scoring.decoding import sample, samples
 
 V, CONTEXT = 11, 8
 
@@ -58,8 +58,15 @@ def test_greedy_tokens_are_the_likeliest_after_what_is_remembered(model, prompt)
 
 
 def test_the_same_seed_draws_the_same_and_another_another(model):
-    assert drawn(model(), seed=1) == drawn(model(), seed=1)
-    assert drawn(model(), seed=1) != drawn(model(), seed=2)
+    one, again, other = (drawn(model(), seed=seed, temperature=5.0) for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_texts_drawn_side_by_side_are_those_drawn_alone(model):
+    net, prompt = model(), torch.tensor([1, 2, 3])
+    noise = [torch.Generator().manual_seed(s) for s in range(4)]
+    together = list(zip(*samples(net, prompt, 20, noise=noise), strict=True))
+    assert [list(tokens) for tokens in together] == [drawn(net, tokens=20, seed=s) for s in range(4)]
 
 
 def likeliest(model, prompt=(1, 2, 3)) -> list[int]:

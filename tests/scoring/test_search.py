@@ -23,7 +23,13 @@ KINDS = {
     "learned": EncoderDecoderSpec(**{**SHAPE, "positions": Learned()}),
     "lstm": EncoderDecoderSpec(**{**SHAPE, "mixer": LstmSpec(), "positions": {"kind": "none"}}),
 }
-WAYS = [Greedy(), Beam(size=3), Beam(size=4, length_penalty=0.6, nbest=3, no_repeat=2), Sampled(seed=5, top_k=4)]
+SOON = {"per_source": 0.5, "extra": 4}  # a limit that is soon reached: tests are many
+WAYS = [
+    Greedy(**SOON),
+    Beam(size=3, **SOON),
+    Beam(size=4, length_penalty=0.6, nbest=3, no_repeat=2, **SOON),
+    Sampled(seed=5, top_k=4, **SOON),
+]
 
 
 def model_of(kind: str, vocabulary: int = V, seeds=(0,)):
@@ -50,7 +56,7 @@ def tokens_of(found) -> list:
     ids=lambda x: getattr(x, "label", x),
 )
 def test_a_row_is_decoded_as_if_it_were_alone_with_a_cache_and_without(kind, how):
-    model, sources = model_of(kind), sources_of(6)
+    model, sources = model_of(kind), sources_of(4)
     together = tokens_of(decoded(model, sources, END, how, at_once=64))
     assert together == tokens_of(decoded(model, sources, END, how, at_once=1))
     assert together == tokens_of(decoded(model, sources, END, how, at_once=4, cached=False))
@@ -66,12 +72,17 @@ def test_replicas_decode_side_by_side_what_they_decode_alone(how):
 
 
 @torch.no_grad()
+def all_by_hand(model, source, targets) -> list[float]:
+    """Nats of targets of one length, each with its END."""
+    end, rows = model.vocabulary - 1, len(targets)
+    sources = torch.tensor([*source, end]).expand(1, rows, -1)
+    ids, asked = (torch.tensor([[end, *t] if begins else [*t, end] for t in targets]) for begins in (True, False))
+    chances = model(sources, ids[None])[0].double().log_softmax(-1)
+    return (-chances.gather(-1, asked[..., None])[..., 0].sum(-1)).tolist()
+
+
 def by_hand(model, source, target) -> float:
-    """Nats of a target and its END."""
-    end = model.vocabulary - 1
-    sources, ids = torch.tensor([*source, end])[None, None], torch.tensor([end, *target])[None, None]
-    chances = model(sources, ids)[0, 0].double().log_softmax(-1)
-    return -sum(float(chances[t, token]) for t, token in enumerate([*target, end]))
+    return all_by_hand(model, source, [target])[0]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +94,10 @@ def test_a_beam_as_wide_as_all_there_is_finds_the_best_there_is(kind, length_pen
     how = Beam(size=27, nbest=5, length_penalty=length_penalty, per_source=0.5, extra=2)
     for source in ([0, 1], [1]):
         limit = how.limit(len(source))
-        every = [target for n in range(limit + 1) for target in itertools.product(range(3), repeat=n)]
-        scored = {t: by_hand(model, source, t) for t in every}
+        scored = {}
+        for n in range(limit + 1):
+            of_length = list(itertools.product(range(3), repeat=n))
+            scored |= dict(zip(of_length, all_by_hand(model, source, of_length), strict=True))
         ranked = sorted(scored, key=lambda t: scored[t] / (len(t) + 1) ** length_penalty)
         best = decoded(model, [np.array(source)], 3, how)[0][0]
         assert [h.tokens for h in best] == ranked[:5]
