@@ -10,7 +10,7 @@ from headway.audit.attention import ABOUT_ATTENTION
 from headway.audit.audit import Audit, Finding, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS
 from headway.audit.carried import ABOUT_CARRYING
-from headway.audit.data.batches import LABEL_AUDITS
+from headway.audit.data.batches import LABEL_AUDITS, READ_AUDITS
 from headway.audit.data.pairs import BATCH_AUDITS, PAIR_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.data.text import TEXT_AUDITS
@@ -27,7 +27,7 @@ from headway.audit.translation.written import WRITTEN_AUDITS
 
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_LEARNING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
-DATA_AUDITS = (*ROW_AUDITS, *PAIR_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS)
+DATA_AUDITS = (*ROW_AUDITS, *PAIR_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS)
 OF_TRANSLATION = (*OF_TRANSLATORS, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)
 """Of pairs, and of what is made of them."""
 ALL_AUDITS: tuple[Audit, ...] = (

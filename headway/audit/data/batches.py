@@ -1,11 +1,147 @@
-"""An audit of the batches of a classifier: does each text come with its own label?"""
+"""Audits of what training reads, batch by batch: is it the train split, all of it, and does each text come with its own
+label?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
 
 from headway.audit.audit import Audit, Outcome, audit, failed, passed
 from headway.data.labelled.dataset import Texts
+
+ROWS, FEW_ROWS = 96, 12
+"""That are looked up in train, in all and of one step; fewer in a text so long that each takes a tenth of a second."""
+LONG = 20_000_000
+"""Tokens."""
+CHANCE = 1e-6
+"""So rarely may rows that are drawn from everywhere seem not to be."""
+
+
+class Place(NamedTuple):
+    """Where in train a row is: the first such place and the last."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What training reads at each step, and where in train to find it."""
+
+    sampler: Any
+    """Of one replica."""
+    find: Callable[[Any], list[Place | None]]
+    """The rows of a batch; None = nowhere."""
+    places: int
+    """Where a row could begin, or which of so many it could be."""
+    of_what: str
+    """Such places: tokens, rows."""
+    drawn: bool
+    """Whether rows are drawn anew, so that no two steps have the same."""
+    goes_on: bool
+    """Whether each row continues the same row of the step before."""
+
+    @property
+    def epoch(self) -> int:
+        return self.sampler.steps_per_epoch
+
+    @property
+    def steps(self) -> list[int]:
+        """The first ones, the last and the first of the next pass; and some between them."""
+        rows, wanted = self.sampler.at(0).inputs.shape[1], ROWS if self.places <= LONG else FEW_ROWS
+        between = np.linspace(0, self.epoch - 1, max(2, wanted // rows)).astype(int).tolist()
+        return sorted({0, 1, 2, self.epoch - 1, self.epoch, *between})
+
+
+@audit("data")
+def batches(reading: Reading) -> Outcome:
+    """Training reads its split: rows of train, from all of it, at every step others, which go on where they should.
+
+    Some steps are looked at: the first, the last of a pass over the text, the first of the next, and some between. Each
+    row, with the target of its last token, must stand in train; one that does not is a failure. Rows that are drawn
+    must come from all of train (that they all come from so small a part of it may happen by chance once in a million
+    runs), and no two steps may have the same. Of rows that carry a state, each must begin with the token that the row
+    before ended with, and the state must not be thrown away. When it fails, look at which split the sampler is given,
+    at what it does with the step and the epoch, and at how a text is cut into streams: a model that was trained on what
+    it is scored on, or on one batch, has a loss that looks fine.
+    """
+    steps = reading.steps
+    taken = {step: reading.sampler.at(step) for step in steps}
+    found = {step: reading.find(batch) for step, batch in taken.items()}
+    rows = [place for places in found.values() for place in places]
+    if strange := sum(place is None for place in rows):
+        return failed(strange / len(rows), f"{strange} of {len(rows)} rows that training reads are no text of train")
+    if (problem := _again(reading, taken, found) or _broken_off(reading, taken)) is not None:
+        return failed(None, problem)
+    known = [place for place in rows if place is not None]
+    reached, left = max(place.last for place in known) + 1, min(place.first for place in known)
+    for share, where in ((reached / reading.places, "after"), (1 - left / reading.places, "before")):
+        if share ** len(known) < CHANCE:
+            at = reached if where == "after" else left
+            sentence = f"nothing {where} {at:,} of the {reading.places:,} {reading.of_what} of train is read"
+            return failed(share, f"{sentence}: the {len(known)} rows that were looked up come from {share:.0%} of it")
+    return passed(0, f"{len(known)} rows of {len(steps)} steps are of train, from all of it, and others at every step")
+
+
+def _again(reading: Reading, taken: dict[int, Any], found: dict[int, list[Place | None]]) -> str | None:
+    """The same batch at two steps; not where rows are the same because train says the same at several places."""
+    if not reading.drawn or min(reading.epoch, reading.places) < 2:
+        return None
+    before: dict[tuple[int, ...], int] = {}
+    for step, places in found.items():
+        firsts = tuple(place.first for place in places if place is not None)
+        apart = {place.first for place in places if place is not None and place.first == place.last}
+        if len(apart) > 1 and (same := before.setdefault(firsts, step)) != step:
+            if torch.equal(taken[same].inputs, taken[step].inputs):
+                return f"training reads the same rows at step {same + 1:,} and at step {step + 1:,}"
+    return None
+
+
+def _broken_off(reading: Reading, taken: dict[int, Any]) -> str | None:
+    """Rows that should go on from those of the step before, and do not."""
+    if not reading.goes_on:
+        return None
+    follow = [step for step in taken if step - 1 in taken and step % reading.epoch]
+    for step in follow:
+        if not torch.equal(taken[step].inputs[..., 0], taken[step - 1].targets[..., -1]):
+            return f"the rows of step {step + 1:,} do not begin where those of step {step:,} end: a state would be lost"
+        if bool(taken[step].begins.all()):
+            return f"the rows of step {step + 1:,} go on, but begin with no state: nothing is ever carried"
+    return None
+
+
+def places_in_text(ids: np.ndarray) -> Callable[[Any], list[Place | None]]:
+    """Of rows of a batch, each with the target of its last token, in running text."""
+    text, size, few = ids.tobytes(), ids.dtype.itemsize, FEW_ROWS if len(ids) <= LONG else 2
+
+    def find(batch: Any) -> list[Place | None]:
+        rows = torch.cat((batch.inputs[0], batch.targets[0, :, -1:]), 1).cpu().numpy().astype(ids.dtype)
+        return [next(_places(text, row.tobytes(), size), None) for row in rows[:few]]
+
+    return find
+
+
+def _places(text: bytes, row: bytes, size: int) -> Iterator[Place]:
+    """At most one: numbers of several bytes are only found where such numbers begin."""
+    first, last = text.find(row), text.rfind(row)
+    while first >= 0 and first % size:
+        first = text.find(row, first + 1)
+    while last >= 0 and last % size:
+        last = text.rfind(row, 0, last + len(row) - 1)
+    if first >= 0:
+        yield Place(first // size, last // size)
+
+
+def places_in_rows(texts: Texts, context: int) -> Callable[[Any], list[Place | None]]:
+    """Of rows of a batch, among texts that are cut as training cuts them."""
+    table, lengths = texts.padded(context)
+    known: dict[tuple[int, ...], Place] = {}
+    for k, (row, length) in enumerate(zip(table.tolist(), lengths.tolist(), strict=True)):
+        first = known[key].first if (key := tuple(row[:length])) in known else k
+        known[key] = Place(first, k)
+    return lambda batch: [known.get(row) for row in _rows(batch)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +162,8 @@ def labels(given: LabelledBatches) -> Outcome:
     The tokens of each row are looked up among the train texts, cut as training cuts them, and the row's target must be
     among the labels found there. A single row that differs is a failure. Labels that are shifted by a row, sorted apart
     from their texts or read from another column train quietly: the model learns how frequent the classes are, and the
-    texts by heart. When it fails, look at what orders the rows (data/rows.py) and at data.label.
+    texts by heart. When it fails, look at what orders the rows
+    (headway/data/labelled/batches.py) and at data.label.
     """
     table, lengths = given.train.padded(given.context)
     known: dict[tuple[int, ...], set[int]] = {}
@@ -50,4 +187,5 @@ def _rows(batch: Any) -> list[tuple[int, ...]]:
     return [tuple(ids[padding_mask].tolist()) for ids, padding_mask in both]
 
 
+READ_AUDITS: list[Audit] = [batches]
 LABEL_AUDITS: list[Audit] = [labels]
