@@ -5,7 +5,7 @@ whether the answers notice. Differences are given in units of how much answers v
 fresh model, whose numbers are small, is judged as strictly as a trained one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
-from headway.audit.probe import TINY, Probe, difference, larger, unit_of
+from headway.audit.probe import TINY, Cut, Probe, difference, larger, unit_of
 from headway.nn.attention import Attention
 from headway.nn.backends import BACKENDS
 from headway.nn.positions import NoPositions, Positions
@@ -90,16 +90,17 @@ def causality(probe: Probe) -> Outcome:
     In sentences as long as those of training, and as those of scoring, all tokens behind a position are exchanged for
     others: behind every position, or where that would take long, behind many (the first and the last, around powers of
     two, at the borders of windows and segments, and some that are drawn). What the model says up to that position must
-    not change, in evaluation and in training mode (whose noise is the same in both passes). Both passes do the same
-    sums, so anything above a millionth of what later answers move by is a dependence. A model that fails has seen what
-    it is asked to predict: its perplexity means nothing. Look for a mask that is off by one or missing, at some
-    positions or lengths only, and for statistics (norms, means) taken over the whole sequence.
+    not change, in evaluation and in training mode (whose noise is the same in both passes); nor in a batch of as many
+    rows as those of training, late in training. Both passes do the same sums, so anything above a millionth of what
+    later answers move by is a dependence. A model that fails has seen what it is asked to predict: its perplexity means
+    nothing. Look for a mask that is off by one or missing, at some positions, lengths or rows only, and for statistics
+    (norms, means) taken over the whole sequence.
     """
     _needs_a_future(probe)
 
-    def leak() -> _Leak:
+    def leak(cuts: Iterable[Cut]) -> _Leak:
         worst = _Leak(0.0, 0, 0)
-        for ids, behind, later in probe.cuts():
+        for ids, behind, later in cuts:
             moved = probe.answer(ids).sub_(probe.answer(probe.exchanged(ids, later))).abs_().amax(-1)[0]  # [rows, T]
             leaks = moved.masked_fill(later[0], 0).amax(-1) / _at_least_tiny(moved[later[0]].max())
             row = int(leaks.argmax())
@@ -107,7 +108,9 @@ def causality(probe: Probe) -> Outcome:
                 worst = _Leak(leaks[row].item(), int(behind[row]), ids.shape[2])
         return worst
 
-    found = probe.in_both_modes(leak)
+    found = probe.in_both_modes(lambda: leak(probe.cuts()))
+    with probe.late_in_training():
+        found["training"] = max(found["training"], leak(probe.as_in_training()))
     mode = max(found, key=lambda mode: found[mode].size)
     worst, at, length = found[mode]
     if not worst <= LEAK:
@@ -221,14 +224,14 @@ def batch_invariance(probe: Probe) -> Outcome:
 def cache(probe: Probe) -> Outcome:
     """Answers given token by token, with a cache, are those given at once.
 
-    Sentences are read in pieces of 1, 1, 3 and the rest, each piece with the state that the one before left, and
-    compared with a single pass. The sums are done in other shapes, so a thousandth of the spread is allowed. A model
-    that fails samples text it would not stand by: look for positions that start again with every piece, and for keys
-    that join the cache late or twice.
+    Sentences are read in pieces of 1, 1, 3, a half of them, 1 and the rest, each with the state that the one before
+    left, and compared with a single pass. The sums are done in other shapes, so a thousandth of the spread is allowed.
+    A model that fails samples text it would not stand by: look for positions that start again with every piece, and for
+    keys that join the cache late or twice, or are lost.
     """
     ids = probe.sentences
     pieces, state, first = [], None, 0
-    for size in (1, 1, 3, probe.length):
+    for size in (1, 1, 3, probe.length // 2, 1, probe.length):
         piece = ids[:, :, first : first + size]
         if piece.shape[-1]:
             answers, state = probe.how.go_on(probe.model, piece, state)

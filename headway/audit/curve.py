@@ -50,6 +50,9 @@ class TrainingCurve:
     unaided: Callable[[], float | None] = lambda: None
     """Measured when asked for: the held-out loss of some tokens where the text ends before them; None where nobody can
     say."""
+    planned: Callable[[int], float | None] = lambda step: None
+    """The learning rate that the recipe's schedule has at a step (counted from 1), by its plain definition; None where
+    nobody can say."""
     drops: bool = False
     """Whether training drops something out, so that its loss is above that of evaluation."""
 

@@ -217,3 +217,63 @@ SCHEMES: dict[str, Scheme] = {
     "t5": Scheme(bias=t5),
     "t5-symmetric": Scheme(bias=t5_symmetric),
 }
+
+
+# --- optimizers and averages -----------------------------------------------------------------------------------------
+
+
+def adamw(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, rate: float, decay: float) -> Any:
+    """The weights after this step (counted from 1), and what is remembered. https://arxiv.org/abs/1711.05101"""
+    mean, square = memory or (0.0, 0.0)
+    mean = spec.beta1 * mean + (1 - spec.beta1) * gradient
+    square = spec.beta2 * square + (1 - spec.beta2) * gradient**2
+    size = (square / (1 - spec.beta2**step)) ** 0.5 + spec.epsilon
+    return weights - rate * decay * weights - rate * mean / (1 - spec.beta1**step) / size, (mean, square)
+
+
+def sgd(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, rate: float, decay: float) -> Any:
+    """With momentum. https://proceedings.mlr.press/v28/sutskever13.html"""
+    gradient = gradient + decay * weights
+    velocity = gradient + (0.0 if memory is None else spec.momentum * memory)
+    return weights - rate * (gradient + spec.momentum * velocity if spec.nesterov else velocity), velocity
+
+
+def adagrad(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, rate: float, decay: float) -> Any:
+    """https://jmlr.org/papers/v12/duchi11a.html"""
+    gradient = gradient + decay * weights
+    squares = gradient**2 + (0.0 if memory is None else memory)
+    return weights - rate * gradient / (squares**0.5 + spec.epsilon), squares
+
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {"adamw": adamw, "sgd": sgd, "adagrad": adagrad}
+
+
+def tail(spec: Any, weights: list[Tensor]) -> Tensor:
+    """The mean of the last ones, of those after every so many steps, counted from the end."""
+    taken = weights[::-1][:: spec.every][: max(1, int(spec.last * len(weights) / spec.every))]
+    return torch.stack(taken).mean(0)
+
+
+def moving(spec: Any, weights: list[Tensor]) -> Tensor:
+    """An exponential moving average that is the plain mean as long as that forgets faster."""
+    average = weights[0]
+    for step, here in enumerate(weights):
+        share = max(1 / (step + 1), 1 - spec.decay)
+        average = (1 - share) * average + share * here
+    return average
+
+
+AVERAGES: dict[str, Callable[[Any, list[Tensor]], Tensor]] = {"tail": tail, "moving": moving}
+
+
+def rate_of(schedule: Any, step: int, warmup: int, total: int) -> float | None:
+    """The share of the learning rate at a step (counted from 0): a line up from zero, which the first step is already
+    above, and then by the kind; None where that has no definition here."""
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    left = total - 1 - warmup
+    done = min(1.0, (step - warmup) / left) if left > 0 else 0.0
+    final = getattr(schedule, "final", 1.0)
+    shares = {"constant": 1.0, "linear": 1 - done * (1 - final)}
+    shares["cosine"] = final + (1 - final) * math.cos(math.pi * done / 2) ** 2
+    return shares.get(schedule.kind)

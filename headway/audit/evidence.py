@@ -16,6 +16,7 @@ from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, of_plugin
 from headway.audit.baselines import BASELINE_AUDITS, Comparison
 from headway.audit.curve import TrainingCurve
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
+from headway.audit.definitions import rate_of
 from headway.audit.recount import Recount
 from headway.audit.training import TRAINING_AUDITS
 from headway.core import plugins
@@ -121,7 +122,23 @@ class Evidence(ABC):
         compared: dict[str, Any] = {}
         if self.judged is not None:
             compared = self.beside(self.judged) | {"scored": scores.get(f"{self.judged}.{LOSS.name}")}
-        return TrainingCurve.of(run.metrics(), **compared, **_facts(run.recipe), clip=training.clip)
+        facts = _facts(run.recipe) | {"planned": self._planned(run)}
+        return TrainingCurve.of(run.metrics(), **compared, **facts, clip=training.clip)
+
+    def _planned(self, run: Run) -> Callable[[int], float | None]:
+        """The learning rate of each step, as the recipe of a run says."""
+        training = run.recipe.training
+        epoch = self.task.sampler([run.recipe.seed], "cpu").steps_per_epoch
+        whole, warmup = (
+            0 if length is None else length.in_steps(epoch, self.task.tokens_per_step)
+            for length in (training.duration, training.schedule.warmup)
+        )
+
+        def planned(step: int) -> float | None:
+            share = rate_of(training.schedule, step - 1, warmup, whole)
+            return None if share is None else share * training.optimizer.learning_rate
+
+        return planned
 
     def _compared(self, run: Run) -> Report:
         name = f"{self.judged}.{self.task.headline_of(self.recipe).name}"

@@ -31,18 +31,31 @@ OTHER_RATES = (2e-3, 1e-2, 3e-2)
 def loss(probe: Probe) -> Outcome:
     """The loss that training lowers is, by its definition, that of what the model says: a cross-entropy.
 
-    The model answers the inputs of a training batch; from the answers and the targets the loss is computed here again,
-    in a line. The two may differ by rounding: a thousandth of the loss. When it fails, training lowers something else:
+    The model answers the inputs of a training batch, in evaluation and in training mode, and one row as long as those
+    of training; from the answers and the targets the loss is computed here again, in a line. The two may differ by
+    rounding: a thousandth of the loss. When it fails, training lowers something else:
     labels that are shifted, targets that reach the model's input, padding that counts.
     """
-    batch = probe.excerpt(rows=4, tokens=64)
-    said = probe.how.answer_batch(probe.model, batch)
-    expected = probe.how.loss(said, batch).item()
-    found = probe.model.loss(batch)[0].sum().item()
-    off = abs(found - expected) / max(expected, 1e-3)
-    if not off <= TINY:
-        return failed(off, f"training lowers {found:.4f}, but the loss of what the model says is {expected:.4f}")
-    return passed(off, f"the loss is by its definition that of the answers, {expected:.4f}")
+    worst, first = 0.0, None
+    for mode, rows, tokens in (("evaluation", 4, 64), ("training", 4, 64), ("training", 1, probe.recipe.segment)):
+        batch = probe.excerpt(rows, tokens)
+        probe.model.train(mode == "training")
+        try:
+            said = probe.how.answer_batch(probe.model, batch)
+            lowers = (
+                probe.how.loss(said, batch) if mode == "evaluation" else probe.how.lowered(probe.model, said, batch)
+            )
+            expected = lowers.item()
+            found = probe.model.loss(batch)[0].sum().item()
+        finally:
+            probe.model.eval()
+        first = expected if first is None else first
+        off = abs(found - expected) / max(expected, 1e-3)
+        if not off <= TINY:
+            where = f"training lowers {found:.4f}, but the loss of what the model says is {expected:.4f}"
+            return failed(off, f"{where}{', in training mode' if mode == 'training' else ''}")
+        worst = max(worst, off)
+    return passed(worst, f"the loss is by its definition that of the answers, {first:.4f}, in both modes")
 
 
 @audit("model")

@@ -21,6 +21,7 @@ from headway.audit.scores import AGAIN, ROUNDED, in_float32
 from headway.nn.replicated import Trainable, set_dropout
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
+from headway.training.averaging import Averages
 from headway.training.population import load_weights
 from headway.training.setting import Setting
 from headway.training.update import Update
@@ -33,6 +34,7 @@ ANSWERS = 2**23
 COUNTS = 1e-3
 """Of the largest gradient: weights with less are moved by rounding, which optimizers blow up to a whole step."""
 USUAL_RATE = 0.03
+STEPS_AVERAGED = 2
 SAME_STEPS = 0.05
 """Of what two steps move. Those of two replicas differ by more than their whole length."""
 
@@ -48,6 +50,8 @@ class SideBySide:
     """Of each, where it is at hand."""
     task: Any
     device: str
+    assemble: Callable[[Sequence[Recipe]], Any] | None = None
+    """How training puts members side by side (a `Population`); None = nobody says, and it is done here."""
 
     @property
     def how(self) -> Probing:
@@ -108,8 +112,21 @@ class SideBySide:
         alive = torch.ones(len(members), dtype=torch.bool, device=self.device)
         setting = Setting(torch.device(self.device), torch.float32, False, False, ())
         reads = _Reads(self, None if len(members) > 1 else members[0])
-        spec = training.model_copy(update={"accumulate": 1})
-        return Update(model, optimizer, reads, spec, setting, alive)
+        spec, averages = training.model_copy(update={"accumulate": 1}), None
+        if training.averaging is not None:
+            averages = Averages(training.averaging, dict(model.named_parameters()), STEPS_AVERAGED)
+        return Update(model, optimizer, reads, spec, setting, alive, averages=averages)
+
+    def update_of_training(self) -> Update:
+        """The same of all members, as training puts them side by side: with its model, rates and decays."""
+        if self.assemble is None:
+            return self.update(self.model(self.all), self.all)
+        population = self.assemble(self.recipes)
+        for r in self.all:
+            load_weights(population.model, r, {name: p[0].detach() for name, p in self.model([r]).named_parameters()})
+        made = self.update(population.model, self.all)
+        made.optimizer = population.optimizer
+        return made
 
     def in_both_modes(self, look: Callable[[str], None]) -> None:
         for mode in ("evaluation", "training"):
@@ -233,26 +250,28 @@ def steps_beside_others(members: SideBySide) -> Outcome:
     Members take two real steps, with their optimizer, side by side and each alone, from the same weights, on the same
     rows. Where they end may differ by 5 % of what the steps moved (only weights count whose gradient is above a
     thousandth of the largest: optimizers make a whole step of mere rounding). At rates above 0.03 one step is taken.
-    When it fails, something between the loss and the weights mixes replicas: an optimizer's state, a norm for clipping,
-    a rate, a gradient that is added up.
+    So are the averages of the weights compared, and what a step without any gradient takes away: weight decay. When it
+    fails, something between the loss and the weights mixes replicas: an optimizer's state, a norm for clipping, a
+    gradient that is added up, an average; or a rate, decay or dropout of one is that of another.
     """
-    beside, worst = members.model(members.all), 0.0
-    update = members.update(beside, members.all)
+    update, worst = members.update_of_training(), 0.0
+    beside: Any = update.model
     # At a rate beyond all measure, the second step is taken from wherever rounding has thrown the first.
     highest = max(recipe.training.optimizer.learning_rate for recipe in members.recipes)
     steps = 2 if highest <= USUAL_RATE else 1
     for step in range(steps):
         update(step, 1.0)
+    theirs, averages = dict(beside.named_parameters()), update.averages
+    shrunk = _decayed(update)
     for r in members.all:
         alone = members.model([r])
         before = {name: p.detach().clone() for name, p in alone.named_parameters()}
         gradient = members.gradients[r]
         largest = max(float(g.abs().max()) for g in gradient.values())
         counts = {name: g.abs() > COUNTS * largest for name, g in gradient.items()}
-        update = members.update(alone, [r])
+        update_alone = members.update(alone, [r])
         for step in range(steps):
-            update(step, 1.0)
-        theirs = dict(beside.named_parameters())
+            update_alone(step, 1.0)
         off = [(theirs[n][r : r + 1] - p)[counts[n]].detach() for n, p in alone.named_parameters()]
         moved = [(p - before[n])[counts[n]].detach() for n, p in alone.named_parameters()]
         if not (length := _length(moved)):
@@ -261,6 +280,16 @@ def steps_beside_others(members: SideBySide) -> Outcome:
         if not apart <= SAME_STEPS:
             sentence = f"two steps beside others end off by {apart:.1%} of what they move replica {r + 1} alone"
             return failed(apart, sentence)
+        if averages is not None and update_alone.averages is not None:
+            means = update_alone.averages.tensors
+            off = [(averages.tensors[n][r : r + 1] - mean)[counts[n]] for n, mean in means.items()]
+            if not (mixed := _length(off) / length) <= SAME_STEPS:
+                return failed(mixed, f"the average of replica {r + 1} beside others is off by {mixed:.1%} of its way")
+        decay, own = shrunk[r], _decayed(update_alone)[0]
+        if not abs(decay - own) <= SAME_STEPS * max(abs(own), 1e-7):
+            return failed(
+                decay, f"weight decay takes {decay:.2g} of replica {r + 1} beside others, and {own:.2g} alone"
+            )
         worst = max(worst, apart)
     return passed(worst, "two steps of training end where they end alone")
 
@@ -269,8 +298,9 @@ def steps_beside_others(members: SideBySide) -> Outcome:
 def seeds_apart(members: SideBySide) -> Outcome:
     """Each replica runs its own seed: starting weights, data and noise are those of that seed, and differ.
 
-    Side by side and alone, a seed must give the same starting weights and the same batches, to the bit; other seeds
-    must give other weights, and other batches where batches are drawn at all. And the runs themselves are looked
+    Side by side and alone, a seed must give the same starting weights and the same batches (of the first two steps and
+    of the first in the second pass), to the bit; other seeds must give other weights, and other batches where batches
+    are drawn at all. And the runs themselves are looked
     at: the loss of the first step that was written down must be what this seed has at its first step (within a
     thousandth; 2 % where training computed in bf16), and no two seeds may have written down the same losses. When it
     fails, several seeds are one run several times, and every interval over them is a fiction.
@@ -283,10 +313,12 @@ def seeds_apart(members: SideBySide) -> Outcome:
                 return failed(
                     None, f"replica {r + 1} begins with a {name} that is not that of its seed {members.seeds[r]}"
                 )
-        own = members.task.sampler([members.seeds[r]], members.device).at(0)
-        if not torch.equal(batches.inputs[r], own.inputs[0]):
-            return failed(None, f"replica {r + 1} reads what its seed {members.seeds[r]} does not read")
-        if (problem := _first_loss(members, r, starts[r], own)) is not None:
+        sampler = members.task.sampler([members.seeds[r]], members.device)
+        for step in (0, 1, sampler.steps_per_epoch):
+            if not torch.equal(members.sampler.at(step).inputs[r], sampler.at(step).inputs[0]):
+                words = f"replica {r + 1} reads what its seed {members.seeds[r]} does not read"
+                return failed(None, f"{words}, at step {step + 1:,}")
+        if (problem := _first_loss(members, r, starts[r], sampler.at(0))) is not None:
             return failed(None, problem)
     for a in members.all:
         for b in members.all[a + 1 :]:
@@ -334,6 +366,26 @@ def audit_population(members: SideBySide) -> Report:
     weights = [w if w is not None and _speaks(members, r) else None for r, w in enumerate(members.weights)]
     with torch.enable_grad():
         return run_audits(POPULATION_AUDITS, replace(members, weights=weights))
+
+
+@torch.no_grad()
+def _decayed(update: Update) -> list[float]:
+    """By how much a step without gradients shrinks the weights of each replica, as a share; nothing is left of it."""
+    parameters = update.optimizer.parameters
+    before = [p.detach().clone() for p in parameters]
+    for kept in update.optimizer.state().values():
+        kept.zero_()
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    update.optimizer.step(torch.ones((), device=update.alive.device), update.alive, None)
+    shares = []
+    for r in range(len(update.alive)):
+        lost = _length([p[r] - old[r] for p, old in zip(parameters, before, strict=True)])
+        shares.append(lost / max(_length([old[r] for old in before]), 1e-30))
+    for p, old in zip(parameters, before, strict=True):
+        p.copy_(old)
+        p.grad = None
+    return shares
 
 
 def _speaks(members: SideBySide, r: int) -> bool:

@@ -8,6 +8,7 @@ many as a budget of operations allows; where it does not allow all, those where 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -35,6 +36,8 @@ ANSWERS = 2**25
 """Numbers that are held at a time: 128 MiB of them."""
 COMPARED = 2**23
 """Numbers that sentences are answered by: where there are many choices, there are fewer sentences."""
+LATE = 10_000
+"""A step that is far behind any warm-up."""
 TINY = 1e-3
 """Of the spread of the outputs: what sums in another order may differ by, a hundred times over. Real faults are above
 a hundredth."""
@@ -91,7 +94,11 @@ class Probing(ABC):
 
     @abstractmethod
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
-        """What training should lower, by its plain definition."""
+        """Of these answers to a batch, by its plain definition."""
+
+    def lowered(self, model: Any, answers: Tensor, batch: Any) -> Tensor:
+        """What training should lower, by its plain definition, where that is not the loss itself."""
+        return self.loss(answers, batch)
 
     def clueless(self, model: Any) -> tuple[float, str]:
         """The loss of a model that knows nothing, and what that is in words."""
@@ -229,6 +236,27 @@ class Probe:
             for first in range(0, len(behind), size):
                 some = slice(first, first + size)
                 yield Cut(ids[:, some], behind[some], later[:, some])
+
+    def as_in_training(self) -> Iterator[Cut]:
+        """As many sentences at once as a batch of training has rows, of its length; in each the cut is elsewhere."""
+        rows, length = self.recipe.training.batch // self.recipe.training.accumulate, self.recipe.segment
+        if length < 2 or rows * length * max(self.model.vocabulary, 16 * length) > 4 * ANSWERS:
+            return
+        behind = torch.arange(rows, device=self.device) * 7 % (length - 1)
+        later = (torch.arange(length, device=self.device) > behind[:, None])[None]
+        yield Cut(self.text(rows, length), behind, later)
+
+    @contextmanager
+    def late_in_training(self) -> Iterator[None]:
+        """In training mode, long after the first step."""
+        step = int(self.model.clock.step)
+        self.model.train()
+        self.model.clock.set(LATE)
+        try:
+            yield
+        finally:
+            self.model.clock.set(step)
+            self.model.eval()
 
     def _where_to_cut(self, length: int, most: int) -> Tensor:
         places = list(range(length - 1))

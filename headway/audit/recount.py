@@ -1,5 +1,5 @@
-"""Every score a second time, by its plain definition. Nothing here uses headway/scoring: two computations that share no
-code do not share a fault either.
+"""Every score a second time, by its plain definition. Nothing here computes with headway/scoring: two computations that
+share no code do not share a fault either.
 
     text    read from its file again → tokens → windows → log-softmax in float64 → nats of every token that is due;
             or, where state is carried, one segment after the other in the place of windows
@@ -29,6 +29,7 @@ from headway.data.labelled.sources import KNOWN_TABLES
 from headway.data.labelled.tables import ENDINGS, Row, read_table
 from headway.data.running.sources import FILES, KNOWN_SETS, known_files
 from headway.data.tokenizers import Tokenizer, Tokens
+from headway.scoring.score import Score
 
 
 class Answer(Protocol):
@@ -91,6 +92,10 @@ class Recount(ABC):
         """The same, found once."""
         return self.compare()
 
+    def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
+        """In words, where scores (by name, without the split) tell by themselves that they are not of all of it."""
+        return None
+
     def unaided(self, answer: Answer) -> float | None:
         """The loss of some tokens where the text ends before them; None where answers are not of tokens to come."""
         return None
@@ -145,6 +150,25 @@ class TextRecount(Recount):
 
     def given(self, part: slice) -> Tokens:
         return Tokens(self.tokens.ids[part], self.tokens.bytes[part], self.tokens.starts[part])
+
+    def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
+        """The same nats are shared out among tokens, words and bytes: from two scores one knows how many there were."""
+        loss, tokens = scores["loss"].value if "loss" in scores else 0.0, len(self.tokens) - 1
+        names = ("perplexity_per_word", "bits_per_byte")
+        per_word, bits = (scores[name].value if name in scores else 0.0 for name in names)
+        shared = {
+            "words": (math.log(per_word) if 0 < per_word < math.inf else 0.0, int(self.tokens.starts[1:].sum())),
+            "bytes": (bits * math.log(2), int(self.tokens.bytes[1:].sum())),
+        }
+        for what, (nats, there) in shared.items():
+            if not (loss > 0 and nats > 0 and there):
+                continue
+            share = loss / nats * tokens
+            if not abs(share - there) <= max(1e-5 * there, 0.5):
+                return (
+                    f"its {tokens:,} tokens have {there:,} {what}; its scores are of text with {share:,.1f} to as many"
+                )
+        return None
 
     @torch.no_grad()
     def unaided(self, answer: Answer) -> float:
@@ -312,6 +336,19 @@ class RowRecount(Recount):
                 for k, said in zip(some, powers / powers.sum(-1, keepdim=True), strict=True):
                     found[k] = said.tolist()
         return found
+
+    def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
+        """An interval tells of how many rows it is. (95 %, Wilson: https://doi.org/10.1080/01621459.1927.10502953)"""
+        n, z, score = len(self.rows), 1.959964, scores.get("accuracy")
+        if score is None or score.interval is None:
+            return None
+        p = score.value
+        half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        low, high = ((p + z * z / (2 * n) + sign * half) / (1 + z * z / n) for sign in (-1, 1))
+        if max(abs(low - score.interval[0]), abs(high - score.interval[1])) <= 1e-4:
+            return None
+        said, right = (f"{first:.3f} to {last:.3f}" for first, last in (score.interval, (low, high)))
+        return f"an accuracy of {p:.3f} is said to be between {said}; of {n:,} rows the interval is {right}"
 
     def given(self, part: np.ndarray) -> Any:
         return self.used.only(part)

@@ -20,6 +20,7 @@ from headway.core.errors import UserError
 from headway.core.status import State
 from headway.run.folder import Run, read_json
 from headway.scoring.metrics import LOSS, parsed
+from headway.scoring.score import Score
 
 NEAR = 2e-5
 """Of a loss: sums of float32 in another order differ by a thousandth of it."""
@@ -60,6 +61,10 @@ class ScoredRun:
             split, _, name = score.name.partition(".")
             found.setdefault(split, {})[name] = score.value
         return found
+
+    def scores_of(self, split: str) -> dict[str, Score]:
+        """By name, without the split."""
+        return {one.name.partition(".")[2]: one for one in self.run.scores() if one.name.partition(".")[0] == split}
 
     @cached_property
     def evaluations(self) -> dict[int, dict[str, float]]:
@@ -140,16 +145,17 @@ def scores_again(scored: ScoredRun) -> Outcome:
     and per word, bits per byte. Of a classifier: rows one length at a time, without padding, softmax, the likeliest
     class, and counts. Whole splits are compared with what was stored, where that takes a second; of large ones, parts
     at the beginning, in the middle and at the end are compared with what the scorer says of them, and what was stored
-    must lie where the parts can (six standard errors). Two sums of the same numbers differ by less than a millionth;
-    the threshold is a fifty-thousandth of the loss, and for counts the rows that are too close to call. When it fails,
-    the reported number is not what it is called: look for label smoothing or a temperature in the loss, for tokens that
-    are left out or counted twice, for dropout that is on, for the wrong base of a logarithm, for means of the wrong
-    thing, for the weights of another checkpoint.
+    must lie where the parts can (six standard errors). And scores of one split must be of all of it: the nats per token
+    and per word tell how many there were, and an interval of how many rows it is. Two sums of the same numbers differ
+    by less than a millionth; the threshold is a fifty-thousandth of the loss, and for counts the rows that are too
+    close to call. When it fails, the reported number is not what it is called: look for label smoothing or a
+    temperature in the loss, for tokens that are left out or counted twice, for dropout that is on, for the wrong base
+    of a logarithm, for means of the wrong thing, for the weights of another checkpoint.
     """
     worst, compared, parts = 0.0, 0, []
     for split, found in scored.twice.items():
         for what, _, said, counted in found:
-            for name in counted.values.keys() & said.keys():
+            for name in [name for name in counted.values if name in said]:  # the loss first
                 off = _off(name, said[name], counted)
                 if not off <= 1:
                     right = counted.values[name]
@@ -161,6 +167,8 @@ def scores_again(scored: ScoredRun) -> Outcome:
         parts += [found[0].what]
         if not found[0].is_whole and (off := _off_parts(scored, split)) is not None:
             return failed(None, off)
+        if (off := scored.recounts[split].not_of_the_whole(scored.scores_of(split))) is not None:
+            return failed(None, f"{split}: {off}")
     if not compared:
         raise DoesNotApply("nothing that was scored could be counted again")
     return passed(worst * NEAR, f"counted again by their definitions, scores are the same ({', '.join(parts)})")

@@ -39,6 +39,29 @@ def learning_rate_zero(curve: TrainingCurve) -> Outcome:
 
 
 @audit("training")
+def schedule(curve: TrainingCurve) -> Outcome:
+    """The learning rate of every step is the one that the schedule has there.
+
+    The rates in metrics.jsonl are compared with the schedule's plain definition (a line up, then constant, a line or
+    half a cosine down to `final` at the last step), and may differ by a thousandth of the highest. A schedule that ends
+    early trains at a rate of nothing, and one that is too long never comes to rest; both look like a worse model. When
+    it fails, look at what counts as a step (an epoch, a part of a batch, a step since the run was resumed), and at what
+    the warm-up is counted from.
+    """
+    _needs(curve, 1)
+    planned = [curve.planned(int(step)) for step in curve.steps]
+    known = [(step, rate, plan) for step, rate, plan in zip(curve.steps, curve.rates, planned, strict=True) if plan]
+    if not known:
+        raise DoesNotApply("no definition is known of this schedule")
+    highest = max(plan for _, _, plan in known)
+    step, rate, plan = max(known, key=lambda one: abs(one[1] - one[2]))
+    off = float(abs(rate - plan) / highest)
+    if not off <= 1e-3:
+        return failed(off, f"the learning rate of step {step:,} was {rate:.3g}, and its schedule has {plan:.3g} there")
+    return passed(off, f"the learning rates of {len(known):,} steps are those of the schedule")
+
+
+@audit("training")
 def diverged(curve: TrainingCurve) -> Outcome:
     """The loss stayed a finite number, and did not climb back to where it came from.
 
@@ -375,6 +398,7 @@ def selection_on_test(curve: TrainingCurve) -> Outcome:
 
 TRAINING_AUDITS: list[Audit] = [
     learning_rate_zero,
+    schedule,
     diverged,
     did_it_train,
     learning_rate_too_high,

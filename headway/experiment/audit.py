@@ -22,6 +22,7 @@ from headway.recipe.recipe import Recipe, load, packaged
 from headway.run.folder import Run, open_run, run_names
 from headway.tasks.task import Task
 from headway.training.population import load_weights
+from headway.training.setting import Setting
 
 
 def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
@@ -93,7 +94,14 @@ def population_report(runs: Sequence[Run], task: Task) -> Report:
     if len(recipes) == 1:
         return Report()
     weights = [None if run is None else run.checkpoint("auto").weights for run in members]
-    return audit_population(SideBySide(recipes, weights, members, task, _device()))
+
+    def assemble(recipes: Sequence[Recipe]) -> Any:
+        from headway.experiment import train  # which has runs audited when they are done
+
+        setting = Setting(torch.device(_device()), torch.float32, False, False, ())
+        return train.assemble(recipes, task, setting)[0]
+
+    return audit_population(SideBySide(recipes, weights, members, task, _device(), assemble))
 
 
 def scored_run(run: Run, task: Task, members: int) -> ScoredRun:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import ORDER, CheapMethods, language_baselines
-from headway.audit.data.batches import READ_AUDITS, Reading as ReadInTraining, places_in_text
+from headway.audit.data.batches import READ_AUDITS, TextPlaces
+from headway.audit.data.batches import Reading as ReadInTraining
 from headway.audit.data.text import TEXT_AUDITS, TextSet
 from headway.audit.definitions import cross_entropy
 from headway.audit.evidence import Evidence
@@ -269,8 +270,9 @@ class TextEvidence(Evidence):
             why = "such a task draws its batches in a way of its own"
             return Report(not_run={one.name: why for one in READ_AUDITS})
         sampler, ids = self.task.sampler([self.recipe.seed], "cpu"), self.task.data.split("train").ids
-        spec, places = self.recipe.data.batches, max(1, len(ids) - self.recipe.segment)
-        given = ReadInTraining(sampler, places_in_text(ids), places, "tokens", spec.by_seed, spec.rows_go_on)
+        spec, find = self.recipe.data.batches, TextPlaces(ids)
+        everywhere, size = find.everywhere(self.recipe.segment + 1), f"{len(ids):,} tokens"
+        given = ReadInTraining(sampler, find, everywhere, size, spec.by_seed, spec.rows_go_on)
         return run_audits(READ_AUDITS, given)
 
     def measure_baselines(self) -> Sequence[Baseline]:

@@ -94,6 +94,11 @@ class Targets(Probing):
         nats = F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten(), reduction="none")
         return nats[batch.padding_mask.flatten()].mean()
 
+    def lowered(self, model: Translator, answers: Tensor, batch: Any) -> Tensor:
+        """With label smoothing: as if every token were the right one, now and then."""
+        spread = -answers.double().log_softmax(-1).mean(-1)[batch.padding_mask].mean()
+        return self.loss(answers, batch).double().lerp(spread, model.spec.label_smoothing)
+
     def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
         """Of short and of long targets, so that there is padding among them."""
         order = batch.padding_mask[0].sum(1).argsort(stable=True)

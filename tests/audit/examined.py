@@ -1,7 +1,6 @@
 """Small models under examination, for the tests of audits: a made-up language, and texts of it with labels."""
 
 import copy
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -12,6 +11,7 @@ from headway.audit.learning import initial_loss, one_batch
 from headway.audit.probe import Probe
 from headway.audit.runner import MODEL_AUDITS
 from headway.core import random as noise
+from headway.data.labelled.batches import RowBatch
 from headway.recipe.recipe import Recipe, from_tree
 
 OF_WEIGHTS = tuple(one for one in MODEL_AUDITS if one not in (initial_loss, one_batch))
@@ -24,15 +24,6 @@ BASE = {
     "model": {"layers": 2, "width": 32, "context": CONTEXT, "mixer": {"heads": 4}, "positions": "rotary"},
     "training": {"batch": 4, "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}},
 }
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Texts of different lengths, and the class of each."""
-
-    inputs: Tensor
-    padding_mask: Tensor
-    targets: Tensor
 
 
 def examine(*changes: str, steps: int = 0) -> Probe:
@@ -64,7 +55,7 @@ def batch_at(recipe: Recipe, step: int):
         return recipe.data.batches.build(language(), CONTEXT, recipe.training.batch, [recipe.seed]).at(step)
     rows = language()[: 8 * CONTEXT].view(1, 8, CONTEXT).roll(step, 1)
     padding_mask = torch.arange(CONTEXT) < torch.tensor([32, 20, 9, 32, 14, 32, 27, 30])[:, None]
-    return Rows(rows, padding_mask[None], rows[..., 0] % CLASSES)
+    return RowBatch(rows, padding_mask[None], rows[..., 0] % CLASSES)
 
 
 def train(probe: Probe, steps: int) -> None:

@@ -12,6 +12,7 @@ from headway.audit.audit import AUDITS, Report
 from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.populations import POPULATION_AUDITS
+from headway.experiment import train as train_module
 from headway.experiment.audit import audit_run, population_report
 from headway.run.folder import Run
 
@@ -106,3 +107,19 @@ def test_one_that_diverged_leaves_the_audits_of_the_others(trained):
 
 def test_every_audit_of_populations_finds_something():
     assert {one.name for one in POPULATION_AUDITS} == {plant.caught_by for plant in OF_POPULATIONS}
+
+
+@pytest.mark.parametrize("key", ["training.optimizer.learning_rate", "training.optimizer.weight_decay"])
+def test_members_that_differ_are_trained_as_their_own_recipes_say(key, ground: Ground, monkeypatch):
+    """And it is seen where training gives them what is the first one's."""
+    recipes = [ground.recipe(f"seed={k}", f"{key}={value}") for k, value in enumerate((0.001, 0.02, 0.01))]
+    runs = train_module.train(recipes, [f"{key}-{k}" for k in range(3)], ground.home / "runs")
+    assert not examined(runs).failures
+    assemble = train_module.assemble
+
+    def all_as_the_first(recipes, *rest):
+        of_first = recipes[0].training
+        return assemble([one.model_copy(update={"training": of_first}) for one in recipes], *rest)
+
+    monkeypatch.setattr(train_module, "assemble", all_as_the_first)
+    assert [f.audit for f in examined(runs).failures] == ["steps-beside-others"]

@@ -2,19 +2,21 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scored import CLASSIFIER, Ground, examined
 from tiny import cache_in
 
+from headway import tasks
 from headway.audit.audit import AUDITS
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.scores import SCORE_AUDITS
 from headway.experiment.evaluate import score_splits_again
-from headway.experiment.train import train
+from headway.experiment.train import load_model, train
 from headway.run.folder import open_run
 
 
@@ -122,3 +124,15 @@ def test_imported_weights_have_no_curve(ground: Ground):
     (run.folder / "metrics.jsonl").unlink()
     report = examined(run)
     assert not report.failures and {f.audit for f in report.findings} == {"scored-split", "scores-again"}
+
+
+def test_half_of_a_split_that_is_too_large_to_be_counted_again(ground: Ground):
+    run = ground.copy_of()
+    task = tasks.load_for(run)
+    tokens = task.data.split("valid")
+    half = replace(tokens, ids=tokens.ids[:150], bytes=tokens.bytes[:150], starts=tokens.starts[:150])
+    model, _ = load_model(run)
+    data = replace(task.data, splits={**task.data.splits, "valid": half})
+    run.save_scores(replace(task, data=data).score(model, ["valid"])[0])
+    (failure,) = [f for f in examined(run, seconds=0.0).failures if f.audit == "scores-again"]
+    assert "words" in failure.sentence

@@ -1,7 +1,7 @@
 """Audits of what training reads, batch by batch: is it the train split, all of it, and does each text come with its own
 label?"""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,10 +34,10 @@ class Reading:
     """Of one replica."""
     find: Callable[[Any], list[Place | None]]
     """The rows of a batch; None = nowhere."""
-    places: int
-    """Where a row could begin, or which of so many it could be."""
-    of_what: str
-    """Such places: tokens, rows."""
+    everywhere: Sequence[Place]
+    """Rows from all over train, evenly spread."""
+    size: str
+    """Of train, in words."""
     drawn: bool
     """Whether rows are drawn anew, so that no two steps have the same."""
     goes_on: bool
@@ -50,8 +50,8 @@ class Reading:
     @property
     def steps(self) -> list[int]:
         """The first ones, the last and the first of the next pass; and some between them."""
-        rows, wanted = self.sampler.at(0).inputs.shape[1], ROWS if self.places <= LONG else FEW_ROWS
-        between = np.linspace(0, self.epoch - 1, max(2, wanted // rows)).astype(int).tolist()
+        enough = max(2, ROWS // self.sampler.at(0).inputs.shape[1])
+        between = np.linspace(0, max(self.epoch, enough) - 1, enough).astype(int).tolist()
         return sorted({0, 1, 2, self.epoch - 1, self.epoch, *between})
 
 
@@ -76,26 +76,28 @@ def batches(reading: Reading) -> Outcome:
     if (problem := _again(reading, taken, found) or _broken_off(reading, taken)) is not None:
         return failed(None, problem)
     known = [place for place in rows if place is not None]
-    reached, left = max(place.last for place in known) + 1, min(place.first for place in known)
-    for share, where in ((reached / reading.places, "after"), (1 - left / reading.places, "before")):
-        if share ** len(known) < CHANCE:
-            at = reached if where == "after" else left
-            sentence = f"nothing {where} {at:,} of the {reading.places:,} {reading.of_what} of train is read"
-            return failed(share, f"{sentence}: the {len(known)} rows that were looked up come from {share:.0%} of it")
+    # Where train says the same at several places, as early or as late as it could have been read.
+    reached, left = max(place.first for place in known), min(place.last for place in known)
+    unread = [np.mean([place.first > reached for place in reading.everywhere])]
+    unread += [np.mean([place.last < left for place in reading.everywhere])]
+    for share, where in zip(map(float, unread), ("end", "beginning"), strict=True):
+        if (1 - share) ** len(known) < CHANCE:
+            sentence = f"the {where} of train ({share:.0%} of its {reading.size}) is never read"
+            return failed(share, f"{sentence}: none of {len(known)} rows that were looked up is from there")
     return passed(0, f"{len(known)} rows of {len(steps)} steps are of train, from all of it, and others at every step")
 
 
 def _again(reading: Reading, taken: dict[int, Any], found: dict[int, list[Place | None]]) -> str | None:
     """The same batch at two steps; not where rows are the same because train says the same at several places."""
-    if not reading.drawn or min(reading.epoch, reading.places) < 2:
+    if not reading.drawn or reading.epoch < 2:
         return None
     before: dict[tuple[int, ...], int] = {}
     for step, places in found.items():
         firsts = tuple(place.first for place in places if place is not None)
         apart = {place.first for place in places if place is not None and place.first == place.last}
-        if len(apart) > 1 and (same := before.setdefault(firsts, step)) != step:
-            if torch.equal(taken[same].inputs, taken[step].inputs):
-                return f"training reads the same rows at step {same + 1:,} and at step {step + 1:,}"
+        same = before.setdefault(firsts, step)
+        if same != step and len(apart) > 1 and torch.equal(taken[same].inputs, taken[step].inputs):
+            return f"training reads the same rows at step {same + 1:,} and at step {step + 1:,}"
     return None
 
 
@@ -112,36 +114,45 @@ def _broken_off(reading: Reading, taken: dict[int, Any]) -> str | None:
     return None
 
 
-def places_in_text(ids: np.ndarray) -> Callable[[Any], list[Place | None]]:
-    """Of rows of a batch, each with the target of its last token, in running text."""
-    text, size, few = ids.tobytes(), ids.dtype.itemsize, FEW_ROWS if len(ids) <= LONG else 2
+class TextPlaces:
+    """Rows of a batch, each with the target of its last token, in running text."""
 
-    def find(batch: Any) -> list[Place | None]:
-        rows = torch.cat((batch.inputs[0], batch.targets[0, :, -1:]), 1).cpu().numpy().astype(ids.dtype)
-        return [next(_places(text, row.tobytes(), size), None) for row in rows[:few]]
+    def __init__(self, ids: np.ndarray):
+        self.ids, self.text, self.few = ids, ids.tobytes(), FEW_ROWS if len(ids) <= LONG else 2
 
-    return find
+    def __call__(self, batch: Any) -> list[Place | None]:
+        rows = torch.cat((batch.inputs[0], batch.targets[0, :, -1:]), 1).cpu().numpy().astype(self.ids.dtype)
+        return [self._find(row) for row in rows[: self.few]]
+
+    def everywhere(self, length: int) -> list[Place]:
+        """Rows of so many tokens, from all over the text."""
+        begins = np.linspace(0, len(self.ids) - length, min(ROWS, 8 * self.few)).astype(int)
+        return [place for at in begins if (place := self._find(self.ids[at : at + length])) is not None]
+
+    def _find(self, row: np.ndarray) -> Place | None:
+        """Numbers of several bytes are only found where such numbers begin."""
+        wanted, size = row.tobytes(), self.ids.dtype.itemsize
+        first, last = self.text.find(wanted), self.text.rfind(wanted)
+        while first >= 0 and first % size:
+            first = self.text.find(wanted, first + 1)
+        while last >= 0 and last % size:
+            last = self.text.rfind(wanted, 0, last + len(wanted) - 1)
+        return Place(first // size, last // size) if first >= 0 else None
 
 
-def _places(text: bytes, row: bytes, size: int) -> Iterator[Place]:
-    """At most one: numbers of several bytes are only found where such numbers begin."""
-    first, last = text.find(row), text.rfind(row)
-    while first >= 0 and first % size:
-        first = text.find(row, first + 1)
-    while last >= 0 and last % size:
-        last = text.rfind(row, 0, last + len(row) - 1)
-    if first >= 0:
-        yield Place(first // size, last // size)
+class RowPlaces:
+    """Rows of a batch, among texts that are cut as training cuts them."""
 
+    def __init__(self, texts: Texts, context: int):
+        table, lengths = texts.padded(context)
+        rows = [tuple(row[:length]) for row, length in zip(table.tolist(), lengths.tolist(), strict=True)]
+        last = {row: k for k, row in enumerate(rows)}
+        first = {row: k for k, row in reversed(list(enumerate(rows)))}
+        self.known = {row: Place(first[row], last[row]) for row in last}
+        self.everywhere = [self.known[row] for row in rows]
 
-def places_in_rows(texts: Texts, context: int) -> Callable[[Any], list[Place | None]]:
-    """Of rows of a batch, among texts that are cut as training cuts them."""
-    table, lengths = texts.padded(context)
-    known: dict[tuple[int, ...], Place] = {}
-    for k, (row, length) in enumerate(zip(table.tolist(), lengths.tolist(), strict=True)):
-        first = known[key].first if (key := tuple(row[:length])) in known else k
-        known[key] = Place(first, k)
-    return lambda batch: [known.get(row) for row in _rows(batch)]
+    def __call__(self, batch: Any) -> list[Place | None]:
+        return [self.known.get(row) for row in _rows(batch)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,3 +128,9 @@ def recall_called_precision(patch):
 @_bed.plant(AGAIN)
 def recall_called_f1(patch):
     _exchanged(patch, ".f1.", ".recall.")
+
+
+@_bed.plant(AGAIN)
+def interval_of_ten_times_the_rows(patch):
+    honest = accuracy.wilson
+    patch.setattr(accuracy, "wilson", lambda hits, n: honest(10 * hits, 10 * n))

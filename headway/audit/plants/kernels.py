@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch.nn.functional as F
 
-from headway.audit.plants.needs import ATTENTION, DROPOUT, FUSED, HEADS, WEIGHT_DROPOUT, positions
+from headway.audit.plants.needs import ATTENTION, DROPOUT, FUSED, HEADS, WEIGHT_DROPOUT, positions, rows_of
 from headway.audit.plants.parts import fused
 from headway.audit.plants.planting import Bed
 from headway.nn import attention, backends, replicated
@@ -92,6 +92,18 @@ def cache_that_forgets_its_first_token(patch):
         keys = joined.keys.clone()
         keys[:, :, :, 0] = 0
         return replace(joined, keys=keys)
+
+    patch.setattr(attention.Cache, "extended", extended)
+
+
+@_bed.plant("cache", ATTENTION, rows_of(24))
+def cache_of_the_last_eight_tokens(patch):
+    honest = attention.Cache.extended
+
+    def extended(self, new):
+        joined = honest(self, new)
+        lost = torch.arange(joined.keys.shape[3]) < self.keys.shape[3] - 8
+        return replace(joined, values=joined.values.masked_fill(lost[:, None], 0))
 
     patch.setattr(attention.Cache, "extended", extended)
 

@@ -1,16 +1,25 @@
 """Faults by which a language model sees what it is to predict: everywhere, at some positions or at some lengths."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from headway.audit.plants.needs import ATTENTION, FUSED, LONGER_SCORES, WEIGHT_DROPOUT, norm, rows_of
 from headway.audit.plants.parts import causal_but, fused, norm_over, written_out
-from headway.audit.plants.planting import Bed
+from headway.audit.plants.planting import Bed, Need, Patch
+from headway.models.backbone import Backbone
 from headway.nn import backends, heads, masks, replicated
 from headway.nn.context import AttentionContext
 
 _bed = Bed("leaks", ATTENTION)
 LEAKS = ("causal-gradient", "attention-rows", "cache", "hard-mask", "padding", "kernel")
 LONG = rows_of(48)
+AS_MANY_ROWS_AS_TOKENS = Need(
+    "batches of as many rows as a row has tokens",
+    lambda recipe: recipe.training.batch == recipe.segment * recipe.training.accumulate,
+    ("training.batch=32",),
+)
 BY_STATISTICS = ("causal-gradient", "cache", "padding")
 
 
@@ -52,6 +61,34 @@ def mask_lost_in_training_only(patch):
         return attend(q, k, v, context, drop)
 
     patch.setattr(backends.Sdpa, "attend", attend)
+
+
+def _mask_lost(patch: Patch, where: Callable) -> None:
+    """Where `where(q, model)` says so, of queries [R, B, H, T, d] and of whoever was asked last."""
+    honest, asked = Backbone.hidden, []
+
+    def hidden(self: Any, *given: Any, **named: Any) -> Any:
+        asked[:] = [self]
+        return honest(self, *given, **named)
+
+    def attend(self: Any, q: Any, k: Any, v: Any, context: Any, drop: Any) -> Any:
+        allowed = torch.ones_like(context.allowed) if where(q, asked[0]) else context.allowed
+        return drop(backends.weights(q, k, allowed, context.bias)) @ v
+
+    patch.setattr(Backbone, "hidden", hidden)
+    patch.setattr(backends.Plain, "attend", attend)
+    written_out(patch)
+
+
+@_bed.plant("causality", also=(*LEAKS, "kernel", "definition"))
+def mask_lost_late_in_training(patch):
+    _mask_lost(patch, lambda q, model: model.training and int(model.clock.step) > 100)
+
+
+@_bed.plant("causality", AS_MANY_ROWS_AS_TOKENS, also=(*LEAKS, "kernel", "cache", "definition"))
+def mask_lost_where_there_are_as_many_rows_as_tokens(patch):
+    """It was broadcast along the wrong axis."""
+    _mask_lost(patch, lambda q, model: q.shape[1] == q.shape[3])
 
 
 @_bed.plant("causality", also=LEAKS)

@@ -37,6 +37,10 @@ def pooling(kind: str) -> Need:
     return chosen(f"model.pooling={kind}", "model.pooling", kind)
 
 
+def averaging(kind: str) -> Need:
+    return chosen(f"training.averaging={kind}", "training.averaging", kind)
+
+
 def with_attention(what: str, is_met: Callable[[AttentionSpec], bool], *changes: str) -> Need:
     """Of a layer at least."""
 

@@ -1,19 +1,21 @@
 """Faults that show only where there is more than one replica, or that make one of several."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from headway.audit.plants.needs import ADAMW, ATTENTION, CLASSIFIER, CROPS, DROPOUT, LANGUAGE_MODEL, norm
+from headway.audit.plants.needs import ADAMW, ATTENTION, CLASSIFIER, CROPS, DROPOUT, LANGUAGE_MODEL, averaging, norm
 from headway.audit.plants.parts import written_out
 from headway.audit.plants.planting import Bed, Patch
 from headway.data.labelled.batches import Shuffled
-from headway.data.running.batches import Crops
+from headway.data.running.batches import Crops, CropSampler
 from headway.models import classifier, language_model
 from headway.models.classifier import Classifier
 from headway.models.language_model import LanguageModel
 from headway.nn import backends, replicated
 from headway.nn.replicated import Embedding, LayerNorm, Linear, Noisy
+from headway.training.averaging import Averages
 from headway.training.optimizers import AdamWOptimizer
 
 _bed = Bed("populations")
@@ -194,6 +196,18 @@ def gradients_cut_by_the_length_of_all(patch):
     _before_the_step(patch, change)
 
 
+@_bed.plant(STEPS, averaging("moving"), also=ALSO)
+def averages_drawn_together(patch):
+    honest = Averages.update
+
+    def update(self, step, alive):
+        honest(self, step, alive)
+        for average in self.tensors.values():
+            average.lerp_(average.mean(0, keepdim=True).expand_as(average), 0.2)
+
+    patch.setattr(Averages, "update", update)
+
+
 # --- in the seeds ----------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +238,18 @@ def one_order_of_data_for_all(patch):
     patch.setattr(
         Crops, "build", lambda self, ids, segment, batch, seeds: original(self, ids, segment, batch, [0] * len(seeds))
     )
+
+
+@_bed.plant(SEEDS, LANGUAGE_MODEL, CROPS, also=ALSO)
+def one_order_of_data_from_the_second_step_on(patch):
+    honest = CropSampler.at
+
+    def at(self, step):
+        batch = honest(self, step)
+        first = batch.inputs[:1].expand_as(batch.inputs), batch.targets[:1].expand_as(batch.targets)
+        return batch if int(step) == 0 else replace(batch, inputs=first[0], targets=first[1])
+
+    patch.setattr(CropSampler, "at", at)
 
 
 @_bed.plant(SEEDS, CLASSIFIER, also=ALSO)

@@ -1,0 +1,98 @@
+"""Faults of what training reads: not all of train, the same again and again, rows that break off."""
+
+from dataclasses import replace
+
+import torch
+
+from headway.audit.plants.needs import CLASSIFIER, CROPS
+from headway.audit.plants.planting import Bed, Need
+from headway.data.labelled.batches import Shuffled, ShuffledSampler
+from headway.data.running import batches
+from headway.data.running.batches import Contiguous, ContiguousSampler, Crops, CropSampler
+
+_bed = Bed("batches")
+READ = "batches"
+STREAMS = Need(
+    "streams that are read from left to right",
+    lambda recipe: isinstance(getattr(recipe.data, "batches", None), Contiguous),
+    ("data.batches=contiguous",),
+)
+
+
+@_bed.plant(READ, CROPS)
+def the_same_crops_at_every_step(patch):
+    honest = CropSampler.at
+    patch.setattr(CropSampler, "at", lambda self, step: honest(self, 0))
+
+
+@_bed.plant(READ, CROPS)
+def crops_of_the_first_half_of_the_text(patch):
+    honest = Crops.build
+    patch.setattr(Crops, "build", lambda self, ids, *rest: honest(self, ids[: len(ids) // 2], *rest))
+
+
+@_bed.plant(READ, CROPS)
+def the_last_target_of_a_row_is_its_last_token(patch):
+    honest = CropSampler.at
+
+    def at(self, step):
+        batch = honest(self, step)
+        return replace(batch, targets=torch.cat((batch.targets[..., :-1], batch.inputs[..., -1:]), -1))
+
+    patch.setattr(CropSampler, "at", at)
+
+
+@_bed.plant(READ, CROPS)
+def targets_shifted_after_the_first_step(patch):
+    honest = CropSampler.at
+
+    def at(self, step):
+        batch = honest(self, step)
+        return batch if int(step) == 0 else replace(batch, targets=batch.targets.roll(-1, -1))
+
+    patch.setattr(CropSampler, "at", at)
+
+
+@_bed.plant(READ, STREAMS)
+def streams_that_are_columns(patch):
+    """Of a text that was written into a table row by row."""
+
+    def streams(tokens, segment, batch):
+        length = len(tokens) // batch
+        return tokens[: batch * length].reshape(length, batch).mT.contiguous()
+
+    patch.setattr(batches, "_streams", streams)
+
+
+@_bed.plant(READ, STREAMS)
+def segments_in_another_order(patch):
+    honest = ContiguousSampler.at
+
+    def at(self, step):
+        backwards = self.steps_per_epoch - 1 - step % self.steps_per_epoch
+        return replace(honest(self, backwards), begins=honest(self, step).begins)
+
+    patch.setattr(ContiguousSampler, "at", at)
+
+
+@_bed.plant(READ, STREAMS)
+def a_state_that_is_never_carried(patch):
+    honest = ContiguousSampler.at
+    patch.setattr(ContiguousSampler, "at", lambda self, step: replace(honest(self, step), begins=torch.tensor(True)))
+
+
+@_bed.plant(READ, CLASSIFIER)
+def the_same_order_of_rows_in_every_epoch(patch):
+    honest = ShuffledSampler._drawn  # pyright: ignore[reportPrivateUsage]
+    patch.setattr(ShuffledSampler, "_drawn", lambda self, epoch: honest(self, epoch * 0))
+
+
+@_bed.plant(READ, CLASSIFIER)
+def the_last_quarter_of_the_rows_never_read(patch):
+    honest = Shuffled.build
+
+    def build(self, table, lengths, labels, *rest):
+        enough = len(labels) * 3 // 4
+        return honest(self, table[:enough], lengths[:enough], labels[:enough], *rest)
+
+    patch.setattr(Shuffled, "build", build)

@@ -1,0 +1,70 @@
+"""Faults of what training reads and at which rate are seen, and batches that are right raise nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from scored import CLASSIFIER, Ground
+from tiny import cache_in
+
+from headway import tasks
+from headway.audit.plants.library import faults
+from headway.audit.plants.planting import Fault, planted
+from headway.tasks.language_modelling import LanguageModelling
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory) -> Iterator[Ground]:
+    home = tmp_path_factory.mktemp("ground")
+    with cache_in(home / "cache"):
+        yield Ground(home)
+
+
+def reading(ground: Ground, *changes: str) -> tuple[str, str]:
+    finding = tasks.load(ground.recipe(*changes)).gather_evidence().reading().finding("batches")
+    assert finding is not None
+    return finding.verdict, finding.sentence
+
+
+@pytest.mark.parametrize("fault", [one for one in faults() if one.caught_by == "batches"], ids=lambda one: one.name)
+def test_planted(fault: Fault, ground: Ground):
+    with planted(fault):
+        assert reading(ground, *fault.changes)[0] == "fail"
+
+
+CLEAN = [
+    (),
+    ("data.batches=contiguous",),
+    ("data.batches=contiguous-shifted", "training.batch=3"),
+    ("training.batch=64", "data.tokenizer=word", "model.context=5"),
+    ("model.context=700", "training.batch=1"),
+    ("model.context=2400", "training.batch=2"),
+    (CLASSIFIER,),
+    (CLASSIFIER, "training.batch=100", "model.context=3"),
+    (CLASSIFIER, "training.batch=1", "data.batches.buckets=1"),
+]
+
+
+@pytest.mark.parametrize("case", CLEAN, ids=lambda case: " ".join(case))
+def test_clean(case, ground: Ground):
+    verdict, sentence = reading(ground, *case)
+    assert verdict == "pass", sentence
+
+
+def test_who_trains_on_what_is_scored(ground: Ground, monkeypatch: pytest.MonkeyPatch):
+    def sampler(self, seeds, device):
+        ids = torch.as_tensor(self.data.split("valid").ids).to(device)
+        return self.recipe.data.batches.build(ids, self.recipe.segment, self.recipe.training.batch, seeds)
+
+    monkeypatch.setattr(LanguageModelling, "sampler", sampler)
+    verdict, sentence = reading(ground)
+    assert verdict == "fail" and "no text of train" in sentence
+
+
+@pytest.mark.parametrize("fault", [one for one in faults() if one.caught_by == "schedule"], ids=lambda one: one.name)
+def test_planted_schedules(fault: Fault, ground: Ground):
+    with planted(fault):
+        (run,) = ground.train(*fault.changes)
+    evidence = tasks.load_for(run).evidence
+    finding = evidence.audit(run).finding("schedule")
+    assert finding is not None and finding.verdict == "fail", finding
