@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import CheapMethods, bag_of_words, majority
-from headway.audit.data.batches import LABEL_AUDITS, READ_AUDITS, LabelledBatches, Reading, RowPlaces
+from headway.audit.data.batches import LABEL_AUDITS, READ_AUDITS, LabelledBatches, ReadInTraining, RowPlaces
 from headway.audit.data.rows import ROW_AUDITS, RowSet
 from headway.audit.definitions import cross_entropy
 from headway.audit.evidence import Evidence
@@ -192,7 +192,7 @@ class RowEvidence(Evidence):
         batches, train = [sampler.at(step) for step in range(3)], self.task.data.split("train")
         labels = run_audits(LABEL_AUDITS, LabelledBatches(batches, train, self.recipe.segment))
         find, drawn = RowPlaces(train, self.recipe.segment), _data(self.recipe).batches.by_seed
-        read = Reading(sampler, find, find.everywhere, f"{len(train):,} rows", drawn, goes_on=False)
+        read = ReadInTraining(sampler, find, find.everywhere, f"{len(train):,} rows", drawn, goes_on=False)
         return run_audits(READ_AUDITS, read) + labels
 
     def measure_baselines(self) -> Sequence[Baseline]:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import ORDER, CheapMethods, language_baselines
-from headway.audit.data.batches import READ_AUDITS, TextPlaces
-from headway.audit.data.batches import Reading as ReadInTraining
+from headway.audit.data.batches import READ_AUDITS, ReadInTraining, TextPlaces
 from headway.audit.data.text import TEXT_AUDITS, TextSet
 from headway.audit.definitions import cross_entropy
 from headway.audit.evidence import Evidence

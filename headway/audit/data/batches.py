@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ReadInTraining:
     """What training reads at each step, and where in train to find it."""
 
     sampler: Any
@@ -56,7 +56,7 @@ class Reading:
 
 
 @audit("data")
-def batches(reading: Reading) -> Outcome:
+def batches(reading: ReadInTraining) -> Outcome:
     """Training reads its split: rows of train, from all of it, at every step others, which go on where they should.
 
     Some steps are looked at: the first, the last of a pass over the text, the first of the next, and some between. Each
@@ -87,7 +87,7 @@ def batches(reading: Reading) -> Outcome:
     return passed(0, f"{len(known)} rows of {len(steps)} steps are of train, from all of it, and others at every step")
 
 
-def _again(reading: Reading, taken: dict[int, Any], found: dict[int, list[Place | None]]) -> str | None:
+def _again(reading: ReadInTraining, taken: dict[int, Any], found: dict[int, list[Place | None]]) -> str | None:
     """The same batch at two steps; not where rows are the same because train says the same at several places."""
     if not reading.drawn or reading.epoch < 2:
         return None
@@ -101,7 +101,7 @@ def _again(reading: Reading, taken: dict[int, Any], found: dict[int, list[Place 
     return None
 
 
-def _broken_off(reading: Reading, taken: dict[int, Any]) -> str | None:
+def _broken_off(reading: ReadInTraining, taken: dict[int, Any]) -> str | None:
     """Rows that should go on from those of the step before, and do not."""
     if not reading.goes_on:
         return None

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 
 from headway.audit.plants.needs import ATTENTION, DROPOUT, FUSED, HEADS, WEIGHT_DROPOUT, positions, rows_of
