@@ -66,7 +66,8 @@ class DecoderOnly(Translator):
 
     def __init__(self, spec: DecoderOnlySpec, built_as: DecoderOnlySpec, vocabulary: int, replicas: int, device: str):
         super().__init__(built_as, vocabulary, replicas, device, Causal())
-        self.spec, self.source_vocabulary = spec, vocabulary
+        self.source_vocabulary = vocabulary
+        self.spec = spec  # pyright: ignore[reportIncompatibleVariableOverride]
         self.output = None if spec.tied else Linear(replicas, spec.width, vocabulary, bias=False, gain=0.2)
         self.logits = Tap()
 

@@ -115,7 +115,8 @@ class EncoderDecoder(Translator):
         self, spec: EncoderDecoderSpec, source_vocabulary: int, vocabulary: int, replicas: int, device: str = "cpu"
     ):
         super().__init__(spec, vocabulary, replicas, device, Causal())
-        self.spec, self.source_vocabulary = spec, source_vocabulary
+        self.source_vocabulary = source_vocabulary
+        self.spec = spec  # pyright: ignore[reportIncompatibleVariableOverride]
         self.encoder = Backbone(spec.encoder, source_vocabulary, replicas, device, Everything())
         if spec.tied == "all":
             self.encoder.embedding = self.embedding
