@@ -1,0 +1,74 @@
+"""What `--json` prints, verb by verb: one schema each. `headway schema` prints them as JSON Schema.
+
+An answer is checked against its schema before it is printed, so what is written here is so. Keys with a default may be
+absent; a number that is not finite is null.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from headway.cli.answers.looking import LookSchema
+from headway.cli.answers.recipes import BenchSchema, RecipeSchema, RecipesSchema, TuneSchema
+from headway.cli.answers.runs import (
+    AuditSchema,
+    ClassifySchema,
+    ExportSchema,
+    ImportSchema,
+    RunsSchema,
+    SampleSchema,
+    ScoreAnswerSchema,
+    TrainSchema,
+    TranslateSchema,
+)
+from headway.cli.answers.solving import ConstructionSchema, FixedLayerSchema, KeySchema, MatrixSchema, SolvedQuerySchema
+from headway.cli.answers.studies import (
+    CaseSchema,
+    CasesSchema,
+    ConclusionSchema,
+    PlanSchema,
+    StudyEnsemblesSchema,
+    StudyRunSchema,
+)
+from headway.core.errors import UserError, did_you_mean
+
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "train": TrainSchema,
+    "score": ScoreAnswerSchema,
+    "audit": AuditSchema,
+    "sample": SampleSchema,
+    "look": LookSchema,
+    "classify": ClassifySchema,
+    "translate": TranslateSchema,
+    "export": ExportSchema,
+    "import": ImportSchema,
+    "recipe": RecipeSchema,
+    "recipes": RecipesSchema,
+    "runs": RunsSchema,
+    "bench": BenchSchema,
+    "cases": CasesSchema,
+    "case": CaseSchema,
+    "tune": TuneSchema,
+    "study plan": PlanSchema,
+    "study run": StudyRunSchema,
+    "study results": ConclusionSchema,
+    "study report": ConclusionSchema,
+    "study ensembles": StudyEnsemblesSchema,
+    "solve query": SolvedQuerySchema,
+    "solve key": KeySchema,
+    **{f"solve {verb}": ConstructionSchema for verb in ("convolution", "shift", "mean-pool", "max-pool")},
+    "solve matrix": MatrixSchema,
+    "solve fixed-layer": FixedLayerSchema,
+}
+
+
+def checked(verb: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of a verb, as its schema has it."""
+    return SCHEMAS[verb].model_validate(answer).model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def json_schema(verb: str) -> dict[str, Any]:
+    if verb not in SCHEMAS:
+        raise UserError(f"there is no verb '{verb}' that answers with --json{did_you_mean(verb, SCHEMAS)}")
+    return SCHEMAS[verb].model_json_schema(mode="serialization")

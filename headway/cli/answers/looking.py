@@ -1,0 +1,73 @@
+"""Of what is inside a model: maps and gradients."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from headway.cli.answers.schema import Number, Schema
+
+
+class HeadSchema(BaseModel):
+    """A head, and its statistics by name."""
+
+    model_config = ConfigDict(extra="allow")
+    layer: int
+    head: int
+
+
+class LookedSchema(Schema):
+    run: str
+    show: Literal["heads", "rollout", "gradients"]
+    tokens: list[str]
+    unknown: list[Any]
+    target: list[str] = Field(default=[], description="Of a translator: what it writes.")
+    translation: str | None = None
+    alignment: list[int] = Field(default=[], description="For each token of the target, the one of the source.")
+    largest_difference: Number = None
+    heads: list[HeadSchema] = Field(default=[])
+    predictions: list[dict[str, Any]] = Field(default=[])
+
+
+class MapsSchema(LookedSchema):
+    beside: LookedSchema | None = Field(default=None, alias="with")
+    comparison: dict[str, Any] | None = None
+    file: str | None
+
+
+class NormsSchema(Schema):
+    """Of a Jacobian, by distance: 0, 1, 2 …"""
+
+    typical: list[Number] = Field(description="‖J‖_F/√D: 1 for the identity.")
+    largest: list[Number] | None = Field(description="‖J‖₂; null = the width is too large.")
+
+
+class HiddenStateSchema(NormsSchema):
+    units: int
+    bound: list[Number] | None = Field(description="What the weights alone allow ‖J‖₂ to be; null = they do not say.")
+    step_bound: Number
+    singular_values: list[Number] = Field(description="Of one step's Jacobian, the largest first.")
+
+
+class FlowOfRunSchema(Schema):
+    run: str
+    tokens: int
+    segments: int
+    losses: list[Number]
+    streams: dict[str, NormsSchema]
+    hidden: dict[str, HiddenStateSchema]
+
+
+class FlowOfArmSchema(Schema):
+    name: str
+    runs: list[FlowOfRunSchema] = Field(description="They differ in their seed alone.")
+
+
+class GradientFlowSchema(Schema):
+    show: Literal["gradient-flow"]
+    split: str
+    arms: list[FlowOfArmSchema]
+    file: str | None
+
+
+class LookSchema(RootModel[MapsSchema | GradientFlowSchema]):
+    pass

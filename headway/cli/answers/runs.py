@@ -1,0 +1,218 @@
+"""Of runs: trained, listed, scored, audited; what they write, classify and translate; weights in and out."""
+
+from typing import Any, Literal
+
+from pydantic import Field, RootModel
+
+from headway.cli.answers.schema import Number, Schema
+from headway.core.status import State
+
+
+class ConfusionSchema(Schema):
+    classes: list[str]
+    counts: list[list[int]] = Field(description="A row for each true class: how many of its texts got which.")
+
+
+class ScoreSchema(Schema):
+    value: Number
+    label: str = Field(description="The whole truth about the number: unit, split, how it was read.")
+    interval: list[Number] = Field(default=[], description="95 %, where the score has one.")
+    confusion: ConfusionSchema | None = None
+
+
+class FindingSchema(Schema):
+    audit: str
+    verdict: Literal["pass", "warn", "fail"]
+    value: Number
+    sentence: str
+    seconds: float
+    short: str | None = None
+
+
+class BaselineSchema(ScoreSchema):
+    method: str
+    name: str = Field(description="Of the score that it is set beside.")
+
+
+class ReportSchema(Schema):
+    findings: list[FindingSchema]
+    not_run: dict[str, str] = Field(description="Audits that do not apply, and why.")
+    baselines: list[BaselineSchema]
+
+
+class RunSchema(Schema):
+    run: str = Field(description="Its folder.")
+    scores: dict[str, ScoreSchema]
+    audits: ReportSchema
+
+
+class EndedRunSchema(RunSchema):
+    status: State
+    step: int | None
+    reason: str | None
+
+
+class TrainSchema(EndedRunSchema):
+    """Of the first run; of every one under `runs`, where there are several."""
+
+    runs: list[EndedRunSchema] = Field(default=[])
+
+
+class RunStateSchema(Schema):
+    """What the folder tells, without asking the process."""
+
+    running: bool
+    process: int | None
+    since: str | None
+    step: int
+    total: int | None
+    last: dict[str, Any] | None = Field(description="The last event.")
+
+
+class ListedRunSchema(RunSchema):
+    facts: dict[str, Any] = Field(description="run.json, as it stands.")
+    state: RunStateSchema
+
+
+class RunsSchema(Schema):
+    runs: list[ListedRunSchema]
+
+
+class TokenSchema(Schema):
+    token: str
+    nats: Number
+
+
+class ScoredSchema(RunSchema):
+    tokens: list[TokenSchema] = Field(default=[], description="Of a text that was typed.")
+
+
+class GainSchema(Schema):
+    """What runs as one have over the mean of them; above 0 is better."""
+
+    gain: float
+    unit: str
+    interval: list[float] | None = Field(description="95 %, over pieces of the split, for these runs.")
+    pieces: int
+    mean: float
+    ensemble: float
+    members: list[float]
+
+
+class EnsembleSchema(Schema):
+    """With --ensemble: several runs as one, the mean of their probabilities."""
+
+    scores: dict[str, ScoreSchema]
+    members: list[RunSchema]
+    gains: dict[str, GainSchema]
+
+
+class LengthSchema(Schema):
+    length: int
+    stride: int = Field(description="Of the sliding window.")
+    apart: Number
+    sliding: Number
+    carried: Number = Field(description="null = the model carries no state.")
+    by_position: list[Number] = Field(description="Nats of the first token of a segment, of the second …")
+    segments: int = Field(description="So many is that a mean of.")
+
+
+class RunByLengthSchema(Schema):
+    run: str
+    lengths: list[LengthSchema]
+
+
+class ArmByLengthSchema(Schema):
+    name: str
+    trained_on: int
+    runs: list[RunByLengthSchema]
+
+
+class LengthsSchema(Schema):
+    """With --lengths: nats per token in segments of many lengths."""
+
+    split: str
+    tokens: int
+    arms: list[ArmByLengthSchema]
+    file: str | None
+
+
+class ScoreAnswerSchema(RootModel[ScoredSchema | EnsembleSchema | LengthsSchema]):
+    """Of a run; with --ensemble, of several as one; with --lengths, by the length of segments."""
+
+
+class ExplanationSchema(Schema):
+    audit: str
+    about: str
+    explanation: str
+
+
+class TrialSchema(Schema):
+    fault: str
+    kind: str
+    audit: str = Field(description="That is meant to see it.")
+    outcome: Literal["seen", "not seen", "cannot show"]
+    sentence: str = Field(description="Of that audit; or why the fault cannot show in this recipe.")
+    instead: list[str] = Field(description="Audits that saw it, where the one meant for it did not.")
+    seconds: float
+
+
+class SelfTestSchema(Schema):
+    recipe: str
+    clean: ReportSchema = Field(description="What was found without any fault.")
+    faults: list[TrialSchema]
+    stopped: bool = Field(description="By Ctrl-C: there would have been more.")
+
+
+class AuditSchema(RootModel[ReportSchema | ExplanationSchema | SelfTestSchema]):
+    """A report; with --explain, an explanation; with --self-test, what became of every fault."""
+
+
+class SampleSchema(Schema):
+    run: str
+    prompt: str
+    text: str
+    note: str | None
+    texts: list[str] = Field(default=[], description="With --count: all of them.")
+
+
+class ClassifySchema(Schema):
+    run: str
+    text: str
+    classes: dict[str, float]
+    tokens: int
+    unknown: int
+    notes: list[str]
+
+
+class HypothesisSchema(Schema):
+    text: str
+    score: float
+
+
+class TranslationSchema(Schema):
+    source: str
+    text: str
+    hypotheses: list[HypothesisSchema]
+    notes: list[str]
+
+
+class TranslateSchema(Schema):
+    run: str
+    decoding: str
+    translations: list[TranslationSchema] = Field(default=[])
+    file: str | None = Field(default=None, description="The table of a split.")
+
+
+class ExportSchema(Schema):
+    run: str
+    folder: str
+    step: int
+    files: list[str]
+
+
+class ImportSchema(Schema):
+    run: str
+    parameters: int
+    vocabulary: int
+    notes: list[str]

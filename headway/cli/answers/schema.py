@@ -1,0 +1,10 @@
+"""What all schemas have in common: keys that nobody has said are refused."""
+
+from pydantic import BaseModel, ConfigDict
+
+Number = float | None
+"""Null where it is not finite."""
+
+
+class Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid")
