@@ -113,9 +113,11 @@ class _Steps:
             with torch.enable_grad():
                 loss = self.model.loss(_rows(self.batch, slice(first, first + self.each)))[0].sum()
                 found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+            if any(g is None for g in found):
+                raise DoesNotApply("a parameter takes no part in the loss, and no optimizer could step")
             total += loss.item() / self.parts
             for name, g in zip(named, found, strict=True):
-                gradient[name] += 0.0 if g is None else g.double() / self.parts
+                gradient[name] += g.double() / self.parts
         self.model.clock.set(number)
         return total, gradient
 

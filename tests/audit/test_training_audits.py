@@ -1,5 +1,7 @@
 """Each training audit on curves that are drawn, with noise: what must be found, and what must be left alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,8 +56,15 @@ def verdicts(given: TrainingCurve) -> dict[str, str]:
 
 def test_a_good_training_raises_no_alarm():
     good = curve(falling(), falling() + 0.1, evaluate_on=["valid"])
-    assert set(verdicts(good)) == {one.name for one in TRAINING_AUDITS}
+    assert set(verdicts(good)) == {one.name for one in TRAINING_AUDITS} - {"schedule"}  # which nobody told of
     assert set(verdicts(good).values()) == {"pass"}
+
+
+def test_rates_that_are_not_those_of_the_schedule():
+    good = curve(falling(), falling() + 0.1)
+    planned = dict(zip(good.steps.tolist(), good.rates.tolist(), strict=True))
+    assert verdicts(replace(good, planned=planned.get))["schedule"] == "pass"
+    assert verdicts(replace(good, planned=lambda step: planned[step] + 1e-5))["schedule"] == "fail"
 
 
 def test_metrics_are_read_whatever_the_lines_are():

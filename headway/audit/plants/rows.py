@@ -254,6 +254,28 @@ def _metadata(clean: RowSet, rng: Random) -> RowSet:
     return shuffled_train(replace(clean, rows=rows, labels=labels), rng)
 
 
+def _two_spellings(clean: RowSet, rng: Random) -> RowSet:
+    _, labels = lists_of(clean)
+    one = labels["train"][0]
+    other = {
+        split: [f"{label} " if label == one and k % 3 == 0 else label for k, label in enumerate(of)]
+        for split, of in labels.items()
+    }
+    return replace(clean, labels=other, classes=sorted({label for of in other.values() for label in of}))
+
+
+def _damaged(change: Callable[[str], str]) -> Callable[[RowSet, Random], RowSet]:
+    """One row in twenty."""
+
+    def plant(clean: RowSet, rng: Random) -> RowSet:
+        rows, _ = lists_of(clean)
+        return replace(
+            clean, rows={s: [change(r) if k % 20 == 0 else r for k, r in enumerate(of)] for s, of in rows.items()}
+        )
+
+    return plant
+
+
 for _share in (0.3, 0.1):
     _add("doubtful-labels", f"{_share:.0%} of all labels flipped", flipped(_share))
     _add("doubtful-labels", f"{_share:.0%} of the labels of train flipped", flipped(_share, "train"))
@@ -264,3 +286,9 @@ _add("doubtful-labels", "labels of test at other rows", _to_other_rows("test"))
 _add("conflicting-labels", "every twentieth row again with another label", _contradicting)
 _add("class-balance", "a class of test is not in train", _without_a_class)
 _add("metadata-rows", "tags as rows", _metadata)
+_add("class-balance", "a class in two spellings", _two_spellings)
+_add(
+    "damaged-rows", "letters read in the wrong encoding", _damaged(lambda row: f"{row} It’s".encode().decode("cp1252"))
+)
+_add("damaged-rows", "letters that could not be read", _damaged(lambda row: row.replace("e", "\ufffd")))
+_add("damaged-rows", "HTML that was not decoded", _damaged(lambda row: f"{row} Q&amp;A"))
