@@ -257,7 +257,8 @@ def still_improving(curve: TrainingCurve) -> Outcome:
     a share of the loss (of a tenth of the first loss at least, and never more than there is left to fall). From 5 % on,
     more than most changes of an architecture bring, it is a warning: the model was not done, and two models stopped
     like this are compared by how fast they begin, not by how far they come. (A run of 300 steps promised 0.5 nats less
-    for 1200, and got 0.54.) Where the schedule takes the rate down to nothing, any curve ends flat: it is done with
+    for 1200, and got 0.54.) Not so where 2 % of the first loss are left, nor where the train loss falls and the held-
+    out loss no longer does. Where the schedule takes the rate down to nothing, any curve ends flat: it is done with
     this schedule, and a longer one may still do better.
     """
     _needs(curve, FEWEST_STEPS)
@@ -273,7 +274,11 @@ def still_improving(curve: TrainingCurve) -> Outcome:
     gain = min(max(0.0, -float(slope) * math.log(1.5)), abs(float(losses[-1])))
     share = gain / max(abs(float(losses[-1])), 0.1 * curve.first, 1e-9)
     sentence = f"half as many steps again promise {gain:.2g} less than the {which} loss of {losses[-1]:.3g}"
-    if share >= 0.05:
+    if curve.held_out is not None and which == "train":
+        seen = curve.evaluations[curve.held_out][1]
+        if len(seen) > 1 and seen[-1] >= seen[-2]:
+            return passed(share, f"{sentence}; the {curve.held_out} loss no longer falls")
+    if share >= 0.05 and losses[-1] >= LITTLE * curve.first:
         return warned(share, f"still improving when it stopped: {sentence}")
     return passed(share, sentence)
 

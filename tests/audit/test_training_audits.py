@@ -304,3 +304,8 @@ def test_no_other_rate_is_asked_for_where_nothing_is_left_to_gain():
 def test_a_training_of_a_few_steps_is_not_too_good_and_can_be_judged(steps):
     few = falling()[:steps]
     assert too_good_to_be_true.check(curve(few, few, every=1)).verdict == "pass"
+
+
+def test_nothing_is_promised_where_nothing_is_left_or_held_out_text_has_had_enough():
+    steep = falling(bottom=0.001, top=4.5, speed=6.0)
+    assert verdicts(curve(steep, chance=3.2))["still-improving"] == "pass"

@@ -42,12 +42,13 @@ def conflicting_labels(data: RowSet) -> Outcome:
 def class_balance(data: RowSet) -> Outcome:
     """Every class has rows to learn from and rows to be tested on, and no class is nearly everything.
 
-    Fails if there is one class only, or if a class has no row in train: it can never be answered. Warns if two classes
-    have names that differ in case or blanks alone (they seem to be one class in two spellings), if a class has fewer
-    than 10 rows in train or fewer than 5 in a held-out split (its recall is then a matter of one or two rows), if the
-    commonest class is more than 80 % of a held-out split (accuracy then says little: look at recall by class), or if
-    the classes of a held-out split are differently distributed: more than 10 % of the rows would have to change class,
-    and chance alone would make that of fewer than 1 set in 1000. The number is the commonest class's share in train.
+    Fails if there is one class only, if a class has no row in train (it can never be answered), or if two classes have
+    names that differ in blanks alone. Warns if they differ in case alone (one class in two spellings?), if a class has
+    fewer than 10 rows in train or fewer than 5 in a held-out split (its recall is then a matter of one or two rows), if
+    the commonest class is more than 80 % of a held-out split (accuracy then says little: look at recall by class), or
+    if the classes of a held-out split are differently distributed: more than 10 % of the rows would have to change
+    class, and chance alone would make that of fewer than 1 set in 1000. The number is the commonest class's share in
+    train.
     """
     data.needs_labels()
     counts = {split: Counter(labels) for split, labels in data.labels.items() if labels}
@@ -65,7 +66,9 @@ def class_balance(data: RowSet) -> Outcome:
     for name in classes:
         spellings[" ".join(name.casefold().split())].append(name)
     if twice := next((names for names in spellings.values() if len(names) > 1), None):
-        return warned(share, f"{listed([repr(name) for name in twice])} are counted as different classes: are they?")
+        is_case = len({" ".join(name.split()) for name in twice}) == len(twice)  # 'a' and 'A' may be meant
+        sentence = f"{listed([repr(name) for name in twice])} are counted as different classes"
+        return (warned if is_case else failed)(share, f"{sentence}: are they?")
     complaints = []
     for split, count in counts.items():
         fewest = 10 if split == "train" else 5
