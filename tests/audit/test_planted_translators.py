@@ -46,7 +46,10 @@ def ground(tmp_path_factory):
         yield home
 
 
-@pytest.mark.parametrize("fault", OF_RUNS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(one, id=one.name, marks=[pytest.mark.slow] if k % 3 else []) for k, one in enumerate(OF_RUNS)],
+)
 def test_planted(fault: Fault, ground):
     with planted(fault):
         if fault.trains:

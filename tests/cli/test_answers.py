@@ -32,7 +32,7 @@ ASKED = {
     "recipes": "recipes",
     "runs": "runs",
     "cases": "cases",
-    "case": "case E1 --quick",
+    "case": "case D2 --quick",
     "bench": "bench --size tiny --seconds 0.1 --device cpu",
     "tune": "tune {recipe} training.duration='4 steps' --over training.optimizer.learning_rate=1e-3..1e-2 --trials 1",
     "study plan": "study plan studies/positions/study.yaml",

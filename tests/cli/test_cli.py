@@ -23,7 +23,7 @@ LABEL = "segment 16, stride 16, no state carried"
 
 
 def test_the_verbs_are_those_the_readme_names():
-    named = "audit bench case cases classify export import look recipe recipes runs sample schema score train tune"
+    named = "audit bench case cases classify export import look recipe recipes runs sample schema score train translate tune"
     assert named.split() == VERBS
 
 

@@ -17,7 +17,7 @@ def model():
         mixer = AttentionSpec(heads=2, fusion=fusion or Concat())
         spec = LanguageModelSpec(layers=2, width=8, context=context, mixer=mixer, positions=positions or Learned())
         made = spec.build(vocabulary, seeds)
-        generator = torch.Generator().manual_seed(7)
+        generator = torch.Generator().manual_seed(9)
         with torch.no_grad():
             for p in made.parameters():
                 p.add_(torch.randn(p.shape, generator=generator))

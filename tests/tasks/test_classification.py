@@ -262,7 +262,10 @@ BAD = {
         "a language-model learns from text data, not from labelled data; set data.kind=text",
     ),
     "segments": (["scoring.segment=4"], "labelled texts are scored whole, one by one: there are no segments"),
-    "a setting of the other kind": (["model.tied=true"], "classifier has no such setting; language-model has"),
+    "a setting of the other kind": (
+        ["model.tied=true"],
+        "model.tied: classifier has no such setting; decoder-only, encoder-decoder, language-model have",
+    ),
     "positions that look back": (["model.positions=alibi"], "use alibi-symmetric"),
     "a misspelt kind": (["model.kind=clasifier"], "there is no 'clasifier' here; did you mean 'classifier'?"),
     "a misspelt pooling": (["model.pooling=men"], "there is no 'men' here; did you mean 'mean'?"),

@@ -30,7 +30,7 @@ STREAM = Need(
 )
 
 
-@_bed.plant(CARRIED, MEMORY)
+@_bed.plant(CARRIED, MEMORY, also=("step",))
 def memory_not_detached(patch):
     def carried(self, state):
         memory = state.memory.filled_up(self.spec.memory)
@@ -53,7 +53,7 @@ def state_of_the_row_before(patch):
     patch.setattr(CarriedState, "before", before)
 
 
-@_bed.plant(CARRIED, REMEMBERS)
+@_bed.plant(CARRIED, REMEMBERS, also=("step",))
 def reset_forgotten(patch):
     honest = CarriedState.before
 
@@ -75,7 +75,7 @@ def state_of_the_batch_before_last(patch):
     patch.setattr(CarriedState, "after", after)
 
 
-@_bed.plant(CARRIED, MEMORY)
+@_bed.plant(CARRIED, MEMORY, also=("step",))
 def empty_memory_looked_at(patch):
     patch.setattr(Attention, "slots_before", lambda self, carried: torch.ones_like(carried["told"]))
 

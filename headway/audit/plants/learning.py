@@ -105,7 +105,7 @@ def embeddings_that_start_too_large(patch):
     patch.setattr(replicated.Embedding, "__init__", large)
 
 
-@_bed.plant("one-batch", also=("moved",))
+@_bed.plant("one-batch", also=("moved", "step"))
 def steps_uphill(patch):
     honest = optimizers._gradient  # pyright: ignore[reportPrivateUsage]
     patch.setattr(optimizers, "_gradient", lambda p: -honest(p))
