@@ -23,8 +23,8 @@ LABEL = "segment 16, stride 16, no state carried"
 
 
 def test_the_verbs_are_those_the_readme_names():
-    named = "audit bench case cases classify export import look recipe recipes runs sample schema score train translate tune"
-    assert named.split() == VERBS
+    named = "audit bench case cases classify export import look recipe recipes runs sample schema score train"
+    assert [*named.split(), "translate", "tune"] == VERBS
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -266,7 +266,7 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothing_had_been(headway, home):
     seldom = ["training.evaluate_every=50 steps", "training.checkpoint_every=50 steps"]
-    changes = ["training.duration=600 steps", "model.dropout=0.1", *seldom]
+    changes = ["training.duration=300 steps", "model.dropout=0.1", *seldom]
     words = ["train", "tiny.yaml", *changes, "--runs", "my runs", "--name"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -279,7 +279,7 @@ def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothi
     assert "finishing this step, then saving" in err
     facts = json.loads((home / "my runs" / "cut" / "run.json").read_text())
     step = facts["step"]
-    assert facts["status"] == "interrupted" and 0 < step < 600
+    assert facts["status"] == "interrupted" and 0 < step < 300
     assert (home / "my runs" / "cut" / "checkpoints" / f"step-{step:08d}" / "weights.safetensors").exists()
     assert "valid.loss" in json.loads((home / "my runs" / "cut" / "scores.json").read_text())
     assert LABEL in out
@@ -290,5 +290,5 @@ def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothi
     assert headway_process(*words, "whole").code == 0
     cut, whole = (snapshot(home / "my runs" / name) for name in ("cut", "whole"))
     assert json.loads(cut["run.json"])["status"] == "finished"
-    for name in ("metrics.jsonl", "scores.json", "checkpoints/step-00000600/weights.safetensors"):
+    for name in ("metrics.jsonl", "scores.json", "checkpoints/step-00000300/weights.safetensors"):
         assert cut[name] == whole[name], name

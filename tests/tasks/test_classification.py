@@ -264,7 +264,7 @@ BAD = {
     "segments": (["scoring.segment=4"], "labelled texts are scored whole, one by one: there are no segments"),
     "a setting of the other kind": (
         ["model.tied=true"],
-        "model.tied: classifier has no such setting; decoder-only, encoder-decoder, language-model have",
+        "classifier has no such setting; decoder-only,",
     ),
     "positions that look back": (["model.positions=alibi"], "use alibi-symmetric"),
     "a misspelt kind": (["model.kind=clasifier"], "there is no 'clasifier' here; did you mean 'classifier'?"),
