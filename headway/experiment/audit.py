@@ -13,10 +13,11 @@ import torch
 
 from headway import tasks
 from headway.audit.audit import Report, write_report
-from headway.audit.populations import MEMBERS, SideBySide, audit_population
+from headway.audit.populations import audit_population
 from headway.audit.probe import Probe
 from headway.audit.runner import audit_model, audit_models
 from headway.audit.scores import ScoredRun, audit_scores
+from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.core.errors import UserError, did_you_mean
 from headway.recipe.recipe import Recipe, load, packaged
 from headway.run.folder import Run, open_run, run_names

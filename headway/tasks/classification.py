@@ -19,7 +19,7 @@ from headway.audit.definitions import cross_entropy
 from headway.audit.evidence import Evidence
 from headway.audit.learning import equal_chances
 from headway.audit.probe import Probing
-from headway.audit.recount import RowRecount, rows_again
+from headway.audit.recount_rows import RowRecount, rows_again
 from headway.core.errors import UserError
 from headway.data.labelled import dataset
 from headway.data.labelled.dataset import LabelledSet

@@ -19,7 +19,7 @@ from headway.audit.definitions import cross_entropy
 from headway.audit.evidence import Evidence
 from headway.audit.learning import OF_NEXT_TOKENS, equal_chances
 from headway.audit.probe import Probing
-from headway.audit.recount import TextRecount, text_again
+from headway.audit.recount_text import TextRecount, text_again
 from headway.core import random
 from headway.core.errors import UserError
 from headway.data.running import corpus as corpora

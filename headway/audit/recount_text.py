@@ -1,0 +1,175 @@
+"""The scores of language models a second time, by plain definitions: see `recount.py`."""
+
+import gzip
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.audit.recount import Answer, Counted, Recount, exp, file_of
+from headway.data.running.sources import FILES, KNOWN_SETS, known_files
+from headway.data.tokenizers import Tokens
+from headway.scoring.score import Score
+
+AT_ONCE = 2**22
+"""Logits: 32 MB in float64."""
+
+
+@dataclass(frozen=True)
+class TextRecount(Recount):
+    text: str
+    """Read again."""
+    tokens: Tokens
+    """Of it, made again."""
+    used: Tokens
+    """What the scorer takes for them."""
+    segment: int
+    stride: int
+    carried: bool = False
+    """The text is one stream: each segment goes on from the state of the one before."""
+
+    @property
+    def whole(self) -> slice:
+        return slice(0, len(self.tokens))
+
+    @property
+    def parts(self) -> list[slice]:
+        """At the beginning, in the middle and at the end, three windows and a half each: the last one is moved back."""
+        n, length = len(self.tokens), self.segment + 2 * self.stride + self.stride // 2 + 1
+        begins = sorted({max(0, (n - length) * k // 2) for k in range(3)})
+        return [slice(begin, min(begin + length, n)) for begin in begins]
+
+    def count(self, part: slice, answer: Answer) -> Counted:
+        ids, is_whole = torch.as_tensor(self.tokens.ids[part]).long(), part == self.whole
+        nats = (
+            stream_nats(answer, ids, self.segment)
+            if self.carried
+            else token_nats(answer, ids, self.segment, self.stride)
+        )
+        size = len(self.text.encode()) if is_whole else int(self.tokens.bytes[part].sum())
+        words = len(self.text.split()) if is_whole else int(self.tokens.starts[part].sum())
+        # The first token has nothing before it and is not predicted: neither is what it stands for.
+        size -= int(self.tokens.bytes[part][0])
+        words -= int(self.tokens.starts[part][0])
+        values = {"loss": nats.mean(), "perplexity": exp(nats.mean())}
+        if words:
+            values["perplexity_per_word"] = exp(nats.sum() / words)
+        if size:
+            values["bits_per_byte"] = nats.sum() * math.log2(math.e) / size
+        pieces = [nats[k : k + self.segment].mean() for k in range(0, len(nats), self.segment)]
+        return Counted({name: float(value) for name, value in values.items()}, np.array(pieces))
+
+    def given(self, part: slice) -> Tokens:
+        return Tokens(self.tokens.ids[part], self.tokens.bytes[part], self.tokens.starts[part])
+
+    def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
+        """The same nats are shared out among tokens, words and bytes: from two scores one knows how many there were."""
+        loss, tokens = scores["loss"].value if "loss" in scores else 0.0, len(self.tokens) - 1
+        names = ("perplexity_per_word", "bits_per_byte")
+        per_word, bits = (scores[name].value if name in scores else 0.0 for name in names)
+        shared = {
+            "words": (math.log(per_word) if 0 < per_word < math.inf else 0.0, int(self.tokens.starts[1:].sum())),
+            "bytes": (bits * math.log(2), int(self.tokens.bytes[1:].sum())),
+        }
+        for what, (nats, there) in shared.items():
+            if not (loss > 0 and nats > 0 and there):
+                continue
+            share = loss / nats * tokens
+            if not abs(share - there) <= max(1e-5 * there, 0.5):
+                return (
+                    f"its {tokens:,} tokens have {there:,} {what}; its scores are of text with {share:,.1f} to as many"
+                )
+        return None
+
+    @torch.no_grad()
+    def unaided(self, answer: Answer) -> float:
+        """Eight windows of each of 16 lengths, spread over the text, and the token behind each: it is nowhere in what
+        the model is given, nor is anything that comes later."""
+        ids, nats = torch.as_tensor(self.tokens.ids).long(), []
+        longest = min(self.segment, len(ids) - 1)
+        lengths = np.linspace(min(longest, self.segment - self.stride + 1), longest, 16).astype(int)
+        for length in map(int, np.unique(lengths)):
+            begins = np.linspace(0, len(ids) - 1 - length, 8).astype(int)
+            rows = torch.stack([ids[begin : begin + length + 1] for begin in begins])
+            logits = answer(rows[None, :, :-1])[0, :, -1].double().cpu()
+            chances = logits - logits.logsumexp(-1, keepdim=True)
+            nats.append(-chances.gather(-1, rows[:, -1:])[:, 0])
+        return float(torch.cat(nats).mean())
+
+    def size(self, part: slice) -> int:
+        return (part.stop - part.start) * self.segment // self.stride
+
+    def compare(self) -> str | None:
+        ours, theirs = self.tokens.ids, self.used.ids
+        if len(ours) != len(theirs):
+            return f"{len(theirs):,} tokens are scored, and the text has {len(ours):,}"
+        if off := int((ours != theirs).sum()):
+            return f"{off:,} of the {len(ours):,} tokens that are scored are not those of the text"
+        if (size := int(self.used.bytes.sum())) != len(self.text.encode()):
+            return f"its tokens are said to stand for {size:,} bytes, and the text has {len(self.text.encode()):,}"
+        if (words := int(self.used.starts.sum())) != len(self.text.split()):
+            return f"its tokens are said to begin {words:,} words, and the text has {len(self.text.split()):,}"
+        return None
+
+
+@torch.no_grad()
+def token_nats(answer: Answer, ids: Tensor, segment: int, stride: int) -> np.ndarray:
+    """Of every token but the first. Windows begin every `stride` tokens, and the last one ends where the text ends; a
+    token is due in the first window that reaches it."""
+    targets = len(ids) - 1
+    length, last = min(segment, targets), max(0, targets - segment)
+    begins, nats = [*range(0, last, stride), last], []
+    at_once, done = 1, 0
+    while begins:
+        some, begins = begins[:at_once], begins[at_once:]
+        rows = torch.stack([ids[begin : begin + length + 1] for begin in some])
+        chances = _log_softmax(answer(rows[None, :, :-1])[0])
+        for begin, row, said in zip(some, rows, chances, strict=True):
+            of_targets = -said.gather(-1, row[1:, None])[:, 0]
+            nats.append(of_targets[done - begin :])
+            done = begin + length
+        at_once = max(1, AT_ONCE // (length * chances.shape[-1]))
+    return torch.cat(nats).numpy()
+
+
+@torch.no_grad()
+def stream_nats(answer: Answer, ids: Tensor, segment: int) -> np.ndarray:
+    """Of every token but the first, each segment read once, from left to right."""
+    nats, state = [], None
+    for read in ids[:-1].split(segment):
+        logits, state = answer.going_on(read[None, None], state)
+        chances, begin = _log_softmax(logits[0, 0]), len(nats)
+        nats += [-float(said[ids[begin + k + 1]]) for k, said in enumerate(chances)]
+    return np.array(nats)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    logits = logits.double().cpu()
+    logits = logits - logits.amax(-1, keepdim=True)
+    return logits - logits.exp().sum(-1, keepdim=True).log()
+
+
+def text_again(source: str, path: str | None, split: str, texts: dict[str, str]) -> str:
+    """The text of a split as its file has it. What was cut off one text for it must be all that is left of that text.
+    What a program makes, or the hub has, is taken as it was read."""
+    file, cut = None, False
+    if source == FILES and path is not None:
+        folder = Path(path).expanduser()
+        file = file_of(folder, split, (".txt", ".txt.gz")) if folder.is_dir() else folder
+        cut = not folder.is_dir()
+    elif source in KNOWN_SETS:
+        known = KNOWN_SETS[source]
+        cut = known.train_share is not None
+        file = known_files(source, known.files)["train" if cut else split]
+    if file is None:
+        return texts[split]
+    content = file.read_bytes()
+    text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8-sig").replace("\r\n", "\n")
+    if not cut:
+        return text
+    length = len(texts["train"])
+    return text[:length] if split == "train" else text[length:]
