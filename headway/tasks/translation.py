@@ -1,27 +1,16 @@
 """Translation: pairs of texts, the second of which is to be written from the first."""
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Module
 
-from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, of_plugins, run_audits
 from headway.audit.baselines import CheapMethods
-from headway.audit.data.pairs import BATCH_AUDITS, PAIR_AUDITS, PairBatches, PairSet
-from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
-from headway.audit.evidence import Evidence
-from headway.audit.learning import equal_chances, targets
-from headway.audit.probe import Probing
-from headway.audit.translation.recount import PairRecount, pairs_again
-from headway.audit.translation.sources import OF_TRANSLATORS
-from headway.audit.translation.written import WRITTEN_AUDITS, Written
-from headway.core import random as noise
+from headway.audit.translation.evidence import PairEvidence
+from headway.audit.translation.probing import Targets, TargetsAlone
 from headway.core.errors import UserError
 from headway.data.pairs import dataset
 from headway.data.pairs.batches import BucketSampler
@@ -51,87 +40,6 @@ from headway.tasks.abilities import Translates, Translation
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
-PROBED = 12
-"""Tokens of the source from which targets are probed, at most."""
-
-
-class Targets(Probing):
-    """Every token of a target is asked which one follows: it knows those before it, and the source. Where a question is
-    not about the source, all rows have the same one."""
-
-    per_token, looks_ahead = True, False
-    audits = (targets, *OF_TRANSLATORS)
-
-    def answer(
-        self,
-        model: Translator,
-        ids: Tensor,
-        padding_mask: Tensor | None = None,
-        sources: Tensor | None = None,
-        source_mask: Tensor | None = None,
-    ) -> Tensor:
-        return model(self.source(model, ids) if sources is None else sources, ids, source_mask, padding_mask)
-
-    def answer_batch(self, model: Translator, batch: Any) -> Tensor:
-        return self.answer(model, batch.inputs, batch.padding_mask, batch.sources, batch.source_mask)
-
-    def source(self, model: Translator, ids: Tensor) -> Tensor:
-        """The same one for all rows: [R, B, S], drawn from the vocabulary, with END."""
-        length = min(PROBED, model.spec.context)
-        drawn = noise.integers(noise.stream_keys([0], "audit source"), 0, model.source_vocabulary - 1, length)
-        drawn[:, -1] = model.source_vocabulary - 1
-        return drawn.to(ids.device).expand(*ids.shape[:2], -1)
-
-    def apart(self, model: Translator) -> Sequence[Module]:
-        return model.reading
-
-    def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        if model.why_no_cache:
-            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
-        return model.go_on(ids, model.read(self.source(model, ids)) if state is None else state)
-
-    def loss(self, answers: Tensor, batch: Any) -> Tensor:
-        nats = F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten(), reduction="none")
-        return nats[batch.padding_mask.flatten()].mean()
-
-    def lowered(self, model: Translator, answers: Tensor, batch: Any) -> Tensor:
-        """With label smoothing: as if every token were the right one, now and then."""
-        spread = -answers.double().log_softmax(-1).mean(-1)[batch.padding_mask].mean()
-        return self.loss(answers, batch).double().lerp(spread, model.spec.label_smoothing)
-
-    def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
-        """Of short and of long targets, so that there is padding among them."""
-        order = batch.padding_mask[0].sum(1).argsort(stable=True)
-        some = order[np.unique(np.linspace(0, len(order) - 1, min(rows, len(order))).round().astype(int)).tolist()]
-        parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-        chosen = {name: part[:, some] for name, part in parts.items() if isinstance(part, Tensor)}
-        return super().excerpt(replace(batch, **chosen), rows, tokens)
-
-    def clueless(self, model: Translator) -> tuple[float, str]:
-        return equal_chances(model.vocabulary)
-
-
-class TargetsAlone(Targets):
-    """A translator without an encoder is a language model where there is no source."""
-
-    def answer(
-        self,
-        model: Translator,
-        ids: Tensor,
-        padding_mask: Tensor | None = None,
-        sources: Tensor | None = None,
-        source_mask: Tensor | None = None,
-    ) -> Tensor:
-        if sources is not None:
-            return super().answer(model, ids, padding_mask, sources, source_mask)
-        return model.scores(model.hidden(ids, None, padding_mask)[0])
-
-    def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        if model.why_no_cache:
-            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
-        x, state = model.hidden(ids, state)
-        return model.scores(x), state
-
 
 @dataclass(frozen=True)
 class Translating(Task, Translates):
@@ -142,6 +50,16 @@ class Translating(Task, Translates):
     probing = Targets()
 
     data: PairedSet
+
+    @property
+    def pairs(self) -> Pairs:
+        """The data part of its recipe."""
+        return _data(self.recipe)
+
+    @property
+    def reads_as_said(self) -> bool:
+        """Its pairs are those of `data.source`; who derives from this may read others, in any way."""
+        return type(self).load.__func__ is Translating.load.__func__
 
     @classmethod
     def headline_of(cls, recipe: Recipe) -> Metric:
@@ -174,7 +92,7 @@ class Translating(Task, Translates):
 
     def sampler(self, seeds: Sequence[int], device: str) -> Sampler:
         train, longest = self.data.split("train"), self.recipe.segment
-        return _data(self.recipe).batches.build(train, longest, self.recipe.training.batch, seeds, device)
+        return self.pairs.batches.build(train, longest, self.recipe.training.batch, seeds, device)
 
     @cached_property
     def _reads(self) -> BucketSampler:
@@ -207,7 +125,7 @@ class Translating(Task, Translates):
     def check_split(self, split: str) -> None:
         if not len(self.data.split(split)):
             raise UserError(f"split '{split}' of '{self.data.name}' is empty: there is nothing to translate")
-        if not _data(self.recipe).is_exact:
+        if not self.pairs.is_exact:
             from headway.scoring import bleu
 
             bleu.measured(["a"], ["a"])  # before training, not after
@@ -229,7 +147,7 @@ class Translating(Task, Translates):
             said = zip(forced(model, pairs), self.translated(model, pairs), strict=True)
             for scores, (given, written) in zip(per_replica, said, strict=True):
                 scores += forced_scores(split, given, target.kind, cut, context)
-                scores += written.scores(split, _data(self.recipe).is_exact, scoring.bleu_tokenizer)
+                scores += written.scores(split, self.pairs.is_exact, scoring.bleu_tokenizer)
         return per_replica
 
     def translated(self, model: Translator, pairs: PairedTexts) -> list[Translated]:
@@ -239,7 +157,7 @@ class Translating(Task, Translates):
     def sentences(self, model: Translator, split: str, how: DecodingSpec) -> list[list[str]]:
         self.check_split(split)
         (found,) = translated(model, self.data.split(split), self.data.target_tokenizer, how)
-        return found.table(_data(self.recipe).is_exact, self.recipe.scoring.bleu_tokenizer)
+        return found.table(self.pairs.is_exact, self.recipe.scoring.bleu_tokenizer)
 
     def title(self, model: Translator) -> list[str]:
         train, data, context = self.data.split("train"), self.data, self.recipe.model.context
@@ -253,11 +171,11 @@ class Translating(Task, Translates):
         if left_out := int((train.longer > context).sum()):
             lines.append(f"{left_out:,} pairs are longer than {context} tokens (model.context), and are not trained on")
         if data.held_out:
-            share, n = _data(self.recipe).valid_fraction, len(data.split("valid"))
+            share, n = self.pairs.valid_fraction, len(data.split("valid"))
             lines.append(f"valid: {n:,} pairs, {share:.0%} of train held out, for the set has no valid of its own")
         return lines
 
-    def gather_evidence(self) -> "PairEvidence":
+    def gather_evidence(self) -> PairEvidence:
         return PairEvidence(self)
 
     @classmethod
@@ -320,80 +238,6 @@ class TranslatingAlone(Translating):
 
     kind = "decoder-only"
     probing = TargetsAlone()
-
-
-class PairEvidence(Evidence):
-    task: Translating
-
-    def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
-        data = self.task.data
-        ours, theirs = data.tokenizer, data.target_tokenizer
-        # Two vocabularies are looked at as one: the tokens of targets stand behind those of sources.
-        shift = 0 if data.is_joint else ours.size
-        ids = {}
-        for split, pairs in data.splits.items():
-            behind = pairs.target.ids.astype(np.int64) + shift
-            if theirs.unknown is not None and shift:
-                behind[pairs.target.ids == theirs.unknown] = ours.unknown if ours.unknown is not None else behind.max()
-            ids[split] = np.concatenate((pairs.source.ids, behind))
-
-        def show(tokens: list[int]) -> list[str]:
-            return [(ours.pieces([k]) if k < ours.size else theirs.pieces([k - shift]))[0] for k in tokens]
-
-        pairs = PairSet(self.used, _data(self.recipe).is_exact)
-        tokens = TokenSet(ids, theirs.size + shift, ours.unknown, show)
-        return [(pairs, PAIR_AUDITS), (tokens, [*TOKEN_AUDITS, *of_plugins("data")])]
-
-    @property
-    def used(self) -> dict[str, list[tuple[str, str]]]:
-        """The pairs of every split, as they are learnt from and scored."""
-        return {
-            split: list(zip(pairs.source.texts, pairs.target.texts, strict=True))
-            for split, pairs in self.task.data.splits.items()
-        }
-
-    def reading(self) -> Report:
-        sampler = self.task.sampler([self.recipe.seed], "cpu")
-        batches = PairBatches([sampler.at(step) for step in range(3)], self.task.data.split("train"))
-        return run_audits(BATCH_AUDITS, batches)
-
-    def audit_answers(self, scored: Any) -> Report:
-        if self.judged is None:
-            return Report(not_run={one.name: "no held-out split was scored" for one in WRITTEN_AUDITS})
-        return run_audits(WRITTEN_AUDITS, Written.of(scored, self.judged))
-
-    def measure_baselines(self) -> Sequence[Baseline]:
-        from headway.audit.translation.baselines import copied, remembered
-
-        exact, tokenizer = _data(self.recipe).is_exact, self.recipe.scoring.bleu_tokenizer
-        train, found = self.task.data.split("train"), []
-        for split in self.task.scored_splits:
-            pairs = self.task.data.split(split)
-            found += [copied(split, pairs, exact, tokenizer), remembered(split, train, pairs, exact, tokenizer)]
-        return found
-
-    def beside(self, split: str) -> dict[str, Any]:
-        """The loss of answering with the frequencies of the target tokens of train, whatever the source."""
-        train, held_out = self.task.data.split("train").target, self.task.data.split(split).target
-        counts = np.bincount(train.ids, minlength=train.end + 1) + 0.5
-        counts[train.end] += len(train)
-        nats = math.log(counts.sum()) - np.log(counts)
-        tokens = len(held_out.ids) + len(held_out)
-        loss = float((nats[held_out.ids].sum() + nats[held_out.end] * len(held_out)) / tokens)
-        return {"chance": loss, "chance_is": "token frequencies"}
-
-    def size(self, split: str) -> int:
-        return len(self.task.data.split(split))
-
-    def recount(self, split: str) -> PairRecount:
-        data, spec = self.task.data, _data(self.recipe)
-        used = self.used
-        rows = used[split]
-        if type(self.task).load.__func__ is Translating.load.__func__:  # others may read theirs in any way
-            rows = pairs_again(spec.source, spec.path, spec.sides, split, used)
-        how, context = self.recipe.scoring.decoding, self.recipe.model.context
-        tokenizers = data.tokenizer, data.target_tokenizer
-        return PairRecount(rows, data.split(split), *tokenizers, context, how, _spec(self.recipe).limit is not None)
 
 
 def tokenizers_of(run: Run) -> tuple[Tokenizer, Tokenizer]:

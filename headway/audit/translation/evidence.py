@@ -1,0 +1,87 @@
+"""What pairs give the audits of data, baselines, training and scores."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headway.audit.audit import Audit, Baseline, Report, of_plugins, run_audits
+from headway.audit.data.pairs import BATCH_AUDITS, PAIR_AUDITS, PairBatches, PairSet
+from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
+from headway.audit.evidence import Evidence
+from headway.audit.translation.baselines import copied, remembered
+from headway.audit.translation.recount import PairRecount, pairs_again
+from headway.audit.translation.written import WRITTEN_AUDITS, Written
+
+
+class PairEvidence(Evidence):
+    """`task`: one that translates, `headway.tasks.translation.Translating`."""
+
+    def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
+        data = self.task.data
+        ours, theirs = data.tokenizer, data.target_tokenizer
+        # Two vocabularies are looked at as one: the tokens of targets stand behind those of sources.
+        shift = 0 if data.is_joint else ours.size
+        ids = {}
+        for split, pairs in data.splits.items():
+            behind = pairs.target.ids.astype(np.int64) + shift
+            if theirs.unknown is not None and shift:
+                behind[pairs.target.ids == theirs.unknown] = ours.unknown if ours.unknown is not None else behind.max()
+            ids[split] = np.concatenate((pairs.source.ids, behind))
+
+        def show(tokens: list[int]) -> list[str]:
+            return [(ours.pieces([k]) if k < ours.size else theirs.pieces([k - shift]))[0] for k in tokens]
+
+        pairs = PairSet(self.used, self.task.pairs.is_exact)
+        tokens = TokenSet(ids, theirs.size + shift, ours.unknown, show)
+        return [(pairs, PAIR_AUDITS), (tokens, [*TOKEN_AUDITS, *of_plugins("data")])]
+
+    @property
+    def used(self) -> dict[str, list[tuple[str, str]]]:
+        """The pairs of every split, as they are learnt from and scored."""
+        return {
+            split: list(zip(pairs.source.texts, pairs.target.texts, strict=True))
+            for split, pairs in self.task.data.splits.items()
+        }
+
+    def reading(self) -> Report:
+        sampler = self.task.sampler([self.recipe.seed], "cpu")
+        batches = PairBatches([sampler.at(step) for step in range(3)], self.task.data.split("train"))
+        return run_audits(BATCH_AUDITS, batches)
+
+    def audit_answers(self, scored: Any) -> Report:
+        if self.judged is None:
+            return Report(not_run={one.name: "no held-out split was scored" for one in WRITTEN_AUDITS})
+        return run_audits(WRITTEN_AUDITS, Written.of(scored, self.judged))
+
+    def measure_baselines(self) -> Sequence[Baseline]:
+        exact, tokenizer = self.task.pairs.is_exact, self.recipe.scoring.bleu_tokenizer
+        train, found = self.task.data.split("train"), []
+        for split in self.task.scored_splits:
+            pairs = self.task.data.split(split)
+            found += [copied(split, pairs, exact, tokenizer), remembered(split, train, pairs, exact, tokenizer)]
+        return found
+
+    def beside(self, split: str) -> dict[str, Any]:
+        """The loss of answering with the frequencies of the target tokens of train, whatever the source."""
+        train, held_out = self.task.data.split("train").target, self.task.data.split(split).target
+        counts = np.bincount(train.ids, minlength=train.end + 1) + 0.5
+        counts[train.end] += len(train)
+        nats = math.log(counts.sum()) - np.log(counts)
+        tokens = len(held_out.ids) + len(held_out)
+        loss = float((nats[held_out.ids].sum() + nats[held_out.end] * len(held_out)) / tokens)
+        return {"chance": loss, "chance_is": "token frequencies"}
+
+    def size(self, split: str) -> int:
+        return len(self.task.data.split(split))
+
+    def recount(self, split: str) -> PairRecount:
+        data, spec = self.task.data, self.task.pairs
+        used = self.used
+        rows = used[split]
+        if self.task.reads_as_said:
+            rows = pairs_again(spec.source, spec.path, spec.sides, split, used)
+        how, context = self.recipe.scoring.decoding, self.recipe.model.context
+        tokenizers = data.tokenizer, data.target_tokenizer
+        return PairRecount(rows, data.split(split), *tokenizers, context, how, self.recipe.model.limit is not None)

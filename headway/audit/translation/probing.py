@@ -1,0 +1,98 @@
+"""How audits ask a translator: of every token of a target, given those before it and a source."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import Module
+
+from headway.audit.audit import DoesNotApply
+from headway.audit.learning import equal_chances, targets
+from headway.audit.probe import Probing
+from headway.audit.translation.sources import OF_TRANSLATORS
+from headway.core import random as noise
+from headway.models.translator import Translator
+
+PROBED = 12
+"""Tokens of the source from which targets are probed, at most."""
+
+
+class Targets(Probing):
+    """Every token of a target is asked which one follows: it knows those before it, and the source. Where a question is
+    not about the source, all rows have the same one."""
+
+    per_token, looks_ahead = True, False
+    audits = (targets, *OF_TRANSLATORS)
+
+    def answer(
+        self,
+        model: Translator,
+        ids: Tensor,
+        padding_mask: Tensor | None = None,
+        sources: Tensor | None = None,
+        source_mask: Tensor | None = None,
+    ) -> Tensor:
+        return model(self.source(model, ids) if sources is None else sources, ids, source_mask, padding_mask)
+
+    def answer_batch(self, model: Translator, batch: Any) -> Tensor:
+        return self.answer(model, batch.inputs, batch.padding_mask, batch.sources, batch.source_mask)
+
+    def source(self, model: Translator, ids: Tensor) -> Tensor:
+        """The same one for all rows: [R, B, S], drawn from the vocabulary, with END."""
+        length = min(PROBED, model.spec.context)
+        drawn = noise.integers(noise.stream_keys([0], "audit source"), 0, model.source_vocabulary - 1, length)
+        drawn[:, -1] = model.source_vocabulary - 1
+        return drawn.to(ids.device).expand(*ids.shape[:2], -1)
+
+    def apart(self, model: Translator) -> Sequence[Module]:
+        return model.reading
+
+    def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if model.why_no_cache:
+            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
+        return model.go_on(ids, model.read(self.source(model, ids)) if state is None else state)
+
+    def loss(self, answers: Tensor, batch: Any) -> Tensor:
+        nats = F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten(), reduction="none")
+        return nats[batch.padding_mask.flatten()].mean()
+
+    def lowered(self, model: Translator, answers: Tensor, batch: Any) -> Tensor:
+        """With label smoothing: as if every token were the right one, now and then."""
+        spread = -answers.double().log_softmax(-1).mean(-1)[batch.padding_mask].mean()
+        return self.loss(answers, batch).double().lerp(spread, model.spec.label_smoothing)
+
+    def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
+        """Of short and of long targets, so that there is padding among them."""
+        order = batch.padding_mask[0].sum(1).argsort(stable=True)
+        some = order[np.unique(np.linspace(0, len(order) - 1, min(rows, len(order))).round().astype(int)).tolist()]
+        parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+        chosen = {name: part[:, some] for name, part in parts.items() if isinstance(part, Tensor)}
+        return super().excerpt(replace(batch, **chosen), rows, tokens)
+
+    def clueless(self, model: Translator) -> tuple[float, str]:
+        return equal_chances(model.vocabulary)
+
+
+class TargetsAlone(Targets):
+    """A translator without an encoder is a language model where there is no source."""
+
+    def answer(
+        self,
+        model: Translator,
+        ids: Tensor,
+        padding_mask: Tensor | None = None,
+        sources: Tensor | None = None,
+        source_mask: Tensor | None = None,
+    ) -> Tensor:
+        if sources is not None:
+            return super().answer(model, ids, padding_mask, sources, source_mask)
+        return model.scores(model.hidden(ids, None, padding_mask)[0])
+
+    def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if model.why_no_cache:
+            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
+        x, state = model.hidden(ids, state)
+        return model.scores(x), state
