@@ -5,8 +5,8 @@
     states      [S, R, B, T + 1, H]  in float32; the first is what a row goes on from, then one after every token
     kept        [R, B, T, K·H]       what the cell remembers of every step for its gradient: the gates
 
-A step is one matrix product and one pointwise operation, the cell. On a GPU the latter is a single kernel, where there
-is one (`scan_kernels.py`). The gradient of the recurrent matrix is one product over all steps at the end. To a compiler
+A step is one matrix product and one pointwise operation, the cell. On a GPU the latter is a single kernel
+(`scan_kernels.py`). The gradient of the recurrent matrix is one product over all steps at the end. To a compiler
 (and to autograd) the whole loop is one operation: it is not unrolled. On padding a state stays what it is.
 """
 
@@ -151,7 +151,7 @@ def scan(
     real: Bool[Tensor, "R B T"] | None = None,
 ) -> tuple[Float[Tensor, "S R B T1 H"], Float[Tensor, "R B T KH"]]:
     """All states from the first on, and what was kept. `bias` is what a GRU adds to W h for its candidate."""
-    return _scan(kind, products, recurrent, bias, first, real)
+    return _scan(kind, products, recurrent, bias, first, None if real is None else real.contiguous())
 
 
 @torch.library.custom_op("headway::scan", mutates_args=())
@@ -162,7 +162,7 @@ def _scan(
     states = first.new_empty(len(first), R, B, T + 1, first.shape[-1])
     kept = products.new_empty(R, B, T, cell.keeps * first.shape[-1])
     states[:, :, :, 0] = first
-    into, step = recurrent.to(dtype).mT, _forward(kind, _has_kernel(kind, first))
+    into, step = recurrent.to(dtype).mT, _forward(kind, _has_kernels(first))
     hidden, products = first[0].to(dtype), products.contiguous()
     for t in range(T):
         before, after = states[:, :, :, t], states[:, :, :, t + 1]
@@ -188,7 +188,7 @@ def _scan_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The slopes in the products, in what the hidden states are multiplied to (the same but in a GRU), in the first."""
     cell, (S, R, B, _, H) = CELLS[kind], states.shape
-    T, step, back = kept.shape[2], _backward(kind, _has_kernel(kind, states)), recurrent.to(dtype)
+    T, step, back = kept.shape[2], _backward(kind, _has_kernels(states)), recurrent.to(dtype)
     d_given = torch.empty(R, B, T, cell.gates * H, dtype=dtype, device=states.device)
     d_product = torch.empty_like(d_given) if kind == "gru" else d_given
     slope, pushed, d_states = states.new_zeros(S, R, B, H), d_given.new_zeros(R, B, H), d_states.contiguous()
@@ -235,17 +235,17 @@ def _at(real: Tensor | None, t: int) -> Tensor | None:
     return None if real is None else real[:, :, t, None]
 
 
-def _has_kernel(kind: str, states: Tensor) -> bool:
-    return kind == "lstm" and states.is_cuda and states.dtype == torch.float32
+def _has_kernels(states: Tensor) -> bool:
+    return states.is_cuda and states.dtype == torch.float32
 
 
 @cache
-def _forward(kind: str, has_kernel: bool) -> Any:
+def _forward(kind: str, has_kernels: bool) -> Any:
     """One step: it gives the hidden state after it, in the precision of the products."""
-    if has_kernel:
-        from headway.nn.scan_kernels import lstm_forward
+    if has_kernels:
+        from headway.nn.scan_kernels import FORWARD
 
-        return lstm_forward
+        return FORWARD[kind]
     cell = CELLS[kind]
 
     def step(given, product, bias, before, after, kept, real):
@@ -258,12 +258,12 @@ def _forward(kind: str, has_kernel: bool) -> Any:
 
 
 @cache
-def _backward(kind: str, has_kernel: bool) -> Any:
+def _backward(kind: str, has_kernels: bool) -> Any:
     """One step back: it gives the slope in the state before."""
-    if has_kernel:
-        from headway.nn.scan_kernels import lstm_backward
+    if has_kernels:
+        from headway.nn.scan_kernels import BACKWARD
 
-        return lstm_backward
+        return BACKWARD[kind]
     cell = CELLS[kind]
 
     def step(d_after, slope, pushed, kept, before, after, d_given, d_product, real):
