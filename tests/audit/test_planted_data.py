@@ -12,11 +12,11 @@ from tiny import cache_in, tiny_recipe
 from headway import tasks
 from headway.audit.audit import Report, run_audits
 from headway.audit.baselines import bag_of_words, language_baselines
-from headway.audit.curve import TrainingCurve
 from headway.audit.data.rows import ROW_AUDITS, RowSet
 from headway.audit.data.text import TEXT_AUDITS, TextSet
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
 from headway.audit.training import TRAINING_AUDITS
+from headway.audit.training.curve import TrainingCurve
 from headway.data.labelled.batches import ShuffledSampler
 from headway.data.running import sources
 from headway.data.tokenizers import Bpe, Word

@@ -6,22 +6,13 @@ import numpy as np
 import pytest
 
 from headway.audit.audit import DoesNotApply, run_audits
-from headway.audit.curve import TrainingCurve
 from headway.audit.heads import HeadEntropies, collapsed_heads
-from headway.audit.training import (
-    TRAINING_AUDITS,
-    clipped,
-    did_it_train,
-    diverged,
-    learning_rate_too_high,
-    learning_rate_zero,
-    overfitted,
-    plateaued,
-    selection_on_test,
-    still_improving,
-    too_good_to_be_true,
-    underfitted,
-)
+from headway.audit.training import TRAINING_AUDITS
+from headway.audit.training.curve import TrainingCurve
+from headway.audit.training.fit import overfitted, plateaued, still_improving, underfitted
+from headway.audit.training.judged import selection_on_test, too_good_to_be_true
+from headway.audit.training.rate import clipped, learning_rate_too_high
+from headway.audit.training.trained import did_it_train, diverged, learning_rate_zero
 
 STEPS = np.arange(1, 1001)
 

@@ -1,0 +1,122 @@
+"""Did it train at all? The rate was there and as planned, the loss stayed finite, and fell below what looks at nothing.
+
+The other audits of a training rest on these, and share what stands first here."""
+
+import numpy as np
+
+from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.training.curve import TrainingCurve
+
+LITTLE = 0.02
+FEWEST_STEPS = 30
+TRAINED = ("learning-rate-zero", "did-it-train")
+"""Without whose pass finer questions have no meaning."""
+
+
+def needs(curve: TrainingCurve, steps: int) -> None:
+    if len(curve.steps) < steps:
+        raise DoesNotApply(f"{len(curve.steps)} steps are too few to tell; {steps} are needed")
+
+
+@audit("training")
+def learning_rate_zero(curve: TrainingCurve) -> Outcome:
+    """The learning rate is not zero, nor as good as zero.
+
+    Fails if the rate was zero at every step; or if it was below 1e-6 throughout and the train loss fell by less than 2
+    %. (A rate of 1e-5 still takes a small model a quarter of the way down.) Look at training.optimizer.learning_rate,
+    and for a warm-up that is longer than the training.
+    """
+    needs(curve, 1)
+    highest = float(curve.rates.max())
+    if highest == 0:
+        return failed(0.0, "the learning rate was zero at every step: nothing was trained", "learning rate zero")
+    if highest < 1e-6 and curve.first - curve.last < LITTLE * curve.first:
+        return failed(highest, f"the learning rate was {highest:.1g} at most, and the loss has not moved")
+    return passed(highest, f"the learning rate was {highest:.3g} at most")
+
+
+@audit("training")
+def schedule(curve: TrainingCurve) -> Outcome:
+    """The learning rate of every step is the one that the schedule has there.
+
+    The rates in metrics.jsonl are compared with the schedule's plain definition (a line up, then constant, a line or
+    half a cosine down to `final` at the last step), and may differ by a thousandth of the highest. A schedule that ends
+    early trains at a rate of nothing, and one that is too long never comes to rest; both look like a worse model. When
+    it fails, look at what counts as a step (an epoch, a part of a batch, a step since the run was resumed), and at what
+    the warm-up is counted from.
+    """
+    needs(curve, 1)
+    planned = [curve.planned(int(step)) for step in curve.steps]
+    known = [(step, rate, plan) for step, rate, plan in zip(curve.steps, curve.rates, planned, strict=True) if plan]
+    if not known:
+        raise DoesNotApply("no definition is known of this schedule")
+    highest = max(plan for _, _, plan in known)
+    step, rate, plan = max(known, key=lambda one: abs(one[1] - one[2]))
+    off = float(abs(rate - plan) / highest)
+    if not off <= 1e-3:
+        return failed(off, f"the learning rate of step {step:,} was {rate:.3g}, and its schedule has {plan:.3g} there")
+    return passed(off, f"the learning rates of {len(known):,} steps are those of the schedule")
+
+
+@audit("training")
+def diverged(curve: TrainingCurve) -> Outcome:
+    """The loss stayed a finite number, and did not climb back to where it came from.
+
+    Fails if the training ended because a loss or a gradient was no longer finite; or if at the end the train loss had
+    given back more than half of what it had gained (medians over a tenth of the training, so a spike does not count;
+    and by more than three times the scatter of a thirtieth: few rows, few steps are noise), or lies above where it
+    began by more than 5 %. Lower the learning rate, or lengthen the warm-up.
+    """
+    if curve.ended and curve.ended.is_diverged:
+        return failed(None, str(curve.ended), "diverged")
+    needs(curve, FEWEST_STEPS)
+    lowest = float(np.median(np.lib.stride_tricks.sliding_window_view(curve.parts, 3), axis=1).min())
+    gained, given_back = curve.first - lowest, curve.last - lowest
+    scatter = 1.05 * float(np.median(np.abs(np.diff(curve.parts))))  # the standard deviation of a part, were it noise
+    sentence = (
+        f"the train loss began at {curve.first:.3g}, was {lowest:.3g} at its lowest, and ended at {curve.last:.3g}"
+    )
+    if curve.last > 1.05 * curve.first:
+        return failed(curve.last - curve.first, f"{sentence}: it ended above where it began")
+    if given_back > gained / 2 and given_back > max(LITTLE * lowest, 3 * scatter):
+        return failed(given_back, f"{sentence}: more than half of the gain was lost again")
+    return passed(given_back, sentence)
+
+
+@audit("training")
+def did_it_train(curve: TrainingCurve) -> Outcome:
+    """The loss fell well below what looks at nothing: token frequencies, or the frequency of the classes.
+
+    A model reaches the unigram loss (for a classifier, the entropy of the classes) by its output bias alone. Fails if
+    the loss at the end (held-out if it was scored, else train) is not below it by more than 2 %, or, where it is not
+    known, if the train loss fell by less than 10 % of where it began. Such a model has failed to train, whatever else
+    its curves look like: it did not overfit, and it needs no regularisation. Usual causes: a learning rate that is too
+    high or too low by factors, post-norm without a warm-up, labels that do not belong to the inputs.
+    """
+    needs(curve, 1)
+    reached, fell = curve.reached, curve.first - curve.last
+    if curve.chance is None:
+        share = fell / curve.first
+        sentence = f"the train loss went from {curve.first:.3g} to {curve.last:.3g}"
+        return (
+            passed(share, sentence)
+            if share >= 0.1
+            else failed(share, f"it failed to train: {sentence}", "failed to train")
+        )
+    below = 1 - reached / curve.chance
+    sentence = f"the loss ended at {reached:.3g}; {curve.chance_is} alone give {curve.chance:.3g}"
+    if below > LITTLE:
+        return passed(below, sentence)
+    where = f"less than {LITTLE:.0%} below" if below > 0 else "no lower than"
+    short, more = "failed to train", ""
+    if curve.post_norm and not curve.warms_up:
+        more = "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
+    elif curve.parts[-1] < 0.8 * curve.chance:
+        short = "learnt train by heart and nothing else"
+    elif len(curve.parts) >= 3 and curve.parts[-1] < 0.99 * curve.parts[-len(curve.parts) // 3]:
+        more = "; the train loss was still falling: too few steps, or too low a rate"
+    loss = f"the loss ended at {reached:.3g}, {where} the {curve.chance:.3g} of {curve.chance_is}"
+    return failed(below, f"it {short}: {loss}{more}", short)
+
+
+ABOUT_TRAINING = (learning_rate_zero, schedule, diverged, did_it_train)
