@@ -23,7 +23,7 @@ from headway import tasks
 from headway.audit import audit
 from headway.audit.audit import Report
 from headway.core.errors import UserError
-from headway.experiment import train
+from headway.experiment import assembly, train
 from headway.experiment.audit import audit_runs
 from headway.recipe.recipe import load
 from headway.run.folder import Run
@@ -83,8 +83,8 @@ def measure(name: str, seeds: int) -> dict[str, Any]:
 def _median_seconds(recipes: list[Any], steps: int) -> float:
     """Of a step of this population."""
     task = tasks.load(recipes[0])
-    setting = train.settings.choose(recipes[0].training, recipes[0].model.width, train.ALONE)
-    population, sampler = train.assemble(recipes, task, setting)
+    setting = train.settings.choose(recipes[0].training, recipes[0].model.width)
+    population, sampler = assembly.assemble(recipes, task, setting)
     alive = torch.ones(len(recipes), dtype=torch.bool)
     update = Update(population.model, population.optimizer, sampler, recipes[0].training, setting, alive)
     population.model.train()

@@ -19,6 +19,7 @@ from headway.audit.runner import audit_model, audit_models
 from headway.audit.scores import ScoredRun, audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.core.errors import UserError, did_you_mean
+from headway.experiment import assembly
 from headway.recipe.recipe import Recipe, load, packaged
 from headway.run.folder import Run, open_run, run_names
 from headway.tasks.task import Task
@@ -97,10 +98,8 @@ def population_report(runs: Sequence[Run], task: Task) -> Report:
     weights = [None if run is None else run.checkpoint("auto").weights for run in members]
 
     def assemble(recipes: Sequence[Recipe]) -> Any:
-        from headway.experiment import train  # which has runs audited when they are done
-
         setting = Setting(torch.device(_device()), torch.float32, False, False, ())
-        return train.assemble(recipes, task, setting)[0]
+        return assembly.assemble(recipes, task, setting)[0]
 
     return audit_population(SideBySide(recipes, weights, members, task, _device(), assemble))
 

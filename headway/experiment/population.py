@@ -10,8 +10,9 @@ from headway import tasks
 from headway.core.errors import UserError
 from headway.core.events import Event, Listener, Noted, Warned, tell
 from headway.core.files import check_names
+from headway.experiment.assembly import assemble, check_population
 from headway.experiment.resume import ended_apart
-from headway.experiment.train import assemble, check_population, train
+from headway.experiment.train import train
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
 from headway.training import setting as settings

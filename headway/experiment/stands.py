@@ -27,9 +27,10 @@ from headway.audit.scores import audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.core.errors import UserError
 from headway.experiment import train as training
+from headway.experiment.assembly import assemble
 from headway.experiment.audit import scored_run
 from headway.experiment.evaluate import score_splits_again
-from headway.experiment.train import assemble, train
+from headway.experiment.train import train
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, open_run
 from headway.tasks.task import Task

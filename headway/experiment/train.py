@@ -16,32 +16,28 @@ import torch
 from headway import tasks
 from headway.audit.audit import write_report
 from headway.core import events
-from headway.core.errors import UserError
 from headway.core.events import Began, Ended, Event, Listener, Trained, Warned
 from headway.core.files import check_names
 from headway.core.plugins import reason_of
 from headway.core.status import State, Status
-from headway.core.yaml import flat
+from headway.experiment import assembly
+from headway.experiment.assembly import check_population, parameters_of
 from headway.experiment.audit import audit_runs
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, newest_checkpoints, restore
-from headway.nn.replicated import Trainable, set_dropout
+from headway.nn.replicated import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
 from headway.scoring.metrics import parsed
 from headway.scoring.score import Score
 from headway.tasks.task import Task
 from headway.training import setting as settings
-from headway.training.averaging import Averages
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
 from headway.training.parallel import check_rows
 from headway.training.population import Population, load_weights
-from headway.training.processes import ALONE, Processes, started
+from headway.training.processes import Processes, started
 from headway.training.update import Sampler
-
-MAY_VARY = ("seed", "training.optimizer.learning_rate", "training.optimizer.weight_decay", "model.dropout")
-"""What the members of a population may differ in; everything else is one shape or one schedule."""
 
 
 def train(
@@ -164,7 +160,7 @@ class Training:
                     self.task.check_same_data(run)
 
     def assemble(self) -> None:
-        self.population, self.sampler = assemble(self.recipes, self.task, self.setting, self.processes)
+        self.population, self.sampler = assembly.assemble(self.recipes, self.task, self.setting, self.processes)
 
     def open(self) -> None:
         """Run folders, made or found, and nobody else's meanwhile."""
@@ -282,42 +278,6 @@ def _load_task(recipe: Recipe, processes: Processes) -> Task:
     return task
 
 
-def assemble(
-    recipes: Sequence[Recipe], task: Task, setting: settings.Setting, processes: Processes = ALONE
-) -> tuple[Population[Trainable], Sampler]:
-    """The replicas these recipes describe, side by side, and what they read."""
-    recipe, seeds = recipes[0], [r.seed for r in recipes]
-    with processes.together():
-        model = task.build(seeds, str(setting.device))
-        set_dropout(model, [r.model.dropout for r in recipes])
-        sampler = task.sampler(seeds, str(setting.device))
-    parallel = recipe.training.parallel.build(model, processes)
-    optimizer = recipe.training.optimizer.build(
-        parallel.parameters,
-        [r.training.optimizer.learning_rate for r in recipes],
-        [r.training.optimizer.weight_decay for r in recipes],
-    )
-    optimizer.whole_norms = parallel.whole_norms
-    averages, training = None, recipe.training
-    if training.averaging is not None:
-        total = training.duration.in_steps(sampler.steps_per_epoch, task.tokens_per_step)
-        averages = Averages(training.averaging, parallel.parameters, total)
-    return Population(model, optimizer, len(recipes), parallel, averages), sampler
-
-
-def check_population(recipes: Sequence[Recipe]) -> None:
-    """All members must agree in every key but those that may vary."""
-    first = flat(recipes[0].model_dump(mode="json"))
-    differing = {
-        key for r in recipes[1:] for key, value in flat(r.model_dump(mode="json")).items() if value != first.get(key)
-    }
-    if wrong := sorted(differing - set(MAY_VARY)):
-        raise UserError(
-            f"these recipes cannot be trained as one population: they differ in {', '.join(wrong)}; "
-            f"only {', '.join(MAY_VARY)} may vary"
-        )
-
-
 def load_model(run: Run, which: str = "auto", device: str | None = None) -> tuple[Any, Checkpoint]:
     """The trained model of a run, as a population of one, and the checkpoint it came from."""
     saved = run.checkpoint(which)
@@ -330,11 +290,6 @@ def load_model(run: Run, which: str = "auto", device: str | None = None) -> tupl
 
 def _where(setting: settings.Setting, processes: Processes) -> str:
     return f"{setting.device}" + (f", the first of {processes.world} processes" if processes.world > 1 else "")
-
-
-def parameters_of(model: Trainable) -> int:
-    """Of one replica."""
-    return sum(p.numel() for p in model.parameters()) // model.replicas
 
 
 def _settle_vocabulary(run: Run, task: Task) -> None:

@@ -12,8 +12,9 @@ from headway.audit.audit import AUDITS, Report
 from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.populations import POPULATION_AUDITS
-from headway.experiment import train as train_module
+from headway.experiment import assembly
 from headway.experiment.audit import audit_run, population_report
+from headway.experiment.train import train
 from headway.run.folder import Run
 
 
@@ -86,14 +87,12 @@ def test_a_run_of_its_own_is_not_asked(ground: Ground):
 
 def test_replicas_that_all_ran_seed_zero(ground: Ground, monkeypatch: pytest.MonkeyPatch):
     """Nothing is wrong with the model, nor with the sampler: training was given the wrong seeds."""
-    from headway.experiment import train
-
-    assemble = train.assemble
+    assemble = assembly.assemble
 
     def all_zero(recipes, *rest):
         return assemble([recipe.model_copy(update={"seed": 0}) for recipe in recipes], *rest)
 
-    monkeypatch.setattr(train, "assemble", all_zero)
+    monkeypatch.setattr(assembly, "assemble", all_zero)
     runs = ground.train(seeds=3)
     assert [f.audit for f in examined(runs).failures] == ["seeds-apart"]
     (finding,) = examined(runs[1:2]).failures  # by one of them alone
@@ -113,13 +112,13 @@ def test_every_audit_of_populations_finds_something():
 def test_members_that_differ_are_trained_as_their_own_recipes_say(key, ground: Ground, monkeypatch):
     """And it is seen where training gives them what is the first one's."""
     recipes = [ground.recipe(f"seed={k}", f"{key}={value}") for k, value in enumerate((0.001, 0.02, 0.01))]
-    runs = train_module.train(recipes, [f"{key}-{k}" for k in range(3)], ground.home / "runs")
+    runs = train(recipes, [f"{key}-{k}" for k in range(3)], ground.home / "runs")
     assert not examined(runs).failures
-    assemble = train_module.assemble
+    assemble = assembly.assemble
 
     def all_as_the_first(recipes, *rest):
         of_first = recipes[0].training
         return assemble([one.model_copy(update={"training": of_first}) for one in recipes], *rest)
 
-    monkeypatch.setattr(train_module, "assemble", all_as_the_first)
+    monkeypatch.setattr(assembly, "assemble", all_as_the_first)
     assert [f.audit for f in examined(runs).failures] == ["steps-beside-others"]

@@ -15,7 +15,8 @@ from tiny import cut, flip
 from headway.core.errors import UserError
 from headway.core.events import Began, Halted
 from headway.data.spec import Text
-from headway.experiment.train import check_population, load_model, train
+from headway.experiment.assembly import check_population
+from headway.experiment.train import load_model, train
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe

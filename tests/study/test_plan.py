@@ -94,7 +94,7 @@ def test_threads_are_as_they_were(workshop):
 
 
 def test_runs_of_one_shape_are_those_a_population_takes(workshop):
-    from headway.experiment.train import check_population
+    from headway.experiment.assembly import check_population
 
     arms = {"a": [], "b": ["model.dropout=0.2"], "c": ["model.layers=2"], "d": ["training.optimizer.weight_decay=0.2"]}
     groups = by_shape(small_study(workshop.text, arms=arms, questions=[]).runs())

@@ -17,8 +17,8 @@ import torch
 
 from headway import tasks
 from headway.core.errors import UserError, did_you_mean
+from headway.experiment.assembly import assemble, parameters_of
 from headway.experiment.population import capacity
-from headway.experiment.train import assemble, parameters_of
 from headway.recipe.recipe import Recipe
 from headway.scoring.metrics import parsed
 from headway.study.design.factors import is_data

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headway.core.yaml import flat
+from headway.experiment.assembly import MAY_VARY
 from headway.experiment.resume import resumable_together
-from headway.experiment.train import MAY_VARY
 from headway.recipe.recipe import Recipe
 from headway.study.design.study import PlannedRun
 

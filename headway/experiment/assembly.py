@@ -1,0 +1,58 @@
+"""From recipes to the replicas they describe, side by side: what they may differ in, and what each of them reads."""
+
+from collections.abc import Sequence
+
+from headway.core.errors import UserError
+from headway.core.yaml import flat
+from headway.nn.replicated import Trainable, set_dropout
+from headway.recipe.recipe import Recipe
+from headway.tasks.task import Task
+from headway.training.averaging import Averages
+from headway.training.population import Population
+from headway.training.processes import ALONE, Processes
+from headway.training.setting import Setting
+from headway.training.update import Sampler
+
+MAY_VARY = ("seed", "training.optimizer.learning_rate", "training.optimizer.weight_decay", "model.dropout")
+"""What the members of a population may differ in; everything else is one shape or one schedule."""
+
+
+def check_population(recipes: Sequence[Recipe]) -> None:
+    """All members must agree in every key but those that may vary."""
+    first = flat(recipes[0].model_dump(mode="json"))
+    differing = {
+        key for r in recipes[1:] for key, value in flat(r.model_dump(mode="json")).items() if value != first.get(key)
+    }
+    if wrong := sorted(differing - set(MAY_VARY)):
+        raise UserError(
+            f"these recipes cannot be trained as one population: they differ in {', '.join(wrong)}; "
+            f"only {', '.join(MAY_VARY)} may vary"
+        )
+
+
+def assemble(
+    recipes: Sequence[Recipe], task: Task, setting: Setting, processes: Processes = ALONE
+) -> tuple[Population[Trainable], Sampler]:
+    """The replicas these recipes describe, side by side, and what they read."""
+    recipe, seeds = recipes[0], [r.seed for r in recipes]
+    with processes.together():
+        model = task.build(seeds, str(setting.device))
+        set_dropout(model, [r.model.dropout for r in recipes])
+        sampler = task.sampler(seeds, str(setting.device))
+    parallel = recipe.training.parallel.build(model, processes)
+    optimizer = recipe.training.optimizer.build(
+        parallel.parameters,
+        [r.training.optimizer.learning_rate for r in recipes],
+        [r.training.optimizer.weight_decay for r in recipes],
+    )
+    optimizer.whole_norms = parallel.whole_norms
+    averages, training = None, recipe.training
+    if training.averaging is not None:
+        total = training.duration.in_steps(sampler.steps_per_epoch, task.tokens_per_step)
+        averages = Averages(training.averaging, parallel.parameters, total)
+    return Population(model, optimizer, len(recipes), parallel, averages), sampler
+
+
+def parameters_of(model: Trainable) -> int:
+    """Of one replica."""
+    return sum(p.numel() for p in model.parameters()) // model.replicas
