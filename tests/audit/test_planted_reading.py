@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from scored import CLASSIFIER, Ground
 from tiny import cache_in
 
 from headway import tasks
+from headway.audit.data.batches import ReadInTraining, TextPlaces, batches
 from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault, planted
+from headway.data.running.batches import Contiguous
 from headway.tasks.language_modelling import LanguageModelling
 
 
@@ -68,3 +71,14 @@ def test_planted_schedules(fault: Fault, ground: Ground):
     evidence = tasks.load_for(run).evidence
     finding = evidence.audit(run).finding("schedule")
     assert finding is not None and finding.verdict == "fail", finding
+
+
+@pytest.mark.parametrize("streams", [3, 40])
+def test_streams_are_looked_up_from_the_first_to_the_last(streams):
+    """Of a text that never says the same twice."""
+    ids = np.arange(4000, dtype=np.int32)
+    find, sampler = TextPlaces(ids), Contiguous().build(torch.from_numpy(ids), 10, streams, [0])
+    outcome = batches.check(
+        ReadInTraining(sampler, find, find.everywhere(11), "4,000 tokens", drawn=False, goes_on=True)
+    )
+    assert outcome.verdict == "pass", outcome.sentence

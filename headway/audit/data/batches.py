@@ -121,8 +121,10 @@ class TextPlaces:
         self.ids, self.text, self.few = ids, ids.tobytes(), FEW_ROWS if len(ids) <= LONG else 2
 
     def __call__(self, batch: Any) -> list[Place | None]:
+        """Some of them, from the first row to the last: where rows are streams, the end of the text is in the last."""
         rows = torch.cat((batch.inputs[0], batch.targets[0, :, -1:]), 1).cpu().numpy().astype(self.ids.dtype)
-        return [self._find(row) for row in rows[: self.few]]
+        some = np.linspace(0, len(rows) - 1, min(self.few, len(rows))).round().astype(int)
+        return [self._find(rows[k]) for k in some]
 
     def everywhere(self, length: int) -> list[Place]:
         """Rows of so many tokens, from all over the text."""
