@@ -8,6 +8,7 @@ all members.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import mul
 from typing import Any
 
 import torch
@@ -275,14 +276,16 @@ def _first_loss(members: SideBySide, r: int, model: Trainable, batch: Any) -> st
     if run is None or not lines or lines[0]["step"] != 1:
         return None
     model.train()
-    parts, losses = recipe.training.accumulate, []
+    parts, losses, counts = recipe.training.accumulate, [], []
     with torch.no_grad():
         for k in range(parts):
             part = batch.part(k, parts)
             model.clock.set(0, part.first_row)
             losses.append(float(model.loss(part)[0][0]))
+            counted = model.counted(part)
+            counts.append(1.0 if counted is None else float(counted[0]))
     model.eval()
-    then, now = lines[0]["loss"], sum(losses) / parts
+    then, now = lines[0]["loss"], sum(map(mul, losses, counts)) / sum(counts)
     if abs(then - now) <= (AGAIN if in_float32(run) else ROUNDED) * max(abs(now), 0.1):
         return None
     return f"{run.name} wrote down a first loss of {then:.5g}; its seed {recipe.seed} begins with {now:.5g}"

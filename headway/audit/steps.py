@@ -6,7 +6,6 @@ making it wrong: it trains, to another loss than it should.
 """
 
 import math
-from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ def step(probe: Probe) -> Outcome:
 
     A fresh model takes three real steps on a few rows, at rates that change, and from the second on with a limit that
     cuts the gradient to a quarter, where the recipe has one. Beside it, in plain lines of float64: the loss and its
-    gradient, part by part as training.accumulate says, and their mean; its length; the weights that the optimizer's
+    gradient, of all rows at once, in however many parts training.accumulate takes them; its length; the weights that the optimizer's
     formula makes of them, with weight decay for matrices and for nothing else; and in the end the average, where
     training.averaging asks for one. A thousandth of what a step moves is allowed for rounding. When it fails, the model
     trains otherwise than its recipe says, which no score can tell: look for gradients that are added up and not
@@ -90,9 +89,8 @@ class _Steps:
 
     def __init__(self, probe: Probe):
         training = probe.recipe.training
-        self.parts = training.accumulate
-        self.each = max(1, 4 // self.parts)
-        self.batch, self.model = probe.excerpt(self.parts * self.each, tokens=16), probe.fresh()
+        rows = training.accumulate * max(1, 4 // training.accumulate)
+        self.batch, self.model = probe.excerpt(rows, tokens=16), probe.fresh()
         named, spec = dict(self.model.named_parameters()), training.optimizer
         self.averages = Averages(training.averaging, named, len(RATES)) if training.averaging is not None else None
         self.optimizer = spec.build(named, [spec.learning_rate], [spec.weight_decay])
@@ -103,23 +101,16 @@ class _Steps:
         )
 
     def loss_and_gradient(self, number: int) -> tuple[float, dict[str, Tensor]]:
-        """By definition: the mean over the parts of the batch."""
+        """By definition: of the whole batch at once, in whatever parts it is computed."""
         named = dict(self.model.named_parameters())
-        gradient, total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in named.items()}, 0.0
         self.model.train()
-        for k in range(self.parts):
-            first = k * self.each
-            self.model.clock.set(number, first)
-            with torch.enable_grad():
-                loss = self.model.loss(_rows(self.batch, slice(first, first + self.each)))[0].sum()
-                found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-            if any(g is None for g in found):
-                raise DoesNotApply("a parameter takes no part in the loss, and no optimizer could step")
-            total += loss.item() / self.parts
-            for name, g in zip(named, found, strict=True):
-                gradient[name] += g.double() / self.parts
         self.model.clock.set(number)
-        return total, gradient
+        with torch.enable_grad():
+            loss = self.model.loss(self.batch)[0].sum()
+            found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        if any(g is None for g in found):
+            raise DoesNotApply("a parameter takes no part in the loss, and no optimizer could step")
+        return loss.item(), {name: g.double() for name, g in zip(named, found, strict=True)}
 
     def take(self, number: int, rate: float, limit: float | None) -> tuple[float, float, dict[str, Tensor]]:
         """One of them: the loss and length that it notes, and the gradient that reached the optimizer."""
@@ -173,11 +164,6 @@ class _Same:
 
     def at(self, step: Any) -> Any:
         return self.batch
-
-
-def _rows(batch: Any, which: slice) -> Any:
-    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return replace(batch, **{n: p[:, which] for n, p in parts.items() if isinstance(p, Tensor) and p.ndim > 1})
 
 
 def _is_matrix(p: Tensor) -> bool:

@@ -89,6 +89,12 @@ class DecoderOnly(Translator):
         targets = torch.cat((sources[..., 1:], batch.inputs[..., :1], batch.targets), 2)
         return mean_over(self.nats(self.scores(x), targets), known), None
 
+    def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
+        targets = batch.padding_mask.sum((1, 2)).float()
+        if self.spec.loss_on == "target" or not self.training:
+            return targets
+        return targets + self._moved_right(batch.sources, batch.source_mask)[1].sum((1, 2))
+
     def _moved_right(
         self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None
     ) -> tuple[Int[Tensor, "R B S"], Bool[Tensor, "R B S"]]:

@@ -99,6 +99,9 @@ class Translator(Backbone):
         logits = self(batch.sources, batch.inputs, batch.source_mask, batch.padding_mask)
         return mean_over(self.nats(logits, batch.targets), batch.padding_mask), None
 
+    def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
+        return batch.padding_mask.sum((1, 2)).float()
+
     def nats(self, logits: Float[Tensor, "R B T V"], targets: Int[Tensor, "R B T"]) -> Nats:
         smoothing = self.spec.label_smoothing if self.training else 0.0
         found = F.cross_entropy(

@@ -122,6 +122,10 @@ class Trainable(nn.Module):
         model carries none."""
         raise NotImplementedError
 
+    def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
+        """How much `loss` is a mean over, such as tokens without padding; None = as much in every part of a batch."""
+        return None
+
 
 class Dropout(Noisy):
     """Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, with one rate per replica.

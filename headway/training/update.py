@@ -122,13 +122,17 @@ class Update:
         losses = torch.zeros_like(self.alive, dtype=torch.float32)
         rank, world = self.parallel.processes.rank, self.parallel.processes.world
         parts = self.spec.accumulate
+        whole = self.model.counted(batch) if parts * world > 1 else None
         for k in range(parts):
             part = batch.part(rank * parts + k, world * parts)
             self.model.clock.first_row = part.first_row
             before = self.carried.before(k, parts, part.begins) if self.carried else None
             with self.setting.autocast():
                 part_losses, state = self.loss(part, before)
-            part_losses = part_losses / parts
+            if whole is None:
+                part_losses = part_losses / parts
+            else:  # a mean over all that counts in the batch, which is not the mean of the means of its parts
+                part_losses = part_losses * (world * self.model.counted(part) / whole)
             part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
             if state is not None:
                 self.carried.after(k, parts, state)

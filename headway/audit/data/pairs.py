@@ -4,14 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.data.row_set import normalise, shortened
 from headway.data.pairs.alignment import likeness
-from headway.data.pairs.dataset import PairedTexts, ids_of
 
 STRETCH = 200
 """Lines on end that are compared with their neighbours."""
@@ -155,43 +153,4 @@ def _stretches(rows: int) -> list[tuple[str, int]]:
     return [("at the beginning", 0), ("in the middle", last // 2), ("at the end", last)]
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class PairBatches:
-    """Some batches of a training, and the pairs they were made from."""
-
-    batches: Sequence[Any]
-    """`PairBatch`es."""
-    train: PairedTexts
-
-
-@audit("data")
-def batch_pairs(given: PairBatches) -> Outcome:
-    """Every source of a batch comes with a target that it has in train.
-
-    The tokens of both sides of each row are looked up among the pairs of train. A single row that is no pair of train
-    is a failure. Sides that are sorted or shuffled apart from each other train quietly: the translator becomes a
-    language model of its targets. When it fails, look at what orders the rows (data/pairs/batches.py).
-    """
-    sides = [ids_of(given.train.source), ids_of(given.train.target)]
-    ends = given.train.source.end, given.train.target.end
-    known = {
-        tuple((*ids.tolist(), end) for ids, end in zip(pair, ends, strict=True)) for pair in zip(*sides, strict=True)
-    }
-    rows = [row for batch in given.batches for row in _rows(batch)]
-    strange = sum(row not in known for row in rows)
-    if strange:
-        return failed(strange / len(rows), f"{strange} of {len(rows)} rows of batches are no pair of train")
-    return passed(0, f"all {len(rows)} rows looked up in batches are pairs of train")
-
-
-def _rows(batch: Any) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The tokens of both sides of each row, without padding."""
-    parts = batch.sources[0], batch.source_mask[0], batch.targets[0], batch.padding_mask[0]
-    return [(tuple(s[told].tolist()), tuple(t[known].tolist())) for s, told, t, known in zip(*parts, strict=True)]
-
-
-BATCH_AUDITS: list[Audit] = [batch_pairs]
 PAIR_AUDITS: list[Audit] = [seen_pairs, copied_targets, many_targets, unlike_lengths, line_order]

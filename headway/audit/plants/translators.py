@@ -8,6 +8,7 @@ import torch
 from headway.audit.data.pairs import PairSet
 from headway.audit.plants.needs import TRANSLATOR
 from headway.audit.plants.planting import Bed
+from headway.audit.plants.steps import PARTS
 from headway.data.pairs import batches
 from headway.models.backbone import ModelState
 from headway.models.encoder_decoder import EncoderDecoder
@@ -79,6 +80,12 @@ def padding_in_the_loss(patch):
     from headway.models import translator
 
     patch.setattr(translator, "mean_over", lambda nats, counted: nats.mean((1, 2)))
+
+
+@_bed.plant("step", PARTS)
+def mean_of_the_means_of_parts(patch):
+    """Though one part has more tokens than another."""
+    patch.setattr(Translator, "counted", lambda self, batch: None)
 
 
 @_bed.plant("targets", also=("loss", "initial-loss", "source-matters", "batch-pairs"))

@@ -1,0 +1,128 @@
+"""Audits of what training reads of pairs, batch by batch: are they those of train, all of them, and each whole?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int, UInt64
+
+from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.data.batches import READ_AUDITS, Place
+from headway.data.pairs.dataset import PairedTexts
+
+MOST_ROWS = 200_000
+"""That are read for an audit: seconds."""
+
+Marks = UInt64[np.ndarray, " n"]
+
+
+@dataclass(frozen=True, eq=False)
+class PairsRead:
+    """What a translator reads in training, and the pairs that this is to be."""
+
+    sampler: Any
+    """Of one replica."""
+    train: PairedTexts
+    longest: int
+    """Tokens: pairs with more on either side are not trained on."""
+    each_once: bool
+    """Whether an epoch is to have every pair once."""
+
+    @cached_property
+    def kept(self) -> PairedTexts:
+        return self.train.only(np.flatnonzero(self.train.longer <= self.longest))
+
+    @cached_property
+    def marks(self) -> Marks:
+        """Of the pairs of train, by which they are known again."""
+        sides = [side.padded(self.longest) for side in (self.kept.source, self.kept.target)]
+        return sum((_marks(ids, _until(ids, n), k) for k, (ids, n) in enumerate(sides)), np.uint64(0))  # pyright: ignore
+
+    @property
+    def everywhere(self) -> list[Place]:
+        return self.places(self.marks)
+
+    def find(self, batch: Any) -> list[Place | None]:
+        """Where in train the rows of a batch are; None = nowhere."""
+        return self.places(marks_of(batch))  # pyright: ignore[reportReturnType]
+
+    def places(self, marks: Marks) -> list[Any]:
+        return [self._known.get(mark) for mark in marks.tolist()]
+
+    @cached_property
+    def _known(self) -> dict[int, Place]:
+        last = {mark: k for k, mark in enumerate(self.marks.tolist())}
+        first = {mark: k for k, mark in reversed(list(enumerate(self.marks.tolist())))}
+        return {mark: Place(first[mark], last[mark]) for mark in last}
+
+    def epoch(self) -> Iterator[Any]:
+        return (self.sampler.at(step) for step in range(self.sampler.steps_per_epoch))
+
+
+@audit("data")
+def batch_pairs(given: PairsRead) -> Outcome:
+    """Every source of a batch comes with a target that it has in train.
+
+    The tokens of both sides of each row are looked up among the pairs of train. A single row that is no pair of train
+    is a failure. Sides that are sorted or shuffled apart from each other train quietly: the translator becomes a
+    language model of its targets. When it fails, look at what orders the rows (data/pairs/batches.py).
+    """
+    rows = [place for step in range(3) for place in given.find(given.sampler.at(step))]
+    strange = sum(place is None for place in rows)
+    if strange:
+        return failed(strange / len(rows), f"{strange} of {len(rows)} rows of batches are no pair of train")
+    return passed(0, f"all {len(rows)} rows looked up in batches are pairs of train")
+
+
+@audit("data")
+def every_pair(given: PairsRead) -> Outcome:
+    """An epoch has every pair of train once; none is lost between the ranges of length, or in a last batch.
+
+    All batches of the first epoch are read, and each pair of train that is short enough for model.context is counted in
+    them. One that is missing is a failure. The last batch of a range of length is filled up with pairs that come a
+    second time; if there are more of those, it is a failure, too: what is read twice has twice the weight. When it
+    fails, look at how pairs are divided by their lengths, and at the number of steps of an epoch.
+    """
+    if not given.each_once:
+        raise DoesNotApply("these batches are not meant to have every pair once")
+    if len(given.kept) > MOST_ROWS:
+        raise DoesNotApply(f"{len(given.kept):,} pairs are more than are read for an audit")
+    known, which, there = np.unique(given.marks, return_inverse=True, return_counts=True)
+    read, rows, filled = np.zeros(len(known), dtype=np.int64), 0, {}
+    for batch in given.epoch():
+        marks = marks_of(batch)
+        at = np.searchsorted(known, marks).clip(max=len(known) - 1)
+        np.add.at(read, at[known[at] == marks], 1)
+        rows += len(marks)
+        filled[batch.sources.shape, batch.targets.shape] = len(marks) - 1
+    n, missing = len(given.kept), np.maximum(there - read, 0)
+    if lost := int(missing.sum()):
+        lengths = given.kept.longer[(missing > 0)[which]]
+        told = f"{lost:,} of {n:,} pairs are not read in an epoch: of {lengths.min()} to {lengths.max()} tokens"
+        return failed(lost / n, told)
+    again = rows - n
+    if again > max(sum(filled.values()), 0):
+        return failed(again / n, f"an epoch has {rows:,} rows for {n:,} pairs: {again:,} are read more than once")
+    return passed(0, f"an epoch has each of {n:,} pairs; {again:,} come again to fill up a last batch")
+
+
+def marks_of(batch: Any) -> Marks:
+    """Of the rows of a batch; the same as those of the same pairs of train, and of no others."""
+    sides = (batch.sources, batch.source_mask), (batch.targets, batch.padding_mask)
+    return sum((_marks(*(part[0].cpu().numpy() for part in side), k) for k, side in enumerate(sides)), np.uint64(0))  # pyright: ignore
+
+
+def _marks(ids: Int[np.ndarray, "n T"], told: Bool[np.ndarray, "n T"], side: int) -> Marks:
+    """A random number for every place, times the token there: that two pairs have one sum is as good as impossible."""
+    draw = np.random.default_rng(side).integers(1, 2**63, size=ids.shape[1], dtype=np.uint64)
+    return ((ids.astype(np.uint64) + np.uint64(1)) * told * draw).sum(1, dtype=np.uint64)
+
+
+def _until(ids: Int[np.ndarray, "n T"], lengths: Int[np.ndarray, " n"]) -> Bool[np.ndarray, "n T"]:
+    return np.arange(ids.shape[1]) < lengths[:, None]
+
+
+BATCH_AUDITS: list[Audit] = [batch_pairs, every_pair]
+READ_BY_TRANSLATORS: list[Audit] = READ_AUDITS
