@@ -70,7 +70,7 @@ def recipe_for(fault: Fault) -> Recipe:
     if TRANSLATOR in fault.needs:
         tree = deepcopy(PAIRS)
         tree["data"] |= {"path": some_pairs()}
-        return from_tree(tree, "small")
+        return from_tree(tree, "small", overrides=[one for one in fault.changes if one not in TRANSLATOR.changes])
     is_of_rows = CLASSIFIER in fault.needs or fault.of is RowSet
     changes = [change for change in fault.changes if change not in CLASSIFIER.changes]
     tree = deepcopy(ROWS if is_of_rows else TEXT)

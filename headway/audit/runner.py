@@ -11,7 +11,8 @@ from headway.audit.audit import Audit, Finding, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS
 from headway.audit.carried import ABOUT_CARRYING
 from headway.audit.data.batches import LABEL_AUDITS, READ_AUDITS
-from headway.audit.data.pairs import BATCH_AUDITS, PAIR_AUDITS
+from headway.audit.data.pair_batches import BATCH_AUDITS
+from headway.audit.data.pairs import PAIR_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.data.text import TEXT_AUDITS
 from headway.audit.data.tokens import TOKEN_AUDITS

@@ -129,10 +129,9 @@ class Update:
             before = self.carried.before(k, parts, part.begins) if self.carried else None
             with self.setting.autocast():
                 part_losses, state = self.loss(part, before)
-            if whole is None:
-                part_losses = part_losses / parts
-            else:  # a mean over all that counts in the batch, which is not the mean of the means of its parts
-                part_losses = part_losses * (world * self.model.counted(part) / whole)
+            # Where parts have more or less of what counts, the mean over the batch is not the mean of their means.
+            own = None if whole is None else self.model.counted(part)
+            part_losses = part_losses / parts if own is None or whole is None else part_losses * (world * own / whole)
             part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
             if state is not None:
                 self.carried.after(k, parts, state)

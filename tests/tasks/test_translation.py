@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from headway import tasks
@@ -42,6 +43,15 @@ def rows(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """Rows of one word to six, all in one range of length."""
+    path = tmp_path_factory.mktemp("unlike") / "pairs.tsv"
+    texts = [" ".join(WORDS[(k + j) % 10] for j in range(1 + k % 6)) for k in range(120)]
+    path.write_text("".join(f"{text}\t{text}\n" for text in texts), "utf-8")
+    return path
+
+
 @pytest.mark.audited
 @pytest.mark.parametrize("kind", ["encoder-decoder", "decoder-only"])
 def test_it_trains_is_audited_and_translates(rows, tmp_path, kind):
@@ -73,6 +83,37 @@ def test_replicas_train_beside_each_other_as_alone_and_resume(rows, tmp_path):
     assert {s.name: s.value for s in together[1].scores()} == pytest.approx(
         {s.name: s.value for s in alone.scores()}, abs=1e-3
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("encoder-decoder", []), ("decoder-only", ["model.mask=causal", "model.loss_on=all"])]
+)
+def test_a_batch_in_parts_has_the_mean_over_all_its_tokens(unlike, tmp_path, kind, changes):
+    """Not the mean of the means of its parts, of which one has more tokens than another."""
+    told = []
+    for parts in (1, 4):
+        given = (*changes, "model.dropout=0.2", "training.duration=4 steps", f"training.accumulate={parts}")
+        (run,) = train([recipe(unlike, *given, kind=kind)], [f"{parts}"], tmp_path)
+        told.append([(line["loss"], line["norm"]) for line in run.metrics() if "loss" in line])
+    whole, in_parts = (np.array(losses) for losses in told)
+    assert len(whole) == 4 and in_parts == pytest.approx(whole, rel=1e-5)
+
+
+def test_the_mean_of_the_last_checkpoints_is_kept_and_scored(rows, tmp_path):
+    """Of the last 2, which are 4 steps apart: `every`, and `last` as their share of the training."""
+    constant, kept = "training.schedule=constant", []
+    for steps in (8, 12):
+        (run,) = train([recipe(rows, constant, f"training.duration={steps} steps")], [f"{steps}"], tmp_path)
+        kept.append(run.checkpoint("last").weights)
+    tail = ["training.duration=12 steps", "training.averaging={kind: tail, every: 4, last: 0.67}"]
+    (averaged,) = train([recipe(rows, constant, *tail)], ["averaged"], tmp_path)
+    for name, weight in averaged.checkpoint("last").weights.items():
+        assert weight == pytest.approx((kept[0][name] + kept[1][name]) / 2, abs=1e-6)
+    again = {score.name: score.value for score in score_splits_again(averaged)}
+    assert again == pytest.approx({score.name: score.value for score in averaged.scores()})
+    (moving,) = train([recipe(rows, constant, *tail[:1], "training.averaging=moving")], ["moving"], tmp_path)
+    ours, last = moving.checkpoint("last").weights, kept[1]
+    assert any((ours[name] != last[name]).any() for name in last) and moving.scores() != run.scores()
 
 
 def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):

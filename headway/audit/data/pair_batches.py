@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt64
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
-from headway.audit.data.batches import READ_AUDITS, Place
+from headway.audit.data.batches import Place
 from headway.data.pairs.dataset import PairedTexts
 
 MOST_ROWS = 200_000
@@ -125,4 +125,3 @@ def _until(ids: Int[np.ndarray, "n T"], lengths: Int[np.ndarray, " n"]) -> Bool[
 
 
 BATCH_AUDITS: list[Audit] = [batch_pairs, every_pair]
-READ_BY_TRANSLATORS: list[Audit] = READ_AUDITS

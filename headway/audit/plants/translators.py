@@ -59,6 +59,22 @@ def sources_shifted_by_a_row(patch):
     patch.setattr(batches._OneShape, "at", at)
 
 
+@_bed.plant("every-pair")
+def pairs_that_just_fit_left_out(patch):
+    honest = batches.Buckets.build
+
+    def build(self, pairs, longest, *rest):
+        return honest(self, pairs, min(longest, int(pairs.longer.max())) - 1, *rest)
+
+    patch.setattr(batches.Buckets, "build", build)
+
+
+@_bed.plant("batches")
+def the_same_batches_in_every_epoch(patch):
+    honest = batches._OneShape.at
+    patch.setattr(batches._OneShape, "at", lambda self, step: honest(self, step % self.steps_per_epoch))
+
+
 # --- the target ------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from headway.audit.audit import Audit, Baseline, Report, of_plugins, run_audits
-from headway.audit.data.pairs import BATCH_AUDITS, PAIR_AUDITS, PairBatches, PairSet
+from headway.audit.data.batches import READ_AUDITS, ReadInTraining
+from headway.audit.data.pair_batches import BATCH_AUDITS, PairsRead
+from headway.audit.data.pairs import PAIR_AUDITS, PairSet
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
 from headway.audit.evidence import Evidence
 from headway.audit.translation.baselines import copied, remembered
@@ -46,9 +48,15 @@ class PairEvidence(Evidence):
         }
 
     def reading(self) -> Report:
-        sampler = self.task.sampler([self.recipe.seed], "cpu")
-        batches = PairBatches([sampler.at(step) for step in range(3)], self.task.data.split("train"))
-        return run_audits(BATCH_AUDITS, batches)
+        sampler, train, spec = (
+            self.task.sampler([self.recipe.seed], "cpu"),
+            self.task.data.split("train"),
+            self.task.pairs,
+        )
+        pairs = PairsRead(sampler, train, self.recipe.segment, spec.batches.each_once)
+        size, drawn = f"{len(pairs.kept):,} pairs", spec.batches.by_seed
+        read = ReadInTraining(sampler, pairs.find, pairs.everywhere, size, drawn, goes_on=False)
+        return run_audits(READ_AUDITS, read) + run_audits(BATCH_AUDITS, pairs)
 
     def audit_answers(self, scored: Any) -> Report:
         if self.judged is None:

@@ -74,6 +74,8 @@ class PairBatchSpec(Variant):
 
     by_seed: ClassVar[bool] = True
     """Whether each seed sees others."""
+    each_once: ClassVar[bool] = False
+    """Whether an epoch has every pair once."""
 
     @abstractmethod
     def build(self, pairs: PairedTexts, longest: int, batch: int, seeds: Sequence[int], device: str) -> PairSampler:
@@ -82,6 +84,8 @@ class PairBatchSpec(Variant):
 
 class Buckets(PairBatchSpec):
     """In every epoch every pair once, in another order, pairs of similar length together."""
+
+    each_once = True
 
     kind: Literal["buckets"] = "buckets"
     buckets: int = Field(default=4, ge=1)
