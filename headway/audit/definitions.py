@@ -31,11 +31,31 @@ class Scheme(NamedTuple):
 # --- attention, norms, loss ------------------------------------------------------------------------------------------
 
 
-def attention_weights(queries: Tensor, keys: Tensor, may_see: Tensor, bias: Tensor | float = 0.0) -> Tensor:
-    """softmax(q·kᵀ/√d + bias) over what may be seen; zeros where that is nothing. https://arxiv.org/abs/1706.03762"""
-    scores = torch.einsum("...qd,...kd->...qk", queries.double(), keys.double()) * queries.shape[-1] ** -0.5 + bias
+def attention_weights(scores: Tensor, may_see: Tensor) -> Tensor:
+    """The softmax over what may be seen; zeros where that is nothing. https://arxiv.org/abs/1706.03762"""
     exponentials = (scores - scores.amax(-1, keepdim=True)).exp() * may_see
     return exponentials / exponentials.sum(-1, keepdim=True).clamp(min=1e-300)
+
+
+def scaled_dot(parameters: Parameters, queries: Tensor, keys: Tensor) -> Tensor:
+    """q·k/√d. https://arxiv.org/abs/1706.03762"""
+    return torch.einsum("...qd,...kd->...qk", queries.double(), keys.double()) * queries.shape[-1] ** -0.5
+
+
+def additive(parameters: Parameters, queries: Tensor, keys: Tensor) -> Tensor:
+    """v·tanh(q + k), a query after the other. https://arxiv.org/abs/1409.0473"""
+    rows = []
+    for t in range(queries.shape[-2]):
+        total = queries[..., t : t + 1, :].double() + keys.double()  # [..., H, K, d]
+        rows.append(((2 * _sigmoid(2 * total) - 1) * parameters["vector"].double()[:, None]).sum(-1))
+    return torch.stack(rows, -2)
+
+
+SIMILARITIES: dict[str, Callable[[Parameters, Tensor, Tensor], Tensor]] = {
+    "scaled-dot": scaled_dot,
+    "additive": additive,
+}
+"""(parameters, queries [..., H, Q, d], keys [..., H, K, d]): the scores [..., H, Q, K]."""
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

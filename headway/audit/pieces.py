@@ -164,13 +164,20 @@ def _one_layer(
         seen["queries"].shape[0], seen["queries"].shape[1], T, dtype=torch.bool, device=probe.device
     )
     may_see = may_see_in(probe, layer, everything)[:, :, None]
-    if _loudest(seen["queries"], seen["keys"]) > TOO_LOUD:
+    compare = definitions.SIMILARITIES.get(layer.spec.similarity.kind)
+    if compare is None or _loudest(seen["queries"], seen["keys"]) > TOO_LOUD:
         return
-    weights = definitions.attention_weights(seen["queries"], seen["keys"], may_see, bias)
+    weights = definitions.attention_weights(compare(learnt(layer), seen["queries"], seen["keys"]) + bias, may_see)
     yield _Compared(f"the weights of {name}", difference(seen["weights"].double(), weights))
     if not (layer.training and layer.drop.active):
         off = difference(seen["mixed"].double(), weights @ seen["values"].double())
         yield _Compared(f"what the kernel {layer.backend.name} gives in {name}", off)
+
+
+def learnt(layer: Attention) -> definitions.Parameters:
+    """What queries and keys are compared by, of one replica."""
+    similarity = layer.similarity
+    return {key: p[0] for key, p in similarity.named_parameters()} if isinstance(similarity, nn.Module) else {}
 
 
 def _loudest(queries: Tensor, keys: Tensor) -> float:

@@ -173,6 +173,7 @@ def why_not(recipe: Recipe) -> list[str]:
         (isinstance(model, WRITTEN), f"kind: GPT-2 is a {WRITTEN().kind}, not a {model.kind}"),
         (positions == "learned", f"positions: GPT-2 learns a vector per position, and has no {positions}"),
         (fusion == "concat", f"mixer.fusion: GPT-2 concatenates its heads, and has no {fusion}"),
+        (mixer.similarity.is_product, f"mixer.similarity: GPT-2 compares by products, not {mixer.similarity.kind}"),
         (mixer.window is None, f"mixer.window: GPT-2 sees all of the past, not only {mixer.window} slots"),
         (
             not mixer.memory,

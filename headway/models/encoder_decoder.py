@@ -5,17 +5,21 @@ memory    [R, B, S, D]   embed → place → encoder's layers → norm; everybod
 x         [R, B, T, D]   embed → place → layers: own past, then the memory, then each position alone → norm
 logits    [R, B, T, V]
 
-The encoder is a backbone of its own; the decoder is the model itself. What mixes in either is up to the recipe.
+The encoder is a backbone of its own; the decoder is the model itself. What mixes in either is up to the recipe: where
+both are recurrences, the decoder may begin with what the encoder's are left with at the end of the source.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from jaxtyping import Bool, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.spec import Problem
+from headway.core.variants import Variant
 from headway.models.backbone import Backbone, BackboneSpec, ModelState, SourceMemory
 from headway.models.translator import Translator, TranslatorSpec
 from headway.nn import mixer
@@ -23,8 +27,69 @@ from headway.nn.attention import AttentionSpec
 from headway.nn.block import Block, CrossBlock
 from headway.nn.masks import Causal, Everything
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
-from headway.nn.replicated import Linear, seed
+from headway.nn.replicated import Carried, Linear, seed
 from headway.nn.taps import Tap
+
+
+class FirstStateSpec(Variant):
+    """What the recurrences of a decoder begin with."""
+
+    @abstractmethod
+    def build(self, replicas: int, left: int, sizes: Sequence[dict[str, int]]) -> "FirstStates | None":
+        """From so many numbers that the encoder is left with, to states of these sizes, layer by layer."""
+
+    def problems_with(self, left: int, sizes: Sequence[dict[str, int]]) -> Iterator[Problem]:
+        """Why it cannot be; keys are those of the model."""
+        yield from ()
+
+    def flops(self, left: int, sizes: Sequence[dict[str, int]]) -> int:
+        """Of products, for one source."""
+        return 0
+
+
+class Zeros(FirstStateSpec):
+    """With nothing: all that is known of the source comes by attention."""
+
+    kind: Literal["zeros"] = "zeros"
+
+    def build(self, replicas: int, left: int, sizes: Sequence[dict[str, int]]) -> None:
+        return None
+
+
+class FromEncoder(FirstStateSpec):
+    """tanh(W s + b), s being the states of all of the encoder's recurrences after the last token of the source, and of
+    those that read it from its end after the first. https://arxiv.org/abs/1409.0473"""
+
+    kind: Literal["encoder"] = "encoder"
+
+    def build(self, replicas: int, left: int, sizes: Sequence[dict[str, int]]) -> "FirstStates":
+        return FirstStates(replicas, left, sizes)
+
+    def problems_with(self, left: int, sizes: Sequence[dict[str, int]]) -> Iterator[Problem]:
+        if not left:
+            reason = "no layer of the encoder is a recurrence, so none is left with a state at the end of the source"
+            yield Problem(("first_state", "encoder_mixer"), f"{reason}; use first_state: zeros")
+        if not any(sizes):
+            reason = "no layer of the decoder is a recurrence, so none begins with a state"
+            yield Problem(("first_state", "mixer"), f"{reason}; use first_state: zeros")
+
+    def flops(self, left: int, sizes: Sequence[dict[str, int]]) -> int:
+        return 2 * left * sum(sum(parts.values()) for parts in sizes)
+
+
+class FirstStates(nn.Module):
+    """One map, to the states of all layers together."""
+
+    def __init__(self, replicas: int, left: int, sizes: Sequence[dict[str, int]]):
+        super().__init__()
+        self.sizes = sizes
+        self.map = Linear(replicas, left, sum(sum(parts.values()) for parts in sizes))
+
+    def forward(self, left: Float[Tensor, "R B N"]) -> list[Carried]:
+        """By layer, and by the names of the parts."""
+        found = self.map(left[:, :, None])[:, :, 0].to(left.dtype).tanh()  # a state is float32 in every precision
+        pieces = iter(found.split([size for parts in self.sizes for size in parts.values()], -1))
+        return [{name: next(pieces) for name in parts} for parts in self.sizes]
 
 
 class EncoderDecoderSpec(TranslatorSpec):
@@ -42,6 +107,11 @@ class EncoderDecoderSpec(TranslatorSpec):
     tied: Literal["none", "output", "all"] = "output"
     """Which tables are one: output, the target's embedding and the output matrix (https://arxiv.org/abs/1608.05859);
     all, the source's embedding, too, which takes one vocabulary for both; none."""
+    first_state: FirstStateSpec = Zeros()
+    """What recurrences of the decoder begin with: zeros; encoder = a learnt map of what those of the encoder are left
+    with."""
+
+    added: ClassVar[frozenset[str]] = TranslatorSpec.added | {"first_state"}
 
     @property
     def encoder(self) -> BackboneSpec:
@@ -71,6 +141,13 @@ class EncoderDecoderSpec(TranslatorSpec):
         return AttentionSpec(heads=next((h for h in (4, 2) if self.width % h == 0), 1))
 
     @property
+    def states(self) -> tuple[int, list[dict[str, int]]]:
+        """The numbers that the encoder's recurrences are left with; and the states of the decoder's, by layer."""
+        encoder = self.encoder
+        left = sum(sum(one.state_sizes(self.width).values()) for one in encoder.mixers)
+        return left, [one.state_sizes(self.width) for one in self.mixers]
+
+    @property
     def shares_vocabulary(self) -> str:
         return "tied: all makes one table of both embeddings" if self.tied == "all" else ""
 
@@ -87,6 +164,7 @@ class EncoderDecoderSpec(TranslatorSpec):
             encoder = self.encoder
             for problem in mixer.problems(encoder.mixer, encoder.layers, self.width, encoder.positions):
                 yield Problem(tuple(_of_encoder(key) for key in problem.keys), problem.reason)
+        yield from self.first_state.problems_with(*self.states)
         if self.cross is not None:
             if self.cross.why_no_cross:
                 yield Problem(("cross",), f"{self.cross.why_no_cross}; use attention")
@@ -96,7 +174,10 @@ class EncoderDecoderSpec(TranslatorSpec):
     def forward_flops(self, source: int, target: int, vocabulary: int) -> int:
         # Of cross attention: queries and output by the target, keys and values by the source; scores and sums between.
         of_cross = 4 * self.width * self.width * (target + source) + 4 * self.width * target * source
-        of_decoder = target * self.flops_per_token(target) + self.layers * of_cross
+        of_cross += target * self.norm.crossing_flops(self.width)
+        of_decoder = (
+            target * self.flops_per_token(target) + self.layers * of_cross + self.first_state.flops(*self.states)
+        )
         return source * self.encoder.flops_per_token(source) + of_decoder + 2 * target * self.width * vocabulary
 
     def build(
@@ -121,6 +202,7 @@ class EncoderDecoder(Translator):
         if spec.tied == "all":
             self.encoder.embedding = self.embedding
         self.output = Linear(replicas, spec.width, vocabulary, bias=False, gain=0.2) if spec.tied == "none" else None
+        self.first_states = spec.first_state.build(replicas, *spec.states)
         self.logits = Tap()
 
     def build_layer(self, spec: BackboneSpec, one: MixerSpec, *shape: Any) -> Block:
@@ -134,7 +216,7 @@ class EncoderDecoder(Translator):
 
     @property
     def reading(self) -> Sequence[nn.Module]:
-        return [self.encoder, *self.crossing]
+        return [self.encoder, *self.crossing, *([] if self.first_states is None else [self.first_states])]
 
     @property
     def why_no_cache(self) -> str | None:
@@ -142,8 +224,16 @@ class EncoderDecoder(Translator):
         return next((mixer.why_no_cache for mixer in every if mixer.why_no_cache), None)
 
     def read(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
-        vectors, _ = self.encoder.hidden(sources, padding_mask=source_mask)
-        return ModelState((None,) * len(self.layers), memory=SourceMemory(vectors, source_mask))
+        vectors, read = self.encoder.hidden(sources, padding_mask=source_mask)
+        return ModelState(self._first(read), memory=SourceMemory(vectors, source_mask))
+
+    def _first(self, read: ModelState) -> tuple[Any, ...]:
+        """What each layer begins with: the state of its mixer, and nothing of cross attention's yet."""
+        if self.first_states is None:
+            return (None,) * len(self.layers)
+        left = [one.summary(own) for one, own in zip(self.encoder.mixers, read.layers, strict=True)]
+        states = self.first_states(torch.cat([one for one in left if one is not None], -1))
+        return tuple((one.going_on_from(own), None) for one, own in zip(self.mixers, states, strict=True))
 
 
 def _of_encoder(key: str) -> str:

@@ -12,7 +12,7 @@ What is written goes on from a state, whoever reads the source and how: decoding
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
+from headway.core.spec import Problem
 from headway.models.backbone import Backbone, BackboneSpec, ModelState
 from headway.nn.replicated import Carried, Linear
 from headway.nn.taps import Tap
@@ -35,6 +36,17 @@ class TranslatorSpec(BackboneSpec):
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """In training, this share of each target's chance is asked for all tokens alike (https://arxiv.org/abs/1512.00567).
     Losses that are told are without."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if ahead := list(dict.fromkeys(one.kind for one in self.mixers if one.only_encodes)):
+            reason = f"what writes a target may not see what comes later, and a bidirectional {ahead[0]} reads it"
+            yield Problem(("mixer",), f"{reason}; bidirectional mixers are for encoders (encoder_mixer)")
+
+    def warnings(self) -> Iterator[str]:
+        yield from super().warnings()
+        reasons = dict.fromkeys(one.why_not_causal for one in self.mixers if not one.only_encodes)
+        yield from (f"{why}, so the loss of given targets is not that of what can be written" for why in reasons if why)
 
     @property
     def shares_vocabulary(self) -> str:

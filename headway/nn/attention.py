@@ -2,7 +2,7 @@
 
     q, k, v   project(x)                    [R, B, H, T, d]
     q, k      positions.rotate              place
-    scores    q·kᵀ/√d + positions.bias      score
+    scores    q·kᵀ/√d + positions.bias      score                `similarity.py`: or in another way
     weights   softmax over what may be seen mask, weigh          `weights` is a pure function
     heads     weights·v                     mix
     y         output(fusion(heads))         [R, B, T, D]
@@ -21,13 +21,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.spec import Problem
-from headway.nn.backends import Backend, BackendName, Needs, choose_backend, scores, weights
+from headway.nn.backends import Backend, BackendName, Needs, Plain, choose_backend, scores, weights
 from headway.nn.context import Context
 from headway.nn.dropout import WeightDropout
 from headway.nn.heads import Concat, FusionSpec
 from headway.nn.masks import Everything, Mask, Window
 from headway.nn.mixer import Mixer, MixerSpec
 from headway.nn.replicated import Carried, Dropout, Linear
+from headway.nn.similarity import ScaledDot, SimilaritySpec
 from headway.nn.taps import Display, Tap
 
 
@@ -71,11 +72,13 @@ class MemoryCache(Cache):
 class AttentionSpec(MixerSpec):
     """Multi-head attention. https://arxiv.org/abs/1706.03762"""
 
-    added: ClassVar[frozenset[str]] = frozenset({"memory", "weight_dropout"})
+    added: ClassVar[frozenset[str]] = frozenset({"memory", "weight_dropout", "similarity"})
 
     kind: Literal["attention"] = "attention"
     heads: int = Field(default=4, ge=1)
     """How many heads share the width between them."""
+    similarity: SimilaritySpec = ScaledDot()
+    """How queries and keys are compared: scaled-dot, additive."""
     fusion: FusionSpec = Concat()
     """How the heads' outputs become one vector: concat, shuffle, shift, reweight, reweight-causal."""
     window: int | None = Field(default=None, ge=1)
@@ -104,7 +107,8 @@ class AttentionSpec(MixerSpec):
         return Attention(self, CrossProjection(replicas, width, self), self._kernel(needs), replicas, width, out_gain)
 
     def _kernel(self, needs: Needs) -> Backend:
-        return choose_backend(self.backend, replace(needs, weight_dropout=self.dropout > 0))
+        products = self.similarity.is_product
+        return choose_backend(self.backend, replace(needs, weight_dropout=self.dropout > 0, products=products))
 
     @property
     def own_mask(self) -> Mask:
@@ -118,6 +122,10 @@ class AttentionSpec(MixerSpec):
     @property
     def number_of_heads(self) -> int:
         return self.heads
+
+    @property
+    def why_not_turned(self) -> str | None:
+        return None if self.similarity.is_product else f"{self.similarity.kind} attention has no product of the two"
 
     @property
     def why_not_causal(self) -> str | None:
@@ -211,7 +219,8 @@ class Attention(Mixer):
         self.called = project.makes  # in the names of taps
         self.spec, self.mask, self.reach = spec, spec.own_mask, spec.window
         self.project = project
-        self.backend = backend
+        self.similarity = spec.similarity.build(replicas, spec.heads, width // spec.heads)
+        self.backend = backend if spec.similarity.is_product else Plain(self.similarity)
         self.drop = Dropout(replicas, spec.dropout, fixed=True)
         self.fusion = spec.fusion.build(replicas, spec.heads)
         self.why_no_cache = self.fusion.why_no_cache
@@ -227,9 +236,9 @@ class Attention(Mixer):
         q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
         seen = context.for_heads(self.spec.heads, self.mask, k.shape[3])
         if self.scores.is_watched:
-            self.scores(scores(q, k, seen.bias))
+            self.scores(scores(q, k, seen.bias, self.similarity))
         if self.weights.is_watched:
-            self.weights(weights(q, k, seen.allowed, seen.bias))
+            self.weights(weights(q, k, seen.allowed, seen.bias, self.similarity))
         heads = self.mixed(self.backend.attend(q, k, v, seen, self.drop))
         y = self.attended(self.output(self.fusion(heads, context.padding_mask)))
         if self.spec.memory:

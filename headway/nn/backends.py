@@ -4,7 +4,6 @@
 `[R, B, H, T, d]`; fused kernels know nothing of replicas, so R is folded into their batch.
 """
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +19,7 @@ from headway.core.errors import UserError
 from headway.nn.context import AttentionContext
 from headway.nn.masks import Everything
 from headway.nn.replicated import Dropout
+from headway.nn.similarity import Similarity, scaled_dot
 
 Heads = Float[Tensor, "R B H T d"]
 BackendName = Literal["auto", "plain", "sdpa", "flex"]
@@ -32,16 +32,19 @@ class Needs:
     device: str = "cpu"
     positions: str = "none"
     weight_dropout: bool = False
+    products: bool = True
+    """Queries and keys are compared by q·k / √d."""
 
 
 def scores(
     queries: Float[Tensor, "R B H Q d"],
     keys: Float[Tensor, "R B H K d"],
     bias: Float[Tensor, "#R #B #H Q K"] | None = None,
+    similarity: Similarity = scaled_dot,
 ) -> Float[Tensor, "R B H Q K"]:
     """How well each key suits each query, before any mask."""
-    products = queries @ keys.mT / math.sqrt(queries.shape[-1])
-    return products if bias is None else products + bias
+    found = similarity(queries, keys)
+    return found if bias is None else found + bias
 
 
 def weights(
@@ -49,9 +52,10 @@ def weights(
     keys: Float[Tensor, "R B H K d"],
     allowed: Bool[Tensor, "#R #B #H Q K"] | None = None,
     bias: Float[Tensor, "#R #B #H Q K"] | None = None,
+    similarity: Similarity = scaled_dot,
 ) -> Float[Tensor, "R B H Q K"]:
     """The attention weights: each row sums to 1, or is all zeros where nothing may be seen."""
-    found = scores(queries, keys, bias)
+    found = scores(queries, keys, bias, similarity)
     if allowed is None:
         return found.softmax(-1)
     # A forbidden score is the lowest number there is, and its weight exactly zero: also in a row of nothing else.
@@ -62,6 +66,8 @@ class Backend:
     """One way to compute attention."""
 
     name: str
+    similarity: Similarity = staticmethod(scaled_dot)
+    """How queries and keys are compared; fused kernels know no other way."""
     compiles_bias: bool = False
     """Whether positions are asked for their bias index by index, inside a compiled kernel: nobody can listen there."""
 
@@ -78,8 +84,11 @@ class Plain(Backend):
 
     name = "plain"
 
+    def __init__(self, similarity: Similarity = scaled_dot):
+        self.similarity = similarity
+
     def attend(self, q, k, v, context, drop):
-        return drop(weights(q, k, context.allowed, context.bias)) @ v
+        return drop(weights(q, k, context.allowed, context.bias, self.similarity)).to(v.dtype) @ v
 
 
 class Sdpa(Backend):
@@ -90,7 +99,7 @@ class Sdpa(Backend):
     def why_not(self, needs):
         if needs.weight_dropout:
             return "fused kernels draw dropout from one stream for all replicas; use plain, or mixer.dropout = 0"
-        return None
+        return _why_not_fused(needs)
 
     def attend(self, q, k, v, context, drop):
         addend = None if context.is_plainly_causal and context.bias is None else context.addend
@@ -116,7 +125,7 @@ class Flex(Backend):
             return f"it has no backward pass on {needs.device}; use sdpa or plain"
         if needs.weight_dropout:
             return "it cannot drop attention weights; use plain, or mixer.dropout = 0"
-        return None
+        return _why_not_fused(needs)
 
     def attend(self, q, k, v, context, drop):
         from torch.nn.attention.flex_attention import create_block_mask
@@ -142,6 +151,10 @@ class Flex(Backend):
             block_mask=block_mask,
         )
         return heads.unflatten(0, q.shape[:2])
+
+
+def _why_not_fused(needs: Needs) -> str | None:
+    return None if needs.products else "fused kernels compare by q·k/√d alone; use plain, or similarity: scaled-dot"
 
 
 BACKENDS: dict[str, Backend] = {"plain": Plain(), "sdpa": Sdpa(), "flex": Flex()}

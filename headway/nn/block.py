@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
@@ -155,6 +156,14 @@ class NormSpec(Variant):
         """What stands around a sublayer."""
         return _PLACEMENTS[self.placement](self.build(replicas, width), drop)
 
+    def build_crossing(self, replicas: int, width: int, drop: Dropout) -> "PreNorm | PostNorm | Chained":
+        """What stands around a sublayer that looks at another sequence."""
+        return self.build_residual(replicas, width, drop)
+
+    def crossing_flops(self, width: int) -> int:
+        """Of products in what `build_crossing` makes, for one token."""
+        return 0
+
     def build_final(self, replicas: int, width: int) -> nn.Module:
         """After the last layer: post-norm layers end normalised already."""
         return self.build(replicas, width) if self.placement == "pre" else nn.Identity()
@@ -176,6 +185,12 @@ class NoNorm(NormSpec):
 
     def build_residual(self, replicas: int, width: int, drop: Dropout) -> "Chained":
         return Chained(drop)
+
+    def build_crossing(self, replicas: int, width: int, drop: Dropout) -> "Joined":
+        return Joined(replicas, width, drop)
+
+    def crossing_flops(self, width: int) -> int:
+        return 2 * 2 * width * width
 
 
 class Layer(NormSpec):
@@ -226,6 +241,19 @@ class Chained(nn.Module):
     def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Stream, Any]]) -> tuple[Stream, Any]:
         y, state = sublayer(x)
         return self.drop(y), state
+
+
+class Joined(Chained):
+    """tanh(W [x; sublayer(x)]): what was seen in another sequence stands beside what is known of one's own, and not in
+    its place. https://arxiv.org/abs/1508.04025"""
+
+    def __init__(self, replicas: int, width: int, drop: Dropout):
+        super().__init__(drop)
+        self.join = Linear(replicas, 2 * width, width, bias=False)
+
+    def forward(self, x, sublayer):
+        y, state = sublayer(x)
+        return self.drop(self.join(torch.cat((x, y), -1)).tanh()), state
 
 
 _PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
@@ -283,7 +311,7 @@ class CrossBlock(Block):
         own_dropout: float | None = None,
     ):
         super().__init__(mixer, feedforward, norm, replicas, width, dropout, out_gain, needs, noise, own_dropout)
-        self.around_cross = norm.build_residual(replicas, width, noise.build(replicas, dropout, own_dropout))
+        self.around_cross = norm.build_crossing(replicas, width, noise.build(replicas, dropout, own_dropout))
         self.cross = cross.build_cross(replicas, width, out_gain, replace(needs, positions="none"))
 
     def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:

@@ -40,6 +40,10 @@ class Mixer(nn.Module):
         with the next tokens of the same rows. None = nothing came before."""
         raise NotImplementedError
 
+    def summary(self, state: Any) -> Float[Tensor, "R B N"] | None:
+        """All that a state holds of the rows that were read, as one vector for each; None = it has no fixed size."""
+        return None
+
     def carried(self, state: Any) -> Carried:
         """What of a state the next batch of training goes on from: tensors [R, B, …] by name, zeros for nothing."""
         return {}
@@ -82,6 +86,16 @@ class MixerSpec(Variant):
     @property
     def number_of_heads(self) -> int | None:
         """Heads that positions can turn or add to; None = this mixer has none."""
+        return None
+
+    def state_sizes(self, width: int) -> dict[str, int]:
+        """The parts of the state that a row leaves behind, and their sizes, where these do not grow with it: what a
+        `summary` is made of, and what `going_on_from` takes. Empty = there are none."""
+        return {}
+
+    @property
+    def why_not_turned(self) -> str | None:
+        """Why positions that turn queries and keys tell it nothing of distances, or None."""
         return None
 
     @property
@@ -141,6 +155,9 @@ def problems(
     for name, one in named.items():
         for problem in one.problems_with(width):
             yield Problem(("width", *(f"{name}.{key}" for key in problem.keys)), problem.reason)
+        if positions.turns and one.why_not_turned:
+            reason = f"{positions.kind} turns queries and keys for the sake of their product, and {one.why_not_turned}"
+            yield Problem(("positions", name), f"{reason}; use another scheme")
         if positions.marks_embeddings and math.isfinite(one.remembers) and one.remembers:
             reason = f"{positions.kind} positions begin anew in every segment: what is remembered would stand where the"
             reason += " segment itself does; use rotary, alibi, t5 or none"

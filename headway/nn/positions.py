@@ -54,6 +54,8 @@ class PositionSpec(Variant):
     acts_in_heads: ClassVar[bool] = False
     """Whether it turns queries and keys, or adds to scores. What it builds is for one number of heads, then, and for
     layers that have any."""
+    turns: ClassVar[bool] = False
+    """Whether it turns queries and keys, such that their product knows how far apart they stand."""
 
     @abstractmethod
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
@@ -173,6 +175,7 @@ class Rotary(PositionSpec):
 
     kind: Literal["rotary"] = "rotary"
     acts_in_heads: ClassVar[bool] = True
+    turns: ClassVar[bool] = True
     base: float = Field(default=10000.0, gt=1)
     """The slowest pair of dimensions turns once in 2π times this many positions."""
 

@@ -31,6 +31,10 @@ from headway.nn.scan import CELLS, scan
 from headway.nn.taps import Display, Tap
 
 Real = Bool[Tensor, "R B T"]
+STATE = ("hidden", "cell")
+"""The parts of a state; only an LSTM has the second."""
+AGAINST = "_against"
+"""Behind the names of those that a row leaves when it is read from its end."""
 
 
 class RecurrenceSpec(MixerSpec):
@@ -72,6 +76,14 @@ class RecurrenceSpec(MixerSpec):
         """Numbers in the matrices of one direction."""
         hidden = self.hidden_units(width)
         return CELLS[self.cell].gates * hidden * (width + hidden)
+
+    def parts(self) -> tuple[str, ...]:
+        """Of the state of one direction."""
+        return STATE[: CELLS[self.cell].states]
+
+    def state_sizes(self, width: int) -> dict[str, int]:
+        names = [name + ending for ending in ("", AGAINST)[: self.directions] for name in self.parts()]
+        return dict.fromkeys(names, self.hidden_units(width))
 
     @property
     def remembers(self) -> float:
@@ -143,6 +155,9 @@ class MinGruSpec(RecurrenceSpec):
     def build_direction(self, replicas: int, width: int) -> "Direction":
         return MinGru(self, replicas, width, self.hidden_units(width))
 
+    def parts(self) -> tuple[str, ...]:
+        return STATE[:1]
+
     def matrices(self, width: int) -> int:
         return 2 * self.hidden_units(width) * width
 
@@ -154,7 +169,7 @@ class MinGruSpec(RecurrenceSpec):
 class Direction(nn.Module):
     """One way through the rows, with weights of its own."""
 
-    parts: tuple[str, ...] = ("hidden",)
+    parts: tuple[str, ...] = STATE[:1]
     """Of the state, by name."""
 
     def forward(
@@ -174,7 +189,7 @@ class Cells(Direction):
     def __init__(self, spec: RecurrenceSpec, replicas: int, width: int, hidden: int):
         super().__init__()
         cell = CELLS[spec.cell]
-        self.cell, self.parts = spec.cell, ("hidden", "cell")[: cell.states]
+        self.cell, self.parts = spec.cell, spec.parts()
         std = 1 / math.sqrt(3 * hidden)
         self.input = Linear(replicas, width, cell.gates * hidden, bias=False, std=std)
         if spec.bias:
@@ -292,17 +307,24 @@ class Recurrence(Mixer):
 
     def forward(
         self, x: Float[Tensor, "R B T D"], context: Context, state: Carried | None = None
-    ) -> tuple[Float[Tensor, "R B T D"], Carried | None]:
-        y, last = self.along(x, self._first(x, state), context.padding_mask)
-        after: Carried | None = dict(zip(self.along.parts, last.unbind(), strict=True))
+    ) -> tuple[Float[Tensor, "R B T D"], Carried]:
+        # Who reads a row from both ends has read all of it: it goes on from nothing.
+        y, last = self.along(x, self._first(x, state if self.against is None else None), context.padding_mask)
+        after = dict(zip(self.along.parts, last.unbind(), strict=True))
         if self.against is not None:
             real = None if context.padding_mask is None else context.padding_mask.flip(2)
-            back, _ = self.against(x.flip(2), self._first(x, None), real)
-            y, after = torch.cat((y, back.flip(2)), -1), None
+            back, last = self.against(x.flip(2), self._first(x, None), real)
+            y = torch.cat((y, back.flip(2)), -1)
+            after |= {name + AGAINST: part for name, part in zip(self.against.parts, last.unbind(), strict=True)}
         y = self.hidden(y)
         return y if self.output is None else self.output(y), after
 
+    def summary(self, state: Carried) -> Float[Tensor, "R B N"]:
+        return torch.cat(list(state.values()), -1)
+
     def carried(self, state: Carried | None) -> Carried:
+        if self.against is not None:  # what was read from the end cannot go on
+            return {}
         return {name: part.detach() for name, part in (state or {}).items()}
 
     def going_on_from(self, carried: Carried) -> Carried | None:

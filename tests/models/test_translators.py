@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from headway.models.decoder_only import DecoderOnlySpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
@@ -17,6 +18,22 @@ from headway.nn.recurrence import LstmSpec
 V, S, T, R = 11, 5, 4, 2
 SHAPE = {"layers": 1, "width": 16, "context": 16, "mixer": AttentionSpec(heads=2)}
 EITHER_WAY = [Learned(), Sinusoidal(), Rotary(), NoPositions(), SymmetricAlibi(), SymmetricT5()]
+NO_STREAM = {"norm": "none", "feedforward": "none"}
+ADDITIVE = {"kind": "attention", "heads": 1, "similarity": "additive"}
+LOOKING = {"kind": "attention", "heads": 2, "backend": "plain"}
+OF_RNNS = {"layers": 1, "width": 16, "context": 16, "positions": "none", "first_state": "encoder"}
+RECURRENT = {
+    "bahdanau": OF_RNNS
+    | NO_STREAM
+    | {"mixer": "gru", "encoder_mixer": {"kind": "gru", "bidirectional": True}, "cross": ADDITIVE, "tied": "none"},
+    "lstm": OF_RNNS | {"mixer": "lstm", "cross": ADDITIVE, "tied": "output"},
+    "unlike": OF_RNNS
+    | {"layers": 2, "encoder_layers": 1, "mixer": ["mingru", {"kind": "lstm", "hidden": 7}], "tied": "all"}
+    | {"encoder_mixer": {"kind": "rnn", "hidden": 5, "bidirectional": True}, "cross": ADDITIVE},
+    "attention above": OF_RNNS
+    | {"layers": 2, "mixer": ["gru", "attention"], "cross": {"kind": "attention", "heads": 2}},
+    "additive everywhere": {**SHAPE, "mixer": AttentionSpec(heads=2, similarity={"kind": "additive"})},
+}
 SPECS = [
     *(EncoderDecoderSpec(**SHAPE, positions=p, tied="all") for p in (*EITHER_WAY, Alibi(), T5())),
     *(DecoderOnlySpec(**SHAPE, positions=p) for p in EITHER_WAY),
@@ -24,6 +41,7 @@ SPECS = [
     EncoderDecoderSpec(**SHAPE, norm=Rms(), tied="output", encoder_layers=2),
     EncoderDecoderSpec(**SHAPE, norm=Layer(placement="post"), tied="none"),
     EncoderDecoderSpec(**{**SHAPE, "mixer": LstmSpec()}, positions=NoPositions()),
+    *(EncoderDecoderSpec.model_validate(tree) for tree in RECURRENT.values()),
 ]
 
 
@@ -65,7 +83,7 @@ def test_padding_and_pieces_change_nothing_and_the_loss_is_that_of_the_answers(s
     torch.testing.assert_close(model.loss(batch)[0], expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("spec", SPECS[:1] + SPECS[8:9], ids=lambda s: s.kind)
+@pytest.mark.parametrize("spec", [SPECS[0], SPECS[8], *SPECS[-5:-2]], ids=lambda s: s.kind)
 def test_a_replica_is_its_own(spec, pair):
     sources, ids = pair
     both = spec.build(V, V, (3, 5)).eval()
@@ -105,6 +123,90 @@ def test_an_encoder_decoder_is_torchs():
     torch.testing.assert_close(model(sources, ids)[0], x @ model.embedding.weight[0].T, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("similarity", ["additive", "scaled-dot"])
+def test_a_recurrent_encoder_decoder_is_the_textbooks(similarity):
+    """A GRU that reads from both ends, a GRU that begins with what both end with, attention from its states, and one
+    layer for what was seen and the state together: written out for one pair at a time, which needs no padding."""
+    cross = {**ADDITIVE, "similarity": similarity}
+    model = opinionated(EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"] | {"cross": cross}), 7, V, seeds=(0,))
+    lengths = [5, 3, 1]
+    sources, ids = torch.randint(0, 7, (1, 3, 5)), torch.randint(0, V, (1, 3, T))
+    mask = (torch.arange(5) < torch.tensor(lengths)[:, None])[None]
+    found = model(sources, ids, mask)
+    p = {name: tensor[0] for name, tensor in model.named_parameters()}
+
+    def gru(place, x, h):
+        W, U, b, c = (p[f"{place}.{name}"] for name in ("input.weight", "recurrent", "input.bias", "reset_bias"))
+        states = []
+        for x_t in x:
+            (a_r, a_z, a_n), (u_r, u_z, u_n) = (W @ x_t + b).chunk(3), (U @ h).chunk(3)
+            r, z = (a_r + u_r).sigmoid(), (a_z + u_z).sigmoid()
+            h = (1 - z) * (a_n + r * (u_n + c)).tanh() + z * h
+            states.append(h)
+        return torch.stack(states)
+
+    cross, encoder = "layers.0.cross", "encoder.layers.0.mixer"
+    for row, length in enumerate(lengths):
+        x = p["encoder.embedding.weight"][sources[0, row, :length]]
+        along = gru(f"{encoder}.along", x, torch.zeros(8))
+        against = gru(f"{encoder}.against", x.flip(0), torch.zeros(8))
+        memory = torch.cat((along, against.flip(0)), -1)
+        last = torch.cat((along[-1], against[-1]))
+        first = (p["first_states.map.weight"] @ last + p["first_states.map.bias"]).tanh()
+        states = gru("layers.0.mixer.along", p["embedding.weight"][ids[0, row]], first)
+        keys, values = (
+            memory @ p[f"{cross}.project.keys_values.weight"].T + p[f"{cross}.project.keys_values.bias"]
+        ).chunk(2, -1)
+        for t, state in enumerate(states):
+            query = p[f"{cross}.project.queries.weight"] @ state + p[f"{cross}.project.queries.bias"]
+            if similarity == "additive":
+                scores = (query + keys).tanh() @ p[f"{cross}.similarity.vector"][0]
+            else:
+                scores = keys @ query / 4
+            context = p[f"{cross}.output.weight"] @ (scores.softmax(0) @ values) + p[f"{cross}.output.bias"]
+            joined = (p["layers.0.around_cross.join.weight"] @ torch.cat((state, context))).tanh()
+            torch.testing.assert_close(found[0, row, t], p["output.weight"] @ joined, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("padding", ["left", "between"])
+def test_a_decoder_begins_after_the_last_token_wherever_padding_stands(padding):
+    model = opinionated(EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"]), seeds=(0,))
+    source = torch.randint(0, V, (1, 1, 3))
+    filled = torch.full((1, 1, 6), 4)
+    at = [3, 4, 5] if padding == "left" else [0, 2, 5]
+    filled[..., at] = source
+    mask = torch.zeros(1, 1, 6, dtype=torch.bool)
+    mask[..., at] = True
+    plain, padded = (model.read(*given).layers[0][0]["hidden"] for given in ((source,), (filled, mask)))
+    torch.testing.assert_close(padded, plain)
+    assert not torch.allclose(model.read(filled).layers[0][0]["hidden"], plain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        ({"mixer": "attention"}, {"first_state", "mixer"}),
+        ({"encoder_mixer": "attention"}, {"first_state", "encoder_mixer"}),
+        ({"mixer": {"kind": "gru", "bidirectional": True}, "encoder_mixer": "gru"}, {"mixer"}),
+        ({"cross": "gru"}, {"cross"}),
+    ],
+)
+def test_what_cannot_be_is_said(changes, keys):
+    spec = EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"] | changes)
+    assert any(set(problem.keys) == keys for problem in spec.all_problems())
+
+
+def test_operations_of_recurrent_translators_are_those_torch_counts():
+    """Of minGRUs: what other cells do step after step, its counter does not see."""
+    mixers = {"mixer": "mingru", "encoder_mixer": {"kind": "mingru", "bidirectional": True}}
+    spec = EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"] | mixers | {"cross": LOOKING})
+    model = spec.build(V, V, (0, 1))
+    sources, ids = torch.zeros(2, 3, S, dtype=torch.int64), torch.zeros(2, 3, T, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter:
+        model(sources, ids)
+    assert counter.get_total_flops() == 2 * 3 * spec.forward_flops(S, T, V)
+
+
 @torch.no_grad()
 def _take_attention(theirs, weight, bias, ours):
     theirs.in_proj_weight.copy_(weight)
@@ -127,9 +229,10 @@ def _take_rest(theirs, ours, norms):
         linear.bias.copy_(own.bias[0])
 
 
+@pytest.mark.parametrize("tree", [SHAPE | {"positions": "none"}, RECURRENT["bahdanau"]], ids=["attention", "gru"])
 @pytest.mark.parametrize(("tied", "tables"), [("none", 3), ("output", 2), ("all", 1)])
-def test_tables_are_shared_as_asked(tied, tables):
-    model = EncoderDecoderSpec(**SHAPE, positions=NoPositions(), tied=tied).build(V, V)
+def test_tables_are_shared_as_asked(tree, tied, tables):
+    model = EncoderDecoderSpec.model_validate({**tree, "tied": tied}).build(V, V)
     matrices = {id(p) for name, p in model.named_parameters() if p.shape[1:] == (V, 16)}
     assert len(matrices) == tables
 

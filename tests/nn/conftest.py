@@ -47,9 +47,14 @@ def layer(seeded, randomised) -> Callable[..., Layer]:
     """A layer of two heads whose weights are large enough to matter; replica r has seed r."""
 
     def layer(
-        positions=PLAIN[0], fusion=PLAIN[1], mask: Mask = PLAIN[2], backend: str = "plain", replicas: int = 1
+        positions=PLAIN[0],
+        fusion=PLAIN[1],
+        mask: Mask = PLAIN[2],
+        backend: str = "plain",
+        replicas: int = 1,
+        spec: AttentionSpec | None = None,
     ) -> Layer:
-        spec = AttentionSpec(heads=2, fusion=fusion, backend=backend)
+        spec = spec or AttentionSpec(heads=2, fusion=fusion, backend=backend)
         return randomised(seeded(Layer(spec, positions, mask, replicas, width=8, context=8), list(range(replicas))))
 
     return layer

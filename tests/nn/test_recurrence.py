@@ -221,7 +221,10 @@ def test_two_directions_are_two_recurrences_one_of_them_from_the_end(kind: str, 
     made, x = built(kind, randomised, bidirectional=True), stream()
     with watch(made, "hidden") as seen:
         _, state = made(x, context(x))
-    assert state is None and seen["hidden"].shape == (R, B, T, 2 * H)
+    assert seen["hidden"].shape == (R, B, T, 2 * H)
+    assert list(state) == list(made.spec.state_sizes(2 * H)) and made.carried(state) == {}
+    torch.testing.assert_close(state["hidden"], seen["hidden"][:, :, -1, :H])
+    torch.testing.assert_close(state["hidden_against"], seen["hidden"][:, :, 0, H:])
     first = torch.zeros(len(made.along.parts), R, B, H)
     torch.testing.assert_close(seen["hidden"][..., :H], made.along(x, first, None)[0])
     torch.testing.assert_close(seen["hidden"][..., H:], made.against(x.flip(2), first, None)[0].flip(2))

@@ -31,8 +31,8 @@ def scores_of_an_encoder_without_a_scale(patch):
 def softmax_twice(patch):
     honest = backends.weights
 
-    def weights(queries, keys, allowed=None, bias=None):
-        once = honest(queries, keys, allowed, bias)
+    def weights(queries, keys, allowed=None, bias=None, *similarity):
+        once = honest(queries, keys, allowed, bias, *similarity)
         again = once.masked_fill(~allowed, -torch.inf).softmax(-1) if allowed is not None else once.softmax(-1)
         return again.nan_to_num(0.0)
 

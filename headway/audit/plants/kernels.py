@@ -64,7 +64,7 @@ def last_head_left_out_by_the_fused_kernel(patch):
 @_bed.plant("kernel", WEIGHT_DROPOUT)
 def dropped_weights_rescaled_to_one(patch):
     def attend(self, q, k, v, context, drop):
-        kept = drop(backends.weights(q, k, context.allowed, context.bias))
+        kept = drop(backends.weights(q, k, context.allowed, context.bias, self.similarity))
         return kept / kept.sum(-1, keepdim=True).clamp(min=1e-9) @ v
 
     patch.setattr(backends.Plain, "attend", attend)

@@ -47,7 +47,7 @@ def mask_forgotten_by_the_fused_kernel(patch):
 def mask_dropped_when_weights_are(patch):
     def attend(self, q, k, v, context, drop):
         allowed = None if drop.training and drop.active else context.allowed
-        return drop(backends.weights(q, k, allowed, context.bias)) @ v
+        return drop(backends.weights(q, k, allowed, context.bias, self.similarity)) @ v
 
     patch.setattr(backends.Plain, "attend", attend)
 
@@ -73,7 +73,7 @@ def _mask_lost(patch: Patch, where: Callable) -> None:
 
     def attend(self: Any, q: Any, k: Any, v: Any, context: Any, drop: Any) -> Any:
         allowed = torch.ones_like(context.allowed) if where(q, asked[0]) else context.allowed
-        return drop(backends.weights(q, k, allowed, context.bias)) @ v
+        return drop(backends.weights(q, k, allowed, context.bias, self.similarity)) @ v
 
     patch.setattr(Backbone, "hidden", hidden)
     patch.setattr(backends.Plain, "attend", attend)
@@ -99,7 +99,7 @@ def no_mask_in_one_layer_of_all(patch):
     def attend(self, q, k, v, context, drop):
         first = not getattr(context, "was_asked", False)
         object.__setattr__(context, "was_asked", True)
-        return drop(backends.weights(q, k, None if first else context.allowed, context.bias)) @ v
+        return drop(backends.weights(q, k, None if first else context.allowed, context.bias, self.similarity)) @ v
 
     for kernel in (backends.Plain, backends.Sdpa):
         patch.setattr(kernel, "attend", attend)

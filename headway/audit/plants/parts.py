@@ -1,6 +1,5 @@
 """What several faults of models are made of."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +23,8 @@ def weighed(patch: Patch, weigh: Callable) -> None:
     """Attention weights are made of scores [R, B, H, Q, K] and of who may look where in another way; in the kernel as
     in what is shown of it."""
 
-    def weights(queries: Any, keys: Any, allowed: Any = None, bias: Any = None) -> Any:
-        scores = queries @ keys.mT / math.sqrt(queries.shape[-1])
-        scores = scores if bias is None else scores + bias
+    def weights(queries: Any, keys: Any, allowed: Any = None, bias: Any = None, *similarity: Any) -> Any:
+        scores = backends.scores(queries, keys, bias, *similarity)
         return scores.softmax(-1) if allowed is None else weigh(scores, allowed)
 
     replaced_weights(patch, weights)
@@ -35,7 +33,7 @@ def weighed(patch: Patch, weigh: Callable) -> None:
 def scaled(patch: Patch, scale: Callable) -> None:
     """Scores have another factor, of the width of a head."""
 
-    def weights(queries: Any, keys: Any, allowed: Any = None, bias: Any = None) -> Any:
+    def weights(queries: Any, keys: Any, allowed: Any = None, bias: Any = None, *similarity: Any) -> Any:
         scores = queries @ keys.mT * scale(queries.shape[-1])
         scores = scores if bias is None else scores + bias
         if allowed is None:

@@ -31,7 +31,7 @@ ALSO = (BESIDE, CAUSAL, GRADIENTS, STEPS, SEEDS, DIVERGED)
 def _mask(patch: Patch, change: Any) -> None:
     def attend(self: Any, q: Any, k: Any, v: Any, context: Any, drop: Any) -> Any:
         allowed = context.allowed if len(q) == 1 else change(context.allowed)
-        return drop(backends.weights(q, k, allowed, context.bias)) @ v
+        return drop(backends.weights(q, k, allowed, context.bias, self.similarity)) @ v
 
     patch.setattr(backends.Plain, "attend", attend)
     written_out(patch)
