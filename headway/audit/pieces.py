@@ -39,13 +39,13 @@ def definition(probe: Probe) -> Outcome:
     `headway/audit/definitions.py` has the formulas of the papers, in float64 and sharing nothing with the model. Beside
     them are put: what the positions add, turn and bias, at every position of a sentence as long as those of training;
     what each norm makes of random vectors; the queries, keys and values of each head, as the projection's rows give
-    them; the attention weights, softmax(q·kᵀ/√d + bias) over what may be seen; and what the kernel makes of them, in
-    evaluation and, where no weights are dropped, in training. Of a recurrence: its hidden state at every token of
-    random rows and the state after the last, in each direction, with padding (our own kernel) and without (with one
-    replica, the library's); and where the forget gate of an LSTM starts. A thousandth of the spread is allowed for
-    rounding. Of a scheme or a mixer that has no definition there, nothing is said, nor of weights that have blown up so
-    far that rounding decides them. When it fails, the model is another than its recipe says: compare the formula with
-    the code of the piece that is named.
+    them; the attention weights, softmax(q·kᵀ/√d + bias) over what may be seen (v·tanh(q + k) if additive); and what the
+    kernel makes of them, in evaluation and, where no weights are dropped, in training. Of a recurrence: its hidden
+    state at every token of random rows and the state after the last, in each direction, with padding (our own kernel)
+    and without (with one replica, the library's); and where the forget gate of an LSTM starts. A thousandth of the
+    spread is allowed for rounding. Of a scheme or a mixer that has no definition there, nothing is said, nor of weights
+    that have blown up so far that rounding decides them. When it fails, the model is another than its recipe says:
+    compare the formula with the code of the piece that is named.
     """
     found = [*_positions(probe), *_norms(probe), *_attention(probe), *_recurrences(probe)]
     if not found:

@@ -24,17 +24,19 @@ from headway.audit.probe import Probe, Probing
 from headway.audit.scores import SCORE_AUDITS
 from headway.audit.steps import ABOUT_STEPS
 from headway.audit.training import TRAINING_AUDITS
+from headway.audit.translation.crossing import OF_CROSSING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.audit.translation.written import WRITTEN_AUDITS
 
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_LEARNING, *ABOUT_STEPS)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
 DATA_AUDITS = (*ROW_AUDITS, *PAIR_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS)
-OF_TRANSLATION = (*OF_TRANSLATORS, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)
+OF_TRANSLATION = (*OF_TRANSLATORS, *OF_CROSSING, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)
 """Of pairs, and of what is made of them."""
 ALL_AUDITS: tuple[Audit, ...] = (
     *MODEL_AUDITS,
     *OF_TRANSLATORS,
+    *OF_CROSSING,
     *HEAD_AUDITS,
     *POPULATION_AUDITS,
     *DATA_AUDITS,

@@ -63,6 +63,21 @@ TRANSLATOR = Need(
     lambda recipe: isinstance(recipe.model, EncoderDecoderSpec),
     ("model.kind=encoder-decoder",),
 )
+FIRST_STATE = Need(
+    "a recurrent decoder that begins with the encoder's state",
+    lambda recipe: part(recipe, "model.first_state.kind") == "encoder",
+    (
+        "model.mixer=gru",
+        "model.encoder_mixer={kind: gru, bidirectional: true}",
+        "model.positions=none",
+        "model.first_state=encoder",
+    ),
+)
+ADDITIVE_CROSSING = Need(
+    "additive attention to the source",
+    lambda recipe: part(recipe, "model.cross.similarity.kind") == "additive",
+    ("model.cross={kind: attention, heads: 2, similarity: additive}",),
+)
 CROPS = Need("rows that are drawn from a text", lambda recipe: isinstance(part(recipe, "data.batches"), Crops))
 ADAMW = Need("AdamW", lambda recipe: isinstance(recipe.training.optimizer, AdamW))
 ATTENTION = with_attention("attention", lambda one: True)

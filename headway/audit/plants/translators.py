@@ -6,15 +6,17 @@ from itertools import pairwise
 import torch
 
 from headway.audit.data.pairs import PairSet
-from headway.audit.plants.needs import TRANSLATOR
+from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, TRANSLATOR
 from headway.audit.plants.planting import Bed
 from headway.audit.plants.steps import PARTS
 from headway.data.pairs import batches
 from headway.models.backbone import ModelState
-from headway.models.encoder_decoder import EncoderDecoder
+from headway.models.encoder_decoder import EncoderDecoder, FirstStates
 from headway.models.translator import Translator
+from headway.nn import attention, backends
 from headway.nn.block import CrossBlock
 from headway.nn.masks import Everything
+from headway.nn.similarity import AdditiveSimilarity, scaled_dot
 from headway.scoring import decoding
 
 _bed = Bed("translators", TRANSLATOR)
@@ -73,6 +75,75 @@ def pairs_that_just_fit_left_out(patch):
 def the_same_batches_in_every_epoch(patch):
     honest = batches._OneShape.at
     patch.setattr(batches._OneShape, "at", lambda self, step: honest(self, step % self.steps_per_epoch))
+
+
+# --- what passes from the encoder to the decoder ---------------------------------------------------------------------
+
+
+@_bed.plant("first-state", FIRST_STATE, also=("source-padding", "loss", *SCORES, *WRITES))
+def state_taken_after_the_padding(patch):
+    honest = EncoderDecoder.read
+
+    def read(self, sources, source_mask=None):
+        return replace(honest(self, sources, source_mask), layers=honest(self, sources, None).layers)
+
+    patch.setattr(EncoderDecoder, "read", read)
+
+
+@_bed.plant("first-state", FIRST_STATE, also=("loss", *SCORES, *WRITES))
+def state_of_another_row(patch):
+    _first(patch, lambda left: left.roll(1, 1))
+
+
+@_bed.plant("first-state", FIRST_STATE, also=("loss", "source-matters", *SCORES, *WRITES))
+def state_of_one_direction_only(patch):
+    _first(patch, lambda left: torch.cat((left[..., : left.shape[-1] // 2], 0 * left[..., left.shape[-1] // 2 :]), -1))
+
+
+@_bed.plant("moved", FIRST_STATE, also=("first-state",), trains=True)
+def state_of_the_encoder_without_a_gradient(patch):
+    honest = FirstStates.forward
+
+    def forward(self, left):
+        return [{name: part.detach() + 0 * part for name, part in state.items()} for state in honest(self, left)]
+
+    patch.setattr(FirstStates, "forward", forward)
+
+
+def _first(patch, change):
+    honest = FirstStates.forward
+    patch.setattr(FirstStates, "forward", lambda self, left: honest(self, change(left)))
+
+
+OF_LOOKING = ("source-padding", "source-reaches-all", "source-matters", "loss", "one-batch", *SCORES, *WRITES)
+"""What else may fail where something else than the recipe says looks at the source."""
+
+
+@_bed.plant("cross-attention-rows", ADDITIVE_CROSSING, also=("crossing", *OF_LOOKING))
+def additive_attention_that_forgets_padding(patch):
+    honest = backends.weights
+
+    def weights(queries, keys, allowed=None, bias=None, similarity=scaled_dot):
+        forgets = isinstance(similarity, AdditiveSimilarity)
+        return honest(queries, keys, None if forgets else allowed, bias, similarity)
+
+    for module in (backends, attention):
+        patch.setattr(module, "weights", weights)
+
+
+@_bed.plant("crossing", ADDITIVE_CROSSING, also=OF_LOOKING)
+def additive_attention_without_its_tanh(patch):
+    """Then the query has no say: it adds the same to all scores."""
+
+    def flat(self, q, k):
+        return ((q[:, :, :, :, None] + k[:, :, :, None]) * self.vector[:, None, :, None, None]).sum(-1)
+
+    patch.setattr(AdditiveSimilarity, "forward", flat)
+
+
+@_bed.plant("crossing", ADDITIVE_CROSSING, also=("moved", *OF_LOOKING))
+def additive_attention_by_products(patch):
+    patch.setattr(AdditiveSimilarity, "forward", lambda self, q, k: scaled_dot(q, k))
 
 
 # --- the target ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch.nn import Module
 from headway.audit.audit import DoesNotApply
 from headway.audit.learning import equal_chances, targets
 from headway.audit.probe import Probing
+from headway.audit.translation.crossing import OF_CROSSING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.core import random as noise
 from headway.models.translator import Translator
@@ -25,7 +26,7 @@ class Targets(Probing):
     not about the source, all rows have the same one."""
 
     per_token, looks_ahead = True, False
-    audits = (targets, *OF_TRANSLATORS)
+    audits = (targets, *OF_TRANSLATORS, *OF_CROSSING)
 
     def answer(
         self,
