@@ -1,8 +1,8 @@
 """The tables in audits.md: which audits there are; and every fault, the audit that sees it, and what that one says.
 
 `python docs/audits.py` plants all faults anew, into small models of Python's documentation, and takes some minutes;
-`python docs/audits.py leaks scores` only those of these kinds, `python docs/audits.py -` none. A test finds out when
-one is due."""
+`python docs/audits.py leaks scores` only those of these kinds, `python docs/audits.py new` those that the page has not,
+`python docs/audits.py -` none. A test finds out when one is due."""
 
 import atexit
 import re
@@ -132,7 +132,8 @@ def write(name: str, table: str) -> None:
 
 
 if __name__ == "__main__":
-    asked = [fault for fault in faults() if not sys.argv[1:] or fault.kind in sys.argv[1:]]
+    kinds, known = sys.argv[1:], written()
+    asked = [one for one in faults() if not kinds or one.kind in kinds or ("new" in kinds and one.words not in known)]
     said = said_of(asked)
     write("audits", audits_table())
-    write("faults", faults_table(written() | said))
+    write("faults", faults_table(known | said))

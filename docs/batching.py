@@ -44,7 +44,7 @@ def drawn() -> str:
         parts.append(
             text(x + length * 7, 60, f"tokens {row * length} … {row * length + length - 1}", 11, FAINT, "middle")
         )
-    parts.append(text(24, 100, f"batches of {SEGMENT} tokens (data.segment): row b goes on where row b was", 14, INK))
+    parts.append(text(24, 100, f"batches of {SEGMENT} tokens (data.segment): each row goes on where it ended", 14, INK))
     gap = 40
     for row in range(ROWS):
         y = STREAMS + row * 62

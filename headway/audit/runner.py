@@ -16,6 +16,7 @@ from headway.audit.data.pairs import PAIR_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.data.text import TEXT_AUDITS
 from headway.audit.data.tokens import TOKEN_AUDITS
+from headway.audit.gradient import ABOUT_GRADIENTS
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, moved, one_batch
 from headway.audit.pieces import ABOUT_PIECES
@@ -28,7 +29,8 @@ from headway.audit.translation.crossing import OF_CROSSING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.audit.translation.written import WRITTEN_AUDITS
 
-OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_LEARNING, *ABOUT_STEPS)
+ABOUT_TRAINING = (*ABOUT_LEARNING, *ABOUT_GRADIENTS, *ABOUT_STEPS)
+OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_TRAINING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
 DATA_AUDITS = (*ROW_AUDITS, *PAIR_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS)
 OF_TRANSLATION = (*OF_TRANSLATORS, *OF_CROSSING, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)

@@ -184,17 +184,22 @@ def ensembles(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score the seeds of every arm as one, the mean of their probabilities, beside the mean run."""
+    """Score the seeds of every arm as one, the mean of their probabilities, beside the mean run; and report it."""
     from headway.cli.study_printing import show_ensembles
+    from headway.study.conclude import write_again
     from headway.study.results.ensembles import arms_as_one
     from headway.study.results.results import find_study
 
     use_plugins(with_, trust)
-    found, none = arms_as_one(find_study(study, studies), split)
+    folder = find_study(study, studies)
+    found, none = arms_as_one(folder, split)
+    report = write_again(folder)
     if as_json:
         print_json("study ensembles", {"arms": [one.as_json() for one in found], "none": none})
     else:
         show_ensembles(found, none)
+        if report is not None:
+            print(report)
 
 
 def _folder(file: str, name: str | None, studies: Path) -> Path:

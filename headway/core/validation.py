@@ -133,7 +133,7 @@ def _unknown(cls: type[Spec], tree: Any, path: Path) -> str:
             continue
         kind = tree.get("kind", default)
         cls = next((v for v in variants if kind in kinds(v)), variants[0])
-    if owners := [kind for v in variants for kind in kinds(v) if name in v.model_fields]:
+    if owners := list(dict.fromkeys(kind for v in variants for kind in kinds(v) if name in v.model_fields)):
         return f"{tree.get('kind', default)} has no such setting; {', '.join(owners)} {_has(owners)}"
     hint = did_you_mean(name, [field.alias or own for own, field in cls.model_fields.items()])
     elsewhere = [k for k in keys if k.rsplit(".", 1)[-1] == name]

@@ -198,7 +198,8 @@ class RotaryPositions(Positions):
     def rotate(self, x, at):
         angle = at[..., None, :, None] * self.frequencies  # [*b, 1, T, d/2]
         cos, sin = angle.cos(), angle.sin()
-        even, odd = x[..., 0::2].float(), x[..., 1::2].float()
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        even, odd = wide[..., 0::2], wide[..., 1::2]
         turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
         return turned.flatten(-2).to(x.dtype)
 

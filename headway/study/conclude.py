@@ -9,6 +9,7 @@ from headway.core.files import write_json
 from headway.study.design.questions import Question
 from headway.study.execution.plan import Sizes
 from headway.study.folder import StudyFolder
+from headway.study.results.ensembles import arms_as_one, could_be_one, kept
 from headway.study.results.measuring import measure
 from headway.study.results.results import Results, correct_in, ending, read_results
 from headway.study.verdicts.analyse import analyse
@@ -41,7 +42,17 @@ def conclude(folder: Path) -> Conclusion:
     write_json(folder / "verdicts.json", [verdict.as_json() for verdict in found.verdicts])
     if not found.results.runs:
         return found
+    if found.results.study.ensembles and len(kept(found.results)) < len(could_be_one(found.results)):
+        arms_as_one(folder)
     return replace(found, report=write_report(found.results, found.verdicts, found.judgements))
+
+
+def write_again(folder: Path) -> Path | None:
+    """The report that is there, with what is known now; None where there is none yet."""
+    from headway.study.report.report import write_report
+
+    found = so_far(folder)
+    return write_report(found.results, found.verdicts, found.judgements) if found.report else None
 
 
 def so_far(folder: Path) -> Conclusion:

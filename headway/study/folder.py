@@ -7,6 +7,7 @@ studies/NAME/
   runs/            ARM.seed-K/ …, ordinary run folders
   failures/        ARM.seed-K.json: why a run did not end, and what is known besides
   events.jsonl     what happened, and when: it was opened, runs ended, it was closed
+  ensembles.json   the seeds of every arm as one, once somebody asked for it
   looks.json       when verdicts were seen, with which seeds, and what they said; of studies that runs come from, too
   log.txt          what those who trained had to say: warnings, populations that had to be split
 """
@@ -159,6 +160,8 @@ def _comparable(study: Study) -> dict[str, Any]:
     """What its runs depend on, and what is asked of them; the rest may change after they were made."""
     return flat(
         study.model_dump(
-            mode="json", by_alias=True, exclude={"title", "about", "reported", "claims", "look", "measures"}
+            mode="json",
+            by_alias=True,
+            exclude={"title", "about", "reported", "claims", "look", "measures", "ensembles"},
         )
     )

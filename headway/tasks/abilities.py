@@ -45,8 +45,8 @@ class ReadsSegments(Ability):
         """The same task, scored in other segments, if the model can read such."""
 
     @abstractmethod
-    def surprise(self, model: Any, split: str, segment: int, at_most: int) -> Surprise:
-        """Of the beginning of a split, for the first replica."""
+    def surprise(self, model: Any, split: str, segment: int, at_most: int, stride: int | None = None) -> Surprise:
+        """Of the beginning of a split, for the first replica; without a stride, in segments that follow each other."""
 
     @abstractmethod
     def running(self, split: str) -> tuple[Tensor, Tokenizer]:

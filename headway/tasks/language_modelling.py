@@ -177,9 +177,11 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
         scoring = self.recipe.scoring.model_copy(update={"segment": segment, "stride": stride, "state": state})
         return replace(self, recipe=self.recipe.model_copy(update={"scoring": scoring}))
 
-    def surprise(self, model: LanguageModel, split: str, segment: int, at_most: int) -> Surprise:
-        tokenizer = self.data.tokenizer
-        return surprise(model, self.data.split(split), segment, segment, tokenizer.kind, at_most, tokenizer.unknown)[0]
+    def surprise(
+        self, model: LanguageModel, split: str, segment: int, at_most: int, stride: int | None = None
+    ) -> Surprise:
+        tokens, (kind, unknown) = self.data.split(split), (self.data.tokenizer.kind, self.data.tokenizer.unknown)
+        return surprise(model, tokens, segment, stride or segment, kind, at_most, unknown)[0]
 
     @torch.no_grad()
     def told(self, model: LanguageModel, split: str) -> list["TokenNats"]:

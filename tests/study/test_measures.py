@@ -9,12 +9,15 @@ from small import small_study
 from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.train import load_model
+from headway.run.folder import Run
 from headway.scoring.likelihood import token_losses
 from headway.study.conclude import measure_all
 from headway.study.design.measures import Segments, Sentences
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Sizes, check_scores
+from headway.study.report.figures import by_length
+from headway.study.report.tables import early_tokens_table
 from headway.study.results.measuring import FILE, measured_scores, sentences_in
 from headway.study.results.results import read_results
 
@@ -41,6 +44,27 @@ def test_segments_are_the_split_read_in_pieces(model, task):
         assert found[f"valid-{length}.loss"].value == pytest.approx(wanted)
     assert found["valid-4.loss"].value != found["valid-16.loss"].value
     assert "segment 4, stride 4" in found["valid-4.perplexity"].label
+
+
+def test_sliding_windows_move_by_a_quarter_and_the_report_says_what_early_tokens_cost(workshop, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    lengths = {"lengths": [16, 8], "tokens": 100}
+    measures = [{"kind": "segments", **lengths}, {"kind": "sliding", **lengths}]
+    execute(small_study(workshop.text, measures=measures), tmp_path / "m", InProcess())
+    measure_all(tmp_path / "m")
+    results = read_results(tmp_path / "m")
+    run = results.of("learned")[0]
+    recipe = results.study.recipes["learned"].model_copy(update={"seed": run.seed})
+    model, task = load_model(Run(run.folder, recipe))[0], tasks.load(recipe)
+    ids = torch.as_tensor(task.data.split("valid").ids[:101]).long()
+    wanted = {stride: token_losses(model, ids, 8, stride).double().mean().item() for stride in (8, 2)}
+    assert results.table("valid-8.loss")["learned"][run.seed] == pytest.approx(wanted[8])
+    assert results.table("valid-8-sliding.loss")["learned"][run.seed] == pytest.approx(wanted[2])
+    table = early_tokens_table(results)
+    assert table is not None and table.columns == ["arm", "8 tokens", "16 tokens"]
+    assert [row.name for row in table.rows] == list(results.arms)
+    drawn = by_length(results)
+    assert drawn is not None and "learned, sliding" in drawn.picture
 
 
 def test_sentences_are_read_alone(model, task):

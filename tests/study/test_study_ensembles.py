@@ -5,10 +5,14 @@ import json
 import pytest
 from small import small_study
 
+from headway.core.errors import UserError
 from headway.experiment.ensemble import score_together
 from headway.run.folder import open_run
+from headway.study.conclude import conclude
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
+from headway.study.results.ensembles import FILE, kept
+from headway.study.results.results import read_results
 
 
 def test_every_arm_is_scored_as_its_runs_are_as_one(workshop, tmp_path, monkeypatch, command_line):
@@ -22,6 +26,31 @@ def test_every_arm_is_scored_as_its_runs_are_as_one(workshop, tmp_path, monkeypa
     assert by_arm["learned"]["gains"]["valid.loss"]["gain"] == pytest.approx(gain.value, rel=1e-6)
     shown = command_line("study", "ensembles", "m", "--studies", str(tmp_path)).out
     assert "over the mean run" in shown and "learned" in shown
+
+
+def test_the_report_has_what_was_found(workshop, tmp_path, monkeypatch, command_line):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    folder = tmp_path / "m"
+    execute(small_study(workshop.text), folder, InProcess())
+    conclude(folder)
+    assert "Seeds as one" not in (folder / "report.md").read_text()
+    told = json.loads(command_line("study", "ensembles", "m", "--studies", str(tmp_path), "--json").out)
+    report, gain = (folder / "report.md").read_text(), told["arms"][0]["gains"]["valid.loss"]
+    assert "Seeds as one" in report and f"{gain['gain']:.4f} [" in report and "valid.perplexity" in report
+    assert "Seeds as one" in (folder / "report.html").read_text()
+    told["arms"][0]["seeds"].pop()  # as if a run had been added since: what was found is no longer true of that arm
+    (folder / FILE).write_text(json.dumps(told))
+    assert [one["arm"] for one in kept(read_results(folder))] == [told["arms"][1]["arm"]]
+    (folder / FILE).write_text("{}")
+    with pytest.raises(UserError, match=r"ensembles\.json cannot be read"):
+        kept(read_results(folder))
+
+
+def test_a_study_may_ask_for_it(workshop, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    execute(small_study(workshop.text).model_copy(update={"ensembles": True}), tmp_path / "m", InProcess())
+    conclude(tmp_path / "m")
+    assert "Seeds as one" in (tmp_path / "m" / "report.md").read_text()
 
 
 def test_arms_of_one_run_are_none(workshop, tmp_path, monkeypatch, command_line):

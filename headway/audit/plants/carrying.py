@@ -8,6 +8,7 @@ from headway.audit.plants.likelihoods import AGAIN, ALSO
 from headway.audit.plants.needs import LANGUAGE_MODEL, part
 from headway.audit.plants.planting import Bed, Need
 from headway.nn.attention import Attention, Memory, SelfProjection
+from headway.nn.recurrence import Recurrence, RecurrenceSpec
 from headway.scoring import likelihood
 from headway.training.carried import CarriedState
 
@@ -16,6 +17,11 @@ CARRIED = "carried-state"
 REMEMBERS = Need(
     "a mixer that carries a state",
     lambda recipe: bool(part(recipe, "model.remembers")),
+    ("model.mixer=gru", "model.positions=none"),
+)
+RECURRENT = Need(
+    "a recurrence that carries its state",
+    lambda recipe: any(isinstance(one, RecurrenceSpec) and one.remembers for one in part(recipe, "model.mixers") or ()),
     ("model.mixer=gru", "model.positions=none"),
 )
 MEMORY = Need(
@@ -40,6 +46,15 @@ def memory_not_detached(patch):
         self.here = dict(state)
 
     patch.setattr(Attention, "carried", carried)
+    patch.setattr(CarriedState, "after", after)
+
+
+@_bed.plant(CARRIED, RECURRENT, also=("step",))
+def state_not_detached(patch):
+    def after(self, part, of, state):
+        self.here = dict(state)
+
+    patch.setattr(Recurrence, "carried", lambda self, state: dict(state or {}))
     patch.setattr(CarriedState, "after", after)
 
 

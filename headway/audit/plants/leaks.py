@@ -201,7 +201,7 @@ def heads_reshaped_without_transposing(patch):
     patch.setattr(heads, "side_by_side", lambda given: given.reshape(*given.shape[:2], given.shape[3], -1))
 
 
-@_bed.plant("causality", also=BY_STATISTICS)
+@_bed.plant("causality", also=(*BY_STATISTICS, "gradient"))
 def mean_over_time_without_a_gradient(patch):
     """No gradient tells of it."""
 

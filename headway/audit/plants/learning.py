@@ -137,7 +137,7 @@ _bed.settings(
 # --- what never moved ------------------------------------------------------------------------------------------------
 
 
-@_bed.plant("moved", trains=True)
+@_bed.plant("moved", trains=True, also=("gradient",))
 def frozen_by_mistake(patch):
     def freeze(model):
         for p in model.layers[0].feedforward.parameters():
@@ -146,13 +146,13 @@ def frozen_by_mistake(patch):
     frozen(patch, freeze)
 
 
-@_bed.plant("moved", ATTENTION, trains=True)
+@_bed.plant("moved", ATTENTION, trains=True, also=("gradient",))
 def queries_and_keys_never_trained(patch):
     hook = without_rows(0, 667)
     frozen(patch, lambda model: [one.project.together.weight.register_hook(hook) for one in model.mixers])
 
 
-@_bed.plant("moved", ATTENTION, trains=True)
+@_bed.plant("moved", ATTENTION, trains=True, also=("gradient",))
 def keys_hardly_trained(patch):
     def hook(gradient):
         return gradient * torch.tensor([1.0, 1e-14, 1.0]).repeat_interleave(gradient.shape[1] // 3)[:, None]
@@ -160,7 +160,7 @@ def keys_hardly_trained(patch):
     frozen(patch, lambda model: [one.project.together.weight.register_hook(hook) for one in model.mixers])
 
 
-@_bed.plant("moved", ATTENTION, trains=True)
+@_bed.plant("moved", ATTENTION, trains=True, also=("gradient",))
 def one_head_of_one_layer_never_trained(patch):
     """The queries of the first, in the last layer."""
 
@@ -171,12 +171,12 @@ def one_head_of_one_layer_never_trained(patch):
     frozen(patch, freeze)
 
 
-@_bed.plant("moved", trains=True)
+@_bed.plant("moved", trains=True, also=("gradient",))
 def half_of_the_embeddings_frozen(patch):
     frozen(patch, lambda model: model.embedding.weight.register_hook(without_rows(500, 1000)))
 
 
-@_bed.plant("moved", CLASSIFIER, trains=True)
+@_bed.plant("moved", CLASSIFIER, trains=True, also=("gradient",))
 def half_of_an_encoders_embeddings_frozen(patch):
     frozen(patch, lambda model: model.embedding.weight.register_hook(without_rows(0, 500)))
 

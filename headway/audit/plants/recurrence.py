@@ -185,9 +185,43 @@ def scan_one_step_behind(patch):
     patch.setattr(recurrence, "linear_scan", behind)
 
 
-@_bed.plant("moved", STEPS, trains=True)
+@_bed.plant("moved", STEPS, trains=True, also=("gradient",))
 def recurrent_matrix_without_a_gradient(patch):
     patch.setattr(WeightDropout, "forward", lambda self, x: x.detach() + 0 * x)
+
+
+@_bed.plant("gradient", STEPS)
+def state_cut_off_from_its_past_halfway(patch):
+    """As a `detach` too many does: answers and losses are right, and less is learnt of the past."""
+    honest = Cells.forward
+
+    def forward(self, x, first, real):
+        half, last, found = max(1, x.shape[2] // 2), first, []
+        for some in (slice(half), slice(half, None)) if x.shape[2] > 1 else (slice(None),):
+            y, last = honest(self, x[:, :, some], first, None if real is None else real[:, :, some])
+            first = last.detach()
+            found.append(y)
+        return torch.cat(found, 2), last
+
+    patch.setattr(Cells, "forward", forward)
+
+
+@_bed.plant("gradient", MINGRU)
+def gate_without_a_gradient(patch):
+    honest = recurrence.linear_scan
+    patch.setattr(recurrence, "linear_scan", lambda keep, add, first: honest(keep.detach(), add, first))
+
+
+@_bed.plant("gradients-apart", LANGUAGE_MODEL, GRU, also=("steps-beside-others",))
+def reset_gate_forgotten_on_the_way_back(patch):
+    honest = scan.GruCell.backward
+
+    def backward(self, slope, kept, before, after, d_given, d_product):
+        passed = honest(self, slope, kept, before, after, d_given, d_product)
+        d_product.copy_(d_given)
+        return passed
+
+    patch.setattr(scan.GruCell, "backward", backward)
 
 
 # --- noise -----------------------------------------------------------------------------------------------------------

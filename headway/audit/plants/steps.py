@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 
-from headway.audit.plants.needs import ADAMW, LANGUAGE_MODEL, averaging
+from headway.audit.plants.needs import ADAMW, LANGUAGE_MODEL, averaging, part
 from headway.audit.plants.planting import Bed, Need, Patch
 from headway.data.running.batches import Batch
+from headway.models import language_model
 from headway.models.language_model import LanguageModel
 from headway.training import optimizers, schedule
 from headway.training.averaging import Averages, Moving, Tail
@@ -16,6 +17,7 @@ from headway.training.update import Update
 _bed = Bed("steps")
 STEP = "step"
 PARTS = Need("a batch in parts", lambda recipe: recipe.training.accumulate > 1, ("training.accumulate=2",))
+TIED = Need("a tied output", lambda recipe: bool(part(recipe, "model.tied")), ("model.tied=true",))
 CLIPPED = Need("training.clip", lambda recipe: recipe.training.clip is not None)
 DECAYS = Need("weight decay", lambda recipe: recipe.training.optimizer.weight_decay > 0)
 WARMS_UP = Need(
@@ -24,6 +26,12 @@ WARMS_UP = Need(
     ("training.schedule={kind: cosine, warmup: 5 steps}",),
 )
 ALSO = ("did-it-train", "beats-chance", "beats-counting", "underfitted", "collapsed-heads", "collapsed-answers")
+
+
+@_bed.plant("gradient", LANGUAGE_MODEL, TIED)
+def table_that_learns_nothing_as_the_output(patch):
+    honest = language_model.mean_cross_entropy
+    patch.setattr(language_model, "mean_cross_entropy", lambda x, weight, *rest: honest(x, weight.detach(), *rest))
 
 
 def _before_the_step(patch: Patch, change: Any, limit: Any = lambda given: given) -> None:

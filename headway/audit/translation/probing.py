@@ -57,13 +57,13 @@ class Targets(Probing):
         return model.go_on(ids, model.read(self.source(model, ids)) if state is None else state)
 
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
-        nats = F.cross_entropy(answers.flatten(0, -2).float(), batch.targets.flatten(), reduction="none")
+        nats = F.cross_entropy(answers.flatten(0, -2).double(), batch.targets.flatten(), reduction="none")
         return nats[batch.padding_mask.flatten()].mean()
 
     def lowered(self, model: Translator, answers: Tensor, batch: Any) -> Tensor:
         """With label smoothing: as if every token were the right one, now and then."""
         spread = -answers.double().log_softmax(-1).mean(-1)[batch.padding_mask].mean()
-        return self.loss(answers, batch).double().lerp(spread, model.spec.label_smoothing)
+        return self.loss(answers, batch).lerp(spread, model.spec.label_smoothing)
 
     def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
         """Of short and of long targets, so that there is padding among them."""

@@ -62,18 +62,21 @@ class TextMeasure(Measure):
         from headway.tasks.abilities import ReadsSegments
 
         if not isinstance(task, ReadsSegments):
-            raise UserError(f"measures: segments and sentences are of running text, not of a {task.kind}")
+            raise UserError(f"measures: segments, windows and sentences are of running text, not of a {task.kind}")
         task.check_split(self.split)
 
 
-class Segments(TextMeasure):
-    """The perplexity of a split that is read in pieces of other lengths: `valid-16.perplexity`."""
+class Lengths(TextMeasure):
+    """A split that is read in pieces of other lengths than those of training."""
 
-    kind: Literal["segments"] = "segments"
     lengths: list[int] = Field(min_length=1)
-    """In tokens, none longer than the model was trained on."""
+    """In tokens, none longer than the model can read."""
     tokens: int = Field(default=8192, ge=2)
     """How much of the split is read, from its beginning."""
+
+    @abstractmethod
+    def stride(self, length: int) -> int:
+        """How far it is from one piece to the next."""
 
     def problems(self) -> Iterator[Problem]:
         if min(self.lengths) < 1 or len(set(self.lengths)) < len(self.lengths):
@@ -87,18 +90,41 @@ class Segments(TextMeasure):
             )
 
     @property
-    def splits(self) -> list[str]:
-        return [f"{self.split}-{length}" for length in self.lengths]
-
-    @property
     def told(self) -> list[str]:
         return [f"{split}.{PERPLEXITY.name}" for split in self.splits]
 
     def scores(self, model: Any, task: "ReadsSegments") -> "Iterator[Score]":
         names = [metric.name for metric in self.metrics]
         for length, name in zip(self.lengths, self.splits, strict=True):
-            found = task.surprise(model, self.split, length, self.tokens).scores(name)
+            found = task.surprise(model, self.split, length, self.tokens, self.stride(length)).scores(name)
             yield from (score for score in found if parsed(score.name).metric in names)
+
+
+class Segments(Lengths):
+    """The perplexity of a split that is read in segments, one after the other, each alone: `valid-16.perplexity`."""
+
+    kind: Literal["segments"] = "segments"
+
+    @property
+    def splits(self) -> list[str]:
+        return [f"{self.split}-{length}" for length in self.lengths]
+
+    def stride(self, length: int) -> int:
+        return length
+
+
+class Sliding(Lengths):
+    """The same by windows that move by a quarter of their length: `valid-16-sliding.perplexity`. No token has seen less
+    than three quarters of a window; what segments of that length lose beside it, their early tokens lose."""
+
+    kind: Literal["sliding"] = "sliding"
+
+    @property
+    def splits(self) -> list[str]:
+        return [f"{self.split}-{length}-sliding" for length in self.lengths]
+
+    def stride(self, length: int) -> int:
+        return max(1, length // 4)
 
 
 class Sentences(TextMeasure):

@@ -97,6 +97,8 @@ class Study(Spec):
     """What a reader should know beforehand: the setting, the data, where they come from."""
     measures: list[Measure] = Field(default=[])
     """What is measured beside the scores of the recipe, once a run has ended; may be asked about like any score."""
+    ensembles: bool = False
+    """Whether the seeds of every arm are scored as one too (the mean of their probabilities), for the report."""
     look: list[Look] = Field(default=[])
     """Sentences whose attention maps the report shows."""
     reported: Reported | None = None

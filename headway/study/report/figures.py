@@ -9,7 +9,7 @@ from pathlib import Path
 from headway.draw.charts import COLOURS, Curve, heat_map, line_chart
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS, PERPLEXITY, metric_of, parsed
-from headway.study.design.measures import Segments
+from headway.study.design.measures import Lengths, Segments
 from headway.study.report.tables import asked_scores, estimate
 from headway.study.results.results import Results
 from headway.study.verdicts.wording import plain
@@ -81,33 +81,35 @@ def _curve(arm: str, runs: Sequence[Mapping[int, Mapping[str, float]]], name: st
 
 
 def by_length(results: Results) -> Figure | None:
-    """What arms make of shorter segments than they were trained on."""
-    found = next((one for one in results.study.measures if isinstance(one, Segments) and len(one.lengths) > 1), None)
-    if found is None:
-        return None
+    """What arms make of other segments than they were trained on: one after the other, and as windows that overlap."""
+    asked = [one for one in results.study.measures if isinstance(one, Lengths) and len(one.lengths) > 1]
     arms, remark = shown_arms(results)
-    order = sorted(zip(found.lengths, found.splits, strict=True), reverse=True)
-    tables = {parsed(name).split: results.table(name) for name in found.told if name in results.score_names}
-    curves = []
-    for arm in arms:
-        at = {
-            length: list(tables[split][arm].values())
-            for length, split in order
-            if split in tables and tables[split][arm]
-        }
-        if at:
-            middle = [PERPLEXITY.mean(v) for v in at.values()]
-            curves.append(Curve(arm, list(at), middle, [min(v) for v in at.values()], [max(v) for v in at.values()]))
+    if not asked:
+        return None
+    curves = [curve for one in asked for arm in arms if (curve := _by_length(results, one, arm)) is not None]
     if not curves:
         return None
     values = [v for curve in curves for v in (*curve.low, *curve.high)]
     steep = max(values) > LARGE_RATIO * min(values)
     caption = (
-        f"Perplexity of {found.split} by the length of the segments it is read in: the mean of the seeds, and the band "
-        "between the lowest and highest."
+        f"Perplexity of {asked[0].split} by the length of the segments it is read in: the mean of the seeds, and the "
+        "band between the lowest and highest."
     )
+    if len({one.kind for one in asked}) > 1:
+        caption += " Sliding windows leave no token without a past; what segments lose beside them is early tokens."
     drawn = line_chart(curves, "tokens per segment", PERPLEXITY.noun, caption, categories=True, logarithmic=steep)
     return Figure(drawn, caption + remark)
+
+
+def _by_length(results: Results, measure: Lengths, arm: str) -> Curve | None:
+    order = sorted(zip(measure.lengths, measure.told, strict=True), reverse=True)
+    tables = {length: results.table(name) for length, name in order if name in results.score_names}
+    at = {length: list(table[arm].values()) for length, table in tables.items() if table[arm]}
+    if not at:
+        return None
+    name = arm if isinstance(measure, Segments) else f"{arm}, {measure.kind}"
+    middle = [PERPLEXITY.mean(values) for values in at.values()]
+    return Curve(name, list(at), middle, [min(v) for v in at.values()], [max(v) for v in at.values()])
 
 
 def two_factors(results: Results) -> Figure | None:

@@ -111,6 +111,14 @@ class Paper:
         return tables.more_scores_table(self.results)
 
     @cached_property
+    def early_tokens(self) -> tables.Table | None:
+        return tables.early_tokens_table(self.results)
+
+    @cached_property
+    def ensembles(self) -> tables.Table | None:
+        return tables.ensembles_table(self.results)
+
+    @cached_property
     def reported(self) -> tables.Table | None:
         return tables.reported_table(self.results)
 

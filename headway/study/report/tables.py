@@ -2,14 +2,18 @@
 
 import csv
 import io
+import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from headway import tasks
-from headway.scoring.metrics import metric_of, parsed
+from headway.scoring.metrics import LOSS, PERPLEXITY, metric_of, parsed
 from headway.stats.intervals import contrast
+from headway.study.design.measures import Segments, Sliding
+from headway.study.results.ensembles import kept
 from headway.study.results.evidence import column
 from headway.study.results.results import Results
 from headway.study.verdicts.wording import amount, large, plain
@@ -55,11 +59,16 @@ def estimate(results: Results, arm: str, score: str) -> Estimate | None:
     values = column(results.table(score).get(arm, {}), results.arms[arm], scale).values
     if not values:
         return None
-    mean = statistics.mean(values.values())
-    found = contrast([values], [1.0])
-    ends = None if found is None or not found.has_spread else found.interval()
+    mean, ends = _mean(values)
     low, high = (scale.possible(scale.back(end)) for end in ends or (mean, mean))
     return Estimate(scale.back(mean), ends and (low, high), len(values))
+
+
+def _mean(values: Mapping[int, float]) -> tuple[float, tuple[float, float] | None]:
+    """Over seeds, with its interval, where they differ."""
+    found = contrast([values], [1.0])
+    ends = None if found is None or not found.has_spread else found.interval()
+    return statistics.mean(values.values()), ends
 
 
 def asked_scores(results: Results) -> list[str]:
@@ -109,6 +118,61 @@ def more_scores_table(results: Results) -> Table | None:
     rows = [TableRow(arm, _estimates(results, arm, scores), remark(results, arm)) for arm in results.arms]
     notes = [f"{score}: {results.label(score)}." for score in scores]
     return Table("More scores", ["arm", *scores], [*rows, *_cheap(results, scores, [])], notes)
+
+
+def early_tokens_table(results: Results) -> Table | None:
+    """What segments lose beside windows of the same length, which leave no token without a past."""
+    kinds = {kind: [m for m in results.study.measures if isinstance(m, kind)] for kind in (Segments, Sliding)}
+    apart, sliding = ({n: s for m in some for n, s in zip(m.lengths, m.splits, strict=True)} for some in kinds.values())
+    lengths, known = sorted(apart.keys() & sliding.keys()), set(results.score_names)
+    names = {n: [f"{split}.{LOSS.name}" for split in (apart[n], sliding[n])] for n in lengths}
+    lengths = [n for n in lengths if known.issuperset(names[n])]
+    if not lengths:
+        return None
+    rows = []
+    for arm in results.arms:
+        cells = []
+        for n in lengths:
+            less, more = (results.table(name)[arm] for name in reversed(names[n]))
+            lost = {seed: more[seed] - less[seed] for seed in more.keys() & less.keys()}
+            mean, ends = _mean(lost) if lost else (math.nan, None)
+            cells.append("–" if not lost else amount(mean, ends) if ends else plain(mean))
+        rows.append(TableRow(arm, cells, remark(results, arm)))
+    caption = "What early tokens cost: nats per token that segments lose beside sliding windows of the same length"
+    return Table(caption, ["arm", *(f"{n} tokens" for n in lengths)], rows)
+
+
+def ensembles_table(results: Results) -> Table | None:
+    """The seeds of every arm as one beside the mean run, where somebody asked for it."""
+    rows = []
+    for one in kept(results):
+        for k, (score, found) in enumerate(one["gains"].items()):
+            rows += [
+                TableRow(
+                    "" if k or n else one["arm"],
+                    [*cells, str(len(one["seeds"]))],
+                    "" if k or n else remark(results, one["arm"]),
+                )
+                for n, cells in enumerate(_gained(score, found))
+            ]
+    if not rows:
+        return None
+    caption = "The seeds of every arm as one model, the mean of their probabilities, beside the mean run"
+    notes = [
+        "Gained: above 0 is better, whichever way the score runs; with a 95 % interval over pieces of the split: for "
+        "other text of its kind, and these runs."
+    ]
+    return Table(caption, ["arm", "score", "mean run", "as one", "gained", "seeds"], rows, notes)
+
+
+def _gained(score: str, found: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Of a loss, in perplexity as well."""
+    ends, value, split = found["interval"], found["gain"], parsed(score).split
+    between = "" if ends is None else f" [{ends[0]:.4f}, {ends[1]:.4f}]"
+    yield [score, plain(found["mean"]), plain(found["ensemble"]), f"{value:.4f}{between}"]
+    if parsed(score).metric == LOSS.name:
+        mean, ensemble = math.exp(found["mean"]), math.exp(found["ensemble"])
+        yield [f"{split}.{PERPLEXITY.name}", plain(mean), plain(ensemble), f"{1 - ensemble / mean:.1%}"]
 
 
 def reported_table(results: Results) -> Table | None:

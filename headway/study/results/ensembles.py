@@ -1,4 +1,7 @@
-"""The arms of a study as ensembles: the seeds of each as one, and what that gains over the mean run."""
+"""The arms of a study as ensembles: the seeds of each as one, and what that gains over the mean run.
+
+What was found is kept in the study's folder as ensembles.json, so that its report has it too.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import UserError
+from headway.core.files import write_json
 from headway.core.status import State
 from headway.experiment.ensemble import Ensemble, score_together
-from headway.run.folder import Run
-from headway.study.results.results import read_results
+from headway.run.folder import Run, read_json
+from headway.study.results.results import Result, Results, read_results
+
+FILE = "ensembles.json"
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ def arms_as_one(folder: Path, splits: Sequence[str] | None = None) -> tuple[list
     results = read_results(folder)
     found, none = [], {}
     for arm in results.arms:
-        ended = [run for run in results.of(arm) if run.status.state in (State.FINISHED, State.STOPPED)]
+        ended = _ended(results, arm)
         if len(ended) < 2:
             none[arm] = f"{len(ended)} of its runs have come to their end; an ensemble is of two or more"
             continue
@@ -40,4 +46,24 @@ def arms_as_one(folder: Path, splits: Sequence[str] | None = None) -> tuple[list
         found.append(ArmAsOne(arm, tuple(run.seed for run in ended), score_together(runs, splits), failed))
     if not found:
         raise UserError(f"no arm of {folder.name} has two runs that came to their end")
+    write_json(folder / FILE, {"arms": [one.as_json() for one in found]})
     return found, none
+
+
+def could_be_one(results: Results) -> list[str]:
+    """The arms that have two runs, or more."""
+    return [arm for arm in results.arms if len(_ended(results, arm)) > 1]
+
+
+def kept(results: Results) -> list[dict[str, Any]]:
+    """What was found the last time, as JSON; of arms to which runs were added since, nothing."""
+    path = results.folder / FILE
+    try:
+        arms = read_json(path)["arms"] if path.exists() else []
+        return [one for one in arms if one["seeds"] == [run.seed for run in _ended(results, one["arm"])]]
+    except (KeyError, TypeError):
+        raise UserError(f"{path} cannot be read: remove it; headway study ensembles makes it anew") from None
+
+
+def _ended(results: Results, arm: str) -> list[Result]:
+    return [run for run in results.of(arm) if run.status.state in (State.FINISHED, State.STOPPED)]

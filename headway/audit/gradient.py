@@ -1,0 +1,105 @@
+"""An audit of gradients: what autograd gives is the slope of the loss.
+
+A gradient that is cut off somewhere (a `detach` too many), or computed by formulas of one's own that are wrong, changes
+no answer and no loss: the model trains, by another direction than it should, and learns less than it could.
+"""
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.audit.audit import Audit, Outcome, audit, failed, passed
+from headway.audit.probe import Probe
+from headway.core import random as noise
+from headway.nn.attention import Attention
+from headway.nn.backends import BACKENDS
+
+DIRECTIONS = 3
+STEP = 1e-4
+"""How far weights are moved, beside their size."""
+SMALL = 1e-2
+"""Of the whole gradient: the part of one tensor that is looked at as closely as any. A smaller one may be rounding."""
+OFF = 0.02
+"""Of the gradient of one tensor. Rounding stays below a thousandth."""
+
+
+@audit("model", rests_on=("finite", "determinism", "kernel", "definition", "loss"))
+def gradient(probe: Probe) -> Outcome:
+    """The gradient is the slope of the loss: weights that are moved a little move the loss as the gradient says.
+
+    The gradient of the loss of a few rows is taken as training takes it, in training mode, with its noise and its
+    kernels. Beside it stands a copy of the model in float64, with attention written out, whose loss is computed from
+    its answers in a line. Its weights are moved in random directions, all tensors so far that each should change the
+    loss as much as any other, and the loss must change as gradient and direction say: off by two hundredths of the
+    gradient of a single tensor is too much. Where it fails, tensors are moved one by one, to say which it is. Look for
+    a `detach`, for weights that were copied on their way, for a backward pass that was written by hand.
+    """
+    batch = probe.excerpt(rows=2, tokens=24)
+    names, gradients = _by_autograd(probe, batch)
+    slope = _Slopes(probe, batch, gradients)
+    off = slope.off(range(len(names)))
+    if off <= OFF:
+        return passed(off, f"the loss moves with all {len(names)} parameters as its gradient says (off by {off:.1g})")
+    alone = {name: slope.off([k]) for k, name in enumerate(names)}
+    worst = max(alone, key=lambda name: alone[name])
+    return failed(
+        off, f"the gradient is not the slope of the loss: that of {worst} is off by {alone[worst]:.2g} of its length"
+    )
+
+
+def _by_autograd(probe: Probe, batch: Any) -> tuple[list[str], list[Tensor]]:
+    named = {name: p for name, p in probe.model.named_parameters() if p.requires_grad}
+    probe.model.train()
+    try:
+        with torch.enable_grad():
+            loss = probe.model.loss(batch)[0].sum()
+            found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    finally:
+        probe.model.eval()
+    both = zip(named.values(), found, strict=True)
+    return list(named), [torch.zeros_like(p) if g is None else g for p, g in both]
+
+
+class _Slopes:
+    """A copy of the model in float64, and how its loss changes with its weights."""
+
+    def __init__(self, probe: Probe, batch: Any, gradients: list[Tensor]):
+        self.how, self.batch, self.gradients = probe.how, batch, [g.double() for g in gradients]
+        self.model = deepcopy(probe.model).double().train()
+        for layer in self.model.modules():
+            if isinstance(layer, Attention):
+                layer.backend = BACKENDS["plain"]
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        whole = torch.stack([g.square().sum() for g in self.gradients]).sum().sqrt()
+        least = (SMALL * whole / len(gradients) ** 0.5).clamp(min=1e-30)
+        self.lengths = [torch.maximum(g.norm(), least) for g in self.gradients]
+
+    def off(self, which: Any) -> float:
+        """How far the change of the loss is from what the gradient says, where these tensors are moved: in lengths of
+        the gradient of one of them, the root mean square over the directions."""
+        sizes = [self.parameters[k].square().mean().sqrt().clamp(min=0.01) for k in which]
+        reach = STEP * min(float(size * self.lengths[k]) for k, size in zip(which, sizes, strict=True))
+        total = 0.0
+        for direction in range(DIRECTIONS):
+            moves = {k: self._drawn(direction, k) / self.lengths[k] for k in which}
+            said = sum(float((self.gradients[k] * move).sum()) for k, move in moves.items())
+            found = (self._loss(moves, reach) - self._loss(moves, -reach)) / (2 * reach)
+            total += (found - said) ** 2
+        return (total / DIRECTIONS) ** 0.5
+
+    def _drawn(self, direction: int, k: int) -> Tensor:
+        p, drawn = self.parameters[k], noise.generator("audit gradient", direction, k)
+        return torch.randn(p.shape, generator=drawn, dtype=p.dtype).to(p.device)
+
+    def _loss(self, moves: dict[int, Tensor], far: float) -> float:
+        for k, move in moves.items():
+            self.parameters[k].add_(move, alpha=far)
+        loss = self.how.lowered(self.model, self.how.answer_batch(self.model, self.batch), self.batch)
+        for k, move in moves.items():
+            self.parameters[k].sub_(move, alpha=far)
+        return loss.item()
+
+
+ABOUT_GRADIENTS: tuple[Audit, ...] = (gradient,)
