@@ -156,12 +156,13 @@ def learned(spec: Any, parameters: Parameters, length: int, width: int) -> Tenso
 
 
 def sinusoidal(spec: Any, parameters: Parameters, length: int, width: int) -> Tensor:
-    """sin(t / base^(2i/D)) and cos of the same, by turns. https://arxiv.org/abs/1706.03762"""
+    """sin(t / base^(2i/D)) and cos of the same, by turns, or all sines first. https://arxiv.org/abs/1706.03762"""
     rows = []
     for t in range(length):
         waves = [t / spec.base ** (2 * (k // 2) / width) for k in range(width)]
         rows.append([spec.size * (math.cos(wave) if k % 2 else math.sin(wave)) for k, wave in enumerate(waves)])
-    return torch.tensor(rows, dtype=torch.float64)
+    by_turns = torch.tensor(rows, dtype=torch.float64)
+    return torch.cat((by_turns[:, 0::2], by_turns[:, 1::2]), 1) if spec.layout == "halves" else by_turns
 
 
 def rotary(spec: Any, x: Tensor) -> Tensor:

@@ -10,9 +10,11 @@ from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_js
 
 def export(
     run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
-    to: Annotated[str, typer.Option(help="The format: gpt2.", metavar="FORMAT")] = "gpt2",
+    to: Annotated[
+        str | None, typer.Option(help="The format: gpt2, marian; default: of its kind.", metavar="FORMAT")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder to make; default: RUN-gpt2.", metavar="FOLDER")
+        Path | None, typer.Option("--out", "-o", help="The folder to make; default: RUN-FORMAT.", metavar="FOLDER")
     ] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
@@ -30,4 +32,4 @@ def export(
         print_json("export", made.as_json())
     else:
         print(f"{made.folder}/: {', '.join(made.files)}")
-        print(f'AutoModelForCausalLM and AutoTokenizer load it: .from_pretrained("{made.folder}")')
+        print(f'{made.loads} load it: .from_pretrained("{made.folder}")')

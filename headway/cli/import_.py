@@ -14,7 +14,7 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A GPT-2: a folder with config.json, model.safetensors, tokenizer.json; or hub:owner/name.",
+            help="A GPT-2 or a Marian: a folder with config.json, model.safetensors, tokenizer; or hub:owner/name.",
             metavar="FOLDER",
         ),
     ],
@@ -26,7 +26,8 @@ def import_(
     runs: RunsFolder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Make a run of a GPT-2 folder, to score it, let it write, or train it on."""
+    """Make a run of a GPT-2 or Marian folder, to score it, let it write, or train it on."""
+    from headway import tasks
     from headway.formats.importer import import_folder, located
 
     made = import_folder(*located(source, name), runs, changes or [])
@@ -36,4 +37,5 @@ def import_(
         for note in made.notes:
             print(note, file=sys.stderr)
         print(f"{made.run.folder}/: {made.parameters:,} parameters, {made.vocabulary:,} tokens")
-        print(f"to let it write: {shlex.join(['headway', 'sample', str(made.run.folder)])}")
+        example = tasks.of(made.run.recipe).example.format(run=shlex.quote(str(made.run.folder)))
+        print(f"to try it: {example}")

@@ -229,7 +229,9 @@ class Pairs(DataSpec):
         if scoring.segment or scoring.stride:
             reason = "pairs are scored whole, one by one: there are no segments, and nothing strides"
             yield Problem(("scoring.segment", "scoring.stride"), reason)
-        if self.target_tokenizer is not None and model.shares_vocabulary:
+        # Two that are given may cut in two ways and number alike; whether they do is seen when they are read.
+        given = isinstance(self.tokenizer, Given) and isinstance(self.target_tokenizer, Given)
+        if self.target_tokenizer is not None and model.shares_vocabulary and not given:
             reason = f"{model.shares_vocabulary}, so the targets cannot have a vocabulary of their own"
             yield Problem(("data.target_tokenizer", "model.kind"), reason)
 

@@ -104,7 +104,7 @@ class Tokenizer(ABC):
             except UserError as problem:
                 raise UserError(f"text {k + 1}: {problem}") from None
         found = self._library.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in found]
+        return [self._ids(encoding) for encoding in found]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of these tokens. Bytes that are no whole letter, which a model may well write, become �."""
@@ -124,6 +124,10 @@ class Tokenizer(ABC):
             content = json.loads(text)
             if content["headway_tokenizer"] != 1:
                 raise ValueError("its format is that of another version of Headway")
+            if content["kind"] == "sentencepiece":
+                from headway.data.sentencepiece import SentencePieceTokenizer
+
+                return SentencePieceTokenizer.restored(content)
             library = tokenizers.Tokenizer.from_str(json.dumps(content["library"]))
             return _OF_KIND[content["kind"]](library)
         except Exception as problem:  # the library raises nothing more particular
@@ -137,7 +141,7 @@ class Tokenizer(ABC):
             yield from zip(some, self._library.encode_batch(some, add_special_tokens=False), strict=True)
 
     def _measure(self, chunk: str, encoding: tokenizers.Encoding) -> Tokens:
-        ids = np.array(encoding.ids, dtype=np.int32)
+        ids = self._ids(encoding)
         codes = np.frombuffer(chunk.encode("utf-32-le"), dtype=np.uint32)
         letter_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
         letter_ends = np.cumsum(letter_bytes)
@@ -147,6 +151,9 @@ class Tokenizer(ABC):
         starts = np.zeros(len(ids), dtype=np.bool_)
         starts[np.searchsorted(token_ends, (letter_ends - letter_bytes)[begins_word], side="right")] = True
         return Tokens(ids, np.diff(token_ends, prepend=0).astype(np.int32), starts)
+
+    def _ids(self, encoding: tokenizers.Encoding) -> np.ndarray:
+        return np.array(encoding.ids, dtype=np.int32)
 
     def _token_ends(self, ids: np.ndarray, encoding: tokenizers.Encoding, letter_ends: np.ndarray) -> np.ndarray:
         """Where each token ends, in bytes. Tokens that are all of the text end where their bytes do."""

@@ -1,32 +1,33 @@
 """A run as a folder that others read: `headway export`.
 
 FOLDER/
-  model.safetensors       GPT-2's names and layout
-  config.json
-  tokenizer.json          text to ids, as the run did it
+  model.safetensors       the names and the layout of a GPT-2, or of a Marian
+  config.json             and of a Marian generation_config.json: how the recipe decodes
+  tokenizer.json          text to ids, as the run did it; of a Marian that was imported, the files it came with
   tokenizer_config.json
   README.md               what the model is, what it scored, and how to load it
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from torch import Tensor
 
 from headway import __version__
 from headway.core.errors import UserError, did_you_mean
 from headway.core.files import write_folder_whole
 from headway.core.format import number
 from headway.experiment.train import load_model
-from headway.formats import gpt2, tokenizer
+from headway.formats import gpt2, marian, marian_tokenizers, tokenizer
+from headway.recipe.recipe import Recipe
 from headway.recipe.text import annotated
 from headway.run.folder import Run
 from headway.scoring.score import Score
-
-FORMATS = ("gpt2",)
+from headway.tasks.translation import tokenizers_of
 
 
 @dataclass(frozen=True)
@@ -35,33 +36,46 @@ class Exported:
     folder: Path
     step: int
     files: Sequence[str]
+    format: str
 
     def as_json(self) -> dict[str, Any]:
         return {"run": str(self.run.folder), "folder": str(self.folder), "step": self.step, "files": list(self.files)}
 
+    @property
+    def loads(self) -> str:
+        """The classes of transformers that read it."""
+        return FORMATS[self.format].loads
 
-def export_run(run: Run, to: str, folder: Path | None, which: str = "auto") -> Exported:
-    """Write a run's model in another format. All of it is made before anything is written."""
+
+@dataclass(frozen=True)
+class Format:
+    """A way that others write models down."""
+
+    why_not: Callable[[Recipe], list[str]]
+    """Everything about a recipe that it has no form for."""
+    files: Callable[[Run, Mapping[str, Tensor]], dict[str, bytes]]
+    """All but the card, from the weights of a run."""
+    what: str
+    """A GPT-2 …"""
+    loads: str
+    pipeline: str
+
+
+def export_run(run: Run, to: str | None, folder: Path | None, which: str = "auto") -> Exported:
+    """Write a run's model in another format; None = the one that its kind of model has. All of it is made before
+    anything is written."""
+    to = to or ("gpt2" if run.recipe.data.kind != "pairs" else "marian")
     if to not in FORMATS:
         raise UserError(f"there is no format '{to}' to export to{did_you_mean(to, FORMATS)}")
-    if reasons := gpt2.why_not(run.recipe):
-        raise UserError(f"{run.name} has no GPT-2 form:\n" + "\n".join(f"  {reason}" for reason in reasons))
+    form = FORMATS[to]
+    if reasons := form.why_not(run.recipe):
+        raise UserError(f"{run.name} has no {form.what} form:\n" + "\n".join(f"  {reason}" for reason in reasons))
     folder = folder or Path(f"{run.name}-{to}")
     if folder.exists():
         raise UserError(f"{folder} exists: remove it, or name another folder with -o")
-    model, saved = load_model(run, which)
-    library = tokenizer.library_of(run.tokenizer)
-    spec = gpt2.written(run.recipe)
-    config = gpt2.config_of(spec, model.vocabulary, library.token_to_id(tokenizer.END_OF_TEXT))
+    _, saved = load_model(run, which)
     scores = run.scores() if which == "auto" else []
-    files: dict[str, bytes] = {
-        # The metadata is what transformers goes by to know whose layout the tensors have.
-        "model.safetensors": safetensors.torch.save(gpt2.to_gpt2(saved.weights, spec), {"format": "pt"}),
-        "config.json": _json(config),
-        tokenizer.FILE: library.to_str(pretty=True).encode(),
-        "tokenizer_config.json": _json(tokenizer.tokenizer_config(library, spec.context)),
-        "README.md": _card(run, saved.step, scores).encode(),
-    }
+    files = {**form.files(run, saved.weights), "README.md": _card(run, saved.step, scores, to).encode()}
 
     def fill(partial: Path) -> None:
         for name, content in files.items():
@@ -71,28 +85,63 @@ def export_run(run: Run, to: str, folder: Path | None, which: str = "auto") -> E
         write_folder_whole(folder, fill)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; nothing was left behind") from None
-    return Exported(run, folder, saved.step, sorted(files))
+    return Exported(run, folder, saved.step, sorted(files), to)
 
 
-def _card(run: Run, step: int, scores: Sequence[Score]) -> str:
+def _as_gpt2(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
+    library = tokenizer.library_of(run.tokenizer)
+    spec = gpt2.written(run.recipe)
+    config = gpt2.config_of(spec, run.tokenizer.size, library.token_to_id(tokenizer.END_OF_TEXT))
+    return {
+        "model.safetensors": _saved(gpt2.to_gpt2(weights, spec)),
+        "config.json": _json(config),
+        tokenizer.FILE: library.to_str(pretty=True).encode(),
+        "tokenizer_config.json": _json(tokenizer.tokenizer_config(library, spec.context)),
+    }
+
+
+def _as_marian(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
+    spec, both = marian.written(run.recipe), tokenizers_of(run)
+    numbers = marian_tokenizers.numbering(*both)
+    return {
+        "model.safetensors": _saved(marian.to_marian(weights, spec, numbers)),
+        "config.json": _json(marian.config_of(spec, numbers)),
+        marian_tokenizers.GENERATION: _json(marian.generation_of(spec, numbers, run.recipe.scoring.decoding)),
+        **marian_tokenizers.files_of(*both, spec.begin, spec.context),
+    }
+
+
+FORMATS = {
+    "gpt2": Format(gpt2.why_not, _as_gpt2, "GPT-2", "AutoModelForCausalLM and AutoTokenizer", "text-generation"),
+    "marian": Format(marian.why_not, _as_marian, "Marian", "AutoModelForSeq2SeqLM and AutoTokenizer", "translation"),
+}
+
+
+def _saved(tensors: dict[str, Tensor]) -> bytes:
+    # The metadata is what transformers goes by to know whose layout the tensors have.
+    return safetensors.torch.save(tensors, {"format": "pt"})
+
+
+def _card(run: Run, step: int, scores: Sequence[Score], to: str) -> str:
     recipe, shape, heads = run.recipe, run.recipe.model, run.recipe.model.mixers[0].number_of_heads
     told = "\n".join(f"- **{s.name}** {number(s.value)}: {s.label}" for s in scores)
     unscored = "This checkpoint was not scored: `headway score` does that."
-    fence = "```"
+    form, fence = FORMATS[to], "```"
+    classes = form.loads.replace(" and ", ", ")
     return f"""---
 library_name: transformers
-pipeline_tag: text-generation
-tags: [headway, gpt2]
+pipeline_tag: {form.pipeline}
+tags: [headway, {to}]
 ---
 # {run.name}
 
-A GPT-2 of {shape.layers} layers, {heads} heads and width {shape.width}, from Headway {__version__}:
+A {form.what} of {shape.layers} layers, {heads} heads and width {shape.width}, from Headway {__version__}:
 {_history(run, step)}, recipe {recipe.hash}.
 
 {fence}python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import {classes}
 
-model, tokenizer = (kind.from_pretrained("FOLDER") for kind in (AutoModelForCausalLM, AutoTokenizer))
+model, tokenizer = (kind.from_pretrained("FOLDER") for kind in ({classes}))
 {fence}
 
 ## Scores
@@ -119,6 +168,7 @@ _ABOUT_TEXT = {
     "word": "One token per word and one per line end; other words become `<unk>`. Decoding puts single spaces between "
     "words, whatever stood there.",
     "bpe": "Byte pairs: any text can be encoded, and decoding gives it back byte for byte.",
+    "sentencepiece": "Pieces of SentencePiece; what it lacks becomes `<unk>`.",
 }
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from headway.core.errors import UserError, did_you_mean
+from headway.formats.weights import check_fit
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe
@@ -87,20 +88,9 @@ def from_gpt2(tensors: Mapping[str, Tensor], model: LanguageModelSpec, vocabular
         if table is not None and output is not None and not torch.equal(table, output):
             raise UserError(f"{OUTPUT} differs from wte.weight, but config.json says tie_word_embeddings: true")
     expected = {weight.theirs: weight for weight in weight_names(model)}
-    if strange := [name for name in found if name not in expected]:
-        raise UserError(f"these weights have no place in a GPT-2 of {model.layers} layers: {_some(strange)}")
-    if missing := [name for name in expected if name not in found]:
-        raise UserError(f"these weights are missing: {_some(missing)}")
     sizes = _sizes(model, vocabulary)
     shapes = {name: [sizes[letter] for letter in weight.shape.split()] for name, weight in expected.items()}
-    if wrong := [
-        f"{name} is {list(found[name].shape)}, config.json says {shape}"
-        for name, shape in shapes.items()
-        if list(found[name].shape) != shape
-    ]:
-        raise UserError(f"these weights do not fit config.json: {_some(wrong, '; ')}")
-    if whole := [f"{name} ({t.dtype})" for name, t in found.items() if not t.is_floating_point()]:
-        raise UserError(f"these weights are no floating-point numbers (quantised?): {_some(whole)}")
+    check_fit(found, shapes, f"a GPT-2 of {model.layers} layers")
     return {weight.ours: _turned(found[name].float(), weight) for name, weight in expected.items()}
 
 
@@ -121,11 +111,6 @@ def _turned(tensor: Tensor, weight: WeightName) -> Tensor:
 
 def _full_name(name: str) -> str:
     return name if name == OUTPUT or name.startswith(PREFIX) else PREFIX + name
-
-
-def _some(things: list[str], between: str = ", ") -> str:
-    more = f" and {len(things) - 5} more" if len(things) > 5 else ""
-    return between.join(things[:5]) + more
 
 
 # --- config.json -----------------------------------------------------------------------------------------------------
@@ -185,6 +170,7 @@ def why_not(recipe: Recipe) -> list[str]:
         (model.norm.kind == "layer", f"norm.kind: GPT-2 has LayerNorm, not {model.norm.kind}"),
         (model.norm.placement == "pre", "norm.placement: GPT-2's norms stand before each sublayer, not after it"),
         (not getattr(model, "output_bias", False), "output_bias: GPT-2's output adds none"),
+        (not model.scale_embedding, "scale_embedding: GPT-2's embeddings are read as they are"),
     )
     return [f"model.{words}" for fits, words in asked if not fits]
 
@@ -215,11 +201,6 @@ def config_of(model: LanguageModelSpec, vocabulary: int, end_of_text: int | None
 
 def model_tree(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The model part of a recipe from config.json, still to be validated, and what there is to say about it."""
-    kind = config.get("model_type")
-    if kind != "gpt2":
-        raise UserError(
-            f"config.json describes a '{kind}' model (model_type){_meant(kind, ['gpt2'])}; only gpt2 is read"
-        )
     wrong = [
         f"{key}: {config[key]!r}, where only {only!r} has a form here"
         for key, only in ALWAYS.items()
@@ -250,8 +231,3 @@ def _inside(tree: Any, path: tuple[str, ...]) -> Any:
     for part in path:
         tree = tree[part]
     return tree
-
-
-def _meant(given: Any, known: list[str]) -> str:
-    hint = did_you_mean(str(given), known)
-    return hint if "did you mean" in hint else ""

@@ -15,7 +15,7 @@ CONFIG = "config.json"
 _WEIGHTS = re.compile(r"[^/]+\.safetensors")
 _BESIDE = re.compile(
     r"config\.json|generation_config\.json|[^/]+\.safetensors\.index\.json|"
-    r"tokenizer\.json|tokenizer_config\.json|vocab\.json|merges\.txt|special_tokens_map\.json|added_tokens\.json"
+    r"tokenizer\.json|tokenizer_config\.json|vocab\.json|target_vocab\.json|merges\.txt|source\.spm|target\.spm|special_tokens_map\.json|added_tokens\.json"
 )
 _PICKLE = re.compile(r"[^/]+\.(bin|pt|pth|ckpt|pkl|pickle)")
 _OTHERS = re.compile(r".+\.(?:fp16|bf16|fp32)\.safetensors|adapter_model\.safetensors")

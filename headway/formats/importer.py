@@ -1,34 +1,32 @@
-"""A GPT-2 folder as a run: `headway import`.
+"""A folder of others as a run: `headway import`, of a GPT-2 or of a Marian.
 
-The run has a recipe, a tokenizer and one checkpoint, at step 0, with an optimizer that has not moved yet: it can be
-scored, sampled, trained on with --resume, and exported again, as any other run.
+The run has a recipe, its tokenizers and one checkpoint, at step 0, with an optimizer that has not moved yet: it can be
+scored, let write, trained on with --resume, and exported again, as any other run.
 """
 
-import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from headway.core.errors import UserError
+from headway import tasks
+from headway.core.errors import UserError, did_you_mean
 from headway.core.files import check_names
 from headway.core.status import State, Status
 from headway.data.tokenizers import Tokenizer
-from headway.formats import gpt2
+from headway.formats import gpt2, marian, marian_tokenizers
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
+from headway.formats.weights import WEIGHTS, read_json, read_weights
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, check_new
 from headway.training.averaging import Averages
 from headway.training.population import Population, load_weights
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-MAY_CHANGE = ("model.dropout", "model.mixer.dropout", "model.mixer.backend")
+MAY_CHANGE = ("model.dropout", "model.mixer.dropout", "model.mixer.backend", "model.label_smoothing")
 """What of a model is not settled by its weights."""
 
 
@@ -45,6 +43,17 @@ class Imported:
         return {"run": str(self.run.folder), **counts, "notes": list(self.notes)}
 
 
+class Arrived(NamedTuple):
+    """What a folder holds, as Headway has it."""
+
+    recipe: Recipe
+    weights: Mapping[str, Tensor]
+    tokenizers: Mapping[str, Tokenizer]
+    """By the names they have in a run folder."""
+    vocabulary: int
+    notes: Sequence[str]
+
+
 def located(source: str, name: str | None) -> tuple[Path, str | None]:
     """The folder of a model given as a path or as `hub:owner/name`, and the name its run is to have."""
     if not source.startswith("hub:"):
@@ -54,7 +63,7 @@ def located(source: str, name: str | None) -> tuple[Path, str | None]:
 
 
 def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[str] = ()) -> Imported:
-    """Make a run of a GPT-2 that transformers, or `headway export`, wrote. All is read before the run is made."""
+    """Make a run of what transformers, or `headway export`, wrote. All is read before the run is made."""
     if not folder.is_dir():
         raise UserError(
             f"there is no folder '{folder}'; expected one with config.json, {WEIGHTS} and {vocabulary.FILE}"
@@ -63,38 +72,78 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
     check_names([name])
     home = runs / name
     check_new(home)
-    config = _read_json(folder / "config.json")
-    model_tree, notes = gpt2.model_tree(config)
-    tree = {"model": model_tree, "data": {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}}
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type")
+    if kind not in READERS:
+        hint = did_you_mean(str(kind), READERS)
+        raise UserError(
+            f"config.json describes a '{kind}' model (model_type){hint if 'did you mean' in hint else ''}; "
+            f"only {' and '.join(READERS)} are read"
+        )
     _check(changes)
-    recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
+    found = READERS[kind](folder, config, home, changes)
+    notes = list(found.notes)
     if not any(change.startswith("data.source") for change in changes):
         notes.append(
-            f"data.source={recipe.data.source}, because no folder says what its model was trained on: "
+            f"data.source={found.recipe.data.source}, because no folder says what its model was trained on: "
             "data.source=… and data.path=… name the text to score or to train on"
         )
+    run = _make(home, found, folder.resolve().name)
+    return Imported(run, sum(w.numel() for w in found.weights.values()), found.vocabulary, notes)
+
+
+def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+    model_tree, notes = gpt2.model_tree(config)
+    tree = {"model": model_tree, "data": {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}}
+    recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
     rows = config.get(*gpt2.VOCABULARY)
     if not isinstance(rows, int) or rows < 1:
         raise UserError(f"{folder / 'config.json'}: vocab_size: expected a whole number of tokens, not {rows!r}")
-    tensors = _read_weights(folder)
+    tensors = read_weights(folder, "AutoModelForCausalLM")
     weights = gpt2.from_gpt2(tensors, gpt2.written(recipe), rows)
-    if kept := sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values()} - {"float32", "bool", "uint8"}):
-        notes.append(f"the weights were {', '.join(kept)}, and are float32 now")
     tokenizer, more = vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
-    run = _make(home, recipe, tokenizer, weights, folder.resolve().name)
-    return Imported(run, sum(w.numel() for w in weights.values()), rows, [*notes, *more])
+    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, rows, [*notes, *_narrow(tensors), *more])
 
 
-def _make(home: Path, recipe: Recipe, tokenizer: Tokenizer, weights: dict[str, Tensor], origin: str) -> Run:
-    model = gpt2.written(recipe).build(tokenizer.size, [recipe.seed])
-    load_weights(model, 0, weights)
-    spec, averaging = recipe.training.optimizer, recipe.training.averaging
-    parameters = dict(model.named_parameters())
-    optimizer = spec.build(parameters, [spec.learning_rate], [spec.weight_decay])
-    averages = averaging and Averages(averaging, parameters, total=0)
+def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+    numbers = marian.numbering(config)
+    tensors = read_weights(folder, "AutoModelForSeq2SeqLM")
+    biased = marian.BIAS in tensors and bool(tensors[marian.BIAS].any())
+    model_tree, notes = marian.model_tree(config, numbers, biased)
+    generation = folder / marian_tokenizers.GENERATION
+    decoding = marian.decoding_tree(config, read_json(generation) if generation.exists() else {})
+    tokenizers, more = marian_tokenizers.read(folder, numbers)
+    given = {name.removesuffix(".json"): {"kind": "given", "path": str(home / name)} for name in tokenizers}
+    tree = {"model": model_tree, "data": {"kind": "pairs", **given}, "scoring": {"decoding": decoding}}
+    recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
+    weights = marian.from_marian(tensors, marian.written(recipe), numbers)
+    return Arrived(recipe, weights, tokenizers, numbers.target, [*notes, *_narrow(tensors), *more])
+
+
+READERS: dict[str, Callable[[Path, dict[str, Any], Path, Sequence[str]], Arrived]] = {
+    "gpt2": _read_gpt2,
+    "marian": _read_marian,
+}
+"""By the `model_type` of config.json."""
+
+
+def _narrow(tensors: Mapping[str, Tensor]) -> list[str]:
+    kept = sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values()} - {"float32", "bool", "uint8"})
+    return [f"the weights were {', '.join(kept)}, and are float32 now"] if kept else []
+
+
+def _make(home: Path, found: Arrived, origin: str) -> Run:
+    recipe = found.recipe
     run = Run.create(home, recipe, "cpu", imported_from=origin)
     try:
-        run.tokenizer = tokenizer
+        for name, tokenizer in found.tokenizers.items():
+            run.keep_tokenizer(tokenizer, name)
+        model = tasks.of(recipe).rebuild(run, "cpu")
+        load_weights(model, 0, dict(found.weights))
+        spec, averaging = recipe.training.optimizer, recipe.training.averaging
+        parameters = dict(model.named_parameters())
+        optimizer = spec.build(parameters, [spec.learning_rate], [spec.weight_decay])
+        averages = averaging and Averages(averaging, parameters, total=0)
         run.save_checkpoint(Population(model, optimizer, 1, averages=averages).slice(0, 0))
         run.note(**Status(State.IMPORTED, 0).as_json())
     except BaseException:  # half a run folder would only be in the way
@@ -110,50 +159,5 @@ def _check(changes: Sequence[str]) -> None:
             raise UserError(
                 f"{key} is settled by config.json and the weights; of a model only {', '.join(MAY_CHANGE)} change"
             )
-        if key == "data" or f"{key}.".startswith("data.tokenizer."):
+        if key == "data" or any(f"{key}.".startswith(f"data.{which}.") for which in ("tokenizer", "target_tokenizer")):
             raise UserError(f"{key} is settled by the folder's {vocabulary.FILE}")
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors, from one file or from the several that an index names."""
-    if (folder / WEIGHTS).exists():
-        return _read_safetensors(folder / WEIGHTS)
-    if not (folder / INDEX).exists():
-        raise UserError(_why_no_weights(folder))
-    named = _read_json(folder / INDEX).get("weight_map")
-    parts = sorted(set(named.values())) if isinstance(named, dict) else []
-    if not parts or not all(isinstance(part, str) and Path(part).name == part for part in parts):
-        raise UserError(f"{folder / INDEX} names no files of this folder (weight_map)")
-    return {key: tensor for part in parts for key, tensor in _read_safetensors(folder / part).items()}
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing, but {INDEX} names it") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def _why_no_weights(folder: Path) -> str:
-    pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in folder.glob(pattern))
-    if not pickles:
-        return f"{folder} has no {WEIGHTS}"
-    again = f"AutoModelForCausalLM.from_pretrained('{folder}').save_pretrained('{folder}')"
-    return (
-        f"{folder} has its weights only as pickle ({pickles[0]}), which is not read: unpickling runs whatever code "
-        f"the file holds. If you trust it, transformers writes {WEIGHTS} with {again}"
-    )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: is this the folder of a model?") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected keys and values")
-    return content

@@ -6,11 +6,12 @@ puts a space between tokens unless told otherwise, and `DECODERS` tells it what 
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, pre_tokenizers, processors
 
 from headway.core.errors import UserError
 from headway.data.tokenizers import UNKNOWN, Char, Tokenizer, Word
@@ -54,8 +55,9 @@ def tokenizer_config(library: tokenizers.Tokenizer, context: int) -> dict[str, A
     }
 
 
-def read_tokenizer(path: Path, rows: int) -> tuple[Tokenizer, list[str]]:
-    """A tokenizer that the library wrote, for a model with vectors for `rows` tokens; and what there is to say."""
+def read_tokenizer(path: Path, rows: int, without: int | None = None) -> tuple[Tokenizer, list[str]]:
+    """A tokenizer that the library wrote, for a model with vectors for `rows` tokens; and what there is to say.
+    `without`: a token that is none of ours, because it is not for text."""
     try:
         library = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -63,6 +65,9 @@ def read_tokenizer(path: Path, rows: int) -> tuple[Tokenizer, list[str]]:
         raise UserError(f"{path} is missing: without it text is no ids; transformers writes one with {again}") from None
     except Exception as problem:  # the library raises nothing more particular
         raise UserError(f"{path} cannot be read: {problem}") from None
+    if without is not None:
+        library = _numbered(library, lambda number: None if number == without else number - (number > without))
+        rows -= 1
     tree = json.loads(library.to_str())  # as the library writes it today: older files leave out what we look at
     if problem := _why_not(tree, library):
         raise UserError(f"{path}: {problem}")
@@ -81,6 +86,29 @@ def read_tokenizer(path: Path, rows: int) -> tuple[Tokenizer, list[str]]:
     if kind == "bpe" and tokenizer.decode(tokenizer.encode(_PROBE).ids) != _PROBE:
         raise UserError(f"{path} does not give back the text it was given, so nothing could be scored per byte")
     return tokenizer, notes
+
+
+def with_end(library: tokenizers.Tokenizer, name: str) -> tokenizers.Tokenizer:
+    """With a token more, which is put behind every text: number 0, and every other is one higher."""
+    tree = json.loads(_numbered(library, lambda number: number + 1).to_str())
+    tree["model"]["vocab"][name] = 0
+    token = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tree["added_tokens"] = [{"id": 0, "content": name, **token}, *tree["added_tokens"]]
+    made = tokenizers.Tokenizer.from_str(json.dumps(tree))
+    made.post_processor = processors.TemplateProcessing(single=f"$A {name}", special_tokens=[(name, 0)])
+    return made
+
+
+def _numbered(library: tokenizers.Tokenizer, number: Callable[[int], int | None]) -> tokenizers.Tokenizer:
+    """The same with other numbers; tokens that get none are left out, and nothing is put behind a text."""
+    tree = json.loads(library.to_str())
+    if not isinstance(vocabulary := tree["model"].get("vocab"), dict):
+        raise UserError(f"a {tree['model'].get('type')} vocabulary; expected byte-level BPE, or one Headway wrote")
+    changed = {name: number(k) for name, k in vocabulary.items()}
+    tree["model"]["vocab"] = {name: k for name, k in changed.items() if k is not None}
+    added = [{**token, "id": number(token["id"])} for token in tree["added_tokens"]]
+    tree |= {"added_tokens": [token for token in added if token["id"] is not None], "post_processor": None}
+    return tokenizers.Tokenizer.from_str(json.dumps(tree))
 
 
 def _why_not(tree: dict[str, Any], library: tokenizers.Tokenizer) -> str | None:

@@ -77,7 +77,7 @@ class BackboneSpec(ModelSpec):
     positions: PositionSpec = Learned()
     """How order is known: none, learned, sinusoidal, alibi, rotary, t5; for encoders alibi-symmetric, t5-symmetric."""
     feedforward: FeedForwardSpec = Gelu()
-    """What works on each position alone: relu, gelu, gelu-tanh, swiglu; none."""
+    """What works on each position alone: relu, gelu, gelu-tanh, silu, swiglu; none."""
     norm: NormSpec = Layer()
     """Which norm, and where: layer, rms; none = layers are chained, without a residual stream."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -87,8 +87,11 @@ class BackboneSpec(ModelSpec):
     embedding_std: float | None = Field(default=None, gt=0)
     """How far the numbers of the embeddings spread when training begins; null = 0.02, and 0.3 where there is no norm
     that would make them larger."""
+    scale_embedding: bool = False
+    """Whether embeddings are multiplied by √width where they are read (https://arxiv.org/abs/1706.03762), and not where
+    the same table makes the scores."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"noise", "embedding_std"})
+    added: ClassVar[frozenset[str]] = frozenset({"noise", "embedding_std", "scale_embedding"})
 
     @property
     def limit(self) -> int | None:
@@ -141,6 +144,7 @@ class Backbone(Trainable):
         super().__init__()
         self.replicas, self.vocabulary = replicas, vocabulary
         self.embedding = Embedding(replicas, vocabulary, spec.width, std=spec.embedding_std or spec.norm.embedding_std)
+        self.embedding_scale = math.sqrt(spec.width) if spec.scale_embedding else 1.0
         self.drop_words = WordDropout(replicas, vocabulary, spec.noise.words)
         self.positions = mixer.build_positions(spec.positions, spec.mixers, replicas, spec.width, spec.context)
         self.drop = spec.noise.build(replicas, spec.dropout, spec.noise.input)
@@ -193,6 +197,7 @@ class Backbone(Trainable):
         across = None if state.memory is None else _across(shape, slots[past:], padding_mask, state.memory)
         context = Context(shape, self.positions, mask, slots[past:], slots, padding_mask, across=across)
         x = self.drop_words(self.embedding(ids), ids)
+        x = x if self.embedding_scale == 1 else x * self.embedding_scale
         x = self.embedded(self.drop(self.positions.embed(x, at)))
         states = []
         for layer, layer_state in zip(self.layers, state.layers, strict=True):

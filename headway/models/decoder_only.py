@@ -16,7 +16,7 @@ from headway.core.spec import Problem
 from headway.models.backbone import ModelState
 from headway.models.translator import Translator, TranslatorSpec, mean_over
 from headway.nn.masks import Causal, Everything, Mask, Prefix
-from headway.nn.replicated import Carried, Linear, seed
+from headway.nn.replicated import Carried, Linear, parameter, seed
 from headway.nn.taps import Tap
 
 
@@ -69,6 +69,7 @@ class DecoderOnly(Translator):
         self.source_vocabulary = vocabulary
         self.spec = spec  # pyright: ignore[reportIncompatibleVariableOverride]
         self.output = None if spec.tied else Linear(replicas, spec.width, vocabulary, bias=False, gain=0.2)
+        self.output_bias = parameter(replicas, vocabulary) if spec.output_bias else None
         self.logits = Tap()
 
     def read(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
+from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
 from headway.models.backbone import Backbone, BackboneSpec, ModelState, SourceMemory
@@ -27,7 +28,7 @@ from headway.nn.attention import AttentionSpec
 from headway.nn.block import Block, CrossBlock
 from headway.nn.masks import Causal, Everything
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
-from headway.nn.replicated import Carried, Linear, seed
+from headway.nn.replicated import Carried, Linear, parameter, seed
 from headway.nn.taps import Tap
 
 
@@ -110,8 +111,10 @@ class EncoderDecoderSpec(TranslatorSpec):
     first_state: FirstStateSpec = Zeros()
     """What recurrences of the decoder begin with: zeros; encoder = a learnt map of what those of the encoder are left
     with."""
+    begin: int | None = Field(default=None, ge=0)
+    """The token, by its number, that targets begin with and that is never written; null = END."""
 
-    added: ClassVar[frozenset[str]] = TranslatorSpec.added | {"first_state"}
+    added: ClassVar[frozenset[str]] = TranslatorSpec.added | {"first_state", "begin"}
 
     @property
     def encoder(self) -> BackboneSpec:
@@ -130,6 +133,7 @@ class EncoderDecoderSpec(TranslatorSpec):
             norm=self.norm,
             dropout=self.dropout,
             noise=self.noise,
+            scale_embedding=self.scale_embedding,
         )
 
     def cross_for(self, own: MixerSpec) -> MixerSpec:
@@ -183,6 +187,8 @@ class EncoderDecoderSpec(TranslatorSpec):
     def build(
         self, source_vocabulary: int, vocabulary: int, seeds: Sequence[int] = (0,), device: str = "cpu"
     ) -> "EncoderDecoder":
+        if self.begin is not None and self.begin >= vocabulary - 1:
+            raise UserError(f"model.begin is token {self.begin}, and there are those from 0 to {vocabulary - 2}")
         model = EncoderDecoder(self, source_vocabulary, vocabulary, len(seeds), device)
         seed(model, seeds, device)
         return model
@@ -203,7 +209,9 @@ class EncoderDecoder(Translator):
             self.encoder.embedding = self.embedding
         self.output = Linear(replicas, spec.width, vocabulary, bias=False, gain=0.2) if spec.tied == "none" else None
         self.first_states = spec.first_state.build(replicas, *spec.states)
+        self.output_bias = parameter(replicas, vocabulary) if spec.output_bias else None
         self.logits = Tap()
+        self.never_written = () if spec.begin is None else (spec.begin,)
 
     def build_layer(self, spec: BackboneSpec, one: MixerSpec, *shape: Any) -> Block:
         assert isinstance(spec, EncoderDecoderSpec)
@@ -234,6 +242,13 @@ class EncoderDecoder(Translator):
         left = [one.summary(own) for one, own in zip(self.encoder.mixers, read.layers, strict=True)]
         states = self.first_states(torch.cat([one for one in left if one is not None], -1))
         return tuple((one.going_on_from(own), None) for one, own in zip(self.mixers, states, strict=True))
+
+    def go_on(
+        self, ids: Int[Tensor, "R B T"], state: ModelState, padding_mask: Bool[Tensor, "R B T"] | None = None
+    ) -> tuple[Float[Tensor, "R B T V"], ModelState]:
+        if self.spec.begin is not None:  # nothing is read behind an END: as an input it is the beginning
+            ids = ids.masked_fill(ids == self.vocabulary - 1, self.spec.begin)
+        return super().go_on(ids, state, padding_mask)
 
 
 def _of_encoder(key: str) -> str:

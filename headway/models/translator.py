@@ -36,6 +36,10 @@ class TranslatorSpec(BackboneSpec):
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """In training, this share of each target's chance is asked for all tokens alike (https://arxiv.org/abs/1512.00567).
     Losses that are told are without."""
+    output_bias: bool = False
+    """Whether every token of the targets has a number of its own that is added to its score."""
+
+    added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias"}
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -70,7 +74,10 @@ class Translator(Backbone):
     """Tokens of sources, of which END is the last."""
     output: Linear | None
     """None = the output matrix is the embedding table."""
+    output_bias: nn.Parameter | None
     logits: Tap
+    never_written: Sequence[int] = ()
+    """Tokens that decoding leaves out, whatever their scores."""
 
     def read(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
         """What targets go on from."""
@@ -94,7 +101,8 @@ class Translator(Backbone):
         return self.go_on(ids, self.read(sources, source_mask), padding_mask)[0]
 
     def scores(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T V"]:
-        return self.logits(self.embedding.logits(x) if self.output is None else self.output(x))
+        logits = self.embedding.logits(x) if self.output is None else self.output(x)
+        return self.logits(logits if self.output_bias is None else logits + self.output_bias[:, None, None])
 
     @property
     def reading(self) -> Sequence[nn.Module]:

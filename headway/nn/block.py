@@ -80,6 +80,15 @@ class GeluTanh(FeedForwardSpec):
         return F.gelu(x, approximate="tanh")
 
 
+class Silu(FeedForwardSpec):
+    """x·σ(x), which is called swish, too: https://arxiv.org/abs/1702.03118"""
+
+    kind: Literal["silu"] = "silu"
+
+    def nonlinearity(self, x):
+        return F.silu(x)
+
+
 class SwiGlu(FeedForwardSpec):
     """One half of the hidden units is the gate of the other: https://arxiv.org/abs/2002.05202"""
 

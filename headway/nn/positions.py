@@ -110,22 +110,28 @@ class Sinusoidal(PositionSpec):
     """The longest wavelength is 2π times this."""
     size: float = Field(default=0.02, gt=0)
     """The height of the waves. Token embeddings start with a deviation of 0.02: waves of height 1 drown them."""
+    layout: Literal["alternating", "halves"] = "alternating"
+    """Sines and cosines by turns, as the paper has them; or all sines first, as Marian has them."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"layout"})
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
-        return SinusoidalPositions(width, self.base, self.size)
+        return SinusoidalPositions(width, self.base, self.size, self.layout == "halves")
 
 
 class SinusoidalPositions(Positions):
     frequencies: Tensor
 
-    def __init__(self, width: int, base: float, size: float):
+    def __init__(self, width: int, base: float, size: float, halves: bool = False):
         super().__init__()
-        self.width, self.size = width, size
-        self.register_buffer("frequencies", _frequencies(width, base), persistent=False)
+        self.width, self.size, self.halves = width, size, halves
+        frequencies = _frequencies(width, base, torch.float64 if halves else torch.float32)  # Marian's are so exact
+        self.register_buffer("frequencies", frequencies, persistent=False)
 
     def embed(self, x, at):
         angle = at[..., None] * self.frequencies
-        waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., : self.width]
+        both = angle.sin(), angle.cos()
+        waves = (torch.cat(both, -1) if self.halves else torch.stack(both, -1).flatten(-2))[..., : self.width]
         return x + self.size * (waves if at.ndim > 1 else waves[None, None]).to(x.dtype)
 
 
@@ -295,8 +301,8 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + between[: heads - whole]
 
 
-def _frequencies(width: int, base: float) -> Float[Tensor, "half"]:
-    return base ** (-torch.arange(0, width, 2).float() / width)
+def _frequencies(width: int, base: float, dtype: torch.dtype = torch.float32) -> Float[Tensor, "half"]:
+    return base ** (-torch.arange(0, width, 2).to(dtype) / width)
 
 
 def _shared_by_layers(kind: str, heads: Sequence[int]) -> Iterator[str]:

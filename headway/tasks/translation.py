@@ -83,12 +83,10 @@ class Translating(Task, Translates):
 
     @classmethod
     def rebuild(cls, run: Run, device: str) -> Translator:
-        ours, theirs = tokenizers_of(run)
-        return _spec(run.recipe).build(ours.size + 1, theirs.size + 1, [run.recipe.seed], device)
+        return _built(run.recipe, *tokenizers_of(run), [run.recipe.seed], device)
 
     def build(self, seeds: Sequence[int], device: str) -> Translator:
-        ours, theirs = self.data.tokenizer.size, self.data.target_tokenizer.size
-        return _spec(self.recipe).build(ours + 1, theirs + 1, seeds, device)
+        return _built(self.recipe, self.data.tokenizer, self.data.target_tokenizer, seeds, device)
 
     def sampler(self, seeds: Sequence[int], device: str) -> Sampler:
         train, longest = self.data.split("train"), self.recipe.segment
@@ -238,6 +236,16 @@ class TranslatingAlone(Translating):
 
     kind = "decoder-only"
     probing = TargetsAlone()
+
+
+def _built(recipe: Recipe, ours: Tokenizer, theirs: Tokenizer, seeds: Sequence[int], device: str) -> Translator:
+    spec = _spec(recipe)
+    if spec.shares_vocabulary and ours is not theirs:  # both were given
+        names = [one.pieces(np.arange(one.size)) for one in (ours, theirs)]
+        if names[0] != names[1]:
+            reason = f"{spec.shares_vocabulary}, and the tokenizers that are given have not the same tokens"
+            raise UserError(f"{reason} (data.tokenizer has {ours.size:,}, data.target_tokenizer {theirs.size:,})")
+    return spec.build(ours.size + 1, theirs.size + 1, seeds, device)
 
 
 def tokenizers_of(run: Run) -> tuple[Tokenizer, Tokenizer]:

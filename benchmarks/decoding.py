@@ -1,0 +1,151 @@
+"""Decoding speed on this CPU: Headway against Marian of `transformers`, with the same weights and the same sources.
+
+    python -m benchmarks.decoding [turns]
+
+2 + 2 layers, 8 heads, width 512, 10,000 tokens, 64 sources of 20 to 40 tokens at once, 40 tokens written for each (END
+is made impossible), greedily and with a beam of 5; one thread, turns are taken in one process, CPU time is compared.
+Both must write the same tokens: where they do not, the two must be equally likely to within rounding.
+"""
+
+import json
+import platform
+import statistics
+import sys
+
+import numpy as np
+import torch
+from transformers import MarianConfig, MarianMTModel
+
+from benchmarks.interleave import take_turns
+from headway.formats import marian
+from headway.models.encoder_decoder import EncoderDecoder
+from headway.recipe.recipe import from_tree
+from headway.scoring.decoding import Beam, DecodingSpec, Greedy
+from headway.scoring.translation import decoded
+from headway.training.population import load_weights
+
+LAYERS, HEADS, WIDTH, VOCABULARY, SOURCES, TOKENS = 2, 8, 512, 10_000, 64, 40
+PAD, END = VOCABULARY - 1, 0
+FORTY = {"per_source": 1e-9, "extra": TOKENS - 1}
+WAYS: dict[str, tuple[DecodingSpec, int]] = {
+    "greedy": (Greedy(**FORTY), 1),
+    "beam 5": (Beam(size=5, nbest=5, **FORTY), 5),
+}
+
+
+def theirs(seed: int = 0) -> MarianMTModel:
+    """A Marian that never ends, and whose answers are sharp enough that rounding does not decide."""
+    torch.manual_seed(seed)
+    layers = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in SHAPE.items()}
+    config = MarianConfig(
+        vocab_size=VOCABULARY,
+        d_model=WIDTH,
+        **layers,
+        max_position_embeddings=128,
+        activation_function="swish",
+        scale_embedding=True,
+        pad_token_id=PAD,
+        decoder_start_token_id=PAD,
+        eos_token_id=END,
+        forced_eos_token_id=None,
+        share_encoder_decoder_embeddings=False,  # else a random model repeats the token it has just read
+        tie_word_embeddings=False,
+        init_std=0.06,
+    )
+    model = MarianMTModel(config).eval()
+    model.final_logits_bias[0, END] = -50
+    return model
+
+
+SHAPE = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": 4 * WIDTH}
+
+
+def ours(model: MarianMTModel) -> tuple[EncoderDecoder, marian.Numbering]:
+    """The same weights."""
+    config = model.config.to_dict()
+    numbers = marian.numbering(config)
+    tree, _ = marian.model_tree(config, numbers, biased=True)
+    spec = marian.written(from_tree({"model": tree, "data": {"kind": "pairs"}}, "benchmark"))
+    made = spec.build(VOCABULARY, VOCABULARY)
+    load_weights(made, 0, marian.from_marian(dict(model.state_dict()), spec, numbers))
+    return made.eval(), numbers
+
+
+def sources(seed: int = 0) -> list[np.ndarray]:
+    """Marian's numbers, without END."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(1, PAD, rng.integers(20, 41)) for _ in range(SOURCES)]
+
+
+def main(turns: int) -> None:
+    torch.set_num_threads(1)
+    their_model = theirs()
+    our_model, numbers = ours(their_model)
+    given = sources()
+    moved = [np.array([numbers.ours(int(k)) for k in row], dtype=np.int32) for row in given]
+    longest = max(len(row) for row in given) + 1
+    ids = torch.full((SOURCES, longest), PAD)
+    for k, row in enumerate(given):
+        ids[k, : len(row) + 1] = torch.tensor([*row, END])
+    mask = (torch.arange(longest) <= torch.tensor([[len(row)] for row in given])).long()
+    for name, (how, beams) in WAYS.items():
+        settings = {"num_beams": beams, "max_new_tokens": TOKENS, "do_sample": False, "bad_words_ids": [[PAD]]}
+        if beams > 1:
+            settings |= {"early_stopping": "never", "length_penalty": 1.0, "num_return_sequences": beams}
+        written: dict[str, list[list[int]]] = {}
+
+        def headway(how=how, written=written) -> None:
+            found = decoded(our_model, moved, VOCABULARY - 1, how, at_once=SOURCES)[0]
+            written["headway"] = [[numbers.theirs(k) for k in best[0].tokens] for best in found]
+
+        def transformers(settings=settings, written=written) -> None:
+            with torch.no_grad():
+                found = their_model.generate(input_ids=ids, attention_mask=mask, **settings)
+            written["transformers"] = [row[1 : TOKENS + 1] for row in found.tolist()]
+
+        times = take_turns({"headway": headway, "transformers": transformers}, turns, calls=1)
+        same = [a == b for a, b in zip(written["headway"], written["transformers"], strict=True)]
+        apart = check_equally_likely(their_model, ids, mask, written, same)
+        cpu = {way: statistics.median(SOURCES / t for t in times[way].cpu) for way in times}
+        ratios = sorted(t / o for o, t in zip(times["headway"].cpu, times["transformers"].cpu, strict=True))
+        quarter = len(ratios) // 4
+        print(
+            json.dumps(
+                {
+                    "benchmark": f"decoding on CPU, {name}: sentences per CPU second",
+                    "headway": round(cpu["headway"], 2),
+                    "transformers": round(cpu["transformers"], 2),
+                    "ratio": round(statistics.median(ratios), 3),
+                    "middle half of turns": [round(ratios[quarter], 3), round(ratios[-1 - quarter], 3)],
+                    "the same tokens": f"{sum(same)} of {SOURCES} sentences",
+                    "others differ in nats by at most": apart,
+                    "tokens in all": len({k for row in written["headway"] for k in row}),
+                    "turns": turns,
+                    "threads": torch.get_num_threads(),
+                    "torch": torch.__version__,
+                    "processor": platform.processor() or platform.machine(),
+                }
+            ),
+            flush=True,
+        )
+
+
+@torch.no_grad()
+def check_equally_likely(
+    model: MarianMTModel, ids: torch.Tensor, mask: torch.Tensor, written: dict[str, list[list[int]]], same: list[bool]
+) -> float:
+    """Sums of another order round differently, and of two that are equally likely either may win."""
+    apart = 0.0
+    for k in (k for k, equal in enumerate(same) if not equal):
+        nats = []
+        for rows in written.values():
+            target = torch.tensor([[PAD, *rows[k]]])
+            logits = model(input_ids=ids[k : k + 1], attention_mask=mask[k : k + 1], decoder_input_ids=target).logits
+            nats.append(-logits[0, :-1].double().log_softmax(-1).gather(-1, target[0, 1:, None]).sum().item())
+        apart = max(apart, abs(nats[0] - nats[1]))
+    assert apart < 0.01, f"the two write what is {apart:.3f} nats apart"
+    return apart
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -1,0 +1,358 @@
+"""Marian's way to write a translator down, beside ours: names of weights, keys of config.json, numbers of tokens.
+
+    ours                                          Marian's
+    embedding.weight                  [V, D]      model.shared.weight                               [V, D]
+    layers.0.mixer.project.together   [3D, D]     model.decoder.layers.0.self_attn.q_proj, k_proj, v_proj  [D, D] each
+    layers.0.cross.project.queries    [D, D]      model.decoder.layers.0.encoder_attn.q_proj        [D, D]
+    output_bias                       [V]         final_logits_bias                                 [1, V]
+
+END is our last token, and Marian's may have any number (`eos_token_id`): rows of tables change places. Targets begin
+with END here and mostly with the token for padding there, which is `model.begin`. Both directions read the same tables;
+`why_not` says what of a recipe has no Marian form, `model_tree` refuses what has no form here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headway.core.errors import UserError, did_you_mean
+from headway.formats.weights import check_fit
+from headway.models.encoder_decoder import EncoderDecoderSpec
+from headway.nn.attention import AttentionSpec
+from headway.nn.positions import Sinusoidal
+from headway.recipe.recipe import Recipe
+
+# --- numbers of tokens -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """How many tokens each side has, and where Marian has END among them."""
+
+    source: int
+    target: int
+    end: int
+
+    def order(self, size: int) -> list[int]:
+        """Marian's numbers in the order of ours."""
+        return [*(k for k in range(size) if k != self.end), self.end]
+
+    def ours(self, theirs: int) -> int:
+        """Of a token that is not END."""
+        return theirs - (theirs > self.end)
+
+    def theirs(self, ours: int) -> int:
+        return ours + (ours >= self.end)
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+class WeightName(NamedTuple):
+    """One tensor of ours, and those of Marian's that it is made of, one below the other."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    shape: tuple[int, ...]
+    """Of each of theirs."""
+    tokens: int | None = None
+    """Rows of a table of so many tokens, which stand in another order; None = it is none."""
+
+
+BIAS = "final_logits_bias"
+_POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+_TABLES = "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+_OUTPUT = "lm_head.weight"
+_TIED = {  # where the first of these is, the others say nothing new
+    "all": (_TABLES[0], (*_TABLES[1:], _OUTPUT)),
+    "output": (_TABLES[2], (_OUTPUT,)),
+    "none": ("", ()),
+}
+
+
+def weight_names(model: EncoderDecoderSpec, numbers: Numbering) -> Iterator[WeightName]:
+    """Every tensor of a model of this shape."""
+    width, hidden = model.width, model.feedforward.hidden_units(model.width)
+
+    def linear(ours: str, *theirs: str, into: int = width, out: int = width) -> Iterator[WeightName]:
+        yield WeightName(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), (out, into))
+        yield WeightName(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), (out,))
+
+    def norm(ours: str, theirs: str) -> Iterator[WeightName]:
+        for part in ("weight", "bias"):
+            yield WeightName(f"{ours}.{part}", (f"{theirs}.{part}",), (width,))
+
+    def attention(ours: str, theirs: str, projected: Mapping[str, str]) -> Iterator[WeightName]:
+        for name, of in projected.items():
+            yield from linear(f"{ours}.project.{name}", *(f"{theirs}.{letter}_proj" for letter in of))
+        yield from linear(f"{ours}.output", f"{theirs}.out_proj")
+
+    def layer(ours: str, theirs: str) -> Iterator[WeightName]:
+        yield from attention(f"{ours}.mixer", f"{theirs}.self_attn", {"together": "qkv"})
+        yield from norm(f"{ours}.around_mixer.norm", f"{theirs}.self_attn_layer_norm")
+        yield from linear(f"{ours}.feedforward.into", f"{theirs}.fc1", out=hidden)
+        yield from linear(f"{ours}.feedforward.output", f"{theirs}.fc2", into=hidden)
+        yield from norm(f"{ours}.around_feedforward.norm", f"{theirs}.final_layer_norm")
+
+    shared, encoder, decoder = ((name,) for name in _TABLES)
+    target = numbers.target, width
+    if model.tied == "all":
+        yield WeightName("embedding.weight", shared, target, numbers.target)
+    else:
+        yield WeightName("embedding.weight", decoder, target, numbers.target)
+        yield WeightName("encoder.embedding.weight", encoder, (numbers.source, width), numbers.source)
+    if model.tied == "none":
+        yield WeightName("output.weight", (_OUTPUT,), target, numbers.target)
+    for n in range(model.encoder.layers):
+        yield from layer(f"encoder.layers.{n}", f"model.encoder.layers.{n}")
+    for n in range(model.layers):
+        theirs = f"model.decoder.layers.{n}"
+        yield from layer(f"layers.{n}", theirs)
+        yield from attention(f"layers.{n}.cross", f"{theirs}.encoder_attn", {"queries": "q", "keys_values": "kv"})
+        yield from norm(f"layers.{n}.around_cross.norm", f"{theirs}.encoder_attn_layer_norm")
+
+
+def to_marian(weights: Mapping[str, Tensor], model: EncoderDecoderSpec, numbers: Numbering) -> dict[str, Tensor]:
+    """Our weights under Marian's names."""
+    found = {}
+    for name in weight_names(model, numbers):
+        tensor = weights[name.ours]
+        if name.tokens is not None:
+            tensor = tensor[torch.tensor(numbers.order(name.tokens)).argsort()]
+        found |= dict(zip(name.theirs, (part.contiguous() for part in tensor.chunk(len(name.theirs))), strict=True))
+    bias = weights["output_bias"] if model.output_bias else torch.zeros(numbers.target)
+    return {**found, BIAS: bias[torch.tensor(numbers.order(numbers.target)).argsort()][None]}
+
+
+def from_marian(tensors: Mapping[str, Tensor], model: EncoderDecoderSpec, numbers: Numbering) -> dict[str, Tensor]:
+    """Marian's weights under our names, in float32, after checking that all are there and nothing else is."""
+    found = dict(tensors)
+    for name in _POSITIONS:  # older versions of transformers saved them, though nothing learns them
+        _check_waves(found.pop(name, None), name, model)
+    first, copies = _TIED[model.tied]
+    for name in copies:
+        if name in found and first in found and not torch.equal(found[name], found[first]):
+            raise UserError(f"{name} differs from {first}, but config.json says that they are one table")
+        copy = found.pop(name, None)
+        if copy is not None:  # some versions keep the table under another of its names
+            found.setdefault(first, copy)
+    bias = found.pop(BIAS, torch.zeros(1, numbers.target))
+    names = list(weight_names(model, numbers))
+    shapes = {theirs: name.shape for name in names for theirs in name.theirs}
+    what = f"a Marian of {model.encoder.layers} and {model.layers} layers"
+    check_fit({**found, BIAS: bias}, {**shapes, BIAS: (1, numbers.target)}, what)
+    made = {}
+    for name in names:
+        tensor = torch.cat([found[theirs].float() for theirs in name.theirs])
+        made[name.ours] = tensor if name.tokens is None else tensor[numbers.order(name.tokens)]
+    if model.output_bias:
+        made["output_bias"] = bias[0].float()[numbers.order(numbers.target)]
+    return made
+
+
+def _check_waves(table: Tensor | None, name: str, model: EncoderDecoderSpec) -> None:
+    if table is None:
+        return
+    if table.ndim != 2 or table.shape[1] != model.width:
+        raise UserError(f"these weights do not fit config.json: {name} is {list(table.shape)}")
+    positions = model.positions.build(1, model.width, 1, model.context)
+    waves = positions.embed(torch.zeros(1, 1, *table.shape), torch.arange(len(table)))[0, 0]
+    if not torch.allclose(table.float(), waves, atol=1e-2 if table.dtype != torch.float32 else 1e-4):
+        raise UserError(f"{name} is not the table of sines and cosines that Marian's positions are")
+
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+
+class Key(NamedTuple):
+    """A key of config.json and the key of our model spec that means the same."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    default: Any
+    """What Marian takes where config.json does not say."""
+
+
+KEYS = (
+    Key("d_model", ("width",), 1024),
+    Key("decoder_layers", ("layers",), 12),
+    Key("encoder_layers", ("encoder_layers",), 12),
+    Key("max_position_embeddings", ("context",), 1024),
+    Key("decoder_attention_heads", ("mixer", "heads"), 16),
+    Key("decoder_ffn_dim", ("feedforward", "hidden"), 4096),
+    Key("dropout", ("dropout",), 0.1),
+    Key("attention_dropout", ("mixer", "dropout"), 0.0),
+    Key("scale_embedding", ("scale_embedding",), False),
+)
+VOCABULARY = ("vocab_size", 58101)
+ACTIVATION = ("activation_function", "gelu")
+ACTIVATIONS = {
+    "swish": "silu",
+    "silu": "silu",
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+}
+ALWAYS: dict[str, Any] = {  # what Marian's folders may say, and transformers does whatever they say
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": True,
+    "extra_pos_embeddings": 0,
+    "add_bias_logits": False,
+    "is_encoder_decoder": True,
+}
+ONLY_TRAINING = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
+"""What only training notices, and ours has not."""
+WAVES = {"kind": "sinusoidal", "size": 1.0, "base": 10000.0, "layout": "halves"}
+
+
+def numbering(config: Mapping[str, Any]) -> Numbering:
+    source = config.get(*VOCABULARY)
+    shared = config.get("share_encoder_decoder_embeddings", True)
+    target = source if shared else config.get("decoder_vocab_size") or source
+    for key, value in ((VOCABULARY[0], source), ("decoder_vocab_size", target)):
+        if not isinstance(value, int) or value < 2:
+            raise UserError(f"config.json: {key}: expected a whole number of tokens, not {value!r}")
+    end = config.get("eos_token_id", 0)
+    if not isinstance(end, int) or not 0 <= end < min(source, target):
+        raise UserError(f"config.json: eos_token_id: expected one token of both vocabularies, not {end!r}")
+    return Numbering(source, target, end)
+
+
+def model_tree(config: Mapping[str, Any], numbers: Numbering, biased: bool) -> tuple[dict[str, Any], list[str]]:
+    """The model part of a recipe from config.json, still to be validated, and what there is to say about it. `biased`:
+    whether its output adds anything."""
+    wrong = [
+        f"{key}: {config[key]!r}, where transformers does as if it were {only!r}, and so does Headway"
+        for key, only in ALWAYS.items()
+        if config.get(key, only) != only
+    ]
+    given = {key.theirs: config.get(key.theirs, key.default) for key in KEYS}
+    if (ffn := config.get("encoder_ffn_dim", 4096)) != given["decoder_ffn_dim"]:
+        wrong.append(f"encoder_ffn_dim: {ffn}, where decoder_ffn_dim is {given['decoder_ffn_dim']}: here they are one")
+    activation = config.get(*ACTIVATION)
+    if activation not in ACTIVATIONS:
+        wrong.append(f"{ACTIVATION[0]}: there is no '{activation}' here{did_you_mean(str(activation), ACTIVATIONS)}")
+    shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
+    if shared and not tied:
+        wrong.append(
+            "tie_word_embeddings: False with share_encoder_decoder_embeddings: here, where both embeddings "
+            "are one table, it makes the scores, too"
+        )
+    start = config.get("decoder_start_token_id", config.get("pad_token_id"))
+    if not isinstance(start, int) or not 0 <= start < numbers.target:
+        wrong.append(f"decoder_start_token_id: expected a token of {numbers.target:,}, not {start!r}")
+    if wrong:
+        raise UserError("config.json asks for what Headway's models do not do:\n" + "\n".join(f"  {w}" for w in wrong))
+    tree: dict[str, Any] = {"kind": "encoder-decoder", "norm": {"kind": "layer", "placement": "post"}}
+    tree |= {"positions": WAVES, "tied": "all" if shared else "output" if tied else "none", "output_bias": biased}
+    tree |= {"begin": None if start == numbers.end else numbers.ours(start)}
+    tree["feedforward"] = {"kind": ACTIVATIONS[activation]}
+    for key in KEYS:
+        *above, last = key.ours
+        inner = tree
+        for part in above:
+            inner = inner.setdefault(part, {})
+        inner[last] = given[key.theirs]
+    if (heads := config.get("encoder_attention_heads", 16)) != given["decoder_attention_heads"]:
+        tree["encoder_mixer"] = {"kind": "attention", **tree["mixer"], "heads": heads}
+    told = [f"{key} is {config[key]}" for key in ONLY_TRAINING if config.get(key)]
+    return tree, [f"{', '.join(told)}: Headway has none, which only training on would notice"] if told else []
+
+
+def why_not(recipe: Recipe) -> list[str]:
+    """Everything about a recipe that Marian has no form for, in words."""
+    model = recipe.model
+    if not isinstance(model, EncoderDecoderSpec):
+        return [f"model.kind: Marian is an {EncoderDecoderSpec().kind}, not a {model.kind}"]
+    encoder, own = model.encoder.mixers, model.mixers
+    crossing = [model.cross_for(one) for one in own]
+    if not all(isinstance(one, AttentionSpec) for one in (*encoder, *own, *crossing)):
+        return ["model.mixer: Marian's layers are attention, in encoder and decoder"]
+    attention = [one for one in (*encoder, *own, *crossing) if isinstance(one, AttentionSpec)]
+    waves, feedforward = model.positions, model.feedforward
+    like = isinstance(waves, Sinusoidal) and {k: getattr(waves, k) for k in WAVES} == WAVES
+    asked = (
+        (
+            len({one.heads for one in encoder}) == 1 == len({one.heads for one in (*own, *crossing)}),
+            "mixer.heads: "
+            "Marian has one number of heads for all layers of the encoder, and one for those of the decoder",
+        ),
+        (all(one.fusion.kind == "concat" for one in attention), "mixer.fusion: Marian's heads are concatenated"),
+        (all(one.similarity.is_product for one in attention), "mixer.similarity: Marian compares by products"),
+        (all(one.bias for one in attention), "mixer.bias: Marian's projections have biases"),
+        (all(one.window is None for one in attention), "mixer.window: Marian's attention sees everything"),
+        (len({one.dropout for one in attention}) == 1, "mixer.dropout: Marian has one rate for all attention"),
+        (like, f"positions: Marian's are {{{', '.join(f'{k}: {v}' for k, v in WAVES.items())}}}"),
+        (feedforward.kind in ACTIVATIONS.values(), f"feedforward.kind: Marian has no {feedforward.kind}"),
+        (feedforward.bias, "feedforward.bias: Marian's feed-forward maps have biases"),
+        (model.norm.kind == "layer", f"norm.kind: Marian has LayerNorm, not {model.norm.kind}"),
+        (model.norm.placement == "post", "norm.placement: Marian's norms stand after each sublayer (post)"),
+    )
+    return [f"model.{words}" for fits, words in asked if not fits]
+
+
+def written(recipe: Recipe) -> EncoderDecoderSpec:
+    """The model of a recipe that `why_not` has nothing against."""
+    assert isinstance(recipe.model, EncoderDecoderSpec)
+    return recipe.model
+
+
+def config_of(model: EncoderDecoderSpec, numbers: Numbering) -> dict[str, Any]:
+    """config.json for a model that `why_not` has nothing against."""
+    tree = model.model_dump(mode="json") | {"mixer": model.mixers[0].model_dump(mode="json")}  # all are alike
+    hidden = model.feedforward.hidden_units(model.width)
+    start = numbers.end if model.begin is None else numbers.theirs(model.begin)
+    told = {key.theirs: _inside(tree, key.ours) for key in KEYS}
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        **told,
+        "encoder_layers": model.encoder.layers,
+        "encoder_attention_heads": model.encoder.mixers[0].number_of_heads,
+        "decoder_ffn_dim": hidden,
+        "encoder_ffn_dim": hidden,
+        VOCABULARY[0]: numbers.source,
+        "decoder_vocab_size": numbers.target,
+        ACTIVATION[0]: next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feedforward.kind),
+        "share_encoder_decoder_embeddings": model.tied == "all",
+        "tie_word_embeddings": model.tied != "none",
+        "eos_token_id": numbers.end,
+        "pad_token_id": start,
+        "decoder_start_token_id": start,
+        "forced_eos_token_id": numbers.end,
+        "is_encoder_decoder": True,
+        "dtype": "float32",
+    }
+
+
+def generation_of(model: EncoderDecoderSpec, numbers: Numbering, decoding: Any) -> dict[str, Any]:
+    """generation_config.json: how the recipe decodes, as far as that is said there."""
+    config = config_of(model, numbers)
+    said = {key: config[key] for key in ("eos_token_id", "pad_token_id", "decoder_start_token_id")}
+    said |= {"forced_eos_token_id": numbers.end, "max_length": model.context}
+    if model.begin is not None:
+        said["bad_words_ids"] = [[numbers.theirs(model.begin)]]
+    if decoding.kind == "beam":
+        said |= {"num_beams": decoding.size, "length_penalty": decoding.length_penalty, "early_stopping": "never"}
+    return said
+
+
+def decoding_tree(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
+    """How translations are written, from generation_config.json or, in older folders, from config.json."""
+    beams = generation.get("num_beams") or config.get("num_beams") or 1
+    if beams == 1:
+        return {"kind": "greedy"}
+    penalty = generation.get("length_penalty", config.get("length_penalty"))
+    return {"kind": "beam", "size": beams, "length_penalty": float(1.0 if penalty is None else penalty)}
+
+
+def _inside(tree: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        tree = tree[part]
+    return tree

@@ -1,0 +1,84 @@
+"""Weights in a folder of others: safetensors in one file or several, and whether they are all there and fit.
+
+Nothing is unpickled: that would run whatever code a file holds.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from headway.core.errors import UserError
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_weights(folder: Path, loader: str) -> dict[str, Tensor]:
+    """All tensors, from one file or from the several that an index names. `loader`: the class of transformers that
+    could write them as safetensors, where they are not."""
+    if (folder / WEIGHTS).exists():
+        return _read_safetensors(folder / WEIGHTS)
+    if not (folder / INDEX).exists():
+        raise UserError(_why_no_weights(folder, loader))
+    named = read_json(folder / INDEX).get("weight_map")
+    parts = sorted(set(named.values())) if isinstance(named, dict) else []
+    if not parts or not all(isinstance(part, str) and Path(part).name == part for part in parts):
+        raise UserError(f"{folder / INDEX} names no files of this folder (weight_map)")
+    return {key: tensor for part in parts for key, tensor in _read_safetensors(folder / part).items()}
+
+
+def check_fit(found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], what: str) -> None:
+    """All of these names are there, in these shapes, and nothing else is. `what`: a GPT-2 of 12 layers."""
+    if strange := [name for name in found if name not in shapes]:
+        raise UserError(f"these weights have no place in {what}: {some(strange)}")
+    if missing := [name for name in shapes if name not in found]:
+        raise UserError(f"these weights are missing: {some(missing)}")
+    if wrong := [
+        f"{name} is {list(found[name].shape)}, config.json says {list(shape)}"
+        for name, shape in shapes.items()
+        if list(found[name].shape) != list(shape)
+    ]:
+        raise UserError(f"these weights do not fit config.json: {some(wrong, '; ')}")
+    if whole := [f"{name} ({t.dtype})" for name, t in found.items() if not t.is_floating_point()]:
+        raise UserError(f"these weights are no floating-point numbers (quantised?): {some(whole)}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: is this the folder of a model?") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected keys and values")
+    return content
+
+
+def some(things: Sequence[str], between: str = ", ") -> str:
+    more = f" and {len(things) - 5} more" if len(things) > 5 else ""
+    return between.join(things[:5]) + more
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing, but {INDEX} names it") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def _why_no_weights(folder: Path, loader: str) -> str:
+    pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in folder.glob(pattern))
+    if not pickles:
+        return f"{folder} has no {WEIGHTS}"
+    again = f"{loader}.from_pretrained('{folder}').save_pretrained('{folder}')"
+    return (
+        f"{folder} has its weights only as pickle ({pickles[0]}), which is not read: unpickling runs whatever code "
+        f"the file holds. If you trust it, transformers writes {WEIGHTS} with {again}"
+    )
