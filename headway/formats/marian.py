@@ -279,7 +279,9 @@ def why_not(recipe: Recipe) -> list[str]:
     like = isinstance(waves, Sinusoidal) and {k: getattr(waves, k) for k in WAVES} == WAVES
     asked = (
         (
-            len({one.heads for one in encoder}) == 1 == len({one.heads for one in (*own, *crossing)}),
+            len({one.number_of_heads for one in encoder})
+            == 1
+            == len({one.number_of_heads for one in (*own, *crossing)}),
             "mixer.heads: "
             "Marian has one number of heads for all layers of the encoder, and one for those of the decoder",
         ),
