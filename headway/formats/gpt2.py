@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headway.core.errors import UserError, did_you_mean
-from headway.formats.weights import check_fit
+from headway.formats.weights import Key, check_fit
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe
@@ -116,15 +116,6 @@ def _full_name(name: str) -> str:
 # --- config.json -----------------------------------------------------------------------------------------------------
 
 
-class Key(NamedTuple):
-    """A key of config.json and the key of our model spec that means the same."""
-
-    theirs: str
-    ours: tuple[str, ...]
-    default: Any
-    """What GPT-2 takes where config.json does not say."""
-
-
 KEYS = (
     Key("n_layer", ("layers",), 12),
     Key("n_embd", ("width",), 768),
@@ -189,7 +180,7 @@ def config_of(model: LanguageModelSpec, vocabulary: int, end_of_text: int | None
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         VOCABULARY[0]: vocabulary,
-        **{key.theirs: _inside(tree, key.ours) for key in KEYS},
+        **{key.theirs: key.read_from(tree) for key in KEYS},
         "embd_pdrop": model.dropout,
         ACTIVATION[0]: activation,
         **ALWAYS,
@@ -213,11 +204,7 @@ def model_tree(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         raise UserError("config.json asks for what Headway's models do not do:\n" + "\n".join(f"  {w}" for w in wrong))
     tree: dict[str, Any] = {"feedforward": {"kind": ACTIVATIONS[activation]}}
     for key in KEYS:
-        *above, last = key.ours
-        inner = tree
-        for part in above:
-            inner = inner.setdefault(part, {})
-        inner[last] = config.get(key.theirs, key.default)
+        key.put_into(tree, config.get(key.theirs, key.default))
     notes, embedding_dropout = [], config.get("embd_pdrop", 0.1)
     if embedding_dropout != tree["dropout"]:
         notes.append(
@@ -225,9 +212,3 @@ def model_tree(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             f"model.dropout={tree['dropout']}, which only training notices"
         )
     return tree, notes
-
-
-def _inside(tree: Any, path: tuple[str, ...]) -> Any:
-    for part in path:
-        tree = tree[part]
-    return tree

@@ -11,7 +11,7 @@ with END here and mostly with the token for padding there, which is `model.begin
 `why_not` says what of a recipe has no Marian form, `model_tree` refuses what has no form here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from headway.core.errors import UserError, did_you_mean
-from headway.formats.weights import check_fit
+from headway.formats.weights import Key, check_fit
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.positions import Sinusoidal
@@ -51,7 +51,7 @@ class Numbering:
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-class WeightName(NamedTuple):
+class StackedWeight(NamedTuple):
     """One tensor of ours, and those of Marian's that it is made of, one below the other."""
 
     ours: str
@@ -73,24 +73,24 @@ _TIED = {  # where the first of these is, the others say nothing new
 }
 
 
-def weight_names(model: EncoderDecoderSpec, numbers: Numbering) -> Iterator[WeightName]:
+def weight_names(model: EncoderDecoderSpec, numbers: Numbering) -> Iterator[StackedWeight]:
     """Every tensor of a model of this shape."""
     width, hidden = model.width, model.feedforward.hidden_units(model.width)
 
-    def linear(ours: str, *theirs: str, into: int = width, out: int = width) -> Iterator[WeightName]:
-        yield WeightName(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), (out, into))
-        yield WeightName(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), (out,))
+    def linear(ours: str, *theirs: str, into: int = width, out: int = width) -> Iterator[StackedWeight]:
+        yield StackedWeight(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), (out, into))
+        yield StackedWeight(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), (out,))
 
-    def norm(ours: str, theirs: str) -> Iterator[WeightName]:
+    def norm(ours: str, theirs: str) -> Iterator[StackedWeight]:
         for part in ("weight", "bias"):
-            yield WeightName(f"{ours}.{part}", (f"{theirs}.{part}",), (width,))
+            yield StackedWeight(f"{ours}.{part}", (f"{theirs}.{part}",), (width,))
 
-    def attention(ours: str, theirs: str, projected: Mapping[str, str]) -> Iterator[WeightName]:
+    def attention(ours: str, theirs: str, projected: Mapping[str, str]) -> Iterator[StackedWeight]:
         for name, of in projected.items():
             yield from linear(f"{ours}.project.{name}", *(f"{theirs}.{letter}_proj" for letter in of))
         yield from linear(f"{ours}.output", f"{theirs}.out_proj")
 
-    def layer(ours: str, theirs: str) -> Iterator[WeightName]:
+    def layer(ours: str, theirs: str) -> Iterator[StackedWeight]:
         yield from attention(f"{ours}.mixer", f"{theirs}.self_attn", {"together": "qkv"})
         yield from norm(f"{ours}.around_mixer.norm", f"{theirs}.self_attn_layer_norm")
         yield from linear(f"{ours}.feedforward.into", f"{theirs}.fc1", out=hidden)
@@ -100,12 +100,12 @@ def weight_names(model: EncoderDecoderSpec, numbers: Numbering) -> Iterator[Weig
     shared, encoder, decoder = ((name,) for name in _TABLES)
     target = numbers.target, width
     if model.tied == "all":
-        yield WeightName("embedding.weight", shared, target, numbers.target)
+        yield StackedWeight("embedding.weight", shared, target, numbers.target)
     else:
-        yield WeightName("embedding.weight", decoder, target, numbers.target)
-        yield WeightName("encoder.embedding.weight", encoder, (numbers.source, width), numbers.source)
+        yield StackedWeight("embedding.weight", decoder, target, numbers.target)
+        yield StackedWeight("encoder.embedding.weight", encoder, (numbers.source, width), numbers.source)
     if model.tied == "none":
-        yield WeightName("output.weight", (_OUTPUT,), target, numbers.target)
+        yield StackedWeight("output.weight", (_OUTPUT,), target, numbers.target)
     for n in range(model.encoder.layers):
         yield from layer(f"encoder.layers.{n}", f"model.encoder.layers.{n}")
     for n in range(model.layers):
@@ -165,15 +165,6 @@ def _check_waves(table: Tensor | None, name: str, model: EncoderDecoderSpec) -> 
 
 
 # --- config.json -----------------------------------------------------------------------------------------------------
-
-
-class Key(NamedTuple):
-    """A key of config.json and the key of our model spec that means the same."""
-
-    theirs: str
-    ours: tuple[str, ...]
-    default: Any
-    """What Marian takes where config.json does not say."""
 
 
 KEYS = (
@@ -254,11 +245,7 @@ def model_tree(config: Mapping[str, Any], numbers: Numbering, biased: bool) -> t
     tree |= {"begin": None if start == numbers.end else numbers.ours(start)}
     tree["feedforward"] = {"kind": ACTIVATIONS[activation]}
     for key in KEYS:
-        *above, last = key.ours
-        inner = tree
-        for part in above:
-            inner = inner.setdefault(part, {})
-        inner[last] = given[key.theirs]
+        key.put_into(tree, given[key.theirs])
     if (heads := config.get("encoder_attention_heads", 16)) != given["decoder_attention_heads"]:
         tree["encoder_mixer"] = {"kind": "attention", **tree["mixer"], "heads": heads}
     told = [f"{key} is {config[key]}" for key in ONLY_TRAINING if config.get(key)]
@@ -310,7 +297,7 @@ def config_of(model: EncoderDecoderSpec, numbers: Numbering) -> dict[str, Any]:
     tree = model.model_dump(mode="json") | {"mixer": model.mixers[0].model_dump(mode="json")}  # all are alike
     hidden = model.feedforward.hidden_units(model.width)
     start = numbers.end if model.begin is None else numbers.theirs(model.begin)
-    told = {key.theirs: _inside(tree, key.ours) for key in KEYS}
+    told = {key.theirs: key.read_from(tree) for key in KEYS}
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
@@ -352,9 +339,3 @@ def decoding_tree(config: Mapping[str, Any], generation: Mapping[str, Any]) -> d
         return {"kind": "greedy"}
     penalty = generation.get("length_penalty", config.get("length_penalty"))
     return {"kind": "beam", "size": beams, "length_penalty": float(1.0 if penalty is None else penalty)}
-
-
-def _inside(tree: Any, path: Sequence[str]) -> Any:
-    for part in path:
-        tree = tree[part]
-    return tree

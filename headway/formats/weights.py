@@ -1,4 +1,4 @@
-"""Weights in a folder of others: safetensors in one file or several, and whether they are all there and fit.
+"""A folder of others: weights as safetensors in one file or several, whether they fit, and the keys of config.json.
 
 Nothing is unpickled: that would run whatever code a file holds.
 """
@@ -6,7 +6,7 @@ Nothing is unpickled: that would run whatever code a file holds.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -45,6 +45,27 @@ def check_fit(found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], 
         raise UserError(f"these weights do not fit config.json: {some(wrong, '; ')}")
     if whole := [f"{name} ({t.dtype})" for name, t in found.items() if not t.is_floating_point()]:
         raise UserError(f"these weights are no floating-point numbers (quantised?): {some(whole)}")
+
+
+class Key(NamedTuple):
+    """A key of config.json and the key of our model spec that means the same."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    default: Any
+    """What the others take where config.json does not say."""
+
+    def read_from(self, tree: Any) -> Any:
+        """The value in a tree of ours."""
+        for part in self.ours:
+            tree = tree[part]
+        return tree
+
+    def put_into(self, tree: dict[str, Any], value: Any) -> None:
+        *above, last = self.ours
+        for part in above:
+            tree = tree.setdefault(part, {})
+        tree[last] = value
 
 
 def read_json(path: Path) -> dict[str, Any]:
