@@ -2,16 +2,22 @@
 
 import dataclasses
 import itertools
+import tempfile
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from headway.audit.audit import NOT_CARRIED_OUT, read_report
 from headway.data.labelled.batches import Shuffled
 from headway.data.running.batches import Batch, Contiguous, Crops
+from headway.experiment.train import train
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.scan import CELLS, scan
+from headway.recipe.recipe import load
 from headway.scoring.likelihood import losses_going_on
 from headway.training.optimizers import AdamW
 from headway.training.parallel import Parallel, Shards
@@ -218,6 +224,44 @@ def test_a_stream_that_is_replayed_is_read_as_on_the_cpu(mixer, replicas):
     torch.testing.assert_close(found["cuda"], found["cpu"], atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.parametrize("mixer", ["rnn", "gru", "lstm"])
+def test_a_recurrence_alone_is_what_it_is_beside_others_in_evaluation_too(mixer):
+    """Alone it is cuDNN's, which goes back only from what it kept, warns of scattered weights, and rounds to TF32."""
+    sizes = {"layers": 2, "width": 64, "context": 16, "feedforward": "none", "norm": "none"}
+    spec = LanguageModelSpec.model_validate({**sizes, "mixer": mixer, "positions": "none"})
+    ids, found = torch.arange(96, device="cuda").view(1, 6, 16) * 7 % 50, {}
+    for seeds in ([1], [1, 2]):
+        model = spec.build(50, seeds, "cuda").eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            answers = model(ids.expand(len(seeds), -1, -1))[0]
+        answers.square().sum().backward()
+        found[len(seeds)] = answers.detach(), *(p.grad[0] for p in model.parameters())
+    for alone, beside in zip(found[1], found[2], strict=True):
+        torch.testing.assert_close(alone, beside, atol=1e-5 * beside.abs().max().item(), rtol=1e-4)
+
+
+TRAINED = [
+    ("demo", "model.layers=2", "model.positions=alibi"),
+    ("demo", "model.mixer=lstm", "model.positions=none", "data.batches=contiguous"),
+    ("demo", "model.mixer=gru", "model.positions=none", "model.norm=none", "model.feedforward=none"),
+    ("python-modules", "model.layers=1"),
+    ("pig-latin", "model.layers=1"),
+    ("pig-latin", "model.layers=1", "model.kind=decoder-only"),
+]
+
+
+@pytest.mark.parametrize("changed", TRAINED, ids=" ".join)
+def test_audits_of_what_was_trained_on_a_gpu_are_carried_out(changed, tmp_path):
+    recipe, *changes = changed
+    short = ["training.duration=40 steps", "training.compile=off", "training.evaluate_every=20 steps"]
+    recipes = [load(recipe, [*changes, *short, f"seed={seed}"]) for seed in (0, 1)]
+    for run in train(recipes, ["a", "b"], tmp_path):
+        report = read_report(run.folder)
+        assert report is not None
+        assert not [f for f in report.failures if f.sentence.startswith(NOT_CARRIED_OUT) or f.audit == "beside-others"]
+
+
 def test_the_choices_made_for_a_gpu_say_why():
     setting = choose(TrainingSpec(), width=128)
     assert setting.device.type == "cuda"
@@ -244,6 +288,10 @@ if __name__ == "__main__":
             [(mixer, replicas) for mixer in ("rnn", "gru", "lstm", "mingru") for replicas in (1, 3)],
         ),
     ]
+    checks += [(test_a_recurrence_alone_is_what_it_is_beside_others_in_evaluation_too, [("rnn",), ("gru",), ("lstm",)])]
+    for changed in TRAINED:
+        where = Path(tempfile.mkdtemp())
+        checks += [(test_audits_of_what_was_trained_on_a_gpu_are_carried_out, [(changed, where)])]
     checks += [(test_the_choices_made_for_a_gpu_say_why, [()])]
     for check, cases in checks:
         for case in cases:

@@ -160,7 +160,7 @@ class Audit:
         except DoesNotApply as reason:
             return Report(not_run={self.name: str(reason)})
         except Exception as error:  # a check that breaks must not take the run it checks with it
-            outcome = failed(None, f"{NOT_CARRIED_OUT}: {type(error).__name__}: {_first_line(error)}")
+            outcome = failed(None, f"{NOT_CARRIED_OUT}: {type(error).__name__}: {_first_line(error)}", "not checked")
         value = outcome.value if outcome.value is not None and math.isfinite(outcome.value) else None
         seconds = round(time.perf_counter() - began, 3)
         return Report((Finding(self.name, outcome.verdict, value, outcome.sentence, seconds, outcome.short),))

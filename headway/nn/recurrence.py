@@ -230,8 +230,20 @@ class Cells(Direction):
                 other = torch.cat((other[: -first.shape[-1]], self.reset_bias[0]))
             weights += [bias[0], other]
         state = first.unbind() if len(first) > 1 else first[0]  # [1, B, H] each: the axis of layers is that of replicas
-        y, *last = _LIBRARY[self.cell](x[0], state, weights, bias is not None, 1, 0.0, self.training, False, True)
+        if x.is_cuda:
+            weights = _in_one_piece(weights)
+            # cuDNN would round factors to ten bits, and a replica alone would not be what it is beside others.
+            torch.backends.cudnn.allow_tf32 = False
+        keeps = self.training or torch.is_grad_enabled()  # what cuDNN goes back by
+        y, *last = _LIBRARY[self.cell](x[0], state, weights, bias is not None, 1, 0.0, keeps, False, True)
         return y[None], torch.stack(last)
+
+
+def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
+    """The same weights one behind the other in memory: cuDNN would copy them itself, with a warning."""
+    flat = torch.cat([weight.flatten() for weight in weights])
+    pieces = flat.split([weight.numel() for weight in weights])
+    return [piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True)]
 
 
 _LIBRARY = {"rnn-tanh": torch.rnn_tanh, "rnn-relu": torch.rnn_relu, "gru": torch.gru, "lstm": torch.lstm}

@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
+from headway.audit.audit import NOT_CARRIED_OUT
 from headway.core.errors import UserError
 from headway.core.status import State, Status
 from headway.scoring.metrics import metric_of
@@ -175,6 +176,13 @@ def test_a_model_that_sees_the_future_has_no_perplexity():
     verdict = is_better({"new": arm(0.3), "old": arm()}, about)
     assert verdict.outcome == "not comparable"
     assert verdict.sentence.startswith("new sees the future: its number is no perplexity of a left-to-right model.")
+
+
+def test_a_check_of_the_future_that_broke_says_nothing_of_the_future():
+    broken = Circumstances(failed_audits={"causal-gradient": f"{NOT_CARRIED_OUT}: RuntimeError: no memory"})
+    verdict = is_better({"new": arm(0.3), "old": arm()}, {"new": broken})
+    assert verdict.outcome == "better" and "sees the future" not in verdict.sentence
+    assert verdict.sentence.endswith("new fails the audit causal-gradient")
 
 
 def test_other_failed_audits_stand_in_the_sentence():

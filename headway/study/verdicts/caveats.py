@@ -4,6 +4,7 @@ looked at too often."""
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
+from headway.audit.audit import NOT_CARRIED_OUT
 from headway.scoring.metrics import Metric, is_test, parsed
 from headway.study.design.questions import Best, Question
 from headway.study.results.evidence import Circumstances, Column, StudyEvidence
@@ -25,8 +26,11 @@ def qualified(
             where = f"{arm} diverged at {len(values.diverged)} of {seeds(values.seeds)}"
             sentence += f"; {where}, and this holds only for those that ended"
     seers = [arm for arm in columns if sees_the_future(about[arm])]
-    for failing, audits in _together({arm: tuple(facts.failed_audits) for arm, facts in about.items()}).items():
-        if others := [name for name in audits if name not in LOOKING_AHEAD]:
+    failures = {
+        arm: tuple(name for name in facts.failed_audits if not _ahead(name, facts)) for arm, facts in about.items()
+    }
+    for failing, others in _together(failures).items():
+        if others:
             sentence += f"; {_fail(failing, columns)} the audit{'s' * (len(others) > 1)} {listed(others)}"
     if not seers:
         return True, sentence
@@ -34,7 +38,12 @@ def qualified(
 
 
 def sees_the_future(about: Circumstances) -> bool:
-    return any(name in about.failed_audits for name in LOOKING_AHEAD)
+    return any(_ahead(name, about) for name in about.failed_audits)
+
+
+def _ahead(failed: str, about: Circumstances) -> bool:
+    """Whether this failure says so: a check that broke says nothing of what it was to look at."""
+    return failed in LOOKING_AHEAD and not about.failed_audits[failed].startswith(NOT_CARRIED_OUT)
 
 
 def no_such_number(metric: Metric) -> str:
