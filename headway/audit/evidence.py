@@ -25,7 +25,7 @@ from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS
 
-_FORMAT = 6  # of what is kept; raise it when the same data give other findings than before
+_FORMAT = 7  # of what is kept; raise it when the same data give other findings than before
 
 
 class Evidence(ABC):
@@ -41,7 +41,7 @@ class Evidence(ABC):
         recipe, of_users = self.recipe, [one.name for one in of_plugins("data")]
         digests = [plugin.digest for plugin in plugins.loaded()] if of_users else []
         audits = self._kept(self.audit_data, "audits", of_users, digests)
-        measured = self.task.scored_splits, recipe.scoring_segment, recipe.stride
+        measured = [self.task.scored_splits, recipe.scoring_segment, recipe.stride, *self.baselines_depend_on]
         return audits + self._kept(lambda: Report(baselines=tuple(self.measure_baselines())), "baselines", *measured)
 
     def _kept(self, make: Callable[[], Report], *depends_on: Any) -> Report:
@@ -68,6 +68,11 @@ class Evidence(ABC):
 
     def audit_data(self) -> Report:
         return sum((run_audits(audits, given) for given, audits in self.looked_at()), Report())
+
+    @property
+    def baselines_depend_on(self) -> Sequence[Any]:
+        """What else than the data, the splits and how they are read."""
+        return ()
 
     @abstractmethod
     def measure_baselines(self) -> Sequence[Baseline]: ...

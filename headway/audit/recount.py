@@ -47,6 +47,8 @@ class Counted(NamedTuple):
     """Mean nats of every window or row: how much the loss of a part depends on which part it is."""
     loose: Mapping[str, float] = MappingProxyType({})
     """By how much a count may be off, by name: for rows whose two likeliest classes are too close to say which."""
+    texts: Mapping[int, str] = MappingProxyType({})
+    """Of models that write: what they write for some of the rows, by their places."""
 
 
 class Recount(ABC):
@@ -80,6 +82,11 @@ class Recount(ABC):
     def difference(self) -> str | None:
         """The same, found once."""
         return self.compare()
+
+    def at_odds(self, part: Any, said: Mapping[str, Score], counted: Counted | None = None) -> str | None:
+        """In words, where scores of a part (by name, without the split) are not what follows from what is kept with
+        them, or that is not what was found here."""
+        return None
 
     def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
         """In words, where scores (by name, without the split) tell by themselves that they are not of all of it."""

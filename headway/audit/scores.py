@@ -38,8 +38,11 @@ class Twice(NamedTuple):
     what: str
     is_whole: bool
     """It is all of the split."""
-    said: Mapping[str, float]
+    said: Mapping[str, Score]
+    """By name, without the split."""
     counted: Counted
+    at_odds: str | None
+    """In words, where the scores are not what follows from what is kept with them."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +109,19 @@ class ScoredRun:
         found = [self._part(split, recount, part) for part in recount.parts]
         took, size = time.thread_time() - began, sum(recount.size(part) for part in recount.parts)
         if took * recount.size(recount.whole) <= size * self.seconds / len(self.stored):
-            whole = recount.count(recount.whole, self.answer)
-            return [Twice(f"all of {split}", True, self.stored[split], whole)]
+            return [self._twice(f"all of {split}", True, recount, recount.whole, self.scores_of(split))]
         return found
 
     def _part(self, split: str, recount: Recount, part: Any) -> Twice:
         """What the scorer says of this part alone."""
         data = replace(self.task.data, splits={**self.task.data.splits, split: recount.given(part)})
         (scores,) = replace(self.task, data=data).score(self.model, [split])
-        said = {score.name.partition(".")[2]: score.value for score in scores}
-        return Twice(f"a part of {split}", False, said, recount.count(part, self.answer))
+        said = {score.name.partition(".")[2]: score for score in scores}
+        return self._twice(f"a part of {split}", False, recount, part, said)
+
+    def _twice(self, what: str, is_whole: bool, recount: Recount, part: Any, said: Mapping[str, Score]) -> Twice:
+        counted = recount.count(part, self.answer)
+        return Twice(what, is_whole, said, counted, recount.at_odds(part, said, counted))
 
 
 @audit("scores")
@@ -143,31 +149,34 @@ def scores_again(scored: ScoredRun) -> Outcome:
     Scores are computed a second time by a few lines that share no code with the scorer. Of a language model: windows by
     a plain loop, log-softmax in float64, the nats of every token that is due, and from them loss, perplexity per token
     and per word, bits per byte. Of a classifier: rows one length at a time, without padding, softmax, the likeliest
-    class, and counts. Whole splits are compared with what was stored, where that takes a second; of large ones, parts
-    at the beginning, in the middle and at the end are compared with what the scorer says of them, and what was stored
-    must lie where the parts can (six standard errors). And scores of one split must be of all of it: the nats per token
-    and per word tell how many there were, and an interval of how many rows it is. Two sums of the same numbers differ
-    by less than a millionth; the threshold is a fifty-thousandth of the loss, and for counts the rows that are too
-    close to call. When it fails, the reported number is not what it is called: look for label smoothing or a
-    temperature in the loss, for tokens that are left out or counted twice, for dropout that is on, for the wrong base
-    of a logarithm, for means of the wrong thing, for the weights of another checkpoint.
+    class, and counts. Of a translator: loss and counts likewise, and from the translations that are kept, with their
+    n-grams, BLEU and chrF; some of these, unless they were drawn, are searched for again without a cache. Whole splits
+    are compared with what was stored, where that takes a second; of large ones, parts at the beginning, in the middle
+    and at the end are compared with what the scorer says of them, and what was stored must lie where the parts can (six
+    standard errors). And scores of one split must be of all of it: the nats per token and per word tell how many there
+    were, and an interval of how many rows it is. Two sums of the same numbers differ by less than a millionth; the
+    threshold is a fifty-thousandth of the loss, and for counts the rows that are too close to call. When it fails, the
+    reported number is not what it is called: look for label smoothing or a temperature in the loss, for tokens or
+    sentences that are left out or counted twice, for dropout that is on, for the wrong base of a logarithm, for means
+    of the wrong thing, for the weights of another checkpoint.
     """
     worst, compared, parts = 0.0, 0, []
     for split, found in scored.twice.items():
-        for what, _, said, counted in found:
+        for what, _, said, counted, at_odds in found:
             for name in [name for name in counted.values if name in said]:  # the loss first
-                off = _off(name, said[name], counted)
+                value, right = said[name].value, counted.values[name]
+                off = _off(name, value, counted)
                 if not off <= 1:
-                    right = counted.values[name]
-                    sentence = (
-                        f"{split}.{name} is said to be {said[name]:.6g}; counted again ({what}) it is {right:.6g}"
-                    )
+                    sentence = f"{split}.{name} is said to be {value:.6g}; counted again ({what}) it is {right:.6g}"
                     return failed(off * NEAR, sentence)
                 worst, compared = max(worst, off), compared + 1
+            if at_odds is not None:
+                return failed(None, f"{what}: {at_odds}")
         parts += [found[0].what]
         if not found[0].is_whole and (off := _off_parts(scored, split)) is not None:
             return failed(None, off)
-        if (off := scored.recounts[split].not_of_the_whole(scored.scores_of(split))) is not None:
+        recount, stored = scored.recounts[split], scored.scores_of(split)
+        if (off := recount.not_of_the_whole(stored) or recount.at_odds(recount.whole, stored)) is not None:
             return failed(None, f"{split}: {off}")
     if not compared:
         raise DoesNotApply("nothing that was scored could be counted again")

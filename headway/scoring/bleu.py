@@ -1,13 +1,25 @@
-"""BLEU and chrF by sacreBLEU, each with the signature that says how it was computed."""
+"""BLEU and chrF by sacreBLEU, each with the signature that says how it was computed, and with what sentences add to it.
+
+Neither is a mean over sentences: n-grams are counted in all of them, and the score is made of the sums. So what is kept
+of a sentence is its counts, and `of_sums` gives the score of any sentences. The mean of the BLEU of sentences is
+another number, and goes by another name.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Float
+
 from headway.core.errors import UserError
 from headway.scoring.metrics import BLEU, BLEU_LOWERCASED, CHRF, SENTENCE_BLEU, Metric
+from headway.stats.resampled import OfSums
 
 SMOOTHING = "exp"
 """Of the BLEU of single sentences, most of which lack some 4-gram: sacreBLEU's own default."""
+ORDER = 4
+BETA = 2
+Sums = Float[np.ndarray, "*of k"]
 
 
 class BleuScore(NamedTuple):
@@ -15,32 +27,40 @@ class BleuScore(NamedTuple):
     value: float
     how: str
     """The signature, and what it does not say."""
+    counts: tuple[tuple[float, ...], ...]
+    """What each sentence adds to the sums that `of_sums` makes the score of."""
 
 
 def measured(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> list[BleuScore]:
     """Of a whole split, with one reference for each sentence."""
-    sacrebleu, given = _sacrebleu(), (list(hypotheses), [list(references)])
+    given = (list(hypotheses), [list(references)])
     found = []
-    metrics = {
-        BLEU: sacrebleu.BLEU(tokenize=tokenizer),
-        BLEU_LOWERCASED: sacrebleu.BLEU(tokenize=tokenizer, lowercase=True),
-        CHRF: sacrebleu.CHRF(),
-    }
-    for metric, scorer in metrics.items():
+    for metric, scorer in _scorers(tokenizer).items():
+        counts = tuple(tuple(row) for row in scorer._extract_corpus_statistics(*given))
         value = scorer.corpus_score(*given).score
-        found.append(BleuScore(metric, value, f"corpus {metric.noun} · {scorer.get_signature()}"))
+        found.append(BleuScore(metric, value, f"corpus {metric.noun} · {scorer.get_signature()}", counts))
     of_sentences = by_sentence(hypotheses, references, tokenizer)
     mean = sum(of_sentences) / max(1, len(of_sentences))
     how = (
         f"mean of the BLEU of {len(of_sentences):,} sentences, not the BLEU of all · smooth:{SMOOTHING}|tok:{tokenizer}"
     )
-    return [*found, BleuScore(SENTENCE_BLEU, mean, how)]
+    return [*found, BleuScore(SENTENCE_BLEU, mean, how, tuple((value, 1) for value in of_sentences))]
 
 
 def by_sentence(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> list[float]:
     """The BLEU of each sentence alone."""
-    scorer = _sacrebleu().BLEU(tokenize=tokenizer, smooth_method=SMOOTHING, effective_order=True)
+    scorer = _sacrebleu().BLEU(tokenize=tokenizer, smooth_method=SMOOTHING, effective_order=True, force=True)
     return [scorer.sentence_score(ours, [right]).score for ours, right in zip(hypotheses, references, strict=True)]
+
+
+def _scorers(tokenizer: str) -> dict[Metric, Any]:
+    """`force`: sacreBLEU warns of texts that look tokenised; whether they are is the user's, and in the signature."""
+    sacrebleu = _sacrebleu()
+    return {
+        BLEU: sacrebleu.BLEU(tokenize=tokenizer, force=True),
+        BLEU_LOWERCASED: sacrebleu.BLEU(tokenize=tokenizer, lowercase=True, force=True),
+        CHRF: sacrebleu.CHRF(),
+    }
 
 
 def _sacrebleu() -> Any:
@@ -50,3 +70,39 @@ def _sacrebleu() -> Any:
         reason = "BLEU is computed by sacreBLEU, which is not installed: pip install sacrebleu"
         raise UserError(f"{reason}; or set data.exact=true, and count exact matches alone") from None
     return metrics
+
+
+# --- from sums to scores, many at once -------------------------------------------------------------------------------
+
+
+def of_sums(metric: Metric) -> OfSums | None:
+    """How the score of any rows is made of the sums of their counts; None = this metric's rows have none."""
+    if metric.is_of_rows:
+        return _share
+    return {BLEU: _bleu, BLEU_LOWERCASED: _bleu, CHRF: _chrf, SENTENCE_BLEU: _share}.get(metric)
+
+
+def _share(sums: Sums) -> np.ndarray:
+    """[sum, how many]."""
+    return sums[..., 0] / np.maximum(sums[..., 1], 1)
+
+
+def _bleu(sums: Sums) -> np.ndarray:
+    """[length, length of references, right 1-grams … 4-grams, all 1-grams … 4-grams]. Where no n-gram of an order is
+    right, half of one counts as right, then a quarter …: smooth:exp."""
+    ours, theirs, right, all_ = sums[..., 0], sums[..., 1], sums[..., 2 : 2 + ORDER], sums[..., 2 + ORDER :]
+    halved = 0.5 ** np.cumsum((right == 0) & (all_ > 0), -1)
+    precision = np.where(right == 0, halved, right) / np.maximum(all_, 1)
+    brevity = np.exp(np.minimum(0, 1 - theirs / np.maximum(ours, 1e-9)))
+    there = (right > 0).any(-1) & (all_ > 0).all(-1)
+    return 100 * np.where(there, brevity * np.exp(np.log(precision).mean(-1)), 0.0)
+
+
+def _chrf(sums: Sums) -> np.ndarray:
+    """[ours, theirs, in both] of single letters … of runs of six; orders that one side lacks do not count."""
+    ours, theirs, both = (sums[..., k::3] for k in range(3))
+    there = (ours > 0) & (theirs > 0)
+    orders = np.maximum(there.sum(-1), 1)
+    precision, recall = ((both / np.maximum(n, 1) * there).sum(-1) / orders for n in (ours, theirs))
+    weighed = BETA**2 * precision + recall
+    return 100 * (1 + BETA**2) * precision * recall / np.where(weighed > 0, weighed, 1)

@@ -63,7 +63,14 @@ class Shares(Scale):
         return min(max(value, 0.0), 1.0)
 
 
-PLAIN, LOG, POINTS = Scale(), Logarithms(), Shares()
+class OfHundred(Scale):
+    """Between 0 and 100."""
+
+    def possible(self, value: float) -> float:
+        return min(max(value, 0.0), 100.0)
+
+
+PLAIN, LOG, POINTS, HUNDRED = Scale(), Logarithms(), Shares(), OfHundred()
 
 
 @dataclass(frozen=True)
@@ -155,9 +162,11 @@ ACCURACY_SEEN, ACCURACY_UNSEEN = (
 PRECISION, RECALL, F1 = (
     _ours(noun.lower(), noun, lower_is_better=False, scale=POINTS) for noun in ("precision", "recall", "F1")
 )
-BLEU, CHRF = (_ours(noun.lower(), noun, lower_is_better=False) for noun in ("BLEU", "chrF"))
-BLEU_LOWERCASED = _ours("bleu_lowercased", "BLEU without case", lower_is_better=False, form_of="bleu")
-SENTENCE_BLEU = _ours("sentence_bleu", "mean BLEU of sentences", lower_is_better=False, form_of="bleu")
+BLEU, CHRF = (_ours(noun.lower(), noun, lower_is_better=False, scale=HUNDRED) for noun in ("BLEU", "chrF"))
+BLEU_LOWERCASED, SENTENCE_BLEU = (
+    _ours(name, noun, lower_is_better=False, scale=HUNDRED, form_of="bleu")
+    for name, noun in (("bleu_lowercased", "BLEU without case"), ("sentence_bleu", "mean BLEU of sentences"))
+)
 TOKEN_ACCURACY = _ours("token_accuracy", "accuracy of tokens", lower_is_better=False, scale=POINTS, is_per_token=True)
 EXACT_MATCH = _ours("exact_match", "exact matches", lower_is_better=False, scale=POINTS, is_of_rows=True)
 

@@ -28,6 +28,10 @@ class Score:
     rows: str | None = None
     """Of an accuracy: 1 for every row that is right and 0 for the others, in the order of the split. Two models can be
     compared row by row without asking them again. Kept in the run's folder, but not told: it is as long as a split."""
+    counts: tuple[tuple[float, ...], ...] | None = None
+    """Of a score that is made of sums, such as BLEU: what each row adds to them. Kept like `rows`."""
+    texts: tuple[str, ...] | None = None
+    """Of what is written: the translation of every source. Kept like `rows`."""
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity and no NaN: both are null."""
@@ -39,7 +43,8 @@ class Score:
         return found
 
     def to_keep(self) -> dict[str, Any]:
-        return self.as_json() | ({} if self.rows is None else {"rows": self.rows})
+        own = {"rows": self.rows, "counts": self.counts, "texts": self.texts}
+        return self.as_json() | {name: part for name, part in own.items() if part is not None}
 
     @classmethod
     def from_json(cls, name: str, stored: dict[str, Any]) -> "Score":
@@ -51,4 +56,7 @@ class Score:
             low, high = interval
             interval = (low, high)
         value = math.nan if value is None else value
-        return cls(name, value, stored["label"], interval, confusion, stored.get("rows"))
+        counts, texts = stored.get("counts"), stored.get("texts")
+        counts = None if counts is None else tuple(tuple(row) for row in counts)
+        texts = None if texts is None else tuple(texts)
+        return cls(name, value, stored["label"], interval, confusion, stored.get("rows"), counts, texts)

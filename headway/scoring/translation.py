@@ -7,7 +7,7 @@ BLEU and chrF. Padding is never counted; END is a token like the others.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,9 +20,10 @@ from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
 from headway.scoring import bleu
 from headway.scoring.decoding import Continued, DecodingSpec, Found, Hypothesis
-from headway.scoring.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY
+from headway.scoring.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY, Metric
 from headway.scoring.score import Score
 from headway.stats.intervals import wilson
+from headway.stats.resampled import interval
 
 LARGEST = 2**24  # numbers in the largest tensor of a batch: 64 MB in float32
 LENGTHS = (5, 10, 20, 40)
@@ -161,14 +162,6 @@ class Translated:
         )
         return Translated(sources, references, best, texts, self.lengths[rows], self.seen[rows], self.how)
 
-    def by_length(self) -> Iterator[tuple[str, "Translated"]]:
-        """Those of short sources, of longer ones …, as far as there are any."""
-        edges = [-1, *LENGTHS, math.inf]
-        for low, high in pairwise(edges):
-            rows = np.flatnonzero((self.lengths > low) & (self.lengths <= high))
-            if 0 < len(rows) < len(self.texts):
-                yield f"{low + 1}+" if high == math.inf else f"{low + 1}-{high}", self.only(rows)
-
     def table(self, exact: bool, tokenizer: str = "13a") -> list[list[str]]:
         """A row for every sentence, a header first."""
         columns = ["source", "reference", "translation", "exact", "nats", "tokens", "seen in train"]
@@ -185,32 +178,53 @@ class Translated:
         return [columns, *([" ".join(cell.split()) for cell in row] for row in rows)]
 
     def scores(self, split: str, exact: bool, tokenizer: str = "13a") -> list[Score]:
-        """`split.exact_match`; and where a source has more than one right translation BLEU and chrF. By length of the
-        source, too, in parts."""
-        n = len(self.texts)
-        found = [self._exact(split, exact, keep=True)]
+        """`split.exact_match`; and where a source has more than one right translation BLEU and chrF. Of what the recipe
+        is judged by, also by length of the source, and on sources that are not in train."""
+        found = [replace(self._exact(split, exact), rows=_digits(self.exact), texts=tuple(self.texts))]
         if exact:
-            found += [part._exact(split, exact, name) for name, part in self.by_length()]
-            if 0 < self.seen.sum() < n:
-                found.append(self.only(np.flatnonzero(~self.seen))._exact(split, exact, "unseen"))
-            return found
-        for metric, value, how in bleu.measured(self.texts, self.references, tokenizer):
-            found.append(Score(f"{split}.{metric.name}", value, f"{how} · {split} · {_pairs(n)} · {self.how}"))
-        for name, part in self.by_length():
-            metric, value, how = bleu.measured(part.texts, part.references, tokenizer)[0]
-            told = f"{how} · {split}, sources of {name} tokens · {_pairs(len(part.texts))} · {self.how}"
-            found.append(Score(f"{split}.{metric.name}.{name}", value, told))
-        return found
+            return found + [self.only(rows)._exact(split, exact, part) for part, rows in self._parts()]
+        whole = bleu.measured(self.texts, self.references, tokenizer)
+        found += [replace(self._bleu(split, one), counts=one.counts) for one in whole]
+        return found + [self.only(rows)._bleu(split, whole[0], part, rows) for part, rows in self._parts()]
 
-    def _exact(self, split: str, one_answer: bool, part: str = "", keep: bool = False) -> Score:
+    def _parts(self) -> Iterator[tuple[str, Int[np.ndarray, " n"]]]:
+        """Which rows have short sources, longer ones …, as far as there are any; and which sources are not in train."""
+        for low, high in pairwise([-1, *LENGTHS, math.inf]):
+            rows = np.flatnonzero((self.lengths > low) & (self.lengths <= high))
+            if 0 < len(rows) < len(self.texts):
+                yield f"{low + 1}+" if high == math.inf else f"{low + 1}-{high}", rows
+        if 0 < self.seen.sum() < len(self.texts):
+            yield "unseen", np.flatnonzero(~self.seen)
+
+    def _exact(self, split: str, one_answer: bool, part: str = "") -> Score:
         hits, n = int(self.exact.sum()), len(self.texts)
-        interval = wilson(hits, n)
-        which = {"": "", "unseen": ", sources that are not in train"}.get(part, f", sources of {part} tokens")
         told = "the one right translation" if one_answer else "the reference"
-        label = f"exactly {told}: {hits:,} of {n:,} · {split}{which} · {self.how}"
-        rows = "".join("1" if hit else "0" for hit in self.exact) if keep else None
-        name = f"{split}.{EXACT_MATCH.name}" + (f".{part}" if part else "")
-        return Score(name, hits / n, label, interval, rows=rows)
+        label = f"exactly {told}: {hits:,} of {n:,} · {split}{_which(part)} · {self.how}"
+        return Score(_name(split, EXACT_MATCH, part), hits / n, label, wilson(hits, n))
+
+    def _bleu(
+        self, split: str, whole: bleu.BleuScore, part: str = "", rows: Int[np.ndarray, " n"] | None = None
+    ) -> Score:
+        """Of all, or of these rows alone. The interval is for other sentences."""
+        counts, score = np.array(whole.counts, dtype=np.float64), bleu.of_sums(whole.metric)
+        assert score is not None
+        counts = counts if rows is None else counts[rows]
+        value = whole.value if rows is None else float(score(counts.sum(0)))
+        label = f"{whole.how} · {split}{_which(part)} · {_pairs(len(self.texts))} · {self.how}"
+        return Score(_name(split, whole.metric, part), value, label, interval(counts, score))
+
+
+def _name(split: str, metric: Metric, part: str) -> str:
+    return f"{split}.{metric.name}" + (f".{part}" if part else "")
+
+
+def _which(part: str) -> str:
+    """In words, as in a label."""
+    return {"": "", "unseen": ", sources that are not in train"}.get(part, f", sources of {part} tokens")
+
+
+def _digits(hits: Bool[np.ndarray, " N"]) -> str:
+    return "".join("1" if hit else "0" for hit in hits)
 
 
 def forced_scores(split: str, found: Forced, kind: str, cut: int, context: int) -> list[Score]:

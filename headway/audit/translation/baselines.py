@@ -4,20 +4,21 @@ import numpy as np
 
 from headway.audit.audit import Baseline
 from headway.data.pairs.dataset import PairedTexts
-from headway.scoring.metrics import BLEU, EXACT_MATCH
+from headway.scoring.metrics import EXACT_MATCH
 from headway.scoring.score import Score
 
 MOST = 2000
 """Sources of a split that are looked up: beyond that, the first of them."""
 
 
-def copied(split: str, pairs: PairedTexts, exact: bool, tokenizer: str) -> Baseline:
+def copied(split: str, pairs: PairedTexts, exact: bool, tokenizer: str) -> list[Baseline]:
     """Always answering with the source itself."""
     label = f"the source, copied · {split} · n = {len(pairs):,}"
-    return Baseline("copied source", _score(split, pairs.source.texts, pairs.target.texts, exact, tokenizer, label))
+    scores = _scores(split, pairs.source.texts, pairs.target.texts, exact, tokenizer, label)
+    return [Baseline("copied source", score) for score in scores]
 
 
-def remembered(split: str, train: PairedTexts, pairs: PairedTexts, exact: bool, tokenizer: str) -> Baseline:
+def remembered(split: str, train: PairedTexts, pairs: PairedTexts, exact: bool, tokenizer: str) -> list[Baseline]:
     """Answering with the target of the train source that shares most letter sequences with this one."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -32,14 +33,15 @@ def remembered(split: str, train: PairedTexts, pairs: PairedTexts, exact: bool, 
     ]
     answers = [train.target.texts[k] for k in nearest]
     label = f"the target of the train source that is most alike (letters, TF-IDF) · {split} · n = {len(asked):,}"
-    return Baseline("translation memory", _score(split, answers, right, exact, tokenizer, label))
+    scores = _scores(split, answers, right, exact, tokenizer, label)
+    return [Baseline("translation memory", score) for score in scores]
 
 
-def _score(split: str, answers: list[str], right: list[str], exact: bool, tokenizer: str, label: str) -> Score:
+def _scores(split: str, answers: list[str], right: list[str], exact: bool, tokenizer: str, label: str) -> list[Score]:
     if exact:
         hits = [ours.split() == one.split() for ours, one in zip(answers, right, strict=True)]
-        return Score(f"{split}.{EXACT_MATCH.name}", sum(hits) / len(hits), f"exact matches of {label}")
+        return [Score(f"{split}.{EXACT_MATCH.name}", sum(hits) / len(hits), f"exact matches of {label}")]
     from headway.scoring.bleu import measured
 
-    _, value, how = measured(answers, right, tokenizer)[0]
-    return Score(f"{split}.{BLEU.name}", value, f"{how} of {label}")
+    found = measured(answers, right, tokenizer)
+    return [Score(f"{split}.{one.metric.name}", one.value, f"{one.how} of {label}") for one in found]

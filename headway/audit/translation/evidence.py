@@ -63,12 +63,16 @@ class PairEvidence(Evidence):
             return Report(not_run={one.name: "no held-out split was scored" for one in WRITTEN_AUDITS})
         return run_audits(WRITTEN_AUDITS, Written.of(scored, self.judged))
 
+    @property
+    def baselines_depend_on(self) -> Sequence[Any]:
+        return self.task.pairs.is_exact, self.recipe.scoring.bleu_tokenizer
+
     def measure_baselines(self) -> Sequence[Baseline]:
         exact, tokenizer = self.task.pairs.is_exact, self.recipe.scoring.bleu_tokenizer
         train, found = self.task.data.split("train"), []
         for split in self.task.scored_splits:
             pairs = self.task.data.split(split)
-            found += [copied(split, pairs, exact, tokenizer), remembered(split, train, pairs, exact, tokenizer)]
+            found += copied(split, pairs, exact, tokenizer) + remembered(split, train, pairs, exact, tokenizer)
         return found
 
     def beside(self, split: str) -> dict[str, Any]:
@@ -91,5 +95,9 @@ class PairEvidence(Evidence):
         if self.task.reads_as_said:
             rows = pairs_again(spec.source, spec.path, spec.sides, split, used)
         how, context = self.recipe.scoring.decoding, self.recipe.model.context
-        tokenizers = data.tokenizer, data.target_tokenizer
-        return PairRecount(rows, data.split(split), *tokenizers, context, how, self.recipe.model.limit is not None)
+        tokenizers, ends = (data.tokenizer, data.target_tokenizer), self.recipe.model.limit is not None
+        words, trained_on = (
+            self.recipe.scoring.bleu_tokenizer,
+            {" ".join(source.split()) for source, _ in used["train"]},
+        )
+        return PairRecount(rows, data.split(split), *tokenizers, context, how, ends, words, trained_on)

@@ -2,11 +2,16 @@
 headway/scoring.
 
     pairs   read from their files again → tokens, cut, without any padding → log-softmax in float64 → nats, counts
-            and, where decoding is greedy, every target written once more, all of it computed again for every token
+    texts   what is kept as written, beside references that are read again → n-grams (ngrams.py) → BLEU, chrF …
+            and what would be written: searched for once more, all of it computed again for every token
+
+So of all scores of texts, however they were decoded, it is known whether they are what they are called; and of some of
+the texts, unless they were drawn, whether the model writes them.
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +20,16 @@ import torch
 from torch import Tensor
 
 from headway.audit.recount import CLOSE, Answer, Counted, Recount
+from headway.audit.translation.ngrams import counts_of, made_of
 from headway.data.pairs import sources as pair_sources
 from headway.data.tokenizers import Tokenizer
+from headway.scoring.score import Score
 
 AT_ONCE = 64
+SEARCHED = 6
+"""Sources whose beams are searched once more."""
+SAME = 1e-6
+"""Of scores between 0 and 100 that are made of the same counts."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,10 @@ class PairRecount(Recount):
     """Its spec."""
     ends: bool
     """No target can be longer than the context: learned positions end there."""
+    words: str
+    """How texts are cut into the words of BLEU."""
+    trained_on: Collection[str]
+    """The sources of train, single blanks between their words."""
 
     @property
     def whole(self) -> np.ndarray:
@@ -60,36 +75,103 @@ class PairRecount(Recount):
             close[some] |= ((best[..., 0] - best[..., 1]) < CLOSE).any(-1).numpy()
         lengths = np.array([len(ids) for ids in targets])
         values = {"loss": float(nats.sum() / lengths.sum()), "token_accuracy": float(right.sum() / lengths.sum())}
+        loose = {"token_accuracy": float(close.sum() / len(close))}
+        again: dict[int, str] = {}
         if self.decoding.kind == "greedy":
-            hits = self._exact(rows, sources, answer, close)
-            values["exact_match"] = sum(hits) / len(hits)
-        may_be_off = float(close.sum() / len(close))
-        return Counted(values, nats / lengths, dict.fromkeys(("token_accuracy", "exact_match"), may_be_off))
+            again = self._likeliest(sources, answer)
+            hits = [again[k].split() == rows[k][1].split() for k in again]
+            values["exact_match"] = sum(hits) / len(rows)
+            loose["exact_match"] = 1 - len(again) / len(rows)
+        elif self.decoding.kind == "beam":
+            some = np.unique(np.linspace(0, len(rows) - 1, SEARCHED).astype(int)).tolist()
+            found = {k: self._best(sources[k], answer) for k in some}
+            again = {k: text for k, text in found.items() if text is not None}
+        return Counted(values, nats / lengths, loose, again)
 
-    def _exact(
-        self, rows: Sequence[tuple[str, str]], sources: list[list[int]], answer: Answer, close: Any
-    ) -> list[bool]:
-        """Whether the likeliest tokens, one after the other, are the target; what is too close to call is noted."""
-        written: list[list[int]] = [[] for _ in rows]
+    def at_odds(self, part: np.ndarray, said: Mapping[str, Score], counted: Counted | None = None) -> str | None:
+        """What is written is kept with the exact matches. From that, whatever is said of texts is counted again."""
+        texts = said["exact_match"].texts if "exact_match" in said else None
+        if texts is None:  # an older version kept none
+            return None
+        if len(texts) != len(part):
+            return f"there are {len(texts):,} translations of {len(part):,} sources"
+        sources, right = zip(*(self.rows[k] for k in part), strict=True)
+        lengths = [len(ids) for ids in self.source.encode_rows(sources)]
+        unseen = [k for k, source in enumerate(sources) if " ".join(source.split()) not in self.trained_on]
+        of_metric: dict[str, Any] = {}
+        for name, score in said.items():
+            metric, _, which = name.partition(".")
+            if metric not in of_metric:
+                of_metric[metric] = counts_of(metric, texts, right, self.words)
+            counts, chosen = of_metric[metric], unseen if which == "unseen" else _chosen(which, lengths)
+            if counts is None or chosen is None:
+                continue
+            again = made_of(metric, [counts[k] for k in chosen])
+            if not abs(score.value - again) <= SAME:
+                what = "of the translations that are kept with it, by its definition,"
+                return f"{name} is said to be {score.value:.6g}; {what} it is {again:.6g}"
+            if score.counts is not None and not np.allclose(score.counts, counts, atol=SAME):
+                return f"what is kept of each sentence for {name} is not what its translation and its reference have"
+        for k, text in {} if counted is None else counted.texts.items():
+            if text.split() != texts[k].split():
+                both = f"“{_short(texts[k])}” is said to be written, and searched for again it is “{_short(text)}”"
+                return f"for the source “{_short(sources[k])}” {both}"
+        return None
+
+    # --- what would be written ---------------------------------------------------------------------------------------
+
+    def _limit(self, source: list[int]) -> int:
+        limit = math.ceil(self.decoding.per_source * (len(source) - 1)) + self.decoding.extra
+        return min(limit, self.context - 1) if self.ends else limit
+
+    def _likeliest(self, sources: list[list[int]], answer: Answer) -> dict[int, str]:
+        """The likeliest tokens, one after the other; without the rows in which two are too close to call."""
+        written: list[list[int]] = [[] for _ in sources]
+        close = set()
         for some in _alike([(len(s),) for s in sources]):
-            limit = math.ceil(self.decoding.per_source * (len(sources[some[0]]) - 1)) + self.decoding.extra
-            limit = min(limit, self.context - 1) if self.ends else limit
             going = list(some)
-            for length in range(limit):
+            for _ in range(self._limit(sources[some[0]])):
                 begun = torch.tensor([[self.target.size, *written[k]] for k in going])
-                said = _chances(answer, [sources[k] for k in going], begun)[:, -1]
-                best, chosen = said.topk(2)
+                best, chosen = _chances(answer, [sources[k] for k in going], begun)[:, -1].topk(2)
                 for k, two, token in zip(list(going), best.exp().tolist(), chosen[:, 0].tolist(), strict=True):
-                    close[k] |= two[0] - two[1] < CLOSE
-                    if token == self.target.size:
+                    if two[0] - two[1] < CLOSE:
+                        close.add(k)
+                    if token == self.target.size or k in close:
                         going.remove(k)
                     else:
-                        assert len(written[k]) == length
                         written[k].append(token)
                 if not going:
                     break
-        texts = [self.target.decode(ids) for ids in written]
-        return [text.split() == right.split() for text, (_, right) in zip(texts, rows, strict=True)]
+        return {k: self.target.decode(ids) for k, ids in enumerate(written) if k not in close}
+
+    def _best(self, source: list[int], answer: Answer) -> str | None:
+        """By beam search for one source; None where it is too close to call which beginnings are kept."""
+        how, end, limit = self.decoding, self.target.size, self._limit(source)
+        begun: list[tuple[float, list[int]]] = [(0.0, [])]
+        ended: list[tuple[float, list[int]]] = []
+        for length in range(limit + 1):
+            ids = torch.tensor([[end, *tokens] for _, tokens in begun])
+            said = _chances(answer, [source] * len(begun), ids)[:, -1]
+            ended += [
+                ((chance + said[k, end].item()) / (length + 1) ** how.length_penalty, tokens)
+                for k, (chance, tokens) in enumerate(begun)
+            ]
+            said[:, end] = -math.inf
+            for k, (_, tokens) in enumerate(begun):
+                said[k, _repeating(tokens, how.no_repeat)] = -math.inf
+            sums = (said + torch.tensor([chance for chance, _ in begun], dtype=said.dtype)[:, None]).flatten()
+            best, places = sums.topk(min(how.size + 1, len(sums)))
+            kept = [(c, p) for c, p in zip(best.tolist(), places.tolist(), strict=True) if c > -math.inf]
+            if len(kept) > how.size and kept[-2][0] - kept[-1][0] < CLOSE:
+                return None
+            begun = [(c, [*begun[p // said.shape[1]][1], p % said.shape[1]]) for c, p in kept[: how.size]]
+            found = max(chance for chance, _ in ended)
+            if not begun or begun[0][0] / (limit + 1) ** how.length_penalty <= found:
+                break  # nothing that has begun can become better
+        ended.sort(key=lambda one: -one[0])
+        if len(ended) > 1 and ended[0][0] - ended[1][0] < CLOSE:
+            return None
+        return self.target.decode(ended[0][1])
 
     def given(self, part: np.ndarray) -> Any:
         return self.used.only(part)
@@ -125,6 +207,29 @@ def pairs_again(
     if split not in found or split == "train":
         return used[split]
     return [(pair.source, pair.target) for pair in found[split]]
+
+
+def _chosen(which: str, lengths: Sequence[int]) -> list[int] | None:
+    """The rows that a part of this name is of: "6-10", "41+" tokens of the source. None = nothing is known of it."""
+    if not which:
+        return list(range(len(lengths)))
+    named = re.fullmatch(r"(\d+)(?:-(\d+)|\+)", which)
+    if named is None:
+        return None
+    low, high = int(named[1]), math.inf if named[2] is None else int(named[2])
+    return [k for k, length in enumerate(lengths) if low <= length <= high]
+
+
+def _repeating(tokens: list[int], n: int | None) -> list[int]:
+    """What would end a run of n tokens that is there already."""
+    if n is None or len(tokens) < n:
+        return []
+    last = tokens[len(tokens) - n + 1 :]
+    return [tokens[k + n - 1] for k in range(len(tokens) - n + 1) if tokens[k : k + n - 1] == last]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 50 else f"{text[:49]}…"
 
 
 @torch.no_grad()
