@@ -27,7 +27,7 @@ class BleuScore(NamedTuple):
     value: float
     how: str
     """The signature, and what it does not say."""
-    counts: tuple[tuple[float, ...], ...]
+    counts: tuple[tuple[int | float, ...], ...]
     """What each sentence adds to the sums that `of_sums` makes the score of."""
 
 
@@ -84,7 +84,7 @@ def of_sums(metric: Metric) -> OfSums | None:
 
 def _share(sums: Sums) -> np.ndarray:
     """[sum, how many]."""
-    return sums[..., 0] / np.maximum(sums[..., 1], 1)
+    return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1))
 
 
 def _bleu(sums: Sums) -> np.ndarray:
@@ -95,7 +95,7 @@ def _bleu(sums: Sums) -> np.ndarray:
     precision = np.where(right == 0, halved, right) / np.maximum(all_, 1)
     brevity = np.exp(np.minimum(0, 1 - theirs / np.maximum(ours, 1e-9)))
     there = (right > 0).any(-1) & (all_ > 0).all(-1)
-    return 100 * np.where(there, brevity * np.exp(np.log(precision).mean(-1)), 0.0)
+    return np.where(there, 100 * brevity * np.exp(np.log(precision).mean(-1)), 0.0)
 
 
 def _chrf(sums: Sums) -> np.ndarray:
@@ -105,4 +105,4 @@ def _chrf(sums: Sums) -> np.ndarray:
     orders = np.maximum(there.sum(-1), 1)
     precision, recall = ((both / np.maximum(n, 1) * there).sum(-1) / orders for n in (ours, theirs))
     weighed = BETA**2 * precision + recall
-    return 100 * (1 + BETA**2) * precision * recall / np.where(weighed > 0, weighed, 1)
+    return np.asarray(100 * (1 + BETA**2) * precision * recall / np.where(weighed > 0, weighed, 1))

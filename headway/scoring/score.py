@@ -28,7 +28,7 @@ class Score:
     rows: str | None = None
     """Of an accuracy: 1 for every row that is right and 0 for the others, in the order of the split. Two models can be
     compared row by row without asking them again. Kept in the run's folder, but not told: it is as long as a split."""
-    counts: tuple[tuple[float, ...], ...] | None = None
+    counts: tuple[tuple[int | float, ...], ...] | None = None
     """Of a score that is made of sums, such as BLEU: what each row adds to them. Kept like `rows`."""
     texts: tuple[str, ...] | None = None
     """Of what is written: the translation of every source. Kept like `rows`."""

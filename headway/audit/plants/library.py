@@ -4,6 +4,7 @@ from collections import Counter
 
 from headway.audit.plants import (  # noqa: F401 (to be read is to be known)
     accuracies,
+    bleu,
     carrying,
     definitions,
     kernels,

@@ -78,6 +78,10 @@ ADDITIVE_CROSSING = Need(
     lambda recipe: part(recipe, "model.cross.similarity.kind") == "additive",
     ("model.cross={kind: attention, heads: 2, similarity: additive}",),
 )
+JUDGED_BY_BLEU = Need(
+    "sources with several right translations", lambda r: part(r, "data.is_exact") is False, ("data.exact=false",)
+)
+BEAM = Need("beam search", lambda r: r.scoring.decoding.kind == "beam", ("scoring.decoding={kind: beam, size: 4}",))
 CROPS = Need("rows that are drawn from a text", lambda recipe: isinstance(part(recipe, "data.batches"), Crops))
 ADAMW = Need("AdamW", lambda recipe: isinstance(recipe.training.optimizer, AdamW))
 ATTENTION = with_attention("attention", lambda one: True)
