@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headway.audit.data.row_set import RowSet
 from headway.audit.plants.library import faults
-from headway.audit.plants.needs import CLASSIFIER, TRANSLATOR
+from headway.audit.plants.needs import CLASSIFIER, JUDGED_BY_BLEU, TRANSLATOR
 from headway.audit.plants.planting import Fault
 from headway.audit.runner import ALL_AUDITS
 from headway.data.embedded.numbers_en_fr import english, french
@@ -55,12 +55,14 @@ def some_text() -> str:
 
 
 @cache
-def some_pairs() -> str:
-    """A table of numbers, digit by digit, in English and in French."""
-    numbers = sorted({*range(0, 1000, 3), *(n**3 for n in range(11, 150))}, key=lambda n: n * 2654435761 % 2**32)
+def some_pairs(as_sentences: bool) -> str:
+    """A table of numbers, digit by digit, in English and in French. Sentences are longer, with a capital letter."""
+    known = {n**3 for n in range(22, 400)} if as_sentences else {*range(0, 1000, 3), *(n**3 for n in range(11, 150))}
+    numbers = sorted(known, key=lambda n: n * 2654435761 % 2**32)
     table = Path(tempfile.mkdtemp()) / "pairs.tsv"
     atexit.register(shutil.rmtree, table.parent)
     rows = [[" ".join(word(int(digit)) for digit in str(n)) for word in (english, french)] for n in numbers]
+    rows = [[side.capitalize() for side in row] for row in rows] if as_sentences else rows
     table.write_text("".join(f"{source}\t{target}\n" for source, target in rows), "utf-8")
     return str(table)
 
@@ -69,7 +71,7 @@ def recipe_for(fault: Fault) -> Recipe:
     """The smallest that the fault shows in."""
     if TRANSLATOR in fault.needs:
         tree = deepcopy(PAIRS)
-        tree["data"] |= {"path": some_pairs()}
+        tree["data"] |= {"path": some_pairs(JUDGED_BY_BLEU in fault.needs)}
         return from_tree(tree, "small", overrides=[one for one in fault.changes if one not in TRANSLATOR.changes])
     is_of_rows = CLASSIFIER in fault.needs or fault.of is RowSet
     changes = [change for change in fault.changes if change not in CLASSIFIER.changes]

@@ -279,7 +279,7 @@ class OfRuns(Stand):
         with self._made(fault) as run:
             weights = run.checkpoint("auto").weights
             numbers = [line.get("loss") for line in run.metrics()]
-            return [*(score.value for score in run.scores()), *numbers, *weights.values()]
+            return [*(score.value for score in run.scores()), *numbers, *(weights[name] for name in sorted(weights))]
 
 
 STANDS: Sequence[type[Stand]] = (OfModels, OfPopulations, OfData, OfRuns)

@@ -34,11 +34,13 @@ def references_in_the_order_of_their_lengths(patch):
 
 
 @_bed.plant(AGAIN)
-def sentences_with_nothing_right_left_out(patch):
+def bad_sentences_left_out(patch):
+    """Such as those that are empty, or did not end."""
     honest = bleu.measured
 
     def measured(ours, right, *how):
-        some = [k for k, (a, b) in enumerate(zip(ours, right, strict=True)) if {*a.split()} & {*b.split()}] or [0]
+        values = bleu.by_sentence(ours, right, *how)
+        some = [k for k, value in enumerate(values) if value >= sorted(values)[len(values) // 4]]
         kept = honest([ours[k] for k in some], [right[k] for k in some], *how)
         return [one._replace(value=other.value) for one, other in zip(honest(ours, right, *how), kept, strict=True)]
 
