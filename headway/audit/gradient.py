@@ -14,7 +14,7 @@ from headway.audit.audit import Audit, Outcome, audit, failed, passed
 from headway.audit.probe import Probe
 from headway.core import random as noise
 from headway.nn.attention import Attention
-from headway.nn.backends import BACKENDS
+from headway.nn.backends import Plain
 
 DIRECTIONS = 3
 STEP = 1e-4
@@ -70,7 +70,7 @@ class _Slopes:
         self.model = deepcopy(probe.model).double().train()
         for layer in self.model.modules():
             if isinstance(layer, Attention):
-                layer.backend = BACKENDS["plain"]
+                layer.backend = Plain(layer.similarity)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         whole = torch.stack([g.square().sum() for g in self.gradients]).sum().sqrt()
         least = (SMALL * whole / len(gradients) ** 0.5).clamp(min=1e-30)
