@@ -34,9 +34,10 @@ def _checked(thing: Any = None, **settings: Any) -> Any:
 
 def _with_axes(function: Callable) -> Callable:
     """The names of axes mean the same in all arguments of one call and in what it returns."""
-    checked = beartype(function)
     if not any("jaxtyping" in str(annotation) for annotation in function.__annotations__.values()):
-        return checked
+        # A function inside another is made anew at every call of that one, and looking at it took longer than calling.
+        return function if "<locals>" in function.__qualname__ else beartype(function)
+    checked = beartype(function)
     right: dict[Hashable, set[Hashable]] = {}
     """By the kinds of what was given, those of what was returned."""
     answers = []
