@@ -29,6 +29,15 @@ def workshop(tmp_path_factory):
     return Workshop.open(tmp_path_factory.mktemp("workshop"))
 
 
+@pytest.fixture(scope="session")
+def forge(tmp_path_factory: pytest.TempPathFactory):
+    """Starts real processes in milliseconds; what they train is not audited."""
+    from crash import Forge
+
+    with Forge(tmp_path_factory.mktemp("children")) as forge:
+        yield forge
+
+
 @pytest.fixture(autouse=True)
 def no_audits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """Audits take longer than the tiny trainings of tests, and have tests of their own: only those marked `audited`

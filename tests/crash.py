@@ -7,6 +7,7 @@ SIGSTOP; or "no space left on device", from then on.
 """
 
 import builtins
+import copy
 import errno
 import io
 import json
@@ -14,6 +15,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -34,16 +37,17 @@ class Ended(NamedTuple):
 
 
 class Forge:
-    """Starts processes. Use as a context manager."""
+    """Starts processes that live in a folder, with the variables of this process and some of their own. Use as a
+    context manager."""
 
-    def __init__(self, home: Path):
-        self.home, self.started = home, 0
+    def __init__(self, notes: Path):
+        self.home, self.notes, self.variables = Path(), notes, {}
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HEADWAY_CACHE": str(home / "cache")},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
         )
 
     def __enter__(self) -> "Forge":
@@ -55,13 +59,18 @@ class Forge:
         self.process.wait()
         self.process.stdout.close()
 
+    def at(self, home: Path, **variables: str) -> "Forge":
+        """The same, for processes that live elsewhere."""
+        there = copy.copy(self)
+        there.home, there.variables = home, variables
+        return there
+
     def start(self, *words: str, at: int = 0, what: str = "kill", code: str = CLI) -> "Child":
         """A child that runs this code with these words; at the n-th change of the disk (0: never), this happens."""
-        self.started += 1
-        notes = self.home / f"child-{self.started}"
-        notes.mkdir()
+        notes = Path(tempfile.mkdtemp(dir=self.notes))
         order = {"code": code, "argv": ["headway", *words], "at": at, "what": what, "notes": str(notes)}
-        return Child(self, self.ask({**order, "cwd": str(self.home)}), notes)
+        order |= {"cwd": str(self.home.absolute()), "variables": {**os.environ, **self.variables}}
+        return Child(self, self.ask(order), notes)
 
     def run(self, *words: str, **settings: Any) -> Ended:
         return self.start(*words, **settings).wait()
@@ -79,11 +88,25 @@ class Child:
 
     def wait(self) -> Ended:
         code = self.forge.ask({"wait": self.pid})
-        out, err = ((self.notes / name).read_text("utf-8") for name in ("out", "err"))
-        return Ended(code, out, err, (self.notes / "calls").read_text().splitlines())
+        return Ended(code, self.said("out"), self.said("err"), self.said("calls").splitlines())
+
+    def said(self, where: str) -> str:
+        return (self.notes / where).read_text("utf-8") if (self.notes / where).exists() else ""
+
+    def wait_until(self, true: Callable[[], bool], seconds: float = 60) -> None:
+        """Of something that it does while it lives."""
+        until = time.monotonic() + seconds
+        while not true():
+            assert not self.forge.ask({"has_ended": self.pid}), self.said("err")
+            assert time.monotonic() < until, self.said("err")
+            time.sleep(0.005)
 
     def wait_until_stopped(self) -> None:
         assert self.forge.ask({"wait_stopped": self.pid}) == signal.SIGSTOP
+
+    def interrupt(self) -> Ended:
+        os.kill(self.pid, signal.SIGINT)
+        return self.wait()
 
     def kill(self) -> Ended:
         os.kill(self.pid, signal.SIGKILL)
@@ -109,6 +132,9 @@ def serve() -> None:
         elif "wait_stopped" in order:
             status = os.waitpid(order["wait_stopped"], os.WUNTRACED)[1]
             answer = os.WSTOPSIG(status) if os.WIFSTOPPED(status) else -1
+        elif "has_ended" in order:
+            looked = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            answer = os.waitid(os.P_PID, order["has_ended"], looked) is not None
         else:
             answer = os.fork()
             if not answer:
@@ -123,6 +149,8 @@ def live(order: dict[str, Any]) -> None:
         os.dup2(os.open(notes / name, os.O_WRONLY | os.O_CREAT), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["variables"])
     sys.argv = order["argv"]
     calls = os.open(notes / "calls", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     code = 1
