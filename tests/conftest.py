@@ -1,5 +1,6 @@
 """Before anything of Headway is imported: shapes written in annotations are checked whenever a function is called."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ check_shapes_of(
 # The same examples every time: what is new is hunted for by hand, and a passing change does not fail by chance.
 hypothesis.settings.register_profile("steady", derandomize=True)
 hypothesis.settings.load_profile("steady")
+os.fsync = lambda descriptor: None  # what tests write need not outlive a power cut, and waiting for the disk is slow
 torch.set_num_threads(1)  # the tensors of tests are tiny: threads would only wait for each other
 
 

@@ -93,11 +93,15 @@ class Child:
     def said(self, where: str) -> str:
         return (self.notes / where).read_text("utf-8") if (self.notes / where).exists() else ""
 
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.forge.ask({"has_ended": self.pid}))
+
     def wait_until(self, true: Callable[[], bool], seconds: float = 60) -> None:
         """Of something that it does while it lives."""
         until = time.monotonic() + seconds
         while not true():
-            assert not self.forge.ask({"has_ended": self.pid}), self.said("err")
+            assert not self.has_ended, self.said("err")
             assert time.monotonic() < until, self.said("err")
             time.sleep(0.005)
 
@@ -122,6 +126,7 @@ def serve() -> None:
     import headway.experiment.train  # and with it torch, before the first fork
     from headway.audit.audit import Report
 
+    os.fsync = lambda descriptor: None  # a process that is killed loses nothing that it has written; and see conftest
     # Audits take longer than these trainings, and say how long: they have tests of their own.
     headway.experiment.train.audit_runs = lambda runs, task: [Report()] * len(runs)
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, headway_process
+from command_line import COMMAND, Answer
 from tiny import snapshot
 
 NOT_FITTING = "tiny-but-wide"
@@ -161,9 +161,9 @@ def test_bad_input_is_one_clear_message_and_nothing_is_touched(headway, traps, m
 
 
 @pytest.mark.parametrize("mistake", ["a run that exists", "an unknown verb"])
-def test_bad_input_is_no_different_through_a_real_process(traps, mistake):
+def test_bad_input_is_no_different_through_a_real_process(forge, traps, mistake):
     words, message = BAD[mistake]
-    answer = headway_process(*words.split())
+    answer = Answer(*forge.at(traps).run(*words.split())[:3])
     assert answer.code == 2
     assert message in answer.words
     assert answer.out == "" and "Traceback" not in answer.err

@@ -3,14 +3,11 @@
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
-from command_line import COMMAND, headway_process
+from command_line import headway_process
 from tiny import snapshot
 
 from headway.cli import app
@@ -257,25 +254,15 @@ def test_what_the_one_can_the_other_cannot(headway, classifier, words, message):
 # --- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
-def wait_for(path: Path, process: subprocess.Popen) -> None:
-    until = time.monotonic() + 60
-    while not (path.exists() and path.stat().st_size):
-        assert process.poll() is None and time.monotonic() < until, "training did not begin"
-        time.sleep(0.005)
-
-
-def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothing_had_been(headway, home):
+def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothing_had_been(forge, home):
     seldom = ["training.evaluate_every=50 steps", "training.checkpoint_every=50 steps"]
     changes = ["training.duration=300 steps", "model.dropout=0.1", *seldom]
     words = ["train", "tiny.yaml", *changes, "--runs", "my runs", "--name"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [*COMMAND, *words, "cut"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-    ) as process:
-        wait_for(home / "my runs" / "cut" / "metrics.jsonl", process)
-        process.send_signal(signal.SIGINT)
-        out, err = (text.decode() for text in process.communicate(timeout=60))
-    assert process.returncode == 130, err
+    began = home / "my runs" / "cut" / "metrics.jsonl"
+    child = forge.at(home).start(*words, "cut")
+    child.wait_until(lambda: began.exists() and began.stat().st_size > 0)
+    code, out, err, _ = child.interrupt()
+    assert code == 130, err
     assert "finishing this step, then saving" in err
     facts = json.loads((home / "my runs" / "cut" / "run.json").read_text())
     step = facts["step"]
@@ -286,8 +273,8 @@ def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothi
 
     again = shlex.split(err.rsplit("to go on: ", 1)[1])
     assert again == ["headway", *words, "cut", "--resume"]
-    assert headway_process(*again[1:]).code == 0
-    assert headway_process(*words, "whole").code == 0
+    assert forge.at(home).run(*again[1:]).code == 0
+    assert forge.at(home).run(*words, "whole").code == 0
     cut, whole = (snapshot(home / "my runs" / name) for name in ("cut", "whole"))
     assert json.loads(cut["run.json"])["status"] == "finished"
     for name in ("metrics.jsonl", "scores.json", "checkpoints/step-00000300/weights.safetensors"):

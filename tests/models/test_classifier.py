@@ -1,8 +1,6 @@
 """The encoder against torch's own, its pooling, and what a classifier refuses to be."""
 
 import math
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -167,7 +165,7 @@ for positions, pooling in (("learned", "mean"), ("alibi-symmetric", "first"), ("
 """
 
 
-def test_torch_compile_sees_one_graph_without_breaks():
+def test_torch_compile_sees_one_graph_without_breaks(forge):
     """In a process of its own: the shape checks of these tests are what compiling would stumble over."""
-    answer = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
+    answer = forge.run(code=COMPILED)
+    assert answer.code == 0, answer.err

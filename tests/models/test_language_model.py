@@ -1,8 +1,6 @@
 """The decoder against GPT-2 of `transformers`, with a cache and without, and by the names of its parts."""
 
 import math
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -306,8 +304,8 @@ for positions in ("rotary", "alibi", "t5"):
 """
 
 
-def test_torch_compile_sees_one_graph_without_breaks():
+def test_torch_compile_sees_one_graph_without_breaks(forge):
     """A break in the middle costs most of what compiling gains, and nothing says so. (In a process of its own: the
     shape checks of these tests are what compiling would stumble over.)"""
-    answer = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
+    answer = forge.run(code=COMPILED)
+    assert answer.code == 0, answer.err

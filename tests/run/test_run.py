@@ -1,7 +1,6 @@
 import json
 import math
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -299,15 +298,14 @@ with open_run(sys.argv[1], Path()).locked():
 """
 
 
-def test_a_second_process_is_kept_out_until_the_first_is_gone_however_it_went(run):
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(run.folder)], stdout=subprocess.PIPE, text=True) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "locked\n"
-            with pytest.raises(UserError, match=f"mine is being written by process {other.pid}"), run.locked():
-                pass
-        finally:
-            other.send_signal(signal.SIGKILL)
+def test_a_second_process_is_kept_out_until_the_first_is_gone_however_it_went(forge, run):
+    other = forge.start(str(run.folder), code=HOLD)
+    try:
+        other.wait_until(lambda: other.said("out") == "locked\n")
+        with pytest.raises(UserError, match=f"mine is being written by process {other.pid}"), run.locked():
+            pass
+    finally:
+        other.kill()
     with run.locked():
         pass
 

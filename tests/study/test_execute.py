@@ -5,10 +5,7 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -233,48 +230,28 @@ def test_a_killed_worker_takes_only_its_run_with_it(workshop, tmp_path):
     assert environment["command"][0] == "headway"
 
 
-def command(folder: Path, *words: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "headway.cli", "study", "run", "study.yaml", *words],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_until(true: Callable[[], bool], process: subprocess.Popen, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 LONGER = ["training.duration=150 steps", "training.checkpoint_every=10 steps", "training.evaluate_every=75 steps"]
 
 
-def test_a_study_killed_in_the_middle_goes_on_to_the_same_end(workshop, tmp_path):
+def test_a_study_killed_in_the_middle_goes_on_to_the_same_end(forge, workshop, tmp_path):
     study = small_study(workshop.text, changes=LONGER)
     (tmp_path / "study.yaml").write_text(written(study), "utf-8")
     runs = tmp_path / "studies" / "study" / "runs"
-    first = command(tmp_path, "--workers", "1")
+    words = ["study", "run", "study.yaml", "--workers", "1"]
+    first = forge.at(tmp_path).start(*words)
     second = runs / "none.seed-1" / "checkpoints"
-    wait_until(lambda: second.is_dir() and any(second.glob("step-*")), first)
+    first.wait_until(lambda: second.is_dir() and any(second.glob("step-*")))
     worker = int((runs / "none.seed-1" / "lock").read_text())
     first.kill()
-    first.communicate()
     wait_for_death(worker)
     assert str(ending(runs / "none.seed-0")) == "finished" and not ending(runs / "none.seed-1")
     before = stamps(runs / "none.seed-0")
-    again = command(tmp_path, "--workers", "1", "--json")
-    out, err = again.communicate(timeout=120)
-    assert again.returncode == 0, err
+    again = forge.at(tmp_path).run(*words, "--json")
+    assert again.code == 0, again.err
     assert stamps(runs / "none.seed-0") == before
-    found = json.loads(out)
+    found = json.loads(again.out)
     assert len(found["runs"]) == 4 and found["missing"] == {} and len(found["verdicts"]) == 1
-    assert "none.seed-0" not in err and "(4 of 4 runs)" in err
+    assert "none.seed-0" not in again.err and "(4 of 4 runs)" in again.err
     execute(study, tmp_path / "undisturbed", Pool(1))
     assert values(tmp_path / "undisturbed") == values(runs.parent)
 
@@ -290,14 +267,13 @@ def wait_for_death(pid: int) -> None:
     pytest.fail("the worker lives on")
 
 
-def test_ctrl_c_stops_politely_and_says_how_to_go_on(workshop, tmp_path):
+def test_ctrl_c_stops_politely_and_says_how_to_go_on(forge, workshop, tmp_path):
     (tmp_path / "study.yaml").write_text(written(slow_study(workshop.text)), "utf-8")
     run = tmp_path / "studies" / "study" / "runs" / "endless.seed-0"
-    process = command(tmp_path, "--workers", "1")
-    wait_until(lambda: (run / "checkpoints").is_dir() and any((run / "checkpoints").glob("step-*")), process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    child = forge.at(tmp_path).start("study", "run", "study.yaml", "--workers", "1")
+    child.wait_until(lambda: (run / "checkpoints").is_dir() and any((run / "checkpoints").glob("step-*")))
+    code, out, err, _ = child.interrupt()
+    assert code == 130, err
     assert "to go on: headway study run study.yaml --workers 1" in err
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert "endless.seed-0: interrupted at step" in out

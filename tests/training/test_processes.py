@@ -10,12 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from crash import CLI, Child, Ended, Forge
 from tiny import TEXT, cache_in, tiny_recipe
 
 from headway.core.errors import UserError
@@ -114,36 +116,33 @@ def work(text: Path, runs: Path, notes: Path) -> None:
                 file.write(json.dumps({"job": name, **seen}) + "\n")
 
 
-def launch(*command: str, world: int = 2, **environment: str) -> list[subprocess.Popen]:
+THIS = f"""
+import runpy, sys, warnings
+warnings.simplefilter("error")
+sys.path.append({str(Path(__file__).parent.parent)!r})
+runpy.run_path({__file__!r}, run_name="__main__")
+"""
+
+
+def launch(forge: Forge, *words: str, code: str = CLI, world: int = 2, **variables: str) -> list[Child]:
     """As torchrun would, without its own seconds and traceback."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    tests = Path(__file__).parent.parent
-    base = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), **environment}
-    base |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)])}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", *command],
-            env=base | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+    base = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), **variables}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+    return [forge.at(Path(), **base, **rank).start(*words, code=code) for rank in ranks]
 
 
-def ends(pair: list[subprocess.Popen], seconds: float = 120) -> list[tuple[int, str, str]]:
-    """How each of them ended: its code, and what it said."""
-    try:
-        for process in pair:
-            process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        for process in pair:
-            process.kill()
-        pytest.fail("they wait for each other: " + "; ".join(process.communicate()[1] for process in pair))
-    return [(process.returncode, *process.communicate()) for process in pair]
+def ends(pair: list[Child], seconds: float = 120) -> list[Ended]:
+    """How each of them ended; it is an error if they wait for each other."""
+    until = time.monotonic() + seconds
+    while not all(process.has_ended for process in pair) and time.monotonic() < until:
+        time.sleep(0.01)
+    waiting = [process for process in pair if not process.has_ended]
+    ended = [process.kill() if process in waiting else process.wait() for process in pair]
+    assert not waiting, "they wait for each other: " + "; ".join(one.err for one in ended)
+    return ended
 
 
 @dataclass
@@ -164,20 +163,20 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory) -> Pair:
+def pair(forge, tmp_path_factory) -> Pair:
     home = tmp_path_factory.mktemp("pair")
     (home / "tiny.txt").write_text(TEXT, "utf-8")
     with cache_in(home / "cache"):
         for name in ("begun-alone", "begun-alone-fsdp"):
             changes = [change for change in JOBS[name].changes if "parallel" not in change]
             stop_alone(Job(tuple(changes)), name, home / "tiny.txt", home / "two")
-        processes = launch(__file__, str(home), HEADWAY_CACHE=str(home / "cache"))
+        processes = launch(forge, str(home), code=THIS, HEADWAY_CACHE=str(home / "cache"))
         for name, job in PLAIN.items():
             do(name, job, home / "tiny.txt", home / "one")
         do("whole", Job((*NOISY, *LONGER)), home / "tiny.txt", home / "one")
         do("whole-fsdp", Job((*LONGER, "training.parallel=fsdp")), home / "tiny.txt", home / "one")
-        for code, _, errors in ends(processes):
-            assert code == 0, errors
+        for ended in ends(processes):
+            assert ended.code == 0, ended.err
     notes = [[json.loads(line) for line in (home / f"{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)]
     return Pair(home, [{note["job"]: note for note in mine} for mine in notes])
 
@@ -307,22 +306,21 @@ def test_torchrun_trains_and_only_one_speaks(workshop, tmp_path):
     same_numbers(open_run("tiny", tmp_path), workshop.run)
 
 
-def test_a_bad_recipe_is_one_message_and_two_codes(workshop, tmp_path):
-    command = ["-m", "headway.cli", "train", str(workshop.recipe), "--runs", str(tmp_path), "model.widht=3"]
-    (code, _, said), (other, _, silence) = ends(launch(*command))
-    assert (code, other, silence) == (2, 2, "") and "did you mean 'width'?" in said
+def test_a_bad_recipe_is_one_message_and_two_codes(forge, workshop, tmp_path):
+    words = ["train", str(workshop.recipe), "--runs", str(tmp_path), "model.widht=3"]
+    one, other = ends(launch(forge, *words))
+    assert (one.code, other.code, other.err) == (2, 2, "") and "did you mean 'width'?" in one.err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_when_one_is_killed_the_other_does_not_wait(workshop, tmp_path):
-    command = ["-m", "headway.cli", "train", str(workshop.recipe), "--runs", str(tmp_path)]
-    pair = launch(*command, "training.duration=1M steps", HEADWAY_CACHE=str(workshop.cache))
-    while not (tmp_path / "tiny" / "metrics.jsonl").exists():
-        assert all(process.poll() is None for process in pair)
-    pair[1].kill()
-    (code, _, said), _ = ends(pair)
-    assert code == 2 and "process 0 lost the others" in said and "--resume" in said
+def test_when_one_is_killed_the_other_does_not_wait(forge, workshop, tmp_path):
+    words = ["train", str(workshop.recipe), "--runs", str(tmp_path), "training.duration=1M steps"]
+    one, other = launch(forge, *words, HEADWAY_CACHE=str(workshop.cache))
+    one.wait_until((tmp_path / "tiny" / "metrics.jsonl").exists)
+    other.kill()
+    (ended,) = ends([one])
+    assert ended.code == 2 and "process 0 lost the others" in ended.err and "--resume" in ended.err
 
 
 def test_processes_that_nobody_started_are_said_to_be_missing(monkeypatch):

@@ -2,11 +2,7 @@
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import optuna
 import pytest
@@ -23,7 +19,6 @@ from headway.tuning.space import Among, Between, check_space, grid, over, read_s
 from headway.tuning.tune import populations, tune
 
 RATES = "training.optimizer.learning_rate=1e-3..1e-1:log"
-PROJECT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -324,12 +319,11 @@ tune.tune(search, folder, trials=4, together=2)
 
 
 @pytest.mark.parametrize("when", [3, pytest.param(9, marks=pytest.mark.slow)])
-def test_killed_and_continued_ends_as_if_it_had_not_been(splits, tmp_path, when):
+def test_killed_and_continued_ends_as_if_it_had_not_been(forge, splits, tmp_path, when):
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(RECIPE.format(path=splits), "utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "s"), str(when)]
-    assert subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
+    died = forge.at(tmp_path).run(str(recipe), str(tmp_path / "s"), str(when), code=KILLED)
+    assert died.code == -signal.SIGKILL, died.err
     from headway.recipe.recipe import load
 
     asked = search(load(str(recipe)))

@@ -2,12 +2,11 @@
 
 import gzip
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from crash import Ended
 from hub_server import HubServer
 
 from headway.core.errors import UserError
@@ -221,23 +220,23 @@ def test_the_hub_needs_a_path():
 # --- through the command line ----------------------------------------------------------------------------------------
 
 
-def test_train_on_a_dataset_by_name_then_again_without_a_network(hub: HubServer, workshop, tmp_path: Path):
+def test_train_on_a_dataset_by_name_then_again_without_a_network(hub: HubServer, workshop, forge, tmp_path: Path):
     rows = "".join(json.dumps({"text": line}) + "\n" for line in workshop.text.read_text("utf-8").splitlines())
     hub.add("dataset", "me/foxes", {"train.jsonl": rows.encode()})
 
-    def headway(name: str, run: str, **variables: str) -> subprocess.CompletedProcess:
+    def headway(name: str, run: str, **variables: str) -> Ended:
         words = ["data.source=hub", f"data.path={name}", "training.duration=2 steps", "--name", run, "--json"]
-        variables |= {"OMP_NUM_THREADS": "1", "HEADWAY_CACHE": str(tmp_path / run)}
-        command = [sys.executable, "-m", "headway.cli", "train", str(workshop.recipe), *words]
-        return subprocess.run(command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True)
+        here = forge.at(tmp_path, HEADWAY_CACHE=str(tmp_path / run), **variables)
+        return here.run("train", str(workshop.recipe), *words)
 
     first = headway("me/foxes", "first")
-    assert first.returncode == 0, first.stderr
+    assert first.code == 0, first.err
     asked = len(hub.asked)
+    assert asked > 0
     again = headway("me/foxes", "again", HF_HUB_OFFLINE="1")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["scores"] == json.loads(first.stdout)["scores"]
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["scores"] == json.loads(first.out)["scores"]
     other = headway("me/hares", "other", HF_HUB_OFFLINE="1")
-    assert other.returncode == 2 and len(hub.asked) == asked
-    assert other.stderr.count("\n") == 1 and other.stderr.startswith("headway: dataset 'me/hares' is not, or not whole")
+    assert other.code == 2 and len(hub.asked) == asked
+    assert other.err.count("\n") == 1 and other.err.startswith("headway: dataset 'me/hares' is not, or not whole")
     assert not (tmp_path / "runs" / "other").exists()
