@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -170,6 +170,8 @@ class Labelled(DataSpec):
 class Pairs(DataSpec):
     """Which pairs of texts, source and target, cut into which tokens, read in which order."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"rows"})
+
     kind: Literal["pairs"] = "pairs"
     source: str = "pig-latin"
     """pig-latin, numbers-en-fr (made by rules); ted-en-fr, multi30k, pig-latin-course or pig-latin-large (from the
@@ -184,6 +186,8 @@ class Pairs(DataSpec):
     """Of a table. Whether the first line names the columns; null = it does, if one is given by name."""
     filters: Filters = Filters()
     """What is dropped from train: metadata, empty, untranslated, longest, ratio."""
+    rows: int | None = Field(default=None, ge=1)
+    """Learn from this many pairs of train, whatever is held out; null = from all. Fewer are always among more."""
     exact: bool | None = None
     """Whether a source has one right translation, so that what counts is how many are exactly that, and not BLEU; null
     = as is known of the source: those made by rules have one."""

@@ -78,6 +78,7 @@ class Translating(Task, Translates):
                 data.valid_fraction,
                 data.tokenizer,
                 data.target_tokenizer,
+                data.rows,
             ),
         )
 

@@ -9,6 +9,7 @@ from headway.cases.catalogue import folder_of, load_case, packaged, takes, title
 from headway.cases.table import case_table
 from headway.core.errors import UserError
 from headway.data.labelled import sources as labelled_sources
+from headway.data.pairs import sources as pair_sources
 from headway.data.running import sources
 from headway.study.conclude import conclude
 from headway.study.design.study import Study
@@ -18,8 +19,13 @@ from headway.study.execution.plan import Sizes, check_scores
 
 CASES = list(packaged())
 STUDIES = [name for name in CASES if isinstance(load_case(name, True), Study)]
-EMBEDDED = {*sources.EMBEDDED, *labelled_sources.EMBEDDED}
-FLOPS_A_SECOND = {"language-model": 2 * 28e9, "classifier": 2 * 55e9}
+EMBEDDED = {*sources.EMBEDDED, *labelled_sources.EMBEDDED, *pair_sources.EMBEDDED}
+FLOPS_A_SECOND = {
+    "language-model": 2 * 28e9,
+    "classifier": 2 * 55e9,
+    "encoder-decoder": 2 * 5e9,
+    "decoder-only": 2 * 5e9,
+}
 """Of two cores, with these small models, audits and all: as measured when the minutes in the library were."""
 
 
@@ -39,6 +45,8 @@ def test_the_cases_so_far():
         "D1",
         "D2",
         "D3",
+        "D4",
+        "D5",
         "E1",
         "E2",
         "E3",

@@ -15,7 +15,7 @@ import numpy as np
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.pairs.filters import Filters
-from headway.data.pairs.sources import Sides, Splits, normalised, read_pairs, with_valid
+from headway.data.pairs.sources import Sides, Splits, normalised, read_pairs, some_of, with_valid
 from headway.data.tokenizers import Tokenizer, TokenizerSpec
 
 SIDES, ARRAYS = ("source", "target"), ("ids", "ends")
@@ -124,6 +124,7 @@ def load(
     valid_fraction: float,
     tokenizer: TokenizerSpec,
     target_tokenizer: TokenizerSpec | None,
+    most: int | None = None,
 ) -> PairedSet:
     """Reads the pairs and tokenises them, or finds that this was done before. Only the train split is learnt from."""
     rows, name = read_pairs(source, path, sides), Path(path).name if path else source
@@ -134,6 +135,8 @@ def load(
     held_out = "valid" not in rows and valid_fraction > 0
     if held_out:
         rows = with_valid(rows, valid_fraction, name)
+    if most is not None:
+        rows["train"] = some_of(rows["train"], most, name)
     identity = _identity(rows, tokenizer, target_tokenizer)
     sides_of = {"both": (tokenizer, (0, 1))}
     if target_tokenizer is not None:

@@ -112,6 +112,14 @@ def with_valid(splits: Splits, fraction: float, name: str) -> Splits:
     return {"train": sides[False], "valid": sides[True], **rest}
 
 
+def some_of(pairs: list[TextPair], rows: int, name: str) -> list[TextPair]:
+    """So many of them, by a hash of the text: fewer are always among more, and the order of the file has no say."""
+    if rows > len(pairs):
+        raise UserError(f"data.rows={rows}: '{name}' has {len(pairs):,} pairs to train on")
+    chosen = set(sorted(range(len(pairs)), key=lambda k: _hash(f"row {normalised(pairs[k].source)}"))[:rows])
+    return [pair for k, pair in enumerate(pairs) if k in chosen]
+
+
 def normalised(text: str) -> str:
     """Two texts are the same if they differ in nothing but white space."""
     return " ".join(text.split())

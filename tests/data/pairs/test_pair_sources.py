@@ -172,3 +172,19 @@ def test_nothing_left_to_train_on_says_why(tmp_path):
     write(tmp_path, "train.tsv", ["<a>\t<b>"] * 3)
     with pytest.raises(UserError, match=re.escape("dropped were 3 metadata (data.filters)")):
         dataset.load("files", str(tmp_path), Sides(), Filters(), 0.1, Char(), None)
+
+
+def test_some_rows_of_train_are_among_more_of_them_and_what_is_held_out_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    write(tmp_path, "train.tsv", [f"s{k}\tt{k}" for k in range(40)])
+
+    def sources(most):
+        found = dataset.load("files", str(tmp_path / "train.tsv"), Sides(), Filters(), 0.2, Word(), None, most)
+        return [found.split(split).source.texts for split in ("train", "valid")], found.identity
+
+    ((whole, held_out), one), ((few, still), two), ((fewer, _), _) = (sources(most) for most in (None, 20, 5))
+    assert len(whole) == 32 and len(few) == 20 and len(fewer) == 5 and one != two
+    assert set(fewer) < set(few) < set(whole) and still == held_out
+    assert few == [text for text in whole if text in few]  # in the order of the file
+    with pytest.raises(UserError, match=r"data.rows=33: 'train.tsv' has 32 pairs to train on"):
+        sources(33)

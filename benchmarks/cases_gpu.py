@@ -1,0 +1,69 @@
+"""Cases at their whole size, on a GPU: populations, one case after the other in one process.
+
+    HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER D4 D5
+    HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER E2 E4 E5 E3 E6      # E5 takes over runs of E2 and E4
+
+Each case is a study in FOLDER/studies: what was trained is kept, a study that was stopped goes on where it was, and
+runs that another of these has made already are taken over. A line of JSON per case says the seconds it took, the scores
+of its arms, and how each claim stands; all of it lies in FOLDER/cases.jsonl too. `headway cases --table --studies
+FOLDER/studies` makes a table. With --quick as the last word, the quick sizes, to try it on a CPU.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from headway.cases.catalogue import folder_of, load_case
+from headway.cli.board import for_this_terminal
+from headway.core.errors import UserError
+from headway.study.conclude import conclude
+from headway.study.design.study import Study
+from headway.study.execution.execute import execute, executor_named
+
+
+def main(home: Path, names: list[str], quick: bool) -> None:
+    studies = home / "studies"
+    studies.mkdir(parents=True, exist_ok=True)
+    cases = {name: load_case(name, quick) for name in names}  # a wrong name is told before anything is trained
+    for name, study in cases.items():
+        if not isinstance(study, Study):
+            raise UserError(f"case {name} is an exercise: headway case {name} solves it, and needs no GPU")
+    for name, study in cases.items():
+        assert isinstance(study, Study)
+        folder = studies / folder_of(name, quick)
+        others = [studies / folder_of(other, quick) for other in names if other != name]
+        began = time.perf_counter()
+        there = [other for other in others if other.is_dir()]
+        done = execute(study, folder, executor_named(None, None, study), [for_this_terminal()], there)
+        trained = time.perf_counter() - began
+        found = conclude(folder)
+        told = {
+            "case": name,
+            "seconds": round(time.perf_counter() - began, 1),
+            "of which training, audits and scores": round(trained, 1),
+            "runs": done.done,
+            "failed": list(done.failed),
+            "scores": {score: _means(found, score) for score in found.results.score_names},
+            "claims": [one.as_json() for one in found.judgements],
+            "verdicts": [verdict.as_json() for verdict in found.verdicts],
+        }
+        line = json.dumps(told)
+        print(line, flush=True)
+        with (home / "cases.jsonl").open("a", encoding="utf-8") as lines:
+            lines.write(line + "\n")
+
+
+def _means(found: Any, score: str) -> dict[str, list[float]]:
+    return {arm: [round(value, 4) for value in seeds.values()] for arm, seeds in found.results.table(score).items()}
+
+
+if __name__ == "__main__":
+    words = [word for word in sys.argv[1:] if word != "--quick"]
+    if len(words) < 2:
+        sys.exit(__doc__)
+    try:
+        main(Path(words[0]), words[1:], "--quick" in sys.argv)
+    except UserError as problem:
+        sys.exit(str(problem))
