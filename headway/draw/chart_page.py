@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from headway.core.files import write_whole
-from headway.draw.charts import HEIGHT, WIDTH, Curve, line_chart
+from headway.draw.charts import HEIGHT, WIDTH, Curve, colours, line_chart
 from headway.draw.colours import CURVES, curve_variables
 from headway.draw.picture import PictureTable
 from headway.draw.save import check_place
@@ -105,8 +105,11 @@ class ChartPage:
         FigureCanvasAgg(figure)
         figure.suptitle(self.title, x=0.01, ha="left", weight="bold", fontsize=12)
         for chart, axes in zip(charts, figure.subplots(len(charts), 1, squeeze=False)[:, 0], strict=True):
-            for curve, colour in zip(chart.drawn, CURVES, strict=False):
-                axes.plot(curve.x, curve.middle, color=colour, lw=1.8, label=curve.name)
+            for curve, k in zip(chart.drawn, colours(chart.drawn), strict=True):
+                if k >= len(CURVES):
+                    continue
+                colour, line = CURVES[k], "--" if curve.beside else "-"
+                axes.plot(curve.x, curve.middle, line, color=colour, lw=1.8, label=curve.name)
                 axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.14, lw=0)
             axes.set(xlabel=chart.across, ylabel=chart.up, yscale="log" if chart.logarithmic else "linear")
             axes.set_title(chart.caption, loc="left", fontsize=9)

@@ -26,6 +26,8 @@ class Curve:
     middle: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
+    beside: str = ""
+    """The curve of that name is to be compared with it: it is dashed, and in the same colour."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,23 @@ class Axis:
         return logarithmic_ticks(self.low, self.high) if self.logarithmic else round_ticks(self.low, self.high)
 
 
+def colours(curves: Sequence[Curve]) -> list[int]:
+    """Which of the colours each has, from 0 on."""
+    own: dict[str, int] = {}
+    for curve in curves:
+        own.setdefault(curve.beside or curve.name, len(own))
+    return [own[curve.beside or curve.name] for curve in curves]
+
+
 def line_chart(
     curves: Sequence[Curve], across: str, up: str, label: str, categories: bool = False, logarithmic: bool = False
 ) -> str:
     """`categories`: the x values are few and stand at equal distances, each named. `logarithmic`: upwards."""
-    curves = curves[:COLOURS]
+    curves = [curve for curve, k in zip(curves, colours(curves), strict=True) if k < COLOURS]
     plane = Plane.around(curves, categories, logarithmic)
     parts = [_open(WIDTH, HEIGHT, label), *_frame(plane, across, up)]
-    for k, curve in enumerate(curves, 1):
-        parts += _curve(plane, curve, f"var(--curve-{k})", dots=categories or len(curve.x) == 1)
+    for k, curve in zip(colours(curves), curves, strict=True):
+        parts += _curve(plane, curve, f"var(--curve-{k + 1})", dots=categories or len(curve.x) == 1)
     return "\n".join([*parts, *_names(plane, curves), "</svg>"])
 
 
@@ -107,10 +117,10 @@ def _frame(plane: Plane, across: str, up: str) -> list[str]:
 def _curve(plane: Plane, curve: Curve, colour: str, dots: bool) -> list[str]:
     """The band between the seeds, the line through their middle, and its points where a line alone would not do."""
     band = plane.points(curve.x, curve.high) + plane.points(curve.x, curve.low)[::-1]
-    line = " ".join(plane.points(curve.x, curve.middle))
+    line, dashes = " ".join(plane.points(curve.x, curve.middle)), ";stroke-dasharray:6 4" if curve.beside else ""
     parts = [
         f'<polygon class="band" style="fill:{colour}" points="{" ".join(band)}"/>',
-        f'<polyline class="curve" style="stroke:{colour}" points="{line}"/>',
+        f'<polyline class="curve" style="stroke:{colour}{dashes}" points="{line}"/>',
     ]
     for a, b in zip(curve.x, curve.middle, strict=True) if dots else ():
         parts.append(f'<circle cx="{plane.x(a):.1f}" cy="{plane.y(b):.1f}" r="2.6" style="fill:{colour}"/>')
@@ -121,15 +131,15 @@ def _names(plane: Plane, curves: Sequence[Curve]) -> list[str]:
     """Each at the end of its curve, moved apart where curves end together; a line leads from the one to the other."""
     parts, edge = [], WIDTH - RIGHT
     ends = [plane.y(curve.middle[-1]) for curve in curves]
-    for k, (curve, end, height) in enumerate(zip(curves, ends, apart(ends, 16), strict=True), 1):
+    for k, curve, end, height in zip(colours(curves), curves, ends, apart(ends, 16), strict=True):
         last = plane.x(curve.x[-1])  # arms need not end at the same step
         dots = 'stroke-dasharray="1 4" ' if last < edge - 1 else ""
         parts.append(
             f'<line x1="{last + 2:.1f}" y1="{end:.1f}" x2="{edge + 12}" y2="{height:.1f}" {dots}'
-            f'style="stroke:var(--curve-{k})"/>'
+            f'style="stroke:var(--curve-{k + 1})"/>'
         )
         parts.append(
-            f'<text x="{edge + 16}" y="{height + 4:.1f}" style="fill:var(--curve-{k})">'
+            f'<text x="{edge + 16}" y="{height + 4:.1f}" style="fill:var(--curve-{k + 1})">'
             f"{escape(_cut(curve.name, 20))}</text>"
         )
     return parts
@@ -180,7 +190,7 @@ def heat_map(
             share = 0.0 if not math.isfinite(value) or high == low else (value - low) / (high - low)
             strength = 0.10 + 0.75 * ((1 - share) if lower_is_better else share) if math.isfinite(value) else 0
             parts.append(f'<rect {place} style="fill:var(--curve-2);fill-opacity:{strength:.2f}"/>')
-            ink = "on-dark" if strength > 0.55 else "name"
+            ink = "on-dark" if strength > 0.75 else "name"
             text = shown(value) if math.isfinite(value) else "–"
             parts.append(_text(left + wide * (j + 0.5), top + tall * (i + 0.5) + 4, text, "middle", ink))
     return "\n".join([*parts, "</svg>"])

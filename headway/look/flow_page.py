@@ -18,6 +18,8 @@ TOLD = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 HIGHEST_BOUND = 100.0
 """A bound that grows beyond this says nothing any more, and would leave no room for what was measured."""
+LOWEST = 1e-12
+"""Of the largest number in a chart: what is smaller no training feels, and would leave no room for what is larger."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class FlowPage:
         )
         if any(len(arm.seeds) > 1 for arm in self.arms):
             how += " Lines are the mean of the seeds, and bands lie between the lowest and highest."
-        charts = [self._losses(), self._streams(), self._hidden(), self._singular_values()]
+        charts = list(map(_down_to_lowest, [self._losses(), self._streams(), self._hidden(), self._singular_values()]))
+        how += f" What is below {LOWEST:g} of the largest is not drawn; the table has it."
         return ChartPage("How far gradients reach", how, [chart for chart in charts if chart.drawn], (), self.table)
 
     def _losses(self) -> Chart:
@@ -71,7 +74,7 @@ class FlowPage:
             states.append(arm.curve(lambda flow, name=name: flow.hidden[name].norms.typical, called))
             if all(flow.hidden[name].bound for flow in arm.seeds):
                 bound = arm.curve(lambda flow, name=name: flow.hidden[name].bound or [], f"bound, {called}")
-                bounds.append(_up_to(bound, HIGHEST_BOUND))
+                bounds.append(replace(_up_to(bound, HIGHEST_BOUND), beside=called))
         what = "The state of each recurrence alone: ‖∂state_t/∂state_s‖"
         if bounds:
             what += f", and (steepest slope · σ_max(W))^(t − s) as far as {HIGHEST_BOUND:g}"
@@ -116,6 +119,18 @@ class FlowPage:
 
     def _repr_html_(self) -> str:
         return self.draw()._repr_html_()
+
+
+def _down_to_lowest(chart: Chart) -> Chart:
+    """What is below is left out, and bands stand on it."""
+    lowest = LOWEST * max((v for curve in chart.curves for v in curve.high if math.isfinite(v)), default=1.0)
+    curves = []
+    for curve in chart.curves:
+        at = [k for k, value in enumerate(curve.middle) if value >= lowest]
+        x, middle, high = ([values[k] for k in at] for values in (curve.x, curve.middle, curve.high))
+        low = [max(lowest, curve.low[k]) for k in at]
+        curves.append(replace(curve, x=x, middle=middle, low=low, high=high))
+    return replace(chart, curves=curves)
 
 
 def _up_to(curve: Curve, highest: float) -> Curve:

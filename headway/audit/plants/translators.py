@@ -29,7 +29,10 @@ SCORES = ("kept-checkpoint", "score-and-curve")
 # --- what is read ----------------------------------------------------------------------------------------------------
 
 
-@_bed.plant("source-padding", also=("cross-attention-rows", "loss", "decoded-alone", "scores-again", "kept-checkpoint"))
+@_bed.plant(
+    "source-padding",
+    also=("cross-attention-rows", "crossing", "loss", "decoded-alone", "scores-again", "kept-checkpoint"),
+)
 def padding_of_sources_is_read(patch):
     honest = EncoderDecoder.read
 

@@ -107,9 +107,9 @@ def _by_length(results: Results, measure: Lengths, arm: str) -> Curve | None:
     at = {length: list(table[arm].values()) for length, table in tables.items() if table[arm]}
     if not at:
         return None
-    name = arm if isinstance(measure, Segments) else f"{arm}, {measure.kind}"
+    name, beside = (arm, "") if isinstance(measure, Segments) else (f"{arm}, {measure.kind}", arm)
     middle = [PERPLEXITY.mean(values) for values in at.values()]
-    return Curve(name, list(at), middle, [min(v) for v in at.values()], [max(v) for v in at.values()])
+    return Curve(name, list(at), middle, [min(v) for v in at.values()], [max(v) for v in at.values()], beside)
 
 
 def two_factors(results: Results) -> Figure | None:
