@@ -280,12 +280,21 @@ class Bpe(TokenizerSpec):
     kind: Literal["bpe"] = "bpe"
     size: Annotated[int, Field(ge=256)] = 4096
     """The most tokens the vocabulary may have, 256 single bytes among them."""
+    lower: bool = False
+    """Make no difference between upper and lower case: what is written has no capitals."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"lower"})
+
+    def identity(self) -> str:
+        return self.model_dump_json(exclude=None if self.lower else {"lower"})
 
     def learn(self, text: str) -> Tokenizer:
         letters, signs = r" ?[\p{L}\p{M}]+| ?\p{N}+", rf" ?[^{_WHITE}\p{{L}}\p{{M}}\p{{N}}]+"
         # The last of several blanks goes with the word after it, as it does between words.
         blanks = f"[{_BLANK}]+(?![^{_WHITE}])|[{_BLANK}]+"
         library = tokenizers.Tokenizer(models.BPE())
+        if self.lower:
+            library.normalizer = normalizers.Lowercase()
         library.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(f"\n|{letters}|{signs}|{blanks}"), "isolated"),

@@ -167,7 +167,8 @@ _ABOUT_TEXT = {
     "char": "One token per character. A character that the training text lacked is an error, not an unknown token.",
     "word": "One token per word and one per line end; other words become `<unk>`. Decoding puts single spaces between "
     "words, whatever stood there.",
-    "bpe": "Byte pairs: any text can be encoded, and decoding gives it back byte for byte.",
+    "bpe": "Byte pairs: any text can be encoded, and decoding gives it back byte for byte (in small letters where "
+    "the recipe says `lower`).",
     "sentencepiece": "Pieces of SentencePiece; what it lacks becomes `<unk>`.",
 }
 

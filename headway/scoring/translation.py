@@ -25,7 +25,8 @@ from headway.scoring.score import Score
 from headway.stats.intervals import wilson
 from headway.stats.resampled import interval
 
-LARGEST = 2**24  # numbers in the largest tensor of a batch: 64 MB in float32
+LARGEST = {"cpu": 2**24, "cuda": 2**27}
+"""Numbers in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
 LENGTHS = (5, 10, 20, 40)
 """Where sources, in tokens without END, are told apart by their length."""
 
@@ -58,7 +59,7 @@ def forced(model: Translator, pairs: PairedTexts) -> list[Forced]:
     (sources, source_lengths), (targets, lengths) = (side.padded(context) for side in (pairs.source, pairs.target))
     nats, right = np.zeros((R, len(pairs))), np.zeros((R, len(pairs)), dtype=np.int64)
     end = pairs.target.end
-    for rows in _alike(np.maximum(source_lengths, lengths), model):
+    for rows in _alike(np.maximum(source_lengths, lengths), model, device):
         S, T = source_lengths[rows].max(), lengths[rows].max()
         known, asked = (
             torch.as_tensor(table[rows]).long().to(device).expand(R, -1, -1) for table in (sources, targets)
@@ -94,7 +95,7 @@ def decoded(
     lengths = np.array([len(ids) for ids in rows_of])
     found: Found = [[[] for _ in sources] for _ in range(R)]
     done = 0
-    for rows in _alike(lengths, model, getattr(how, "size", 1), at_once):
+    for rows in _alike(lengths, model, device, getattr(how, "size", 1), at_once):
         table = torch.zeros(len(rows), lengths[rows].max(), dtype=torch.int64)
         for k, row in enumerate(rows):
             table[k, : lengths[row]] = torch.as_tensor(rows_of[row])
@@ -118,15 +119,20 @@ def _limit(model: Translator, how: DecodingSpec, source: int) -> int:
 
 
 def _alike(
-    lengths: Int[np.ndarray, " N"], model: Translator, beams: int = 1, at_once: int | None = None
+    lengths: Int[np.ndarray, " N"],
+    model: Translator,
+    device: torch.device,
+    beams: int | None = None,
+    at_once: int | None = None,
 ) -> Iterator[Int[np.ndarray, " n"]]:
-    """Rows of similar length, as many as fit."""
-    order = np.argsort(lengths, kind="stable")[::-1]
+    """Rows of similar length, as many as fit. `beams`: so many of each are written, one token at a time; None = targets
+    are given, and all their tokens are answered at once."""
+    order, most = np.argsort(lengths, kind="stable")[::-1], LARGEST.get(device.type, LARGEST["cpu"])
     first = 0
     while first < len(order):
         widest = int(lengths[order[first]])
-        each = widest * max(model.vocabulary, model.spec.largest(widest)) * model.replicas * beams
-        n = at_once or min(256, max(1, LARGEST // each))
+        logits, inside = (beams or widest) * model.vocabulary, (beams or 1) * widest * model.spec.largest(widest)
+        n = at_once or min(256, max(1, most // (model.replicas * max(logits, inside))))
         yield order[first : first + n]
         first += n
 

@@ -20,6 +20,7 @@ from headway.scoring.likelihood import Surprise
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
 from headway.scoring.spec import State
+from headway.scoring.translation import Forced
 
 
 class Ability(ABC):
@@ -172,6 +173,11 @@ class Translates(Ability):
     @abstractmethod
     def sentences(self, model: Any, split: str, how: DecodingSpec) -> list[list[str]]:
         """A table with a row for every pair of a split, a header first."""
+
+    @abstractmethod
+    def forced(self, model: Any, split: str, at_most: int) -> Forced:
+        """What the first replica says of targets that are given: of pairs with at most so many tokens, from all over a
+        split."""
 
 
 class Classifies(Ability):

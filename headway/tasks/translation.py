@@ -35,7 +35,7 @@ from headway.scoring.metrics import (
     Metric,
 )
 from headway.scoring.score import Score
-from headway.scoring.translation import Translated, decoded, forced, forced_scores, spread_out, translated
+from headway.scoring.translation import Forced, Translated, decoded, forced, forced_scores, spread_out, translated
 from headway.tasks.abilities import Translates, Translation
 from headway.tasks.task import Task
 from headway.training.update import Sampler
@@ -157,6 +157,9 @@ class Translating(Task, Translates):
         self.check_split(split)
         (found,) = translated(model, self.data.split(split), self.data.target_tokenizer, how)
         return found.table(self.pairs.is_exact, self.recipe.scoring.bleu_tokenizer)
+
+    def forced(self, model: Translator, split: str, at_most: int) -> Forced:
+        return forced(model, spread_out(self.data.split(split), at_most))[0]
 
     def title(self, model: Translator) -> list[str]:
         train, data, context = self.data.split("train"), self.data, self.recipe.model.context

@@ -129,3 +129,10 @@ def test_pairs_seen_in_train_and_sources_with_two_targets_are_found(numbers):
 
 def test_every_audit_of_translators_is_known_to_the_runner():
     assert {one.name for one in tasks.Translating.probing.audits} <= set(AUDITS)
+
+
+def test_rows_that_are_no_text_are_counted_by_reason(numbers):
+    pairs = [*numbers.pairs["train"], ("<title>one", "<title>un"), ("two", ""), ("three " * 251, "trois " * 251)]
+    (finding,) = (f for f in run_audits(PAIR_AUDITS, PairSet({"train": pairs})).findings if f.audit == "rows-of-text")
+    assert finding.verdict == "pass" and finding.value == pytest.approx(3 / 383)
+    assert all(f"1 {reason}" in finding.sentence for reason in ("metadata", "empty", "too long"))

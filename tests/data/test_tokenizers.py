@@ -13,7 +13,15 @@ from headway.data.running.sources import read_splits
 from headway.data.tokenizers import Bpe, Char, Tokenizer, TokenizerSpec, Word
 
 SAMPLE = "It was the best of times, it was the worst of times.\n\n  It wasn't <unk> — naïve 日本 😀!\n" * 3
-SPECS = [Char(), Word(), Word(punctuation="apart"), Word(lower=True, size=8), Bpe(size=256), Bpe(size=400)]
+SPECS = [
+    Char(),
+    Word(),
+    Word(punctuation="apart"),
+    Word(lower=True, size=8),
+    Bpe(size=256),
+    Bpe(size=400),
+    Bpe(size=400, lower=True),
+]
 LOSSLESS = [Char(), Bpe(size=256), Bpe(size=400)]
 NAME = repr
 
@@ -119,6 +127,16 @@ def test_half_a_surrogate_pair_is_refused(tokenizer_kind: str):
     tokenizer = TypeAdapter(TokenizerSpec).validate_python(tokenizer_kind).learn(SAMPLE)
     with pytest.raises(UserError, match="not valid Unicode: half a surrogate pair in line 1, column 2"):
         tokenizer.encode("a\ud800b")
+
+
+# Byte pairs
+
+
+def test_byte_pairs_without_capitals():
+    tokenizer = Bpe(size=300, lower=True).learn("Ein Mann und ein Hund\n")
+    assert tokenizer.decode(tokenizer.encode("Ein HUND, ÄRGER\n").ids) == "ein hund, ärger\n"
+    assert tokenizer.encode("EIN Mann").ids.tolist() == tokenizer.encode("ein mann").ids.tolist()
+    assert Bpe().identity() == '{"kind":"bpe","size":4096}'  # which runs from before there was `lower` have
 
 
 # Words

@@ -10,6 +10,8 @@ import numpy as np
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.data.row_set import normalise, shortened
 from headway.data.pairs.alignment import likeness
+from headway.data.pairs.filters import Filters
+from headway.data.pairs.sources import TextPair
 
 STRETCH = 200
 """Lines on end that are compared with their neighbours."""
@@ -59,6 +61,30 @@ def seen_pairs(data: PairSet) -> Outcome:
         worst = max(worst, (share, says))
     share, says = worst
     return (failed if share > 0.1 else warned if share > 0.02 else passed)(share, says)
+
+
+@audit("data")
+def rows_of_text(data: PairSet) -> Outcome:
+    """The pairs that are learnt from are texts: few are metadata, empty, or longer than anybody says.
+
+    Counted are pairs of train that begin with a tag on either side, as <title>; that have nothing on a side; and that
+    have more than 250 words there. One in a hundred is a warning, one in twenty a failure: what is said about a text is
+    no sentence, and its translation is often none, or the same address. data.filters drops such rows, unless it is
+    told not to.
+    """
+    filters = Filters(untranslated=False)
+    pairs = data.pairs["train"]
+    reasons = [filters.reason(TextPair(*pair)) for pair in pairs]
+    counts = Counter(reason for reason in reasons if reason is not None)
+    share = sum(counts.values()) / max(1, len(pairs))
+    if not counts:
+        return passed(0, f"none of {len(pairs):,} pairs of train is metadata, empty or too long")
+    example = next(
+        pair[0] for pair, reason in zip(pairs, reasons, strict=True) if reason == counts.most_common(1)[0][0]
+    )
+    told = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
+    says = f"of {len(pairs):,} pairs of train {told}, such as {shortened(example)}"
+    return (failed if share > 0.05 else warned if share > 0.01 else passed)(share, says)
 
 
 @audit("data")
@@ -153,4 +179,4 @@ def _stretches(rows: int) -> list[tuple[str, int]]:
     return [("at the beginning", 0), ("in the middle", last // 2), ("at the end", last)]
 
 
-PAIR_AUDITS: list[Audit] = [seen_pairs, copied_targets, many_targets, unlike_lengths, line_order]
+PAIR_AUDITS: list[Audit] = [seen_pairs, rows_of_text, copied_targets, many_targets, unlike_lengths, line_order]

@@ -247,3 +247,9 @@ def _shifted_late(pairs, split, rng):
 @_pairs("rows_never_translated", "copied-targets", also=("unlike-lengths",))
 def _untranslated(pairs, split, rng):
     return [(s, s) if split == "train" and rng.random() < 0.3 else (s, t) for s, t in pairs]
+
+
+@_pairs("rows_about_the_text_beside_the_text", "rows-of-text", also=("unlike-lengths",))
+def _tagged(pairs, split, rng):
+    tagged = [(f"<keywords>{s}</keywords>", f"<keywords>{t}</keywords>") for s, t in pairs if rng.random() < 0.1]
+    return [*pairs, *tagged] if split == "train" else pairs

@@ -1,4 +1,4 @@
-"""What is measured of a finished run beside the scores of its recipe: shorter segments, single sentences.
+"""What is measured of a finished run beside the scores of its recipe: shorter segments, sentences, given targets.
 
 A model is trained on segments of one length, and people read it on others. Whatever depends on the length (learned
 positions nobody trained, a norm that runs over the sequence) shows there, and nowhere else. What is asked for stands
@@ -14,11 +14,11 @@ from pydantic import Field
 from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
-from headway.scoring.metrics import LOSS, PERPLEXITY, Metric, parsed
+from headway.scoring.metrics import LOSS, PERPLEXITY, TOKEN_ACCURACY, Metric, parsed
 
 if TYPE_CHECKING:
     from headway.scoring.score import Score
-    from headway.tasks.abilities import ReadsSegments
+    from headway.tasks.abilities import ReadsSegments, Translates
     from headway.tasks.task import Task
 
 FEWEST_SENTENCES = 8
@@ -158,3 +158,39 @@ class Sentences(TextMeasure):
         from headway.study.results.measuring import sentence_scores
 
         return sentence_scores(self, model, task)
+
+
+class GivenTargets(Measure):
+    """Of a translator, the loss and the token accuracy of targets that are given, where nothing need be translated:
+    `train-given.loss`. Beside them the accuracy that one gets who counts padding, too: `train-padded.token_accuracy`.
+
+    Padding is told right as soon as a model has learnt where texts end, and in batches of unlike texts it is half of
+    all: such an accuracy says little of the other half."""
+
+    kind: Literal["given-targets"] = "given-targets"
+    metrics = (LOSS, TOKEN_ACCURACY)
+    tokens: int = Field(default=20_000, ge=1)
+    """How many of the split, from all over it."""
+    batch: int = Field(default=16, ge=1)
+    """Pairs that are filled up to the longest of them, as they follow each other."""
+
+    def check(self, task: "Task") -> None:
+        from headway.tasks.abilities import Translates
+
+        if not isinstance(task, Translates):
+            raise UserError(f"measures: targets are given to translators, not to a {task.kind}")
+        task.check_split(self.split)
+
+    @property
+    def splits(self) -> list[str]:
+        return [f"{self.split}-given", f"{self.split}-padded"]
+
+    @property
+    def told(self) -> list[str]:
+        given, padded = self.splits
+        return [f"{given}.{LOSS.name}", f"{given}.{TOKEN_ACCURACY.name}", f"{padded}.{TOKEN_ACCURACY.name}"]
+
+    def scores(self, model: Any, task: "Translates") -> "Iterator[Score]":
+        from headway.study.results.measuring import scores_of_given
+
+        return scores_of_given(self, model, task)

@@ -18,8 +18,8 @@ from headway.experiment.train import load_model
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.score import Score
-from headway.study.design.measures import FEWEST_SENTENCES, Measure, Sentences
-from headway.tasks.abilities import ReadsSegments
+from headway.study.design.measures import FEWEST_SENTENCES, GivenTargets, Measure, Sentences
+from headway.tasks.abilities import ReadsSegments, Translates
 from headway.tasks.task import Task
 
 FILE = "measures.json"
@@ -98,3 +98,19 @@ def _nats(model: Any, task: ReadsSegments, texts: Sequence[torch.Tensor]) -> lis
         with torch.no_grad():
             found += task.nats(model, rows).double().flatten().tolist()
     return found
+
+
+# --- targets that are given ------------------------------------------------------------------------------------------
+
+
+def scores_of_given(measure: GivenTargets, model: Any, task: Translates) -> Iterator[Score]:
+    found = task.forced(model, measure.split, measure.tokens)
+    tokens, right, n = int(found.tokens.sum()), int(found.right.sum()), len(found.tokens)
+    given, padded = measure.splits
+    how = f"{tokens:,} target tokens, END among them, of {n:,} pairs of {measure.split}, each given those before it"
+    yield Score(f"{given}.loss", found.loss, f"nats per token · {how}")
+    yield Score(f"{given}.token_accuracy", found.accuracy, f"share of tokens that are the likeliest · {how}")
+    cut = [found.tokens[k : k + measure.batch] for k in range(0, n, measure.batch)]
+    filled = sum(len(some) * int(some.max()) for some in cut) - tokens
+    told = f"{filled:,} slots of padding, in batches of {measure.batch}, counted as right"
+    yield Score(f"{padded}.token_accuracy", (right + filled) / (tokens + filled), f"not an accuracy: {told} · {how}")

@@ -1,0 +1,197 @@
+"""BLEU of small Transformers on Multi30k, en→de, test_2016_flickr: a population of seeds, and all of it as one.
+
+    HEADWAY_DATA=… python -m benchmarks.multi30k FOLDER [MODEL …] [--seeds 8] [--change "…" …] [--varied "…" …]
+
+Every model is trained once, all seeds as one population, and writes valid and the test split by beam search: each seed
+by itself, and all as one (the mean of their probabilities, token by token). `lowercased` learns from texts without
+capitals, as those do whose lowercased tokenised BLEU is published; `cased` learns capitals, too.
+
+"BLEU, lowercased tokenised" is sacreBLEU's of lowercased texts, ours and the references cut into words alike by its
+13a; published figures are of Moses' words, which differ in few places (hyphens, dots of abbreviations). "BLEU, cased"
+is of texts as they are. Intervals are over seeds (Student's t). What is chosen is chosen by valid: with `--varied` each
+seed has changes of its own (learning rate, weight decay, dropout), and the line has the BLEU of each on valid.
+
+`--times 0.1` trains a tenth as long, and `--rows 50` translates no more than so many pairs, to see that all is well.
+One JSON line for each model, also in FOLDER/multi30k.jsonl. Audits are left out: `headway train` of the same recipe,
+which the line holds, makes them.
+"""
+
+import argparse
+import json
+import math
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import special
+
+from headway import tasks
+from headway.audit.audit import Report
+from headway.experiment import train as training
+from headway.models.backbone import ModelState
+from headway.models.translator import Translator
+from headway.recipe.recipe import Recipe, load
+from headway.run.folder import Run
+from headway.scoring import bleu
+from headway.scoring.metrics import BLEU, BLEU_LOWERCASED, CHRF, SENTENCE_BLEU
+from headway.scoring.translation import Translated, translated
+from headway.training.population import load_weights
+
+TEST = "test_2016_flickr"
+ROWS_AT_ONCE = 128
+"""Sources that are translated together, by every seed."""
+NAMES = {
+    BLEU_LOWERCASED: "BLEU, lowercased tokenised",
+    BLEU: "BLEU, cased",
+    CHRF: "chrF",
+    SENTENCE_BLEU: "mean BLEU of sentences",
+}
+MODELS: dict[str, list[str]] = {"lowercased": ["data.tokenizer.lower=true"], "cased": []}
+PUBLISHED = "41.02: 4+4 layers of width 128, checkpoints averaged (arXiv 2105.14462); 42.5: the best without images"
+ALWAYS = ["scoring.splits=[]", "training.checkpoint_every=1000 epochs", "training.compile=off"]
+"""Compiling four shapes of batches would take longer than training."""
+
+
+def main(asked: argparse.Namespace) -> None:
+    training.audit_runs = lambda members, task: [Report() for _ in members]  # pyright: ignore
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    for name in asked.models:
+        given = [*ALWAYS, *MODELS[name], *asked.change]
+        recipe = load("multi30k", given)
+        duration = recipe.training.duration
+        if asked.times != 1:
+            recipe = recipe.with_changes([f"training.duration={duration.amount * asked.times} {duration.unit}"])
+        told = {"model": name, "published": PUBLISHED, **measured(recipe, name, asked)}
+        told["recipe"] = ["multi30k", *given, f"training.duration={recipe.training.duration}"]
+        print(json.dumps(told), flush=True)
+        with (asked.folder / "multi30k.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(told) + "\n")
+
+
+def measured(recipe: Recipe, name: str, asked: argparse.Namespace) -> dict[str, Any]:
+    seeds, folder, varied = asked.seeds, asked.folder, asked.varied
+    own = [shlex.split(varied[k % len(varied)]) if varied else [] for k in range(seeds)]
+    recipes = [recipe.with_changes([f"seed={seed}", *changes]) for seed, changes in enumerate(own)]
+    began = time.perf_counter()
+    runs = training.train(recipes, [f"{name}.seed-{seed}" for seed in range(seeds)], folder / "runs", listeners=[show])
+    trained = max(run.facts["seconds"] for run in runs)
+    told: dict[str, Any] = {
+        "seeds": seeds,
+        "parameters": runs[0].facts["parameters"],
+        "lowest loss on valid, of each": [_lowest(run) for run in runs],
+        "decoding": recipe.scoring.decoding.label,
+    }
+    task = tasks.load(recipe)
+    together = side_by_side(runs, task)
+    for split in ("valid", TEST):
+        since = time.perf_counter()
+        alone = written(together, task, split, asked.rows)
+        scores = [scored(one) for one in alone]
+        told[split] = {score: summary([own[score] for own in scores]) for score in scores[0]}
+        told[f"{split}, seconds of decoding, all seeds"] = round(time.perf_counter() - since, 1)
+        if seeds > 1:
+            told[f"{split}, all seeds as one"] = scored(written(AsOne(together), task, split, asked.rows)[0])
+        (folder / f"{name}.{split}.txt").write_text("\n".join(alone[0].texts) + "\n", "utf-8")
+    told |= {
+        "seconds of training, all seeds at once": trained,
+        "seconds of everything": round(time.perf_counter() - began, 1),
+        "varied": varied,
+    }
+    return told
+
+
+def side_by_side(runs: Sequence[Run], task: Any) -> Translator:
+    """The trained members as one population, each with the weights that were kept."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = task.build([run.recipe.seed for run in runs], device)
+    for r, run in enumerate(runs):
+        load_weights(model, r, run.checkpoint("auto").weights)
+    return model.eval()
+
+
+def written(model: Any, task: Any, split: str, rows: int | None) -> list[Translated]:
+    """What every replica writes for a split, as the recipe decodes."""
+    pairs, how = task.data.split(split), task.recipe.scoring.decoding
+    pairs = pairs.only(np.arange(len(pairs))[:rows])
+    return translated(model, pairs, task.data.target_tokenizer, how, at_once=ROWS_AT_ONCE)
+
+
+def scored(one: Translated) -> dict[str, float]:
+    found = bleu.measured(one.texts, one.references)
+    return {NAMES[score.metric]: round(score.value, 2) for score in found}
+
+
+def summary(values: list[float]) -> dict[str, Any]:
+    mean = sum(values) / len(values)
+    interval = None
+    if len(values) > 1:
+        reach = special.stdtrit(len(values) - 1, 0.975) * torch.tensor(values).std().item() / math.sqrt(len(values))
+        interval = [round(mean - reach, 2), round(mean + reach, 2)]
+    return {"mean": round(mean, 2), "95 % interval": interval, "each": values}
+
+
+# --- a population as one model ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JointState:
+    """Of all members, which write the same rows."""
+
+    of_members: ModelState
+    members: int
+
+    def of_rows(self, rows: torch.Tensor, same_sources: bool = False) -> "JointState":
+        return JointState(self.of_members.of_rows(rows.expand(self.members, -1), same_sources), self.members)
+
+
+class AsOne:
+    """Gives every token the mean of the probabilities of all replicas: to decoding a model with one replica."""
+
+    replicas = 1
+
+    def __init__(self, model: Translator):
+        self.model = model
+        self.why_no_cache = model.why_no_cache
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def read(self, sources: torch.Tensor, source_mask: torch.Tensor | None = None) -> JointState:
+        R = self.model.replicas
+        mask = None if source_mask is None else source_mask.expand(R, -1, -1)
+        return JointState(self.model.read(sources.expand(R, -1, -1), mask), R)
+
+    def go_on(self, ids: torch.Tensor, state: JointState) -> tuple[torch.Tensor, JointState]:
+        R = self.model.replicas
+        logits, after = self.model.go_on(ids.expand(R, -1, -1), state.of_members)
+        nats = logits.float().log_softmax(-1).logsumexp(0, keepdim=True) - math.log(R)
+        return nats, JointState(after, R)
+
+
+def _lowest(run: Run) -> float:
+    return round(min(line["scores"]["valid.loss"] for line in run.metrics() if "scores" in line), 4)
+
+
+def show(event: Any) -> None:
+    """The curve, as it comes."""
+    if type(event).__name__ == "Scored":
+        loss, accuracy = event.scores["valid.loss"], event.scores["valid.token_accuracy"]
+        told = f"{event.of[0]} step {event.step}: valid {loss:.3f}, {accuracy:.1%} of tokens"
+        print(f"{time.strftime('%H:%M:%S')} {told}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", default=["lowercased"], choices=list(MODELS))
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--times", type=float, default=1.0)
+    parser.add_argument("--rows", type=int, default=None)
+    parser.add_argument("--change", action="append", default=[], help="of the recipe, for all seeds; the next …")
+    parser.add_argument("--varied", action="append", default=[], help="changes of one seed, as a string; the next …")
+    main(parser.parse_args())
