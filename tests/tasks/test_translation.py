@@ -10,10 +10,11 @@ from headway.audit.audit import read_report
 from headway.core.errors import UserError
 from headway.experiment.evaluate import score_splits_again, translate_texts
 from headway.experiment.inspect import look
-from headway.experiment.train import train
+from headway.experiment.train import load_model, train
 from headway.recipe.recipe import from_tree
 from headway.run.folder import open_run
 from headway.scoring.decoding import Beam, Greedy
+from headway.study.design.measures import GivenTargets
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 ROWS = [f"{a} {b} {c}\t{c} {b} {a}" for a in WORDS for b in WORDS for c in WORDS[:4]]
@@ -114,6 +115,22 @@ def test_the_mean_of_the_last_checkpoints_is_kept_and_scored(rows, tmp_path):
     (moving,) = train([recipe(rows, constant, *tail[:1], "training.averaging=moving")], ["moving"], tmp_path)
     ours, last = moving.checkpoint("last").weights, kept[1]
     assert any((ours[name] != last[name]).any() for name in last) and moving.scores() != run.scores()
+
+
+def test_given_targets_are_measured_with_padding_and_without(unlike, tmp_path):
+    (run,) = train([recipe(unlike, "training.duration=6 steps")], ["run"], tmp_path)
+    task, (model, _) = tasks.load_for(run), load_model(run)
+    measure = GivenTargets(split="valid", tokens=10_000, batch=3)
+    measure.check(task)
+    found = {score.name: score.value for score in measure.scores(model, task)}
+    scored = {score.name: score.value for score in run.scores()}
+    assert found["valid-given.loss"] == pytest.approx(scored["valid.loss"])
+    assert found["valid-given.token_accuracy"] == pytest.approx(scored["valid.token_accuracy"])
+    lengths = [int(n) for n in task.data.split("valid").target.lengths]
+    slots = sum(len(some) * max(some) for some in (lengths[k : k + 3] for k in range(0, len(lengths), 3)))
+    right = found["valid-given.token_accuracy"] * sum(lengths)
+    assert found["valid-padded.token_accuracy"] == pytest.approx((right + slots - sum(lengths)) / slots)
+    assert set(measure.told) == set(found)
 
 
 def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
