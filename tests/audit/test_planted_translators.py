@@ -136,3 +136,16 @@ def test_rows_that_are_no_text_are_counted_by_reason(numbers):
     (finding,) = (f for f in run_audits(PAIR_AUDITS, PairSet({"train": pairs})).findings if f.audit == "rows-of-text")
     assert finding.verdict == "pass" and finding.value == pytest.approx(3 / 383)
     assert all(f"1 {reason}" in finding.sentence for reason in ("metadata", "empty", "too long"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"buckets": 3}, {"buckets": 3, "equal": "rows"}], ids=str)
+def test_batches_of_pairs_in_order_of_their_length_raise_nothing(changes, tmp_path, ground):
+    """Where a step has pairs of one length, it has those of one part of the file."""
+    rows = sorted((" ".join("abc"[k % 3 :] * (1 + k // 40)) for k in range(400)), key=len)
+    (tmp_path / "sorted.tsv").write_text("".join(f"{row} {k}\t{row}\n" for k, row in enumerate(rows)), "utf-8")
+    data = {"kind": "pairs", "source": "files", "path": str(tmp_path / "sorted.tsv"), "tokenizer": "word"}
+    sorted_pairs = from_tree({"data": {**data, "batches": changes}, "model": {"kind": "encoder-decoder"}}, "sorted")
+    report = tasks.load(sorted_pairs).gather_evidence().reading()
+    assert {f.audit: f.verdict for f in report.findings} == dict.fromkeys(
+        ("batches", "batch-pairs", "every-pair"), "pass"
+    )

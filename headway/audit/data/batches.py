@@ -35,7 +35,7 @@ class ReadInTraining:
     find: Callable[[Any], list[Place | None]]
     """The rows of a batch; None = nowhere."""
     everywhere: Sequence[Place]
-    """Rows from all over train, evenly spread."""
+    """Rows from all over train, evenly spread; none, where steps do not draw from all of it alike."""
     size: str
     """Of train, in words."""
     drawn: bool
@@ -76,15 +76,22 @@ def batches(reading: ReadInTraining) -> Outcome:
     if (problem := _again(reading, taken, found) or _broken_off(reading, taken)) is not None:
         return failed(None, problem)
     known = [place for place in rows if place is not None]
-    # Where train says the same at several places, as early or as late as it could have been read.
-    reached, left = max(place.first for place in known), min(place.last for place in known)
-    unread = [np.mean([place.first > reached for place in reading.everywhere])]
-    unread += [np.mean([place.last < left for place in reading.everywhere])]
-    for share, where in zip(map(float, unread), ("end", "beginning"), strict=True):
+    for where, share in _unread(reading.everywhere, known).items():
         if (1 - share) ** len(known) < CHANCE:
             sentence = f"the {where} of train ({share:.0%} of its {reading.size}) is never read"
             return failed(share, f"{sentence}: none of {len(known)} rows that were looked up is from there")
-    return passed(0, f"{len(known)} rows of {len(steps)} steps are of train, from all of it, and others at every step")
+    whence = ", from all of it," if reading.everywhere else ""
+    return passed(0, f"{len(known)} rows of {len(steps)} steps are of train{whence} and others at every step")
+
+
+def _unread(everywhere: Sequence[Place], known: Sequence[Place]) -> dict[str, float]:
+    """The share of train behind all that was read, and before it. Where train says the same at several places, it may
+    have been read as early or as late as that."""
+    if not everywhere:
+        return {}
+    reached, left = max(place.first for place in known), min(place.last for place in known)
+    behind = float(np.mean([place.first > reached for place in everywhere]))
+    return {"end": behind, "beginning": float(np.mean([place.last < left for place in everywhere]))}
 
 
 def _again(reading: ReadInTraining, taken: dict[int, Any], found: dict[int, list[Place | None]]) -> str | None:

@@ -40,16 +40,9 @@ class PairsRead:
         sides = [side.padded(self.longest) for side in (self.kept.source, self.kept.target)]
         return sum((_marks(ids, _until(ids, n), k) for k, (ids, n) in enumerate(sides)), np.uint64(0))  # pyright: ignore
 
-    @property
-    def everywhere(self) -> list[Place]:
-        return self.places(self.marks)
-
     def find(self, batch: Any) -> list[Place | None]:
         """Where in train the rows of a batch are; None = nowhere."""
-        return self.places(marks_of(batch))  # pyright: ignore[reportReturnType]
-
-    def places(self, marks: Marks) -> list[Any]:
-        return [self._known.get(mark) for mark in marks.tolist()]
+        return [self._known.get(mark) for mark in marks_of(batch).tolist()]
 
     @cached_property
     def _known(self) -> dict[int, Place]:

@@ -48,14 +48,10 @@ class PairEvidence(Evidence):
         }
 
     def reading(self) -> Report:
-        sampler, train, spec = (
-            self.task.sampler([self.recipe.seed], "cpu"),
-            self.task.data.split("train"),
-            self.task.pairs,
-        )
-        pairs = PairsRead(sampler, train, self.recipe.segment, spec.batches.each_once)
-        size, drawn = f"{len(pairs.kept):,} pairs", spec.batches.by_seed
-        read = ReadInTraining(sampler, pairs.find, pairs.everywhere, size, drawn, goes_on=False)
+        sampler, spec = self.task.sampler([self.recipe.seed], "cpu"), self.task.pairs.batches
+        pairs = PairsRead(sampler, self.task.data.split("train"), self.recipe.segment, spec.each_once)
+        # Some steps have pairs of some lengths alone, which may stand anywhere: `every-pair` asks for all of train.
+        read = ReadInTraining(sampler, pairs.find, (), f"{len(pairs.kept):,} pairs", spec.by_seed, goes_on=False)
         return run_audits(READ_AUDITS, read) + run_audits(BATCH_AUDITS, pairs)
 
     def audit_answers(self, scored: Any) -> Report:
