@@ -9,9 +9,11 @@ SIGSTOP; or "no space left on device", from then on.
 import builtins
 import copy
 import errno
+import importlib
 import io
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -122,9 +124,11 @@ class Child:
 
 def serve() -> None:
     import headway.cli
-    import headway.experiment.population
     import headway.experiment.train  # and with it torch, before the first fork
     from headway.audit.audit import Report
+
+    for module in {module.name for module in pkgutil.iter_modules(headway.cli.__path__)} - {"__main__"}:
+        importlib.import_module(f"headway.cli.{module}")  # every verb, and what draws its bars and tables
 
     os.fsync = lambda descriptor: None  # a process that is killed loses nothing that it has written; and see conftest
     # Audits take longer than these trainings, and say how long: they have tests of their own.
