@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+unexport PYTHONDONTWRITEBYTECODE # without bytecode, every process that a test starts compiles Headway anew
+
 .PHONY: setup test test-slow lint demo bench clean
 
 setup: .venv/ready

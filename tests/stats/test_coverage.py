@@ -30,7 +30,7 @@ def test_whole_verdicts_on_perplexities_cover_the_ratio_and_the_difference():
     assert 0.93 <= found["ratio"] <= 0.97 and 0.93 <= found["units"] <= 0.97
 
 
-@pytest.mark.parametrize("seeds", [3, 8])
+@pytest.mark.parametrize("seeds", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_study_without_effects_finds_one_in_at_most_five_of_100(seeds):
     assert false_alarms("normal", seeds, 1000) <= 0.05 + 0.01  # and what a thousand studies leave open
 

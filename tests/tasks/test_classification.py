@@ -85,7 +85,7 @@ def recipe(home: Path, *changes: str) -> Recipe:
 def trained(home: Path) -> Run:
     os.environ["HEADWAY_CACHE"] = str(home / "cache")
     seldom = ["training.duration=20 epochs", "training.evaluate_every=10 epochs", "training.checkpoint_every=1k steps"]
-    (run,) = train([recipe(home, *seldom)], ["good"], home / "runs")
+    (run,) = train([recipe(home, *seldom, "training.batch=16")], ["good"], home / "runs")
     return run
 
 
@@ -264,7 +264,7 @@ BAD = {
     "segments": (["scoring.segment=4"], "labelled texts are scored whole, one by one: there are no segments"),
     "a setting of the other kind": (
         ["model.tied=true"],
-        "classifier has no such setting; decoder-only,",
+        "model.tied: classifier has no such setting; ",
     ),
     "positions that look back": (["model.positions=alibi"], "use alibi-symmetric"),
     "a misspelt kind": (["model.kind=clasifier"], "there is no 'clasifier' here; did you mean 'classifier'?"),

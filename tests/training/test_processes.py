@@ -290,6 +290,16 @@ def test_a_full_disk_ends_all_at_the_next_step(pair: Pair):
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
+def test_two_processes_train_and_only_one_speaks(forge, workshop, tmp_path):
+    words = ["train", str(workshop.recipe), "--runs", str(tmp_path), "--json"]
+    one, other = ends(launch(forge, *words, HEADWAY_CACHE=str(workshop.cache)))
+    assert (one.code, other.code, other.out, other.err) == (0, 0, "", ""), one.err + other.err
+    assert json.loads(one.out)["run"] == str(tmp_path / "tiny")
+    assert one.err.count("2 processes (ddp): each computes its rows of every batch") == 1
+    same_numbers(open_run("tiny", tmp_path), workshop.run)
+
+
+@pytest.mark.slow
 def test_torchrun_trains_and_only_one_speaks(workshop, tmp_path):
     command = ["-m", "headway.cli", "train", str(workshop.recipe), "--runs", str(tmp_path), "--json"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "HEADWAY_CACHE": str(workshop.cache)}
