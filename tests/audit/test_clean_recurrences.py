@@ -11,7 +11,7 @@ DECODERS = {
     "lstm": ("model.mixer=lstm", *CHAIN),
     "gru": ("model.mixer={kind: gru, hidden: 24}", *CHAIN, "model.dropout=0.2", "model.noise=locked"),
     "rnn": ("model.mixer={kind: rnn, weight_dropout: 0.2}", *CHAIN, "model.noise={words: 0.1}"),
-    "relu": ("model.mixer={kind: rnn, nonlinearity: relu}", "model.positions=none"),
+    "relu": ("model.mixer={kind: rnn, nonlinearity: relu}", "model.positions=none", "model.noise={words: 0.5}"),
     "sigmoid": ("model.mixer={kind: rnn, nonlinearity: sigmoid, bias: false}", "model.positions=learned"),
     "mingru": ("model.mixer=mingru", *CHAIN, "model.output_bias=true"),
     "lstm, attention": ("model.mixer=[lstm, {heads: 4}]", "model.positions=learned"),

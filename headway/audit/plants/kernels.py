@@ -140,3 +140,22 @@ def noise_from_a_stream_that_runs_on(patch):
 @_bed.plant("determinism", DROPOUT)
 def noise_of_training_from_a_stream_that_runs_on(patch):
     patch.setattr(replicated.Dropout, "forward", lambda self, x: F.dropout(x, 0.2, self.training))
+
+
+@_bed.plant("dropout", DROPOUT)
+def dropout_that_drops_nothing(patch):
+    patch.setattr(replicated.Dropout, "forward", lambda self, x: x)
+
+
+@_bed.plant("dropout", DROPOUT)
+def what_is_kept_is_not_raised(patch):
+    honest = replicated.Dropout.factors
+    patch.setattr(
+        replicated.Dropout, "factors", lambda self, *given: (honest(self, *given) != 0).to(honest(self, *given).dtype)
+    )
+
+
+@_bed.plant("dropout", DROPOUT)
+def half_the_rate(patch):
+    honest = replicated.Dropout.set_rates
+    patch.setattr(replicated.Dropout, "set_rates", lambda self, rates: honest(self, [rate / 2 for rate in rates]))

@@ -122,7 +122,7 @@ def rotary_that_turns_a_half_of_each_head(patch):
 @_bed.plant("definition", positions("sinusoidal"))
 def waves_of_one_length(patch):
     honest = schemes._frequencies  # pyright: ignore[reportPrivateUsage]
-    patch.setattr(schemes, "_frequencies", lambda width, base: torch.ones_like(honest(width, base)))
+    patch.setattr(schemes, "_frequencies", lambda *given: torch.ones_like(honest(*given)))
 
 
 @_bed.plant("definition", LANGUAGE_MODEL, positions("t5"))

@@ -10,6 +10,7 @@ from headway.audit.plants.populations import ALSO, BESIDE
 from headway.nn import recurrence, scan
 from headway.nn.dropout import LockedDropout, WeightDropout
 from headway.nn.recurrence import Cells, LstmSpec, MinGru, Recurrence, RecurrenceSpec
+from headway.nn.replicated import Dropout
 
 _bed = Bed("recurrence")
 
@@ -241,6 +242,16 @@ def locked_noise_of_the_clock_on_the_wall(patch):
         return x * (torch.rand(R, B, 1, D, device=x.device) >= self.rates.view(-1, 1, 1, 1)) / (1 - self.rates.max())
 
     patch.setattr(LockedDropout, "forward", forward)
+
+
+@_bed.plant("dropout", LOCKED)
+def locked_noise_drawn_at_every_token(patch):
+    patch.setattr(LockedDropout, "forward", Dropout.forward)
+
+
+@_bed.plant("dropout", DROPPED)
+def weights_never_dropped(patch):
+    patch.setattr(WeightDropout, "forward", lambda self, x: x)
 
 
 # --- beside others ---------------------------------------------------------------------------------------------------

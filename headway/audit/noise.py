@@ -1,0 +1,144 @@
+"""An audit of dropout: is as much left out as the recipe says, by the pattern it says, and the rest made up for?
+
+A model whose dropout does nothing, or drops twice as much, trains and scores like any other. It is merely worse, and
+what was compared was not what the recipe says.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.probe import Probe
+from headway.nn.dropout import ORDINARY, LockedDropout, WeightDropout, WordDropout
+from headway.nn.replicated import Dropout
+
+DEVIATIONS = 5.5
+"""Of a share that is drawn, from its rate: beyond, once in ten million places."""
+SIZES = {
+    Dropout: (1, 4, 24, 32),
+    LockedDropout: (1, 8, 6, 64),
+    WordDropout: (1, 2, 1024, 4),
+    WeightDropout: (1, 64, 48),
+}
+DRAWN = {Dropout: (1, 2, 3), LockedDropout: (1, 3), WordDropout: (2,), WeightDropout: (1, 2)}
+"""Along which of these axes a number is drawn for each place: of a row and its numbers, of words, of a matrix."""
+
+
+@audit("model", rests_on=("determinism",))
+def dropout(probe: Probe) -> Outcome:
+    """Dropout is what the recipe says: so much is left out, by this pattern, in every step another, and the rest grows.
+
+    The places are found at which a training pass drops anything, and each is given ones. What comes out must be 0, or
+    1/(1 − rate) so that the mean stays; as often 0 as the rate says, within what chance allows; the same at all tokens
+    of a row where noise is locked, for a word wherever it stands where words are dropped, and nowhere else the same;
+    and other places in the next step. All rates must be the recipe's, and none of the recipe's may be missing. That
+    evaluation drops nothing is asked by `determinism`. When it fails, the model is regularised otherwise than its
+    recipe says, and its scores are those of another recipe.
+    """
+    asked = {rate for rate in _rates(probe.recipe.model.model_dump()) if rate}
+    if not asked:
+        raise DoesNotApply("nothing is dropped in this model")
+    places = {name: place for name, place in _used(probe).items() if place.active}
+    for name, place in places.items():
+        if problem := _problem(probe, place):
+            return failed(None, f"{name} {problem}")
+    found = [float(place.rates[0]) for place in places.values()]
+    if strange := [rate for rate in found if not any(_same(rate, one) for one in asked)]:
+        return failed(strange[0], f"a share of {strange[0]:.3g} is dropped, which the recipe does not say")
+    for what, rate in _must(probe.recipe.model):
+        if not any(_same(rate, one) for one in found):
+            return failed(rate, f"the recipe says {what} {rate:g}, and nothing of the kind is dropped")
+    return passed(len(places), f"{len(places)} places drop what the recipe says, each by its pattern")
+
+
+def _rates(tree: Any, key: str = "") -> Iterator[float]:
+    """Everything in the recipe that is a rate of dropout."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from _rates(value, name)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _rates(value, key)
+    elif key in ("dropout", "weight_dropout", "words", "input", "output") and isinstance(tree, float):
+        yield tree
+
+
+def _must(spec: Any) -> Iterator[tuple[str, float]]:
+    """What has to be found somewhere. (The rate of the layers need not, where places have rates of their own.)"""
+    noise = getattr(spec, "noise", ORDINARY)
+    found = [("noise.words", noise.words), ("noise.input", noise.input), ("noise.output", noise.output)]
+    if noise.input is None and noise.output is None:
+        found.append(("dropout", spec.dropout))
+    found += [("mixer.weight_dropout", getattr(mixer, "weight_dropout", 0.0)) for mixer in spec.mixers]
+    yield from ((what, rate) for what, rate in found if rate)
+
+
+def _used(probe: Probe) -> dict[str, Dropout]:
+    """The places that a training pass goes through."""
+    seen: dict[str, Dropout] = {}
+    places = [(name, one) for name, one in probe.model.named_modules() if isinstance(one, Dropout)]
+    hooks = [
+        one.register_forward_hook(lambda *_, n=name, p=one: seen.setdefault(n, p) and None) for name, one in places
+    ]
+    probe.model.train()
+    try:
+        probe.model.loss(probe.excerpt(rows=2, tokens=8))
+    finally:
+        probe.model.eval()
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def _problem(probe: Probe, place: Dropout) -> str:
+    """What is wrong with what it makes of ones; empty where nothing is, or where nobody knows such a kind."""
+    if type(place) not in SIZES:
+        return ""
+    clock, rate, axes = probe.model.clock, float(place.rates[0]), DRAWN[type(place)]
+    before = int(clock.step)
+    first = _of_ones(place)
+    clock.set(before + 1)
+    second = _of_ones(place)
+    clock.set(before)
+    scale, count = 1 / (1 - rate), math.prod(first.shape[axis] for axis in axes)
+    telling = max(rate, 1 - rate) ** (count - 1) < 1e-7  # that all is kept, or the same twice, is no chance
+    if telling and not bool((first == 0).any()):
+        return "drops nothing"
+    if not bool(((first == 0) | ((first - scale).abs() < 1e-4 * scale)).all()):
+        return f"makes {float(first.max()):.3g} of 1 where it is kept; at a rate of {rate:.2g} it should be {scale:.3g}"
+    for axis in range(1, first.ndim):
+        alike = torch.equal(first, first.narrow(axis, 0, 1).expand_as(first))
+        if axis not in axes and not alike:
+            return "drops other numbers where they should be the same"
+        if axis in axes and alike and telling:
+            return "drops the same numbers where each should be drawn"
+    share = float((first == 0).double().mean())
+    if not abs(share - rate) <= DEVIATIONS * math.sqrt(rate * (1 - rate) / count) + 1 / count:
+        return f"drops {share:.1%}, and should {rate:.1%}"
+    return "drops the same at every step" if telling and torch.equal(first, second) else ""
+
+
+def _of_ones(place: Dropout) -> Tensor:
+    """In training mode."""
+    shape, device, was = SIZES[type(place)], place.rates.device, place.training
+    words = min(shape[2], place.vocabulary) if isinstance(place, WordDropout) else 0
+    shape = (*shape[:2], words, *shape[3:]) if words else shape
+    given = (torch.ones(shape, device=device),)
+    if words:
+        given = (*given, torch.arange(words, device=device).expand(shape[:3]))
+    place.train()
+    try:
+        return place(*given)
+    finally:
+        place.train(was)
+
+
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) < 1e-4
+
+
+ABOUT_NOISE: tuple[Audit, ...] = (dropout,)
