@@ -1,21 +1,31 @@
-"""`headway translate`: what a translator makes of a text, of a file, or of what comes down the pipe."""
+"""`headway translate`: what a translator, or several as one, make of a text, of a file, or of what comes down the
+pipe."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
 from headway.core.errors import UserError
 
+if TYPE_CHECKING:
+    from headway.run.folder import Run
+
 
 def translate(
-    run: Annotated[str, typer.Argument(help="A translator's run: its name or folder.", metavar="RUN")],
-    text: Annotated[str | None, typer.Argument(help="The text; else a file, or stdin.", metavar="TEXT")] = None,
-    file: Annotated[Path | None, typer.Option(help="Translate this file, line by line.")] = None,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="A translator's run: its name or folder; several translate as one. And the text, or else a file, a "
+            "split, or stdin.",
+            metavar="RUN… [TEXT]",
+        ),
+    ],
+    file: Annotated[Path | None, typer.Option(help="Translate this file, line by line; - = stdin.")] = None,
     split: Annotated[str | None, typer.Option(help="Translate this split of the run's own data.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="With --split: a table of every sentence (TSV).", metavar="FILE")
@@ -35,10 +45,9 @@ def translate(
     """Translate a text, a file line by line, or stdin."""
     from headway.core.files import write_whole
     from headway.experiment.evaluate import translate_texts, translated_split
-    from headway.run.folder import open_run
 
-    if sum(given is not None for given in (text, file, split)) > 1:
-        raise UserError("a text, --file and --split are different things to translate: give one of them")
+    if file is not None and split is not None:
+        raise UserError("--file and --split are different things to translate: give one of them")
     if (split is None) != (out is None):
         raise UserError("--split and --out go together: every sentence of the split becomes a row of the table")
     if beam is not None and beam < 1:
@@ -48,13 +57,16 @@ def translate(
     if temperature is not None and temperature < 0:
         raise UserError(f"a temperature must be 0 (always the likeliest) or more, not {temperature:g}")
     use_plugins(with_, trust)
-    opened = open_run(run, runs)
-    how = _decoding(opened.recipe.scoring.decoding, beam, nbest, length_penalty, no_repeat, temperature, seed)
+    opened, text = _told_apart(words, file is not None or split is not None, runs)
+    how = _decoding(opened[0].recipe.scoring.decoding, beam, nbest, length_penalty, no_repeat, temperature, seed)
+    about = {"run": str(opened[0].folder), "decoding": how.label}
+    if len(opened) > 1:
+        about["runs"] = [str(one.folder) for one in opened]
     if split is not None and out is not None:
         rows = translated_split(opened, split, how, checkpoint)
         write_whole(out, "".join("\t".join(row) + "\n" for row in rows))
         if as_json:
-            print_json("translate", {"run": str(opened.folder), "decoding": how.label, "file": str(out)})
+            print_json("translate", {**about, "file": str(out)})
         else:
             print(out)
         return
@@ -63,13 +75,33 @@ def translate(
         found = translate_texts(opened, texts, how, checkpoint, told)
     if as_json:
         answers = [one.as_json() for one in found]
-        print_json("translate", {"run": str(opened.folder), "decoding": how.label, "translations": answers})
+        print_json("translate", {**about, "translations": answers})
         return
     for k, one in enumerate(found):
         for rank, (said, score) in enumerate(one.hypotheses[:nbest], 1):
             print(said if nbest == 1 else f"{k + 1}\t{rank}\t{score:.4f}\t{said}")
         for note in one.notes:
             print(f"line {k + 1}: {note}" if len(found) > 1 else note, file=sys.stderr)
+
+
+def _told_apart(words: list[str], is_told_what: bool, home: Path) -> "tuple[list[Run], str | None]":
+    """The runs, and the text: of several words the last, unless it was said elsewhere what to translate."""
+    from headway.run.folder import open_run
+
+    *names, text = words
+    if not names:
+        return [open_run(text, home)], None
+    opened = [open_run(name, home) for name in names]
+    if is_told_what:
+        try:
+            return [*opened, open_run(text, home)], None
+        except UserError as problem:
+            what = "a text, --file and --split are different things to translate: give one of them"
+            raise UserError(f"{problem}; and {what}") from None
+    if (home / text / "run.json").exists() or (Path(text) / "run.json").exists():
+        note = f"'{text}' is taken for the text, and there is a run of that name"
+        print(f"{note}: with --file - all are runs, and texts come down the pipe", file=sys.stderr)
+    return opened, text
 
 
 def _decoding(
@@ -101,11 +133,11 @@ def _decoding(
 
 def _lines(file: Path | None) -> list[str]:
     """Of a file, or of stdin: a text a line, empty ones too."""
-    if file is not None:
+    if file is not None and str(file) != "-":
         from headway.data.pairs.sources import lines_of
 
         return lines_of(file)
-    if sys.stdin.isatty():
+    if file is None and sys.stdin.isatty():
         raise UserError(
             'there is nothing to translate: give a text, --file, or a pipe: echo "…" | headway translate RUN'
         )

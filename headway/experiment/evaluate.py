@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from headway import tasks
 from headway.audit.audit import Report, read_report, write_report
 from headway.core.errors import UserError
 from headway.experiment.audit import audit_run
+from headway.experiment.ensemble import check_together
 from headway.experiment.train import load_model
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
@@ -105,23 +107,34 @@ def classify_text(run: Run, text: str, which: str) -> Classified:
 
 
 def translate_texts(
-    run: Run, texts: Sequence[str], how: DecodingSpec, which: str, told: Callable[[int], object] = lambda done: None
+    runs: Sequence[Run],
+    texts: Sequence[str],
+    how: DecodingSpec,
+    which: str,
+    told: Callable[[int], object] = lambda done: None,
 ) -> list[Translation]:
-    """`told` hears how many are done."""
-    task = tasks.able(run, Translates)
-    model, _ = load_model(run, which)
-    return task.translate(run, model, texts, how, told)
+    """By one run, or by several as one. `told` hears how many are done."""
+    task = tasks.able(runs[0], Translates)
+    return task.translate(runs[0], _translator(runs, which), texts, how, told)
 
 
-def translated_split(run: Run, split: str, how: DecodingSpec, which: str) -> list[list[str]]:
+def translated_split(runs: Sequence[Run], split: str, how: DecodingSpec, which: str) -> list[list[str]]:
     """A table with a row for every pair of a split: source, reference, translation, and how good it is."""
-    tasks.able(run, Translates)
-    task = tasks.load_for(run)
+    tasks.able(runs[0], Translates)
+    task = tasks.load_for(runs[0])
     assert isinstance(task, Translates)
     task.check_split(split)
-    model, _ = load_model(run, which)
-    run.count_looks_at_test([split])
+    model = _translator(runs, which)
+    for run in runs:
+        run.count_looks_at_test([split])
     return task.sentences(model, split, how)
+
+
+def _translator(runs: Sequence[Run], which: str) -> Any:
+    if len(runs) > 1:
+        check_together(runs)
+    models = [load_model(run, which)[0] for run in runs]
+    return models[0] if len(runs) == 1 else tasks.able(runs[0], Translates).joined(models)
 
 
 def predictions(run: Run, split: str, which: str = "auto") -> Predictions:

@@ -105,6 +105,21 @@ class Translator(Backbone):
         return self.logits(logits if self.output_bias is None else logits + self.output_bias[:, None, None])
 
     @property
+    def longest(self) -> int:
+        """Tokens of a source that are read, END among them."""
+        return self.spec.context
+
+    @property
+    def most_written(self) -> int | None:
+        """Tokens of a target, at most; None = any number. Learned positions end somewhere, and END stands at the first
+        of them."""
+        return None if self.positions.limit is None else self.spec.context - 1
+
+    def numbers(self, length: int, answers: int, slots: int) -> int:
+        """In the largest tensor of a pass, for so many answers from so many slots, in rows of this length."""
+        return self.replicas * max(answers * self.vocabulary, slots * self.spec.largest(length))
+
+    @property
     def reading(self) -> Sequence[nn.Module]:
         """The parts that read the source, or look at what was read; none, where the same stack reads and writes."""
         return ()

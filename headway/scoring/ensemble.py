@@ -2,7 +2,8 @@
 
 Of a language model only the probability of the token that came is needed, so the members' nats of every token are
 enough: nats of the mean = ln M - ln Σ exp(-nats). Members may be of different shapes, and read a text each in its own
-way. Of a classifier it is the mean of the probabilities of the classes.
+way. Of a classifier it is the mean of the probabilities of the classes. Translators have to agree on every token before
+the next is asked for: they write together (`scoring/joined.py`), and what they wrote is scored like any other's.
 
 By Jensen's inequality the loss of an ensemble is never above the mean loss of its members; what it gains says how much
 they differ where it matters. The interval is over pieces of the split: for other texts of the same source, and the same
@@ -20,6 +21,12 @@ from scipy import special
 
 from headway.core.format import number
 from headway.scoring.accuracy import Predictions
+from headway.scoring.bleu import of_sums
+from headway.scoring.metrics import LOSS, METRICS, parsed
+from headway.scoring.score import Score
+from headway.scoring.translation import Forced
+from headway.stats.intervals import LEVEL
+from headway.stats.resampled import FEWEST, resampled
 
 PIECES = 100
 """Of a text, for the interval: neighbouring tokens surprise together; whole hundredths of a text do so less."""
@@ -86,3 +93,46 @@ def gain(
         interval = (float(better.mean()) - reach, float(better.mean()) + reach)
     of_members = tuple(float(one.mean()) for one in members)
     return Gain(name, unit, of_members, float(ensemble.mean()), float(better.mean()), interval, len(means))
+
+
+# --- translators -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OfSplit:
+    """What one translator, or several that write together, make of a split."""
+
+    given: Forced
+    scores: list[Score]
+
+    def counts(self) -> dict[str, Float[np.ndarray, "N k"]]:
+        """By metric: what each pair adds to the sums that the score is made of."""
+        found = {LOSS.name: np.stack([self.given.nats, self.given.tokens], 1)}
+        for score in self.scores:
+            _, metric, part = parsed(score.name)
+            if not part and score.rows is not None:
+                found[metric] = np.array([[row == "1", 1] for row in score.rows], dtype=np.float64)
+            elif not part and score.counts is not None:
+                found[metric] = np.array(score.counts, dtype=np.float64)
+        return found
+
+
+def gains_of_writing(split: str, members: Sequence[OfSplit], together: OfSplit) -> list[Gain]:
+    """In everything that both have counts of; intervals over sentences, drawn anew for all alike."""
+    found, each = [], [one.counts() for one in members]
+    for name, whole in together.counts().items():
+        metric, alone = METRICS[name], np.stack([one[name] for one in each])
+        score = of_sums(metric) or (lambda sums: sums[..., 0] / sums[..., 1])
+
+        def better(of_members: Any, of_all: Any, sign: int = metric.sign) -> Any:
+            return sign * (of_all - of_members.mean(0))
+
+        of_members, of_all = score(alone.sum(1)), score(whole.sum(0))
+        between = None
+        if len(whole) >= FEWEST:
+            drawn = better(resampled(alone, score), resampled(whole, score))
+            low, high = np.quantile(drawn, [LEVEL / 2, 1 - LEVEL / 2])
+            between = (float(low), float(high))
+        values = tuple(map(float, of_members)), float(of_all), float(better(of_members, of_all))
+        found.append(Gain(f"{split}.{name}", metric.unit, *values, between, len(whole)))
+    return found

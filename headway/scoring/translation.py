@@ -20,11 +20,13 @@ from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
 from headway.scoring import bleu
 from headway.scoring.decoding import Continued, DecodingSpec, Found, Hypothesis
+from headway.scoring.joined import Joined
 from headway.scoring.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY, Metric
 from headway.scoring.score import Score
 from headway.stats.intervals import wilson
 from headway.stats.resampled import interval
 
+Model = Translator | Joined
 LARGEST = {"cpu": 2**24, "cuda": 2**27}
 """Numbers in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
 LENGTHS = (5, 10, 20, 40)
@@ -52,10 +54,10 @@ class Forced:
 
 
 @torch.no_grad()
-def forced(model: Translator, pairs: PairedTexts) -> list[Forced]:
+def forced(model: Model, pairs: PairedTexts) -> list[Forced]:
     """Of every replica. Sides longer than the model's context are cut."""
     model.eval()
-    R, device, context = model.replicas, next(model.parameters()).device, model.spec.context
+    R, device, context = model.replicas, next(model.parameters()).device, model.longest
     (sources, source_lengths), (targets, lengths) = (side.padded(context) for side in (pairs.source, pairs.target))
     nats, right = np.zeros((R, len(pairs))), np.zeros((R, len(pairs)), dtype=np.int64)
     end = pairs.target.end
@@ -78,7 +80,7 @@ def forced(model: Translator, pairs: PairedTexts) -> list[Forced]:
 
 @torch.no_grad()
 def decoded(
-    model: Translator,
+    model: Model,
     sources: Sequence[np.ndarray],
     end: int,
     how: DecodingSpec,
@@ -89,7 +91,7 @@ def decoded(
     """What every replica writes from these sources: tokens, without END, cut to the model's context. `end`: the END of
     targets. `told` hears how many are done, `at_once` says how many are computed together: which has no say in it."""
     model.eval()
-    R, device, context = model.replicas, next(model.parameters()).device, model.spec.context
+    R, device, context = model.replicas, next(model.parameters()).device, model.longest
     ends = model.source_vocabulary - 1
     rows_of = [np.concatenate((ids[: context - 1], [ends])) for ids in sources]
     lengths = np.array([len(ids) for ids in rows_of])
@@ -112,15 +114,14 @@ def decoded(
     return found
 
 
-def _limit(model: Translator, how: DecodingSpec, source: int) -> int:
-    """Learned positions end somewhere: END stands at the first of them."""
-    most = model.positions.limit
-    return how.limit(source) if most is None else min(how.limit(source), model.spec.context - 1)
+def _limit(model: Model, how: DecodingSpec, source: int) -> int:
+    most = model.most_written
+    return how.limit(source) if most is None else min(how.limit(source), most)
 
 
 def _alike(
     lengths: Int[np.ndarray, " N"],
-    model: Translator,
+    model: Model,
     device: torch.device,
     beams: int | None = None,
     at_once: int | None = None,
@@ -131,8 +132,8 @@ def _alike(
     first = 0
     while first < len(order):
         widest = int(lengths[order[first]])
-        logits, inside = (beams or widest) * model.vocabulary, (beams or 1) * widest * model.spec.largest(widest)
-        n = at_once or min(256, max(1, most // (model.replicas * max(logits, inside))))
+        each = model.numbers(widest, answers=beams or widest, slots=(beams or 1) * widest)
+        n = at_once or min(256, max(1, most // each))
         yield order[first : first + n]
         first += n
 
@@ -245,11 +246,11 @@ def forced_scores(split: str, found: Forced, kind: str, cut: int, context: int) 
 
 
 def translated(
-    model: Translator, pairs: PairedTexts, tokenizer: Tokenizer, how: DecodingSpec, **settings: object
+    model: Model, pairs: PairedTexts, tokenizer: Tokenizer, how: DecodingSpec, **settings: object
 ) -> list[Translated]:
     """What every replica writes for a split. `tokenizer`: that of the targets."""
     sources = ids_of(pairs.source)
-    context = model.spec.context
+    context = model.longest
     cut_sources = sum(len(ids) >= context for ids in sources)
     made = []
     for of_replica in decoded(model, sources, pairs.target.end, how, **settings):  # pyright: ignore

@@ -170,6 +170,11 @@ class Translates(Ability):
     ) -> list[Translation]:
         """Of each of these texts; `told` hears how many are done."""
 
+    @classmethod
+    @abstractmethod
+    def joined(cls, models: Sequence[Any]) -> Any:
+        """Several models that write as one, the mean of their probabilities at every step: for `translate` a model."""
+
     @abstractmethod
     def sentences(self, model: Any, split: str, how: DecodingSpec) -> list[list[str]]:
         """A table with a row for every pair of a split, a header first."""

@@ -1,7 +1,7 @@
 """Translation: pairs of texts, the second of which is to be written from the first."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ from headway.audit.translation.probing import Targets, TargetsAlone
 from headway.core.errors import UserError
 from headway.data.pairs import dataset
 from headway.data.pairs.batches import BucketSampler
-from headway.data.pairs.dataset import PairedSet, PairedTexts
+from headway.data.pairs.dataset import PairedSet
 from headway.data.spec import Pairs
 from headway.data.tokenizers import Tokenizer
 from headway.look.gradients import Explained, likeliest
@@ -24,6 +24,8 @@ from headway.models.translator import Translator, TranslatorSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.decoding import DecodingSpec
+from headway.scoring.ensemble import OfSplit, gains_of_writing
+from headway.scoring.joined import Joined
 from headway.scoring.metrics import (
     BLEU,
     BLEU_LOWERCASED,
@@ -35,14 +37,14 @@ from headway.scoring.metrics import (
     Metric,
 )
 from headway.scoring.score import Score
-from headway.scoring.translation import Forced, Translated, decoded, forced, forced_scores, spread_out, translated
-from headway.tasks.abilities import Translates, Translation
+from headway.scoring.translation import Forced, Model, decoded, forced, forced_scores, spread_out, translated
+from headway.tasks.abilities import JoinsOthers, ScoredTogether, Translates, Translation
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
 
 @dataclass(frozen=True)
-class Translating(Task, Translates):
+class Translating(Task, Translates, JoinsOthers):
     kind, models, example = "encoder-decoder", "translators", 'headway translate {run} "…"'
     metrics = (LOSS, TOKEN_ACCURACY, EXACT_MATCH, BLEU, BLEU_LOWERCASED, CHRF, SENTENCE_BLEU)
     headline = BLEU
@@ -137,23 +139,39 @@ class Translating(Task, Translates):
                 scores |= {f"{split}.{LOSS.name}": one.loss, f"{split}.{TOKEN_ACCURACY.name}": one.accuracy}
         return found
 
-    def score(self, model: Translator, splits: Sequence[str]) -> list[list[Score]]:
+    def score(self, model: Model, splits: Sequence[str]) -> list[list[Score]]:
         per_replica: list[list[Score]] = [[] for _ in range(model.replicas)]
-        scoring, context, target = self.recipe.scoring, self.recipe.model.context, self.data.target_tokenizer
         for split in splits:
-            pairs = self.data.split(split)
-            cut = int((pairs.longer > context).sum())
-            said = zip(forced(model, pairs), self.translated(model, pairs), strict=True)
-            for scores, (given, written) in zip(per_replica, said, strict=True):
-                scores += forced_scores(split, given, target.kind, cut, context)
-                scores += written.scores(split, self.pairs.is_exact, scoring.bleu_tokenizer)
+            for scores, one in zip(per_replica, self._of_split(model, split), strict=True):
+                scores += one.scores
         return per_replica
 
-    def translated(self, model: Translator, pairs: PairedTexts) -> list[Translated]:
-        """What every replica writes, as the recipe says."""
-        return translated(model, pairs, self.data.target_tokenizer, self.recipe.scoring.decoding)
+    def _of_split(self, model: Model, split: str) -> list[OfSplit]:
+        """Of every replica, decoded as the recipe says."""
+        pairs, target, scoring = self.data.split(split), self.data.target_tokenizer, self.recipe.scoring
+        cut, found = int((pairs.longer > model.longest).sum()), []
+        said = zip(forced(model, pairs), translated(model, pairs, target, scoring.decoding), strict=True)
+        for given, written in said:
+            scores = forced_scores(split, given, target.kind, cut, model.longest)
+            scores += written.scores(split, self.pairs.is_exact, scoring.bleu_tokenizer)
+            found.append(OfSplit(given, scores))
+        return found
 
-    def sentences(self, model: Translator, split: str, how: DecodingSpec) -> list[list[str]]:
+    def told(self, model: Translator, split: str) -> list[tuple[Translator, int]]:
+        """The replicas themselves: what is written together cannot be made of what each writes alone."""
+        return [(model, r) for r in range(model.replicas)]
+
+    def together(self, split: str, told: Sequence[tuple[Translator, int]]) -> ScoredTogether:
+        """Members alone and all of them as one, decoded in the same way: as this task's recipe says."""
+        models = list({id(model): model for model, _ in told}.values())
+        alone = {id(model): self._of_split(model, split) for model in models}
+        members = [alone[id(model)][r] for model, r in told]
+        (whole,) = self._of_split(Joined(models), split)
+        what = f"{len(told)} runs as one, the mean of their probabilities at every step"
+        scores = [replace(score, label=f"{what}: {score.label}") for score in whole.scores]
+        return ScoredTogether(scores, [one.scores for one in members], gains_of_writing(split, members, whole))
+
+    def sentences(self, model: Model, split: str, how: DecodingSpec) -> list[list[str]]:
         self.check_split(split)
         (found,) = translated(model, self.data.split(split), self.data.target_tokenizer, how)
         return found.table(self.pairs.is_exact, self.recipe.scoring.bleu_tokenizer)
@@ -207,11 +225,15 @@ class Translating(Task, Translates):
         raise UserError(f"gradients are shown of models with one sequence; see headway look {run.name} --show heads")
 
     @classmethod
+    def joined(cls, models: Sequence[Translator]) -> Joined:
+        return Joined(models)
+
+    @classmethod
     def translate(
-        cls, run: Run, model: Translator, texts: Sequence[str], how: DecodingSpec, told: Callable[[int], object]
+        cls, run: Run, model: Model, texts: Sequence[str], how: DecodingSpec, told: Callable[[int], object]
     ) -> list[Translation]:
         source, target = tokenizers_of(run)
-        context, ids = run.recipe.model.context, []
+        context, ids = model.longest, []
         for k, text in enumerate(texts):
             try:
                 ids.append(source.encode_rows([text])[0])

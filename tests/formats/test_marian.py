@@ -176,7 +176,7 @@ def test_it_is_a_run_like_any_other(marian_folder, tmp_path, workshop):
         import_folder(folder, "mine", tmp_path / "runs", changes)
         run = open_run("mine", tmp_path / "runs")
         how = Beam(size=2, nbest=2, extra=3)
-        (translation,) = translate_texts(run, [" the quick  fox"], how, "auto", lambda n: None)
+        (translation,) = translate_texts([run], [" the quick  fox"], how, "auto", lambda n: None)
         assert len(translation.hypotheses) == 2
         (loss, *_) = score_splits_again(run)
         assert loss.name == "valid.loss" and "sentencepiece" in loss.label

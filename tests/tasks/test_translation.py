@@ -68,10 +68,10 @@ def test_it_trains_is_audited_and_translates(rows, tmp_path, kind):
     assert again == pytest.approx(scores)
     texts = ["one two three", "", "four five"]
     for how in (Greedy(), Beam(size=3, nbest=2)):
-        found = translate_texts(run, texts, how, "auto")
+        found = translate_texts([run], texts, how, "auto")
         assert [one.source for one in found] == texts and found[1].text == "" and "empty" in found[1].notes[0]
         assert len(found[0].hypotheses) == getattr(how, "nbest", 1)
-        alone = [translate_texts(run, [text], how, "auto")[0] for text in texts]
+        alone = [translate_texts([run], [text], how, "auto")[0] for text in texts]
         assert [one.text for one in alone] == [one.text for one in found]
     picture, numbers = look([run], "one two three", "heads", None, None, "auto")
     assert numbers["tokens"] == ["one", "two", "three"] and numbers["target"][-1] == "END"
@@ -138,7 +138,7 @@ def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
     (run,) = train([recipe(rows, *changes)], ["two"], tmp_path)
     assert (run.folder / "target_tokenizer.json").exists()
     assert tasks.load_for(run).data.is_joint is False
-    assert len(translate_texts(run, ["one two"], Greedy(), "auto")) == 1
+    assert len(translate_texts([run], ["one two"], Greedy(), "auto")) == 1
     with pytest.raises(UserError, match="cannot have a vocabulary of their own"):
         recipe(rows, "data.target_tokenizer=char", kind="decoder-only")
     with pytest.raises(UserError, match="one table of both embeddings"):

@@ -199,6 +199,7 @@ class TranslationSchema(Schema):
 
 class TranslateSchema(Schema):
     run: str
+    runs: list[str] = Field(default=[], description="All of them, where several translate as one.")
     decoding: str
     translations: list[TranslationSchema] = Field(default=[])
     file: str | None = Field(default=None, description="The table of a split.")

@@ -1,0 +1,101 @@
+"""Several translators as one: at every step the mean of the probabilities that they give to the next token.
+
+    model = Joined([one, other])        to decoding and to scores a translator of one replica, like any other
+
+Members are models of one replica or of several, each of which counts as one: the seeds that were trained side by side
+join without being taken apart. They may be of different kinds and shapes, as long as their tokens are the same; each
+reads the source in its own way and keeps a cache of its own, and what is written next is the same for all.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headway.models.translator import Translator
+
+
+@dataclass(frozen=True)
+class JoinedState:
+    """What each member goes on from."""
+
+    members: tuple[Any, ...]
+    replicas: tuple[int, ...]
+
+    def of_rows(self, rows: Int[Tensor, "1 N"], same_sources: bool = False) -> "JoinedState":
+        each = zip(self.members, self.replicas, strict=True)
+        moved = tuple(state.of_rows(rows.expand(R, -1), same_sources) for state, R in each)
+        return JoinedState(moved, self.replicas)
+
+
+class Joined(nn.Module):
+    replicas = 1
+
+    def __init__(self, members: Sequence[Translator]):
+        super().__init__()
+        first = members[0]
+        for other in members:
+            ours, theirs = ((one.source_vocabulary, one.vocabulary) for one in (first, other))
+            assert ours == theirs, "only models of the same tokens can be joined"
+        self.members = nn.ModuleList(members)
+        self.source_vocabulary, self.vocabulary = first.source_vocabulary, first.vocabulary
+        self.together = sum(member.replicas for member in members)
+
+    @property
+    def each(self) -> list[Translator]:
+        return list(self.members)  # pyright: ignore[reportReturnType]
+
+    @property
+    def longest(self) -> int:
+        """What all of them read."""
+        return min(member.longest for member in self.each)
+
+    @property
+    def most_written(self) -> int | None:
+        return min((most for member in self.each if (most := member.most_written) is not None), default=None)
+
+    def numbers(self, length: int, answers: int, slots: int) -> int:
+        """Caches stand beside each other."""
+        return sum(member.numbers(length, answers, slots) for member in self.each)
+
+    @property
+    def why_no_cache(self) -> str | None:
+        return next((member.why_no_cache for member in self.each if member.why_no_cache), None)
+
+    def read(self, sources: Int[Tensor, "1 B S"], source_mask: Bool[Tensor, "1 B S"] | None = None) -> JoinedState:
+        replicas = tuple(member.replicas for member in self.each)
+        read = [
+            member.read(sources.expand(R, -1, -1), None if source_mask is None else source_mask.expand(R, -1, -1))
+            for member, R in zip(self.each, replicas, strict=True)
+        ]
+        return JoinedState(tuple(read), replicas)
+
+    def go_on(
+        self, ids: Int[Tensor, "1 B T"], state: JoinedState, padding_mask: Bool[Tensor, "1 B T"] | None = None
+    ) -> tuple[Float[Tensor, "1 B T V"], JoinedState]:
+        """The logarithms of the mean probabilities, and what each member goes on from."""
+        parts, states = [], []
+        for member, own in zip(self.each, state.members, strict=True):
+            R = member.replicas
+            mask = None if padding_mask is None else padding_mask.expand(R, -1, -1)
+            logits, after = member.go_on(ids.expand(R, -1, -1), own, mask)
+            parts.append(logits.float().log_softmax(-1).logsumexp(0))
+            states.append(after)
+        mean = torch.stack(parts).logsumexp(0) - math.log(self.together)
+        return mean[None], JoinedState(tuple(states), state.replicas)
+
+    def forward(
+        self,
+        sources: Int[Tensor, "1 B S"],
+        ids: Int[Tensor, "1 B T"],
+        source_mask: Bool[Tensor, "1 B S"] | None = None,
+        padding_mask: Bool[Tensor, "1 B T"] | None = None,
+    ) -> Float[Tensor, "1 B T V"]:
+        return self.go_on(ids, self.read(sources, source_mask), padding_mask)[0]
+
+    def nats(self, logits: Float[Tensor, "1 B T V"], targets: Int[Tensor, "1 B T"]) -> Float[Tensor, "1 B T"]:
+        return -logits.gather(-1, targets[..., None])[..., 0]

@@ -1,0 +1,91 @@
+"""Translators that write as one: the mean of their probabilities at every step, of whatever kinds they are."""
+
+import numpy as np
+import pytest
+import torch
+
+from headway.models.decoder_only import DecoderOnlySpec
+from headway.models.encoder_decoder import EncoderDecoderSpec
+from headway.nn.attention import AttentionSpec
+from headway.nn.positions import Learned, Rotary
+from headway.nn.recurrence import LstmSpec
+from headway.scoring.decoding import Beam, Greedy
+from headway.scoring.joined import Joined
+from headway.scoring.translation import decoded
+
+V, END = 9, 8
+SHAPE = {"layers": 1, "width": 16, "context": 12, "mixer": AttentionSpec(heads=2), "positions": Rotary()}
+BOTH = EncoderDecoderSpec(**SHAPE)
+OTHERS = [
+    DecoderOnlySpec(**SHAPE),
+    EncoderDecoderSpec(**{**SHAPE, "mixer": LstmSpec(), "positions": {"kind": "none"}}),
+    EncoderDecoderSpec(**{**SHAPE, "context": 10, "positions": Learned()}),
+]
+SOON = {"per_source": 0.5, "extra": 4}
+WAYS = [Greedy(**SOON), Beam(size=3, nbest=2, no_repeat=3, **SOON)]
+
+
+def built(spec, *seeds: int):
+    """Weights that say something, a function of the seed alone."""
+    model = spec.build(V, V, seeds).eval()
+    with torch.no_grad():
+        for n, p in enumerate(model.parameters()):
+            for r, seed in enumerate(seeds):
+                noise = torch.Generator().manual_seed(100 * (seed + 9) + n)
+                p[r].add_(0.8 * torch.randn(p.shape[1:], generator=noise))
+    return model
+
+
+def sources_of(n: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(1)
+    return [rng.integers(0, V - 1, rng.integers(1, 8)) for _ in range(n)]
+
+
+def tokens_of(found) -> list:
+    return [[h.tokens for h in best] for best in found[0]]
+
+
+def members() -> list:
+    return [built(BOTH, 0, 1), *(built(spec, k + 2) for k, spec in enumerate(OTHERS))]
+
+
+@torch.no_grad()
+def nats_by_hand(models, source, target) -> float:
+    """Of a target and its END: every replica is asked, and probabilities are averaged."""
+    known, begun = torch.tensor([*source, END]), torch.tensor([END, *target])
+    chances = torch.cat(
+        [model(known.expand(model.replicas, 1, -1), begun.expand(model.replicas, 1, -1)) for model in models]
+    )
+    mean = chances.double().softmax(-1).mean(0)[0]
+    return -mean.gather(1, torch.tensor([*target, END])[:, None]).log().sum().item()
+
+
+@pytest.mark.parametrize("how", WAYS, ids=lambda how: how.kind)
+def test_what_is_written_is_as_likely_as_the_mean_of_all_says(how):
+    models, sources = members(), sources_of(5)
+    found = decoded(Joined(models), sources, END, how)
+    assert len(found) == 1 and len(set(map(str, tokens_of(found)))) > 2
+    for source, best in zip(sources, found[0], strict=True):
+        for one in best:
+            assert one.nats == pytest.approx(nats_by_hand(models, source, one.tokens), rel=1e-4)
+
+
+@pytest.mark.parametrize("how", WAYS, ids=lambda how: how.kind)
+def test_rows_are_decoded_as_if_alone_and_a_population_joins_without_being_taken_apart(how):
+    sources = sources_of(5)
+    found = tokens_of(decoded(Joined(members()), sources, END, how))
+    assert found == tokens_of(decoded(Joined(members()), sources, END, how, at_once=1))
+    assert found == tokens_of(decoded(Joined(members()), sources, END, how, at_once=3, cached=False))
+    apart = [built(BOTH, 0), built(BOTH, 1), *members()[1:]]
+    assert found == tokens_of(decoded(Joined(apart), sources, END, how))
+    alone = decoded(built(BOTH, 0), sources, END, how)
+    assert tokens_of(decoded(Joined([built(BOTH, 0)]), sources, END, how)) == tokens_of(alone) != found
+
+
+def test_all_read_and_write_what_the_narrowest_can():
+    joined = Joined(members())
+    assert (joined.longest, joined.most_written, joined.together) == (10, 9, 5)
+    (best,) = decoded(joined, [np.arange(30) % 8], END, Greedy(per_source=3))[0]
+    assert len(best[0].tokens) <= 9
+    with pytest.raises(AssertionError, match="same tokens"):
+        Joined([built(BOTH, 0), BOTH.build(V, V + 1, [0])])
