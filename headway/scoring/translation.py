@@ -20,13 +20,13 @@ from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
 from headway.scoring import bleu
 from headway.scoring.decoding import Continued, DecodingSpec, Found, Hypothesis
-from headway.scoring.joined import Joined
+from headway.scoring.joint_translator import JointTranslator
 from headway.scoring.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY, Metric
 from headway.scoring.score import Score
 from headway.stats.intervals import wilson
 from headway.stats.resampled import interval
 
-Model = Translator | Joined
+Model = Translator | JointTranslator
 LARGEST = {"cpu": 2**24, "cuda": 2**27}
 """Numbers in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
 LENGTHS = (5, 10, 20, 40)

@@ -25,7 +25,7 @@ from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.decoding import DecodingSpec
 from headway.scoring.ensemble import OfSplit, gains_of_writing
-from headway.scoring.joined import Joined
+from headway.scoring.joint_translator import JointTranslator
 from headway.scoring.metrics import (
     BLEU,
     BLEU_LOWERCASED,
@@ -166,7 +166,7 @@ class Translating(Task, Translates, JoinsOthers):
         models = list({id(model): model for model, _ in told}.values())
         alone = {id(model): self._of_split(model, split) for model in models}
         members = [alone[id(model)][r] for model, r in told]
-        (whole,) = self._of_split(Joined(models), split)
+        (whole,) = self._of_split(JointTranslator(models), split)
         what = f"{len(told)} runs as one, the mean of their probabilities at every step"
         scores = [replace(score, label=f"{what}: {score.label}") for score in whole.scores]
         return ScoredTogether(scores, [one.scores for one in members], gains_of_writing(split, members, whole))
@@ -225,8 +225,8 @@ class Translating(Task, Translates, JoinsOthers):
         raise UserError(f"gradients are shown of models with one sequence; see headway look {run.name} --show heads")
 
     @classmethod
-    def joined(cls, models: Sequence[Translator]) -> Joined:
-        return Joined(models)
+    def joined(cls, models: Sequence[Translator]) -> JointTranslator:
+        return JointTranslator(models)
 
     @classmethod
     def translate(

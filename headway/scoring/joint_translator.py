@@ -1,6 +1,6 @@
 """Several translators as one: at every step the mean of the probabilities that they give to the next token.
 
-    model = Joined([one, other])        to decoding and to scores a translator of one replica, like any other
+    model = JointTranslator([one, other])        to decoding and to scores a translator of one replica, like any other
 
 Members are models of one replica or of several, each of which counts as one: the seeds that were trained side by side
 join without being taken apart. They may be of different kinds and shapes, as long as their tokens are the same; each
@@ -20,19 +20,19 @@ from headway.models.translator import Translator
 
 
 @dataclass(frozen=True)
-class JoinedState:
+class JointState:
     """What each member goes on from."""
 
     members: tuple[Any, ...]
     replicas: tuple[int, ...]
 
-    def of_rows(self, rows: Int[Tensor, "1 N"], same_sources: bool = False) -> "JoinedState":
+    def of_rows(self, rows: Int[Tensor, "1 N"], same_sources: bool = False) -> "JointState":
         each = zip(self.members, self.replicas, strict=True)
         moved = tuple(state.of_rows(rows.expand(R, -1), same_sources) for state, R in each)
-        return JoinedState(moved, self.replicas)
+        return JointState(moved, self.replicas)
 
 
-class Joined(nn.Module):
+class JointTranslator(nn.Module):
     replicas = 1
 
     def __init__(self, members: Sequence[Translator]):
@@ -66,17 +66,17 @@ class Joined(nn.Module):
     def why_no_cache(self) -> str | None:
         return next((member.why_no_cache for member in self.each if member.why_no_cache), None)
 
-    def read(self, sources: Int[Tensor, "1 B S"], source_mask: Bool[Tensor, "1 B S"] | None = None) -> JoinedState:
+    def read(self, sources: Int[Tensor, "1 B S"], source_mask: Bool[Tensor, "1 B S"] | None = None) -> JointState:
         replicas = tuple(member.replicas for member in self.each)
         read = [
             member.read(sources.expand(R, -1, -1), None if source_mask is None else source_mask.expand(R, -1, -1))
             for member, R in zip(self.each, replicas, strict=True)
         ]
-        return JoinedState(tuple(read), replicas)
+        return JointState(tuple(read), replicas)
 
     def go_on(
-        self, ids: Int[Tensor, "1 B T"], state: JoinedState, padding_mask: Bool[Tensor, "1 B T"] | None = None
-    ) -> tuple[Float[Tensor, "1 B T V"], JoinedState]:
+        self, ids: Int[Tensor, "1 B T"], state: JointState, padding_mask: Bool[Tensor, "1 B T"] | None = None
+    ) -> tuple[Float[Tensor, "1 B T V"], JointState]:
         """The logarithms of the mean probabilities, and what each member goes on from."""
         parts, states = [], []
         for member, own in zip(self.each, state.members, strict=True):
@@ -86,7 +86,7 @@ class Joined(nn.Module):
             parts.append(logits.float().log_softmax(-1).logsumexp(0))
             states.append(after)
         mean = torch.stack(parts).logsumexp(0) - math.log(self.together)
-        return mean[None], JoinedState(tuple(states), state.replicas)
+        return mean[None], JointState(tuple(states), state.replicas)
 
     def forward(
         self,

@@ -10,7 +10,7 @@ from headway.nn.attention import AttentionSpec
 from headway.nn.positions import Learned, Rotary
 from headway.nn.recurrence import LstmSpec
 from headway.scoring.decoding import Beam, Greedy
-from headway.scoring.joined import Joined
+from headway.scoring.joint_translator import JointTranslator
 from headway.scoring.translation import decoded
 
 V, END = 9, 8
@@ -63,7 +63,7 @@ def nats_by_hand(models, source, target) -> float:
 @pytest.mark.parametrize("how", WAYS, ids=lambda how: how.kind)
 def test_what_is_written_is_as_likely_as_the_mean_of_all_says(how):
     models, sources = members(), sources_of(5)
-    found = decoded(Joined(models), sources, END, how)
+    found = decoded(JointTranslator(models), sources, END, how)
     assert len(found) == 1 and len(set(map(str, tokens_of(found)))) > 2
     for source, best in zip(sources, found[0], strict=True):
         for one in best:
@@ -73,19 +73,19 @@ def test_what_is_written_is_as_likely_as_the_mean_of_all_says(how):
 @pytest.mark.parametrize("how", WAYS, ids=lambda how: how.kind)
 def test_rows_are_decoded_as_if_alone_and_a_population_joins_without_being_taken_apart(how):
     sources = sources_of(5)
-    found = tokens_of(decoded(Joined(members()), sources, END, how))
-    assert found == tokens_of(decoded(Joined(members()), sources, END, how, at_once=1))
-    assert found == tokens_of(decoded(Joined(members()), sources, END, how, at_once=3, cached=False))
+    found = tokens_of(decoded(JointTranslator(members()), sources, END, how))
+    assert found == tokens_of(decoded(JointTranslator(members()), sources, END, how, at_once=1))
+    assert found == tokens_of(decoded(JointTranslator(members()), sources, END, how, at_once=3, cached=False))
     apart = [built(BOTH, 0), built(BOTH, 1), *members()[1:]]
-    assert found == tokens_of(decoded(Joined(apart), sources, END, how))
+    assert found == tokens_of(decoded(JointTranslator(apart), sources, END, how))
     alone = decoded(built(BOTH, 0), sources, END, how)
-    assert tokens_of(decoded(Joined([built(BOTH, 0)]), sources, END, how)) == tokens_of(alone) != found
+    assert tokens_of(decoded(JointTranslator([built(BOTH, 0)]), sources, END, how)) == tokens_of(alone) != found
 
 
 def test_all_read_and_write_what_the_narrowest_can():
-    joined = Joined(members())
+    joined = JointTranslator(members())
     assert (joined.longest, joined.most_written, joined.together) == (10, 9, 5)
     (best,) = decoded(joined, [np.arange(30) % 8], END, Greedy(per_source=3))[0]
     assert len(best[0].tokens) <= 9
     with pytest.raises(AssertionError, match="same tokens"):
-        Joined([built(BOTH, 0), BOTH.build(V, V + 1, [0])])
+        JointTranslator([built(BOTH, 0), BOTH.build(V, V + 1, [0])])
