@@ -3,7 +3,7 @@
 Of a language model only the probability of the token that came is needed, so the members' nats of every token are
 enough: nats of the mean = ln M - ln Σ exp(-nats). Members may be of different shapes, and read a text each in its own
 way. Of a classifier it is the mean of the probabilities of the classes. Translators have to agree on every token before
-the next is asked for: they write together (`scoring/joint_translator.py`), and what they wrote is scored like any other's.
+the next is asked for: they write together (`scoring/joint_translator.py`), and that is scored like any other text.
 
 By Jensen's inequality the loss of an ensemble is never above the mean loss of its members; what it gains says how much
 they differ where it matters. The interval is over pieces of the split: for other texts of the same source, and the same
