@@ -101,6 +101,24 @@ def test_that_every_step_was_cut_is_a_fact_and_where_training_failed_a_finding()
         clipped.check(TrainingCurve.of(lines(flat)))
 
 
+def test_a_translator_that_knows_the_wording_of_targets_alone():
+    """Token frequencies give 3.2, 5-grams of targets without any source 2.0."""
+    flat, high = falling(2.1, speed=15), np.full(1000, 1e-3)
+    stays = did_it_train.check(curve(flat, flat, counting=None, unread=2.0, rates=high, noise=0.0))
+    assert (
+        stays.verdict == "fail" and "failed to train" in stays.sentence and "without reading a source" in stays.sentence
+    )
+    told = did_it_train.check(curve(flat, flat, unread=2.0, rates=high, noise=0.0, post_norm=True)).sentence
+    assert "post-norm without a warm-up" in told
+    still = np.linspace(4.5, 2.1, 1000)
+    assert did_it_train.check(curve(still, still, unread=2.0, rates=high)).verdict == "warn"
+    assert did_it_train.check(curve(flat, flat, unread=2.0)).verdict == "warn"  # its rate was taken down
+    assert did_it_train.check(curve(falling(1.2), falling(1.2), unread=2.0, rates=high)).verdict == "pass"
+    by_heart = curve(falling(0.3), falling(2.4), unread=2.0, rates=high)
+    assert did_it_train.check(by_heart).verdict == "pass"  # it is overfitted, which another audit says
+    assert did_it_train.check(curve(flat, flat, unread=None, rates=high)).verdict == "pass"
+
+
 def test_divergence_is_told_from_a_spike():
     back = np.concatenate([falling()[:500], np.linspace(2.1, 4.4, 500)])
     assert diverged.check(curve(back)).verdict == "fail"

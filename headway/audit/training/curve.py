@@ -37,6 +37,8 @@ class TrainingCurve:
     """What that is, in words: token frequencies, class frequencies."""
     counting: float | None = None
     """Nats of the 5-gram model."""
+    unread: float | None = None
+    """Of a translator: nats of a 5-gram model of the targets, which reads no source."""
     clip: float | None = None
     by_length: bool = False
     """Whether a longer gradient makes a longer step, as with SGD."""
@@ -94,6 +96,23 @@ class TrainingCurve:
         if self.scored is not None:
             return self.scored
         return float(self.evaluations[self.held_out][1][-1]) if self.held_out else self.last
+
+    @property
+    def late_fall(self) -> float:
+        """By how much the train loss fell in the last third of the training."""
+        third = max(2, len(self.parts) // 3)
+        before, after = self.parts[-third - third // 2 : -third + third // 2], self.parts[-max(2, third // 2) :]
+        return float(np.median(before) - np.median(after))
+
+    @property
+    def late_rate(self) -> float:
+        """The mean rate of that third, as a share of the highest."""
+        return float(self.rates[self.share_of_steps(2 / 3)].mean() / self.rates.max())
+
+    @property
+    def is_stuck(self) -> bool:
+        """The train loss fell by less than 1 % of all it fell, although the rate was far from low."""
+        return self.late_fall < 0.01 * max(self.first - self.last, 1e-9) and self.late_rate >= 0.3
 
     def share_of_steps(self, from_: float) -> np.ndarray:
         """Which steps come after this share of the training."""

@@ -19,18 +19,14 @@ def plateaued(curve: TrainingCurve) -> Outcome:
     (schedule: cosine), try another rate, or a larger model.
     """
     needs(curve, FEWEST_STEPS)
-    third = max(2, len(curve.parts) // 3)
-    before, after = curve.parts[-third - third // 2 : -third + third // 2], curve.parts[-max(2, third // 2) :]
-    fell = float(np.median(before) - np.median(after))
+    fell, rate = curve.late_fall, curve.late_rate
     share = fell / max(curve.first - curve.last, 1e-9)
-    late = curve.share_of_steps(2 / 3)
-    rate = float(curve.rates[late].mean() / curve.rates.max())
     sentence = (
         f"in the last third the train loss fell by {fell:.3g} of the {curve.first - curve.last:.3g} it fell in all"
     )
     if rate < 0.3:
         return passed(share, f"{sentence}, at {rate:.0%} of the rate")
-    stuck = share < 0.01 and (curve.counting is None or curve.last > curve.counting)
+    stuck = curve.is_stuck and (curve.counting is None or curve.last > curve.counting)
     return (warned if stuck else passed)(share, f"{sentence}, with the rate at {rate:.0%} of its highest")
 
 

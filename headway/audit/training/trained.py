@@ -4,13 +4,14 @@ The other audits of a training rest on these, and share what stands first here."
 
 import numpy as np
 
-from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.training.curve import TrainingCurve
 
 LITTLE = 0.02
 FEWEST_STEPS = 30
 TRAINED = ("learning-rate-zero", "did-it-train")
 """Without whose pass finer questions have no meaning."""
+NO_WARMUP = "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
 
 
 def needs(curve: TrainingCurve, steps: int) -> None:
@@ -92,6 +93,10 @@ def did_it_train(curve: TrainingCurve) -> Outcome:
     known, if the train loss fell by less than 10 % of where it began. Such a model has failed to train, whatever else
     its curves look like: it did not overfit, and it needs no regularisation. Usual causes: a learning rate that is too
     high or too low by factors, post-norm without a warm-up, labels that do not belong to the inputs.
+
+    A translator can come far below token frequencies by the wording of its targets alone. If its loss is not below that
+    of 5-grams of targets, which read no source, and the train loss is not far below it either, that is a warning; and a
+    failure if the train loss had stopped falling, at a rate that was not low: it will not come to translate.
     """
     needs(curve, 1)
     reached, fell = curve.reached, curve.first - curve.last
@@ -106,17 +111,28 @@ def did_it_train(curve: TrainingCurve) -> Outcome:
     below = 1 - reached / curve.chance
     sentence = f"the loss ended at {reached:.3g}; {curve.chance_is} alone give {curve.chance:.3g}"
     if below > LITTLE:
-        return passed(below, sentence)
+        return _beyond_wording(curve, below, sentence)
     where = f"less than {LITTLE:.0%} below" if below > 0 else "no lower than"
     short, more = "failed to train", ""
     if curve.post_norm and not curve.warms_up:
-        more = "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
+        more = NO_WARMUP
     elif curve.parts[-1] < 0.8 * curve.chance:
         short = "learnt train by heart and nothing else"
     elif len(curve.parts) >= 3 and curve.parts[-1] < 0.99 * curve.parts[-len(curve.parts) // 3]:
         more = "; the train loss was still falling: too few steps, or too low a rate"
     loss = f"the loss ended at {reached:.3g}, {where} the {curve.chance:.3g} of {curve.chance_is}"
     return failed(below, f"it {short}: {loss}{more}", short)
+
+
+def _beyond_wording(curve: TrainingCurve, below: float, sentence: str) -> Outcome:
+    """Whether what is below token frequencies is more than the wording of targets, too."""
+    if curve.unread is None or min(curve.reached / (1 - LITTLE), curve.last / 0.8) <= curve.unread:
+        return passed(below, sentence)
+    told = f"{sentence}, and 5-grams of targets {curve.unread:.3g}, without reading a source"
+    if len(curve.steps) < FEWEST_STEPS or not curve.is_stuck:
+        return warned(below, f"it may not have learnt to translate yet: {told}")
+    more = NO_WARMUP if curve.post_norm and not curve.warms_up else ""
+    return failed(below, f"it failed to train: {told}, and the train loss no longer fell{more}", "failed to train")
 
 
 ABOUT_TRAINING = (learning_rate_zero, schedule, diverged, did_it_train)

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from headway.audit import ngram
 from headway.audit.audit import Audit, Baseline, Report, of_plugins, run_audits
 from headway.audit.data.batches import READ_AUDITS, ReadInTraining
 from headway.audit.data.pair_batches import BATCH_AUDITS, PairsRead
@@ -15,6 +17,9 @@ from headway.audit.evidence import Evidence
 from headway.audit.translation.baselines import copied, remembered
 from headway.audit.translation.recount import PairRecount, pairs_again
 from headway.audit.translation.written import WRITTEN_AUDITS, Written
+
+ORDER = 5
+"""Of the n-grams that a translator is held to which reads no source."""
 
 
 class PairEvidence(Evidence):
@@ -72,14 +77,22 @@ class PairEvidence(Evidence):
         return found
 
     def beside(self, split: str) -> dict[str, Any]:
-        """The loss of answering with the frequencies of the target tokens of train, whatever the source."""
-        train, held_out = self.task.data.split("train").target, self.task.data.split(split).target
-        counts = np.bincount(train.ids, minlength=train.end + 1) + 0.5
-        counts[train.end] += len(train)
-        nats = math.log(counts.sum()) - np.log(counts)
-        tokens = len(held_out.ids) + len(held_out)
-        loss = float((nats[held_out.ids].sum() + nats[held_out.end] * len(held_out)) / tokens)
-        return {"chance": loss, "chance_is": "token frequencies"}
+        """Losses of those who read no source: token frequencies, and 5-grams, of the targets of train."""
+        held_out, (nats, counted) = _stream(self.task.data.split(split).target), self._wording
+        by_counting = counted.losses(held_out, np.arange(1, len(held_out)))
+        return {
+            "chance": float(nats[held_out[1:]].mean()),
+            "chance_is": "token frequencies",
+            "unread": float(by_counting.mean()),
+        }
+
+    @cached_property
+    def _wording(self) -> tuple[np.ndarray, ngram.NGramModel]:
+        """Of the targets of train: nats of every token by its frequency, and the n-grams."""
+        target = self.task.data.split("train").target
+        stream, vocabulary = _stream(target), target.end + 1
+        counts = np.bincount(stream[1:], minlength=vocabulary) + 0.5
+        return math.log(counts.sum()) - np.log(counts), ngram.fit(stream, vocabulary, ORDER)
 
     def size(self, split: str) -> int:
         return len(self.task.data.split(split))
@@ -97,3 +110,8 @@ class PairEvidence(Evidence):
             {" ".join(source.split()) for source, _ in used["train"]},
         )
         return PairRecount(rows, data.split(split), *tokenizers, context, how, ends, words, trained_on)
+
+
+def _stream(side: Any) -> np.ndarray:
+    """All texts one after the other, END before the first and behind each."""
+    return np.concatenate(([side.end], np.insert(side.ids, side.ends, side.end))).astype(np.int64)
