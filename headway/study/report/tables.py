@@ -111,7 +111,8 @@ def scores_table(results: Results) -> Table:
 def more_scores_table(results: Results) -> Table | None:
     """The scores that the first table has no room for."""
     scores = asked_scores(results)[MOST_SCORES:]
-    measured = [name for measure in results.study.measures for name in measure.told if name in results.score_names]
+    told = [one for one in results.study.measures if not isinstance(one, Sliding)]  # those have a table of their own
+    measured = [name for measure in told for name in measure.told if name in results.score_names]
     scores = list(dict.fromkeys([*scores, *(s for s in measured if s not in asked_scores(results))]))
     if not scores:
         return None
@@ -121,25 +122,26 @@ def more_scores_table(results: Results) -> Table | None:
 
 
 def early_tokens_table(results: Results) -> Table | None:
-    """What segments lose beside windows of the same length, which leave no token without a past."""
-    kinds = {kind: [m for m in results.study.measures if isinstance(m, kind)] for kind in (Segments, Sliding)}
-    apart, sliding = ({n: s for m in some for n, s in zip(m.lengths, m.splits, strict=True)} for some in kinds.values())
-    lengths, known = sorted(apart.keys() & sliding.keys()), set(results.score_names)
-    names = {n: [f"{split}.{LOSS.name}" for split in (apart[n], sliding[n])] for n in lengths}
-    lengths = [n for n in lengths if known.issuperset(names[n])]
-    if not lengths:
-        return None
+    """Segments beside windows of the same length, which leave no token without a past."""
+    kinds = ([m for m in results.study.measures if isinstance(m, kind)] for kind in (Segments, Sliding))
+    apart, sliding = ({n: s for m in some for n, s in zip(m.lengths, m.splits, strict=True)} for some in kinds)
+    names = {n: [f"{split}.{LOSS.name}" for split in (apart[n], sliding[n])] for n in sorted(apart.keys() & sliding)}
     rows = []
     for arm in results.arms:
-        cells = []
-        for n in lengths:
-            less, more = (results.table(name)[arm] for name in reversed(names[n]))
+        for n in (n for n, both in names.items() if set(both).issubset(results.score_names)):
+            more, less = (results.table(name)[arm] for name in names[n])
             lost = {seed: more[seed] - less[seed] for seed in more.keys() & less.keys()}
-            mean, ends = _mean(lost) if lost else (math.nan, None)
-            cells.append("–" if not lost else amount(mean, ends) if ends else plain(mean))
-        rows.append(TableRow(arm, cells, remark(results, arm)))
-    caption = "What early tokens cost: nats per token that segments lose beside sliding windows of the same length"
-    return Table(caption, ["arm", *(f"{n} tokens" for n in lengths)], rows)
+            if lost:
+                mean, ends = _mean(lost)
+                cells = _estimates(results, arm, [f"{one[n]}.{PERPLEXITY.name}" for one in (apart, sliding)])
+                cells = [str(n), *cells, amount(mean, ends) if ends else plain(mean)]
+                rows.append(TableRow(arm, cells, remark(results, arm)) if n == min(names) else TableRow("", cells))
+    if not rows:
+        return None
+    caption = (
+        "Segments beside sliding windows of the same length: what segments lose, in nats per token, is early tokens"
+    )
+    return Table(caption, ["arm", "tokens", "segments", "sliding", "early tokens"], rows)
 
 
 def ensembles_table(results: Results) -> Table | None:
