@@ -22,7 +22,6 @@ import math
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,11 @@ from scipy import special
 from headway import tasks
 from headway.audit.audit import Report
 from headway.experiment import train as training
-from headway.models.backbone import ModelState
 from headway.models.translator import Translator
 from headway.recipe.recipe import Recipe, load
 from headway.run.folder import Run
 from headway.scoring import bleu
+from headway.scoring.joint_translator import JointTranslator
 from headway.scoring.metrics import BLEU, BLEU_LOWERCASED, CHRF, SENTENCE_BLEU
 from headway.scoring.translation import Translated, translated
 from headway.training.population import load_weights
@@ -95,7 +94,9 @@ def measured(recipe: Recipe, name: str, asked: argparse.Namespace) -> dict[str, 
         told[split] = {score: summary([own[score] for own in scores]) for score in scores[0]}
         told[f"{split}, seconds of decoding, all seeds"] = round(time.perf_counter() - since, 1)
         if seeds > 1:
-            told[f"{split}, all seeds as one"] = scored(written(AsOne(together), task, split, asked.rows)[0])
+            told[f"{split}, all seeds as one"] = scored(
+                written(JointTranslator([together]), task, split, asked.rows)[0]
+            )
         (folder / f"{name}.{split}.txt").write_text("\n".join(alone[0].texts) + "\n", "utf-8")
     told |= {
         "seconds of training, all seeds at once": trained,
@@ -133,44 +134,6 @@ def summary(values: list[float]) -> dict[str, Any]:
         reach = special.stdtrit(len(values) - 1, 0.975) * torch.tensor(values).std().item() / math.sqrt(len(values))
         interval = [round(mean - reach, 2), round(mean + reach, 2)]
     return {"mean": round(mean, 2), "95 % interval": interval, "each": values}
-
-
-# --- a population as one model ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class JointState:
-    """Of all members, which write the same rows."""
-
-    of_members: ModelState
-    members: int
-
-    def of_rows(self, rows: torch.Tensor, same_sources: bool = False) -> "JointState":
-        return JointState(self.of_members.of_rows(rows.expand(self.members, -1), same_sources), self.members)
-
-
-class AsOne:
-    """Gives every token the mean of the probabilities of all replicas: to decoding a model with one replica."""
-
-    replicas = 1
-
-    def __init__(self, model: Translator):
-        self.model = model
-        self.why_no_cache = model.why_no_cache
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def read(self, sources: torch.Tensor, source_mask: torch.Tensor | None = None) -> JointState:
-        R = self.model.replicas
-        mask = None if source_mask is None else source_mask.expand(R, -1, -1)
-        return JointState(self.model.read(sources.expand(R, -1, -1), mask), R)
-
-    def go_on(self, ids: torch.Tensor, state: JointState) -> tuple[torch.Tensor, JointState]:
-        R = self.model.replicas
-        logits, after = self.model.go_on(ids.expand(R, -1, -1), state.of_members)
-        nats = logits.float().log_softmax(-1).logsumexp(0, keepdim=True) - math.log(R)
-        return nats, JointState(after, R)
 
 
 def _lowest(run: Run) -> float:
