@@ -15,6 +15,8 @@ ROWS, FEW_ROWS = 96, 12
 """That are looked up in train, in all and of one step; fewer in a text so long that each takes a tenth of a second."""
 LONG = 20_000_000
 """Tokens."""
+COUNTED = 1_000_000
+"""So many tokens tell which are rare."""
 CHANCE = 1e-6
 """So rarely may rows that are drawn from everywhere seem not to be."""
 
@@ -125,7 +127,9 @@ class TextPlaces:
     """Rows of a batch, each with the target of its last token, in running text."""
 
     def __init__(self, ids: np.ndarray):
-        self.ids, self.text, self.few = ids, ids.tobytes(), FEW_ROWS if len(ids) <= LONG else 2
+        self.ids, self.few = ids, FEW_ROWS if len(ids) <= LONG else 2
+        kinds, counts = np.unique(ids[:COUNTED], return_counts=True)
+        self.how_often = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
 
     def __call__(self, batch: Any) -> list[Place | None]:
         """Some of them, from the first row to the last: where rows are streams, the end of the text is in the last."""
@@ -139,14 +143,21 @@ class TextPlaces:
         return [place for at in begins if (place := self._find(self.ids[at : at + length])) is not None]
 
     def _find(self, row: np.ndarray) -> Place | None:
-        """Numbers of several bytes are only found where such numbers begin."""
-        wanted, size = row.tobytes(), self.ids.dtype.itemsize
-        first, last = self.text.find(wanted), self.text.rfind(wanted)
-        while first >= 0 and first % size:
-            first = self.text.find(wanted, first + 1)
-        while last >= 0 and last % size:
-            last = self.text.rfind(wanted, 0, last + len(wanted) - 1)
-        return Place(first // size, last // size) if first >= 0 else None
+        """Looked for where its rarest tokens stand; there the text is compared, from its beginning and from its end."""
+        last = len(self.ids) - len(row)
+        if last < 0:
+            return None
+        rarest, *rare = sorted(range(len(row)), key=lambda k: self.how_often.get(int(row[k]), 0))[:8]
+        begins = np.flatnonzero(self.ids[rarest : rarest + last + 1] == row[rarest])
+        for k in rare:
+            if len(begins) == 0 or (self._stands(row, begins[0]) and self._stands(row, begins[-1])):
+                break  # (text that says the same all over would be compared all over)
+            begins = begins[self.ids[begins + k] == row[k]]
+        first = next((int(at) for at in begins if self._stands(row, at)), None)
+        return None if first is None else Place(first, next(int(at) for at in begins[::-1] if self._stands(row, at)))
+
+    def _stands(self, row: np.ndarray, at: int) -> bool:
+        return bool((self.ids[at : at + len(row)] == row).all())
 
 
 class RowPlaces:
