@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from asked import ACCURACY, PERPLEXITY, arm, ask, draw_anew, grid
 from pydantic import TypeAdapter, ValidationError
-from scipy import stats
 
 from headway.audit.audit import NOT_CARRIED_OUT
 from headway.core.errors import UserError
@@ -17,26 +17,10 @@ from headway.study.design.questions import Best, Better, Depends, Question
 from headway.study.results.evidence import Circumstances, EarlierLook, Measured
 from headway.study.verdicts.analyse import analyse
 
-SEEDS = np.random.default_rng(10).normal(0, 0.05, size=32)
-RANDOM = np.random.default_rng(11)
-PERPLEXITY, ACCURACY = "valid.perplexity", "valid.accuracy"
-
 
 @pytest.fixture(autouse=True)
 def the_same_draws_in_any_order():
-    RANDOM.bit_generator.state = np.random.default_rng(11).bit_generator.state
-
-
-def arm(gain=0.0, n=8, spread=0.01, level=5.0, first=0):
-    """Perplexities about e^level whose logarithm is lower by `gain`."""
-    noise = RANDOM.normal(0, spread, size=n)
-    return {first + s: math.exp(level - gain + SEEDS[first + s] + noise[s]) for s in range(n)}
-
-
-def ask(question, table, about=None, test_scored=0):
-    (verdict,) = analyse([question], Measured({question.on: table}, about or {}, test_scored))
-    json.dumps(verdict.as_json(), allow_nan=False)
-    return verdict
+    draw_anew()
 
 
 def is_better(table, about=None):
@@ -228,144 +212,6 @@ def test_looks_at_test_are_counted():
     assert any("looked at 3 times" in note for note in ask(question, table, test_scored=3).notes)
     assert any("scored once" in note for note in ask(question, table, test_scored=1).notes)
     assert any("pick on valid" in note for note in ask(Best(on="test.perplexity"), table, test_scored=1).notes)
-
-
-def test_the_best_arm_and_those_that_cannot_be_told_from_it():
-    table = {"a": arm(0.2), "b": arm(), "c": arm(0.201), "d": arm(-0.1)}
-    verdict = ask(Best(), table)
-    assert set(verdict.arms) == {"a", "c"} and verdict.outcome == "not distinguishable"
-    assert "cannot be told from it with 8 seeds" in verdict.sentence
-    assert any("picked as the best of 4" in note for note in verdict.notes)
-    del table["c"]
-    alone = ask(Best(), table)
-    assert alone.arms == ("a",) and alone.outcome == "best"
-    assert alone.sentence.startswith("a is best of 3: better than the closest, b, by")
-
-
-def test_the_intervals_of_picked_pairs_are_wider():
-    table = {name: arm(gain) for name, gain in {"a": 0.02, "b": 0.0, "c": -0.1, "d": -0.2}.items()}
-    picked, asked = ask(Best(), table), ask(Better(arm="a", than="b"), table)
-    assert picked.effect == pytest.approx(asked.effect)
-    assert picked.interval[0] < asked.interval[0] and picked.interval[1] > asked.interval[1]
-    assert picked.p == pytest.approx(1.5 * asked.p)
-
-
-def test_three_seeds_are_enough_for_what_is_plain():
-    """Six arms, and one twice as good as any other."""
-    table = {"a": arm(0.7, n=3), **{name: arm(n=3) for name in "bcdef"}}
-    verdict = ask(Best(), table)
-    assert verdict.arms == ("a",) and verdict.outcome == "best" and verdict.interval[0] > 0
-
-
-def test_who_comes_closest_is_who_can_least_be_told_from_the_best():
-    """Which need not be the next by its mean: b is behind by little, always; c by more, and varies."""
-    table = {"a": {0: 10.0, 1: 10.1, 2: 9.9}, "b": {0: 10.5, 1: 10.6, 2: 10.41}, "c": {0: 9.0, 1: 16.0, 2: 12.0}}
-    verdict = ask(Best(), table)
-    assert verdict.arms == ("a", "c") and "ahead of c by" in verdict.sentence and verdict.interval[0] < 0
-
-
-def test_seeds_that_are_lost_do_not_turn_the_order_of_a_pair_round():
-    """On the seeds that all share a is best; on those that a and b share, b is."""
-    table = {"a": {0: 1.0, 1: 1.01, 2: 9.0, 3: 9.1}, "b": {0: 1.5, 1: 1.52, 2: 2.0, 3: 2.1}, "c": {0: 3.0, 1: 3.1}}
-    verdict = ask(Best(), table, {"c": Circumstances(lost=dict.fromkeys([2, 3], Status(State.FAILED)))})
-    assert "b" in verdict.arms and "behind b" in verdict.sentence
-
-
-def test_effects_beyond_all_doubt_are_no_division_by_zero():
-    table = {
-        name: {seed: gain + seed * 1e-9 * k for seed in range(32)}
-        for k, (name, gain) in enumerate({"a": 1.0, "b": 2.0, "c": 3.0}.items())
-    }
-    assert ask(Best(on="valid.loss"), table).outcome == "best"
-
-
-def test_who_diverged_sees_the_future_or_has_one_seed_is_out_of_the_running():
-    about = {"seer": Circumstances(failed_audits={"causality": "…"})}
-    table = {"a": arm(0.1), "b": arm(), "seer": arm(0.5), "broken": arm(0.9) | {1: math.nan}, "single": arm(0.9, n=1)}
-    verdict = ask(Best(), table, about)
-    assert verdict.arms == ("a",) and verdict.outcome == "best"
-    for words in ("seer (sees the future", "broken (diverged at 1 of 8 seeds)", "single (one seed)"):
-        assert words in verdict.sentence
-
-
-def test_best_of_single_seeds_cannot_say():
-    verdict = ask(Best(), {"a": arm(n=1), "b": arm(n=1)})
-    assert verdict.outcome == "cannot say" and "one run shows no spread" in verdict.sentence
-
-
-def grid(gains, n=8, **options):
-    """Arms for a table of gains: rows are positions, columns are sizes."""
-    table, about = {}, {}
-    for i, row in enumerate(gains):
-        for j, gain in enumerate(row):
-            table[f"p{i}-s{j}"] = arm(gain, n, level=5 - j, **options)
-            about[f"p{i}-s{j}"] = Circumstances(levels={"positions": f"p{i}", "size": f"s{j}"})
-    return table, about
-
-
-DEPENDS = Depends(effect="positions", on_factor="size")
-
-
-def test_the_same_ratio_at_every_size_is_no_interaction():
-    """Although 5 % of 148 and 5 % of 55 are different differences: perplexities are compared as ratios."""
-    verdict = ask(DEPENDS, *grid([[0, 0], [0.05, 0.05]]))
-    assert verdict.outcome == "not distinguishable" and "could only show" in verdict.sentence
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_an_effect_that_depends_is_shown_at_both_places(sign):
-    verdict = ask(DEPENDS, *grid([[0, 0], [0.05, 0.05 + sign * 0.08]]))
-    assert verdict.outcome == "depends" and verdict.unit == "%"
-    assert verdict.effect == pytest.approx(8, abs=2) and verdict.interval[0] > 0
-    assert "p0 → p1" in verdict.sentence and "at s0" in verdict.sentence and "at s1" in verdict.sentence
-
-
-def test_larger_grids_go_by_their_plainest_difference():
-    table, about = grid([[0, 0], [0.05, 0.05], [0.05, 0.2]])
-    verdict = ask(DEPENDS, table, about)
-    logs = {name: np.array([math.log(values[seed]) for seed in range(8)]) for name, values in table.items()}
-    gains = [(logs[f"p{a}-s0"] - logs[f"p{a}-s1"]) - (logs[f"p{b}-s0"] - logs[f"p{b}-s1"]) for a, b in PAIRS]
-    assert verdict.p == pytest.approx(3 * min(stats.ttest_1samp(gain, 0).pvalue for gain in gains))
-    assert verdict.outcome == "depends" and "p2" in verdict.sentence
-    assert "all 3 differences at once" in verdict.method
-    assert ask(DEPENDS, *grid([[0, 0], [0.05, 0.05], [0.1, 0.1]])).outcome == "not distinguishable"
-
-
-PAIRS = [(0, 1), (0, 2), (1, 2)]
-
-
-@pytest.mark.parametrize("levels", [2, 3])
-def test_whether_it_depends_and_the_interval_are_one_answer(levels):
-    random = np.random.default_rng(levels)
-    about = {
-        f"{i}{j}": Circumstances(levels={"positions": f"p{i}", "size": f"s{j}"})
-        for i in range(levels)
-        for j in range(levels)
-    }
-    outcomes = []
-    for _ in range(200):
-        table = {name: dict(enumerate(np.exp(4 + 0.03 * random.standard_normal(4)).tolist())) for name in about}
-        verdict = ask(DEPENDS, table, about)
-        assert (verdict.outcome == "depends") == (verdict.interval[0] > 0)
-        outcomes.append(verdict.outcome)
-    assert outcomes.count("depends") <= 20
-
-
-def test_other_factors_are_averaged_over():
-    table, about = {}, {}
-    for seed in range(2):
-        inner, facts = grid([[0, 0], [0.05, 0.15]])
-        for name, values in inner.items():
-            table[f"{name}-w{seed}"] = values
-            about[f"{name}-w{seed}"] = Circumstances(levels={**facts[name].levels, "width": f"w{seed}"})
-    assert ask(DEPENDS, table, about).outcome == "depends"
-
-
-def test_a_grid_with_a_hole_cannot_say():
-    table, about = grid([[0, 0], [0.1, 0.2]])
-    del table["p1-s1"], about["p1-s1"]
-    assert "no arm with positions=p1 and size=s1" in ask(DEPENDS, table, about).sentence
-    assert "1 seed" in ask(DEPENDS, *grid([[0, 0], [0.1, 0.2]], n=1)).sentence
 
 
 HUGE = {"a": {0: 50.0, 1: 1e300, 2: 3.0}, "b": {0: 40.0, 1: 41.0, 2: 1e-300}}
