@@ -65,6 +65,7 @@ def test_sliding_windows_move_by_a_quarter_and_the_report_says_what_early_tokens
     assert [row.name for row in table.rows] == [name for arm in results.arms for name in (arm, "")]
     drawn = by_length(results)
     assert drawn is not None and "learned, sliding" in drawn.picture
+    assert drawn.picture.count("stroke-dasharray:6 4") == 2 and "--curve-3" not in drawn.picture  # a colour per arm
 
 
 def test_sentences_are_read_alone(model, task):
