@@ -27,7 +27,7 @@ from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, Gelu, Layer, NormSpec
 from headway.nn.context import Context
 from headway.nn.dropout import Noise, NoiseSpec, WordDropout
-from headway.nn.masks import Everything, Mask, Padding
+from headway.nn.masks import Everything, Mask, Padding, Through
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, Positions, PositionSpec
 from headway.nn.recurrence import RecurrenceSpec  # noqa: F401 (to be known: it is named in recipes only)
@@ -45,6 +45,29 @@ class SourceMemory:
 
 
 @dataclass(frozen=True)
+class Branches:
+    """Several ways to go on from every row, as a tree: the slots that they have in common are there once."""
+
+    places: tuple[int, ...]
+    """At which place of its branch each slot stands."""
+    sees: Bool[Tensor, "R B K S"]
+    """The slots that each branch came through."""
+    padded: bool = False
+    """Whether some rows have padding before their first token: then a place is no position."""
+
+    def grown(self) -> "Branches":
+        """With a slot more for each branch, at the next place."""
+        K = self.sees.shape[2]
+        own = torch.eye(K, dtype=torch.bool, device=self.sees.device).expand(*self.sees.shape[:2], K, K)
+        return Branches((*self.places, *[self.places[-1] + 1] * K), torch.cat((self.sees, own), 3), self.padded)
+
+    def taken(self, parents: Int[Tensor, "R B N"]) -> "Branches":
+        """Each new branch goes on from one of these."""
+        rows = parents[..., None].expand(-1, -1, -1, self.sees.shape[3])
+        return Branches(self.places, self.sees.gather(2, rows), self.padded)
+
+
+@dataclass(frozen=True)
 class ModelState:
     """What a model goes on from: how much was read, and what each layer's mixer keeps of it."""
 
@@ -55,6 +78,17 @@ class ModelState:
     """Where these slots hold tokens and not padding; None = everywhere."""
     memory: SourceMemory | None = None
     """What cross attention looks at, in models that have it."""
+    branches: Branches | None = None
+    """Where the next token is not one for each row, but one for each branch."""
+
+    def branched(self, parents: Int[Tensor, "R B N"]) -> "ModelState":
+        """Each row goes on in N ways; each from one of the branches that it has now, or from all that was read."""
+        known = self.branches
+        if known is None:
+            told, shape = self.padding_mask, (*parents.shape[:2], self.length)
+            sees = torch.ones(shape, dtype=torch.bool, device=parents.device) if told is None else told
+            known = Branches(tuple(range(self.length)), sees[:, :, None], told is not None)
+        return replace(self, padding_mask=None, branches=known.taken(parents))
 
     def of_rows(self, rows: Int[Tensor, "R N"], same_sources: bool = False) -> "ModelState":
         """Of these rows of each replica, in this order; a row may be taken several times, or not at all.
@@ -178,9 +212,12 @@ class Backbone(Trainable):
         mask: Mask | None = None,
     ) -> tuple[Float[Tensor, "R B T D"], ModelState]:
         """Everything but the output layer. A row that goes on from a state may be padded on its left only. `mask`: who
-        may look where, if that is not as the model has it."""
+        may look where, if that is not as the model has it. Where a state has branches, the ids of a row are one for
+        each of them."""
         mask = self.mask if mask is None else mask
         state = ModelState((None,) * len(self.layers)) if state is None else state
+        if state.branches is not None:
+            return self._in_branches(ids, state, state.branches.grown())
         past, before, known = state.length, state.padding_mask, None
         slots = torch.arange(past + ids.shape[2], device=ids.device)
         if padding_mask is None and before is None:
@@ -196,6 +233,30 @@ class Backbone(Trainable):
         shape = self.replicas, ids.shape[1]
         across = None if state.memory is None else _across(shape, slots[past:], padding_mask, state.memory)
         context = Context(shape, self.positions, mask, slots[past:], slots, padding_mask, across=across)
+        x, states = self._through_layers(ids, at, context, state)
+        return x, ModelState(states, len(slots), known, state.memory)
+
+    def _in_branches(
+        self, ids: Int[Tensor, "R B K"], state: ModelState, grown: Branches
+    ) -> tuple[Float[Tensor, "R B K D"], ModelState]:
+        """As if every branch were a row of its own. Nobody looks ahead: a branch sees what it came through."""
+        slots = torch.tensor(grown.places, device=ids.device)
+        shape, new = (self.replicas, ids.shape[1]), slots[-ids.shape[2] :]
+        at = grown.sees.sum(-1) - 1 if grown.padded else new
+        self.check_length(grown.places[-1] + 1, grown.sees.flatten(1, 2))
+        across = None if state.memory is None else _across(shape, new, None, state.memory)
+        context = Context(shape, self.positions, Through(grown.sees), new, slots, across=across)
+        x, states = self._through_layers(ids, at, context, state)
+        return x, ModelState(states, len(slots), None, state.memory, grown)
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether several ways to go on from a row can share what they have in common."""
+        return all(mixer.keeps_slots for mixer in self.mixers)
+
+    def _through_layers(
+        self, ids: Int[Tensor, "R B T"], at: Int[Tensor, "*b T"], context: Context, state: ModelState
+    ) -> tuple[Float[Tensor, "R B T D"], tuple[Any, ...]]:
         x = self.drop_words(self.embedding(ids), ids)
         x = x if self.embedding_scale == 1 else x * self.embedding_scale
         x = self.embedded(self.drop(self.positions.embed(x, at)))
@@ -203,7 +264,7 @@ class Backbone(Trainable):
         for layer, layer_state in zip(self.layers, state.layers, strict=True):
             x, layer_state = layer(x, context, layer_state)
             states.append(layer_state)
-        return self.drop_output(self.norm(x)), ModelState(tuple(states), len(slots), known, state.memory)
+        return self.drop_output(self.norm(x)), tuple(states)
 
     def carried(self, state: ModelState) -> Carried | None:
         """What of a state the next batch of training goes on from; None if no layer carries anything."""

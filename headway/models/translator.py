@@ -101,8 +101,7 @@ class Translator(Backbone):
         return self.go_on(ids, self.read(sources, source_mask), padding_mask)[0]
 
     def scores(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T V"]:
-        logits = self.embedding.logits(x) if self.output is None else self.output(x)
-        return self.logits(logits if self.output_bias is None else logits + self.output_bias[:, None, None])
+        return self.logits((self.embedding.logits if self.output is None else self.output)(x, self.output_bias))
 
     @property
     def longest(self) -> int:

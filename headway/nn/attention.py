@@ -60,9 +60,46 @@ class Cache:
     values: Float[Tensor, "R B H S d"]
     memory: Memory | None = None
     """Of the last slots, where the next segment is to see them."""
+    room: "Room | None" = None
+    """Where these stand, with space behind them."""
 
     def extended(self, new: "Cache") -> "Cache":
-        return Cache(torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3))
+        if new.keys.requires_grad:  # a gradient remembers what it was computed from
+            return Cache(torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3))
+        room = self.room if self.room is not None and self.room.ends_with(self) else Room(self, new.keys.shape[3])
+        return room.extended(new)
+
+
+class Room:
+    """Space for the keys and values of slots still to come, so that a token more costs no copy of all before it. Only
+    who has the last slots in it may write behind them; whoever else goes on gets a room of his own."""
+
+    def __init__(self, first: Cache, more: int):
+        """For what is there, and for twice as much as is there and `more` together."""
+        self.filled = first.keys.shape[3]
+        self.space = max(16, 2 * (self.filled + more))
+        self.keys, self.values = (self._spacious(part) for part in (first.keys, first.values))
+
+    def _spacious(self, part: Float[Tensor, "R B H S d"]) -> Float[Tensor, "R B space H d"]:
+        R, B, H, S, d = part.shape
+        space = part.new_empty(R, B, self.space, H, d)
+        space[:, :, :S] = part.transpose(2, 3)
+        return space
+
+    def ends_with(self, cache: Cache) -> bool:
+        return cache.keys.shape[3] == self.filled and cache.keys.data_ptr() == self.keys.data_ptr()
+
+    def extended(self, new: Cache) -> Cache:
+        last = self.filled + new.keys.shape[3]
+        if last > self.space:
+            return Room(Cache(*self._first(self.filled)), new.keys.shape[3]).extended(new)
+        for space, part in ((self.keys, new.keys), (self.values, new.values)):
+            space[:, :, self.filled : last] = part.transpose(2, 3)
+        self.filled = last
+        return Cache(*self._first(last), room=self)
+
+    def _first(self, slots: int) -> tuple[Tensor, Tensor]:
+        return self.keys[:, :, :slots].transpose(2, 3), self.values[:, :, :slots].transpose(2, 3)
 
 
 class MemoryCache(Cache):
@@ -224,6 +261,7 @@ class Attention(Mixer):
         self.drop = Dropout(replicas, spec.dropout, fixed=True)
         self.fusion = spec.fusion.build(replicas, spec.heads)
         self.why_no_cache = self.fusion.why_no_cache
+        self.keeps_slots = not spec.memory and not backend.compiles_bias
         self.output = Linear(replicas, width, width, bias=spec.bias, gain=out_gain)
         self.queries, self.keys, self.values = Tap(), Tap(), Tap()
         self.scores, self.weights = Display(), Display()  # fused kernels never show them

@@ -71,6 +71,17 @@ class Prefix(Mask):
 
 
 @dataclass(frozen=True, eq=False)
+class Through(Mask):
+    """Of a tree of tokens, each query sees those that its own branch came through. Whole grids alone: positions do not
+    tell branches apart."""
+
+    sees: Bool[Tensor, "R B Q K"]
+
+    def allows(self, row, i, j):
+        return self.sees[:, :, None]
+
+
+@dataclass(frozen=True, eq=False)
 class Both(Mask):
     """All of these masks at once."""
 

@@ -32,6 +32,10 @@ class Mixer(nn.Module):
     reach: int | None = None
     """How many slots a position looks at, its own included; None = there is no limit."""
 
+    keeps_slots: bool = False
+    """Whether what it goes on from is a slot for every token, and a mask says which of them a token sees: then several
+    ways to go on can share what they have in common."""
+
     knows_order: bool = False
     """Whether it tells by itself in which order the tokens of an encoder stand; else only positions can."""
 

@@ -8,7 +8,8 @@ stream, each from (the replica's seed, the name of the place) alone.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,9 +31,12 @@ class Linear(nn.Module):
         self.weight = parameter(replicas, outputs, inputs, std=gain * 0.5 / math.sqrt(inputs) if std is None else std)
         self.bias = parameter(replicas, outputs) if bias else None
         self.drop: nn.Module | None = None  # what leaves out some of the weights in training, if anything does
+        self.few_rows: FewRows | None = None
 
-    def forward(self, x: Float[Tensor, "R B T I"]) -> Float[Tensor, "R B T O"]:
-        return _multiply(x, self.weight if self.drop is None else self.drop(self.weight), self.bias)
+    def forward(self, x: Float[Tensor, "R B T I"], more: Tensor | None = None) -> Float[Tensor, "R B T O"]:
+        """`more` is a bias for those that have none."""
+        weight = self.weight if self.few_rows is None else self.few_rows.weight_for(x, self.weight)
+        return _multiply(x, weight if self.drop is None else self.drop(weight), self.bias if more is None else more)
 
 
 class Embedding(nn.Module):
@@ -41,6 +45,7 @@ class Embedding(nn.Module):
     def __init__(self, replicas: int, size: int, width: int, std: float = 0.02):
         super().__init__()
         self.weight = parameter(replicas, size, width, std=std)
+        self.few_rows: FewRows | None = None
 
     def forward(self, ids: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T D"]:
         R, V, D = self.weight.shape
@@ -50,8 +55,8 @@ class Embedding(nn.Module):
         first = torch.arange(R, device=ids.device)[:, None, None] * V
         return F.embedding(ids + first, self.weight.view(R * V, D))
 
-    def logits(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T V"]:
-        return _multiply(x, self.weight, None)
+    def logits(self, x: Float[Tensor, "R B T D"], bias: Tensor | None = None) -> Float[Tensor, "R B T V"]:
+        return _multiply(x, self.weight if self.few_rows is None else self.few_rows.weight_for(x, self.weight), bias)
 
 
 class LayerNorm(nn.Module):
@@ -198,6 +203,36 @@ def set_dropout(model: nn.Module, rates: Sequence[float]) -> None:
     for module in model.modules():
         if isinstance(module, Dropout) and not module.fixed:
             module.set_rates(rates)
+
+
+class FewRows:
+    """A weight laid out in memory for products with few rows, which is what decoding on a CPU consists of: what one
+    input adds to all outputs stands side by side. (64 rows by 512 × 10,000: a fifth faster; by hundreds, no slower.)"""
+
+    MOST = 512
+
+    def __init__(self) -> None:
+        self.laid_out: Tensor | None = None
+
+    def weight_for(self, x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"]) -> Float[Tensor, "R O I"]:
+        if x.shape[1] * x.shape[2] > self.MOST or not weight.device.type == "cpu":
+            return weight
+        if self.laid_out is None:
+            self.laid_out = weight.detach().mT.contiguous().mT
+        return self.laid_out
+
+
+@contextmanager
+def for_few_rows(model: nn.Module) -> Iterator[None]:
+    """As long as this lasts, weights have a copy that is laid out so, and may not change."""
+    multiplying = [one for one in model.modules() if isinstance(one, Linear | Embedding)]
+    for one in multiplying:
+        one.few_rows = FewRows()
+    try:
+        yield
+    finally:
+        for one in multiplying:
+            one.few_rows = None
 
 
 def _multiply(

@@ -3,6 +3,7 @@
     text = Continued(model, ids, state)        rows that are being written, by any model that can go on
     text.scores()                              [R, B, V]: of the next token of each
     text.take(rows, tokens)                    these rows go on, each with its token
+    text.branch(sources, parents, tokens)      or: each of these sources goes on in several ways
 
 How the next token is chosen is a spec (`Greedy`, `Sampled`, `Beam`), which a recipe can name and a score can state. A
 row is decoded as if it were alone: its limit, its noise and its hypotheses are its own, and rows that are finished
@@ -43,7 +44,8 @@ class Continues(Protocol):
 
 
 class Continued:
-    """Rows that are being written, all of one length."""
+    """Rows that are being written, all of one length. Where sources go on in several ways, the rows of a source stand
+    one after the other; a model that keeps a slot for every token has each slot once for all of them."""
 
     def __init__(
         self,
@@ -58,6 +60,9 @@ class Continued:
         kept in the cache.)"""
         self.model, self.ids, self.context = model, ids, context
         self.cached = cached and model.why_no_cache is None
+        self.never = list(getattr(model, "never_written", ()))
+        self.ways = 1  # in which each source goes on
+        self._shares = self.cached and context is None and getattr(model, "can_branch", False)
         self._begin, self._state, self._fresh = begin, begin, ids
 
     def scores(self) -> Scores:
@@ -65,23 +70,42 @@ class Continued:
         if self.context is not None and self.ids.shape[2] > self.context:
             self.ids = self._fresh = self.ids[..., -max(1, self.context // 2) :]
             self._state = self._begin
-        if self.cached:
-            logits, self._state = self.model.go_on(self._fresh, self._state)
-        else:
+        if not self.cached:
             logits, _ = self.model.go_on(self.ids, self._begin)
+            return logits[:, :, -1].float()
+        if getattr(self._state, "branches", None) is not None:
+            of_sources = self._fresh.view(len(self.ids), -1, self.ways)
+            logits, self._state = self.model.go_on(of_sources, self._state)
+            return logits.flatten(1, 2).float()
+        logits, self._state = self.model.go_on(self._fresh, self._state)
         return logits[:, :, -1].float()
 
     def take(self, rows: Rows, tokens: Rows, same_sources: bool = False) -> None:
         """Go on with these rows of each replica, in this order, each one token longer. `same_sources`: every row that
         takes a place was written from the same source as the one that had it."""
-        mine = rows[..., None].expand(-1, -1, self.ids.shape[2])
-        self._fresh = tokens[..., None]
         if rows.shape[1] != self.ids.shape[1] or not torch.equal(rows, _in_order(rows)):
-            self.ids = self.ids.gather(1, mine)
             self._state = None if self._state is None else self._state.of_rows(rows, same_sources)
             if self._begin is not None and not (same_sources and rows.shape[1] == self.ids.shape[1]):
                 self._begin = self._begin.of_rows(rows)
-        self.ids = torch.cat((self.ids, self._fresh), 2)
+        self._write(rows, tokens)
+
+    def branch(self, sources: Int[Tensor, "B"], parents: Int[Tensor, "R B K"], tokens: Int[Tensor, "R B K"]) -> None:
+        """Go on with these sources, each in K ways: from these of the ways it has now, each with its token."""
+        R, K = len(self.ids), parents.shape[2]
+        rows, all_of_them = (sources[:, None] * self.ways + parents).flatten(1), self.ids.shape[1] // self.ways
+        if not self._shares:
+            self.take(rows, tokens.flatten(1), same_sources=len(sources) == all_of_them and self.ways == K)
+        else:
+            if len(sources) != all_of_them:
+                self._state = self._state.of_rows(sources.expand(R, -1))
+            self._state = self._state.branched(parents)
+            self._write(rows, tokens.flatten(1))
+        self.ways = K
+
+    def _write(self, rows: Rows, tokens: Rows) -> None:
+        self._fresh = tokens[..., None]
+        written = self.ids.gather(1, rows[..., None].expand(-1, -1, self.ids.shape[2]))
+        self.ids = torch.cat((written, self._fresh), 2)
 
 
 @dataclass(frozen=True)
@@ -205,8 +229,10 @@ def one_by_one(text: Continued, end: int, limits: Sequence[int], choose: Any) ->
     rows, length = torch.arange(B), 0
     while len(rows):
         logits, full = text.scores(), longest[rows] <= length
+        total = logits.logsumexp(-1)
+        logits[..., text.never] = -torch.inf  # what is never written has its share of the chances all the same
         chosen = choose(logits, rows).masked_fill(full.to(device), end)
-        taken = -logits.log_softmax(-1).gather(-1, chosen[..., None])[..., 0]
+        taken = total - logits.gather(-1, chosen[..., None])[..., 0]
         going = ~done[:, rows]
         now = chosen.cpu().where(going, end)
         nats[:, rows] += taken.double().cpu() * going
@@ -283,48 +309,74 @@ class _BeamSearch:
                 repeats = repeated(self.text.ids[..., first:], self.spec.no_repeat, V).view(chances.shape)
                 repeats[..., self.end] = False
                 chances = chances.masked_fill(repeats, -torch.inf)
-            over = torch.tensor([self.limits[b] <= length for b in rows], device=device)
-            ended = nats - chances[..., self.end]  # [R, B, K]
-            self._keep_ended(rows, ended, first, over)
-            chances[..., self.end] = -torch.inf
-            nats, chosen = (nats[..., None] - chances).flatten(2).topk(min(K, places * V), largest=False)  # [R, B, K]
+            over = [self.limits[b] <= length for b in rows]
+            self._keep_ended(rows, nats - chances[..., self.end], first, over)
+            chances[..., [self.end, *self.text.never]] = -torch.inf
+            nats, parents, tokens = likeliest(nats, chances, K)
             length += 1
-            left = [k for k, b in enumerate(rows) if not over[k] and self._can_improve(b, nats[:, k, 0])]
+            left = self._left(rows, nats[..., 0], over)
             if left:
                 kept = torch.tensor(left, device=device)
-                nats, chosen = nats[:, kept], chosen[:, kept]
-                parents = (kept[None, :, None] * places + chosen // V).flatten(1)
-                same = len(left) == len(rows) and nats.shape[2] == places
-                self.text.take(parents, (chosen % V).flatten(1), same_sources=same)
+                nats = nats[:, kept]
+                self.text.branch(kept, parents[:, kept], tokens[:, kept])
             rows = [rows[k] for k in left]
-        return [[sorted(own, key=lambda h: -h.score)[: self.spec.nbest] for own in rows] for rows in self.found]
+        return self.found
 
-    def _keep_ended(self, rows: list[int], ended: Float[Tensor, "R B K"], first: int, over: Bool[Tensor, " B"]) -> None:
+    def _keep_ended(self, rows: list[int], ended: Float[Tensor, "R B K"], first: int, over: list[bool]) -> None:
         """Of the beginnings that end here, those that are among the best of their row."""
         length = self.text.ids.shape[2] - first + 1
-        told = ended.double().cpu()
-        for r, of_rows in enumerate(told.tolist()):
+        for r, of_rows in enumerate(ended.double().tolist()):
             for k, b in enumerate(rows):
                 best = self.found[r][b]
                 for place, nats in enumerate(of_rows[k]):
                     if not math.isfinite(nats):
                         continue
                     score = self.spec.score(nats, length)
-                    if len(best) < self.spec.nbest or score > min(h.score for h in best):
+                    if len(best) < self.spec.nbest or score > best[-1].score:
                         row = k * ended.shape[2] + place
                         tokens = tuple(self.text.ids[r, row, first:].tolist())
-                        best.append(Hypothesis(tokens, nats, score, bool(over[k])))
+                        best.append(Hypothesis(tokens, nats, score, over[k]))
                         best.sort(key=lambda h: -h.score)
                         del best[self.spec.nbest :]
 
-    def _can_improve(self, b: int, nats: Float[Tensor, " R"]) -> bool:
-        """Whether the likeliest beginning of this row could still end better, at the length that favours it most."""
-        for r, own in enumerate(nats.tolist()):
-            best = self.found[r][b]
-            bound = self.spec.score(own, self.limits[b] + 1)
-            if math.isfinite(own) and (len(best) < self.spec.nbest or bound > best[-1].score):
-                return True
-        return False
+    def _left(self, rows: list[int], nats: Float[Tensor, "R B"], over: list[bool]) -> list[int]:
+        """Which rows go on: those whose likeliest beginning could still end better, at the length that favours it most,
+        in any replica."""
+        found = nats.tolist()
+        return [
+            k
+            for k, b in enumerate(rows)
+            if not over[k] and any(self._can_improve(r, b, of_rows[k]) for r, of_rows in enumerate(found))
+        ]
+
+    def _can_improve(self, r: int, b: int, nats: float) -> bool:
+        best = self.found[r][b]
+        bound = self.spec.score(nats, self.limits[b] + 1)
+        return math.isfinite(nats) and (len(best) < self.spec.nbest or bound > best[-1].score)
+
+
+def likeliest(
+    nats: Float[Tensor, "R B K"], chances: Float[Tensor, "R B K V"], most: int
+) -> tuple[Float[Tensor, "R B n"], Int[Tensor, "R B n"], Int[Tensor, "R B n"]]:
+    """Of all ways to go on with one token, the likeliest: what each takes altogether, from which it goes on, and with
+    which token. The best of a vocabulary are in those of its parts that have the largest numbers: only these parts are
+    sorted."""
+    *_, K, V = chances.shape
+    per_part = 1 << max(0, (V.bit_length() - 1) // 2)  # about √V
+    whole = V // per_part * per_part
+    if whole // per_part <= most:
+        best, tokens = chances.topk(min(most, V), -1)
+    else:
+        parts = chances[..., :whole].unflatten(-1, (-1, per_part))
+        there = parts.amax(-1).topk(most, -1).indices  # [R, B, K, most]
+        some = parts.gather(-2, there[..., None].expand(*there.shape, per_part)).flatten(-2)
+        at = (there[..., None] * per_part + torch.arange(per_part, device=there.device)).flatten(-2)
+        rest = torch.arange(whole, V, device=there.device).expand(*at.shape[:-1], -1)
+        some, at = torch.cat((some, chances[..., whole:]), -1), torch.cat((at, rest), -1)
+        best, places = some.topk(min(most, V), -1)
+        tokens = at.gather(-1, places)
+    found, places = (nats[..., None] - best).flatten(2).topk(min(most, K * best.shape[-1]), -1, largest=False)
+    return found, places // best.shape[-1], tokens.flatten(2).gather(-1, places)
 
 
 def repeated(ids: Int[Tensor, "R B T"], n: int, vocabulary: int) -> Bool[Tensor, "R B V"]:
