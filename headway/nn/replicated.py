@@ -215,7 +215,7 @@ class FewRows:
         self.laid_out: Tensor | None = None
 
     def weight_for(self, x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"]) -> Float[Tensor, "R O I"]:
-        if x.shape[1] * x.shape[2] > self.MOST or not weight.device.type == "cpu":
+        if x.shape[1] * x.shape[2] > self.MOST or weight.device.type != "cpu":
             return weight
         if self.laid_out is None:
             self.laid_out = weight.detach().mT.contiguous().mT

@@ -63,7 +63,8 @@ class Continued:
         self.never = list(getattr(model, "never_written", ()))
         self.ways = 1  # in which each source goes on
         self._shares = self.cached and context is None and getattr(model, "can_branch", False)
-        self._begin, self._state, self._fresh = begin, begin, ids
+        self._begin, self._fresh = begin, ids
+        self._state: Any = begin
 
     def scores(self) -> Scores:
         """Of every token, as the next one of each row."""

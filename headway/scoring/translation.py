@@ -7,6 +7,7 @@ BLEU and chrF. Padding is never counted; END is a token like the others.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ from headway.core import random
 from headway.data.pairs.dataset import PairedTexts, ids_of
 from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
+from headway.nn.replicated import for_few_rows
 from headway.scoring import bleu
 from headway.scoring.decoding import Continued, DecodingSpec, Found, Hypothesis
 from headway.scoring.joint_translator import JointTranslator
@@ -29,6 +31,7 @@ from headway.stats.resampled import interval
 Model = Translator | JointTranslator
 LARGEST = {"cpu": 2**24, "cuda": 2**27}
 """Numbers in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
+MANY = 16  # sources, from which on it pays to lay out weights for decoding
 LENGTHS = (5, 10, 20, 40)
 """Where sources, in tokens without END, are told apart by their length."""
 
@@ -97,20 +100,21 @@ def decoded(
     lengths = np.array([len(ids) for ids in rows_of])
     found: Found = [[[] for _ in sources] for _ in range(R)]
     done = 0
-    for rows in _alike(lengths, model, device, getattr(how, "size", 1), at_once):
-        table = torch.zeros(len(rows), lengths[rows].max(), dtype=torch.int64)
-        for k, row in enumerate(rows):
-            table[k, : lengths[row]] = torch.as_tensor(rows_of[row])
-        mask = torch.arange(table.shape[1]) < torch.as_tensor(lengths[rows])[:, None]
-        state = model.read(table.to(device).expand(R, -1, -1), mask.to(device).expand(R, -1, -1))
-        limits = [_limit(model, how, int(lengths[row]) - 1) for row in rows]
-        first = torch.full((R, len(rows), 1), end, device=device)
-        text = Continued(model, first, state, cached=cached)
-        for r, of_replica in enumerate(how.search(text, end, limits, rows.tolist())):
-            for row, best in zip(rows, of_replica, strict=True):
-                found[r][row] = best
-        done += len(rows)
-        told(done)
+    with for_few_rows(model) if len(sources) >= MANY else nullcontext():
+        for rows in _alike(lengths, model, device, getattr(how, "size", 1), at_once):
+            table = torch.zeros(len(rows), lengths[rows].max(), dtype=torch.int64)
+            for k, row in enumerate(rows):
+                table[k, : lengths[row]] = torch.as_tensor(rows_of[row])
+            mask = torch.arange(table.shape[1]) < torch.as_tensor(lengths[rows])[:, None]
+            state = model.read(table.to(device).expand(R, -1, -1), mask.to(device).expand(R, -1, -1))
+            limits = [_limit(model, how, int(lengths[row]) - 1) for row in rows]
+            first = torch.full((R, len(rows), 1), end, device=device)
+            text = Continued(model, first, state, cached=cached)
+            for r, of_replica in enumerate(how.search(text, end, limits, rows.tolist())):
+                for row, best in zip(rows, of_replica, strict=True):
+                    found[r][row] = best
+            done += len(rows)
+            told(done)
     return found
 
 

@@ -12,7 +12,7 @@ from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.positions import Learned, Rotary
 from headway.nn.recurrence import LstmSpec
-from headway.scoring.decoding import Beam, Greedy, Sampled, repeated
+from headway.scoring.decoding import Beam, Greedy, Sampled, likeliest, repeated
 from headway.scoring.translation import decoded
 
 V, END = 9, 8
@@ -143,3 +143,67 @@ def test_a_source_that_is_too_long_is_cut():
     model = model_of("learned")
     long = np.arange(40) % (V - 1)
     assert tokens_of(decoded(model, [long], END, Greedy())) == tokens_of(decoded(model, [long[:11]], END, Greedy()))
+
+
+def test_branches_of_a_tree_have_the_scores_of_rows_of_their_own():
+    """Three ways to go on from each source, two of which share a beginning; padded sources, and two replicas."""
+    for kind in ("encoder-decoder", "decoder-only", "learned"):
+        model = model_of(kind, seeds=(0, 1))
+        sources = torch.tensor([[1, 2, 3, END], [4, END, 0, 0]]).expand(2, -1, -1)
+        mask = torch.tensor([[True] * 4, [True, True, False, False]]).expand(2, -1, -1)
+        tokens = torch.tensor([[[1, 2, 3], [4, 5, 6]], [[7, 0, 1], [2, 3, 4]]])
+        parents = torch.tensor([[[0, 0, 2], [1, 0, 0]], [[2, 1, 2], [0, 0, 1]]])
+        again = (tokens + 1) % END
+        with torch.no_grad():
+            _, state = model.go_on(torch.full((2, 2, 1), END), model.read(sources, mask))
+            first, tree = model.go_on(tokens, state.branched(torch.zeros(2, 2, 3, dtype=torch.int64)))
+            second, _ = model.go_on(again, tree.branched(parents))
+            for k in range(3):
+                ends = torch.full((2, 2, 1), END)
+                row = torch.cat((ends, tokens.gather(2, parents[..., k : k + 1]), again[..., k : k + 1]), 2)
+                alone = model(sources, row, mask)
+                torch.testing.assert_close(second[:, :, k], alone[:, :, 2], atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(
+                    first.gather(2, parents[..., k, None, None].expand(-1, -1, 1, V))[:, :, 0],
+                    alone[:, :, 1],
+                    atol=1e-5,
+                    rtol=1e-4,
+                )
+
+
+@pytest.mark.parametrize("vocabulary", [3, 7, 1000, 1024])
+def test_the_likeliest_ways_to_go_on_are_those_of_all(vocabulary):
+    generator = torch.Generator().manual_seed(vocabulary)
+    chances = torch.randn(2, 3, 4, vocabulary, generator=generator).log_softmax(-1)
+    chances[..., -1] = -torch.inf
+    nats = torch.rand(2, 3, 4, generator=generator)
+    found, parents, tokens = likeliest(nats, chances, 5)
+    expected, places = (nats[..., None] - chances).flatten(2).topk(5, largest=False)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(parents * vocabulary + tokens, places)
+
+
+def test_a_cache_that_is_gone_on_from_twice_is_not_written_over():
+    model = model_of("encoder-decoder")
+    with torch.no_grad():
+        _, state = model.go_on(torch.tensor([[[END, 1]]]), model.read(torch.tensor([[[3, END]]])))
+        _, state = model.go_on(torch.tensor([[[2]]]), state)
+        one, other = (model.go_on(torch.tensor([[[token]]]), state)[1] for token in (4, 5))
+        told = [model.go_on(torch.tensor([[[6]]]), after)[0] for after in (one, other, one)]
+        assert torch.equal(told[0], told[2]) and not torch.equal(told[0], told[1])
+        alone = model(torch.tensor([[[3, END]]]), torch.tensor([[[END, 1, 2, 4, 6]]]))[:, :, -1:]
+    torch.testing.assert_close(told[0], alone, atol=1e-5, rtol=1e-4)
+
+
+def test_what_is_never_written_is_not():
+    model = model_of("encoder-decoder")
+    written = [h.tokens for (h,) in decoded(model, sources_of(4), END, WAYS[0])[0]]
+    common = max(range(V - 1), key=lambda k: sum(tokens.count(k) for tokens in written))
+    model.never_written = (common,)
+    for how in WAYS:
+        found = decoded(model, sources_of(4), END, how)[0]
+        assert all(common not in h.tokens for best in found for h in best)
+    greedy = decoded(model, sources_of(4), END, WAYS[0])[0]
+    for source, (best,) in zip(sources_of(4), greedy, strict=True):  # it has its share of the chances all the same
+        if not best.cut:
+            assert best.nats == pytest.approx(by_hand(model, source, best.tokens), rel=1e-4)

@@ -109,7 +109,9 @@ class PairEvidence(Evidence):
             self.recipe.scoring.bleu_tokenizer,
             {" ".join(source.split()) for source, _ in used["train"]},
         )
-        return PairRecount(rows, data.split(split), *tokenizers, context, how, ends, words, trained_on)
+        begin = getattr(self.recipe.model, "begin", None)
+        never = () if begin is None else (begin,)
+        return PairRecount(rows, data.split(split), *tokenizers, context, how, ends, words, trained_on, never)
 
 
 def _stream(side: Any) -> np.ndarray:

@@ -49,6 +49,8 @@ class PairRecount(Recount):
     """How texts are cut into the words of BLEU."""
     trained_on: Collection[str]
     """The sources of train, single blanks between their words."""
+    never: Sequence[int] = ()
+    """Tokens that are never written."""
 
     @property
     def whole(self) -> np.ndarray:
@@ -132,7 +134,9 @@ class PairRecount(Recount):
             going = list(some)
             for _ in range(self._limit(sources[some[0]])):
                 begun = torch.tensor([[self.target.size, *written[k]] for k in going])
-                best, chosen = _chances(answer, [sources[k] for k in going], begun)[:, -1].topk(2)
+                said = _chances(answer, [sources[k] for k in going], begun)[:, -1]
+                said[:, list(self.never)] = -math.inf
+                best, chosen = said.topk(2)
                 for k, two, token in zip(list(going), best.exp().tolist(), chosen[:, 0].tolist(), strict=True):
                     if two[0] - two[1] < CLOSE:
                         close.add(k)
@@ -156,7 +160,7 @@ class PairRecount(Recount):
                 ((chance + said[k, end].item()) / (length + 1) ** how.length_penalty, tokens)
                 for k, (chance, tokens) in enumerate(begun)
             ]
-            said[:, end] = -math.inf
+            said[:, [end, *self.never]] = -math.inf
             for k, (_, tokens) in enumerate(begun):
                 said[k, _repeating(tokens, how.no_repeat)] = -math.inf
             sums = (said + torch.tensor([chance for chance, _ in begun], dtype=said.dtype)[:, None]).flatten()
