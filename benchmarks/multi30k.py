@@ -151,7 +151,7 @@ def show(event: Any) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("models", nargs="*", default=["lowercased"], choices=list(MODELS))
+    parser.add_argument("models", nargs="*", default=["lowercased"], help=", ".join(MODELS))
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--times", type=float, default=1.0)
     parser.add_argument("--rows", type=int, default=None)
