@@ -1,15 +1,18 @@
 """Faults of what training reads and at which rate are seen, and batches that are right raise nothing."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scored import CLASSIFIER, Ground
 from tiny import cache_in
 
 from headway import tasks
-from headway.audit.data.batches import ReadInTraining, TextPlaces, batches
+from headway.audit.data.batches import Place, ReadInTraining, TextPlaces, batches
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
@@ -86,3 +89,12 @@ def test_streams_are_looked_up_from_the_first_to_the_last(streams):
         ReadInTraining(sampler, find, find.everywhere(11), "4,000 tokens", drawn=False, goes_on=True)
     )
     assert outcome.verdict == "pass", outcome.sentence
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=40), st.lists(st.integers(0, 4), min_size=1, max_size=6))
+def test_rows_are_found_first_and_last_where_a_plain_search_finds_them(text, row):
+    ids, asked = np.array(text, np.uint16), torch.tensor([[row]])
+    batch = SimpleNamespace(inputs=asked[..., :-1], targets=asked[..., -1:])
+    (place,) = TextPlaces(ids)(batch)
+    there = [at for at in range(len(text) - len(row) + 1) if text[at : at + len(row)] == row]
+    assert place == (Place(there[0], there[-1]) if there else None)
