@@ -1,6 +1,7 @@
 """Cases at their whole size, on a GPU: populations, one case after the other in one process.
 
     HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER D4 D5
+    HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER C1 C2 C3 C4         # each takes over runs of the one before
     HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER E2 E4 E5 E3 E6      # E5 takes over runs of E2 and E4
 
 Each case is a study in FOLDER/studies: what was trained is kept, a study that was stopped goes on where it was, and

@@ -52,7 +52,12 @@ NAMES = {
 }
 MODELS: dict[str, list[str]] = {"lowercased": ["data.tokenizer.lower=true"], "cased": []}
 PUBLISHED = "41.02: 4+4 layers of width 128, checkpoints averaged (arXiv 2105.14462); 42.5: the best without images"
-ALWAYS = ["scoring.splits=[]", "training.checkpoint_every=1000 epochs", "training.compile=off"]
+ALWAYS = [
+    "scoring.splits=[]",
+    "training.checkpoint_every=1000 epochs",
+    "training.evaluate_every=5 epochs",
+    "training.compile=off",
+]
 """Compiling four shapes of batches would take longer than training."""
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from headway import tasks
 from headway.audit.audit import read_report
@@ -15,6 +16,10 @@ from headway.recipe.recipe import from_tree
 from headway.run.folder import open_run
 from headway.scoring.decoding import Beam, Greedy
 from headway.study.design.measures import GivenTargets
+from headway.training.parallel import Parallel
+from headway.training.processes import Processes
+from headway.training.setting import Setting
+from headway.training.update import Update
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 ROWS = [f"{a} {b} {c}\t{c} {b} {a}" for a in WORDS for b in WORDS for c in WORDS[:4]]
@@ -98,6 +103,27 @@ def test_a_batch_in_parts_has_the_mean_over_all_its_tokens(unlike, tmp_path, kin
         told.append([(line["loss"], line["norm"]) for line in run.metrics() if "loss" in line])
     whole, in_parts = (np.array(losses) for losses in told)
     assert len(whole) == 4 and in_parts == pytest.approx(whole, rel=1e-5)
+
+
+def test_processes_share_a_batch_by_its_tokens(unlike):
+    """The mean of what two processes note is the loss of the batch, whoever has the longer rows."""
+    task, noted = tasks.load(recipe(unlike)), []
+    for rank, world in ((0, 1), (0, 2), (1, 2)):
+        model = task.build([0], "cpu")
+        parallel = Parallel(model)
+        parallel.processes = Processes(rank, world)
+        setting, alive = Setting(torch.device("cpu"), torch.float32, False, False, ()), torch.ones(1).bool()
+        optimizer = task.recipe.training.optimizer.build(dict(model.named_parameters()), [0.0], [0.0])
+        sampler = task.sampler([0], "cpu")
+        update = Update(model, optimizer, sampler, task.recipe.training, setting, alive, parallel)
+        noted.append(update(0, 1.0)[0].item())
+    whole, *shares = noted
+    assert sum(shares) / 2 == pytest.approx(whole, rel=1e-6) and shares[0] != pytest.approx(shares[1], rel=1e-3)
+
+
+def test_given_targets_are_asked_of_translators_alone():
+    with pytest.raises(UserError, match="given to translators"):
+        GivenTargets().check(tasks.load(from_tree({"data": {"source": "python-docs"}}, "text")))
 
 
 def test_the_mean_of_the_last_checkpoints_is_kept_and_scored(rows, tmp_path):
