@@ -10,7 +10,7 @@ from headway.core.files import check_names
 from headway.core.spec import Problem
 from headway.core.validation import InvalidError
 from headway.study.design.factors import Factor, is_data, key_of
-from headway.study.design.questions import Best, Better, Depends
+from headway.study.design.questions import Best, Better, Depends, PairedBootstrap
 
 if TYPE_CHECKING:
     from headway.study.design.study import Study
@@ -163,6 +163,7 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
         asked = {
             **({"arm": arms} if "arm" in type(question).model_fields else {}),
             **({"than": [*arms, *cheap_methods()]} if isinstance(question, Better) else {}),
+            **({"than": arms} if isinstance(question, PairedBootstrap) else {}),
             **({"effect": [*study.factors], "on_factor": [*study.factors]} if isinstance(question, Depends) else {}),
         }
         for key, known in asked.items():

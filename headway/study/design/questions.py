@@ -8,7 +8,7 @@ from pydantic import Field
 from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
-from headway.scoring.metrics import metric_of
+from headway.scoring.metrics import METRICS, metric_of, parsed
 
 
 class Question(Variant):
@@ -55,6 +55,29 @@ class Better(ScoreQuestion):
 
     def __str__(self) -> str:
         return f"Is {self.arm} better than {self.than} on {self.on}?"
+
+
+class PairedBootstrap(Better):
+    """Is one arm better than another, for other sentences of the same kind and other seeds? Sentences of the split are
+    drawn anew, the same for both (https://aclanthology.org/W04-3250)."""
+
+    kind: Literal["paired-bootstrap"] = "paired-bootstrap"  # pyright: ignore[reportIncompatibleVariableOverride]
+    on: str = "test.bleu"
+    """The score, as split.metric; one that is made of sentences or rows: bleu, chrf, exact_match, accuracy."""
+
+    def problems(self) -> Iterator[Problem]:
+        found = list(super().problems())
+        yield from found
+        if not any("on" in problem.keys for problem in found):
+            from headway.scoring.bleu import of_sums
+
+            if of_sums(metric_of(self.on)) is None or parsed(self.on).part:
+                reason = f"what single sentences add to {self.on} is not kept, and they cannot be drawn anew"
+                known = [f"{parsed(self.on).split}.{name}" for name, one in METRICS.items() if of_sums(one) is not None]
+                yield Problem(("on",), f"{reason}; it is of {', '.join(known)}")
+
+    def __str__(self) -> str:
+        return f"Is {self.arm} better than {self.than} on {self.on}, for other sentences and other seeds?"
 
 
 class Best(ScoreQuestion):

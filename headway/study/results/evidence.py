@@ -68,7 +68,8 @@ class StudyEvidence(Protocol):
 
 
 Correct = Callable[[str, str], Mapping[int, np.ndarray]]
-"""Of an arm in a score of single rows: for each seed, which rows were right, in the same order for all."""
+"""Of an arm in a score of single rows: for each seed, which rows were right `[N]`; or, where a score is made of sums,
+what each adds to them `[N, k]`. In the same order for all."""
 
 
 @dataclass(frozen=True)

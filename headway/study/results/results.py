@@ -174,15 +174,17 @@ def read_results(folder: Path, study: Study | None = None) -> Results:
 
 
 def correct_in(runs: Path) -> Correct:
-    """Which rows each run got right, from run folders named ARM.seed-N."""
+    """Which rows each run got right, or what each adds to the sums of a score, from run folders named ARM.seed-N."""
 
     def correct(arm: str, score: str) -> dict[int, np.ndarray]:
         found = {}
         for path in runs.glob(f"{glob.escape(arm)}.seed-*/scores.json"):
             seed = path.parent.name.removeprefix(f"{arm}.seed-")
-            rows = read_json(path).get(score, {}).get("rows") if seed.isdecimal() else None
-            if rows is not None:
-                found[int(seed)] = np.array([row == "1" for row in rows])
+            kept = read_json(path).get(score, {}) if seed.isdecimal() else {}
+            if "rows" in kept:
+                found[int(seed)] = np.array([row == "1" for row in kept["rows"]])
+            elif "counts" in kept:
+                found[int(seed)] = np.array(kept["counts"], dtype=np.float64)
         return found
 
     return correct

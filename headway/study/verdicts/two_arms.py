@@ -1,6 +1,6 @@
 """Is one arm better than another, or than a cheap method?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -73,10 +73,10 @@ class TwoArms(Analysis):
         lost, lost_by_other = (len(column.diverged) for column in self.columns)
         if (outcome == "better" and lost > lost_by_other) or (outcome == "worse" and lost < lost_by_other):
             outcome, sentence = "not comparable", f"not comparable: {sentence}"  # the winner is also the less reliable
-        rows = self._on_rows() if self.metric.is_of_rows else None
+        rows = self.on_rows() if self.metric.is_of_rows else None
         if rows is not None and outcome in ("better", "worse") and rows.outcome != "different":
             sentence += "; of other rows than these it cannot be said"
-        resampled, relabelled = found.bootstrap, self._relabelled()
+        resampled, relabelled = self.resampled, self._relabelled()
         return self.concluded(
             self.trained,
             outcome,
@@ -92,25 +92,46 @@ class TwoArms(Analysis):
             p_corrected=family.p,
             p_permutation=relabelled,
             **smallest,
-            method=method(found, scale),
+            method=self.method,
             notes=(
+                *self.more_notes(units),
                 *seed_notes(found, dict(zip(self.arms, self.columns, strict=True))),
                 *self._skew_notes(relabelled),
                 *([f"row by row, {rows.sentence}"] if rows else []),
             ),
         )
 
-    def _on_rows(self) -> RowsAndSeeds | None:
-        """Seeds alone say nothing of other rows; the answers to single rows, where they are to be had, do."""
+    @property
+    def resampled(self) -> Range | None:
+        """The interval of the effect by drawing the seeds anew, on the scale where effects add up."""
+        return None if self.contrast is None else self.contrast.bootstrap
+
+    @property
+    def method(self) -> str:
+        assert self.contrast is not None
+        return method(self.contrast, self.metric)
+
+    def more_notes(self, units: Callable[[float], float]) -> Iterator[str]:
+        """What else is known; `units` says an effect in the metric's own."""
+        yield from ()
+
+    def kept_rows(self) -> tuple[list[int], np.ndarray, np.ndarray] | None:
+        """The seeds that both have, and what is kept of every row at each of them: [S, N] or [S, N, k], for each arm.
+        None where nothing is, or not of the same rows."""
         if self.correct is None:
             return None
         first, second = (self.correct(arm, self.question.on) for arm in self.arms)
         shared = [seed for seed in self.columns[0].values if seed in self.columns[1].values]
         shared = [seed for seed in shared if seed in first and seed in second]
         answers = [[of_arm[seed] for seed in shared] for of_arm in (first, second)]
-        if len(shared) < 2 or len({len(rows) for of_arm in answers for rows in of_arm}) > 1:
+        if not shared or len({rows.shape for of_arm in answers for rows in of_arm}) > 1:
             return None
-        return rows_and_seeds(np.stack(answers[0]), np.stack(answers[1]))
+        return shared, np.stack(answers[0]), np.stack(answers[1])
+
+    def on_rows(self) -> RowsAndSeeds | None:
+        """Seeds alone say nothing of other rows; the answers to single rows, where they are to be had, do."""
+        kept = self.kept_rows()
+        return None if kept is None or len(kept[0]) < 2 else rows_and_seeds(*kept[1:])
 
     @cached_property
     def _skewed(self) -> bool:
