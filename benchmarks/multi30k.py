@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from scipy import special
 
 from headway import tasks
 from headway.audit.audit import Report
+from headway.core.errors import UserError
 from headway.experiment import train as training
 from headway.models.translator import Translator
 from headway.recipe.recipe import Recipe, load
@@ -64,7 +66,7 @@ ALWAYS = [
 def main(asked: argparse.Namespace) -> None:
     training.audit_runs = lambda members, task: [Report() for _ in members]  # pyright: ignore
     asked.folder.mkdir(parents=True, exist_ok=True)
-    for name in asked.models:
+    for name in asked.models or ["lowercased"]:
         given = [*ALWAYS, *MODELS[name], *asked.change]
         recipe = load("multi30k", given)
         duration = recipe.training.duration
@@ -162,4 +164,10 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--change", action="append", default=[], help="of the recipe, for all seeds; the next …")
     parser.add_argument("--varied", action="append", default=[], help="changes of one seed, as a string; the next …")
-    main(parser.parse_args())
+    given = parser.parse_args()
+    if unknown := [name for name in given.models if name not in MODELS]:
+        parser.error(f"there is no model {unknown[0]}; there are {', '.join(MODELS)}")
+    try:
+        main(given)
+    except UserError as problem:
+        sys.exit(str(problem))
