@@ -142,9 +142,12 @@ def _lines(file: Path | None) -> list[str]:
             'there is nothing to translate: give a text, --file, or a pipe: echo "…" | headway translate RUN'
         )
     try:
-        return [line.strip() for line in sys.stdin.read().removesuffix("\n").split("\n")]
+        # As bytes: in some locales Python lets anything through, and marks what it could not read.
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise UserError(f"stdin is not UTF-8 text: byte 0x{problem.object[problem.start]:02x} cannot be read") from None
+        byte, line = problem.object[problem.start], problem.object.count(b"\n", 0, problem.start) + 1
+        raise UserError(f"stdin is not UTF-8 text: byte 0x{byte:02x} in line {line} cannot be read") from None
+    return [line.strip() for line in text.removesuffix("\n").split("\n")]
 
 
 @contextmanager

@@ -175,10 +175,11 @@ class Pairs(DataSpec):
     kind: Literal["pairs"] = "pairs"
     source: str = "pig-latin"
     """pig-latin, numbers-en-fr (made by rules); ted-en-fr, multi30k, pig-latin-course or pig-latin-large (from the
-    folder that HEADWAY_DATA names); or files, with a path."""
+    folder that HEADWAY_DATA names); or files, with a path; or hub, with the name of a dataset there as path."""
     path: str | None = None
     """For source: files. A folder of parallel files (train.en, train.de, valid.en …), or a table with both sides in
-    each row (.tsv, .csv), or a folder of such, named train, valid and test; .gz too."""
+    each row (.tsv, .csv), or a folder of such, named train, valid and test; .gz too.
+    For source: hub. owner/name[@revision][/folder, file or pattern inside]; the sides are columns."""
     direction: str | None = None
     """From which side to which: en-de, by the endings of parallel files or the names of columns; 1-2, by the numbers of
     columns; null = as a known set has it, and in tables from the first column to the second."""
@@ -215,8 +216,11 @@ class Pairs(DataSpec):
             yield Problem(("source",), f"there are no pairs called '{self.source}'{hint}")
         elif self.source == "files" and self.path is None:
             yield Problem(("source", "path"), "source: files needs a path, such as data.path=corpus/ or pairs.tsv")
-        elif self.source != "files" and self.path is not None:
-            reason = f"path is only read with source: files, not with {self.source}; set data.source=files"
+        elif self.source == "hub" and (self.path is None or self.direction is None):
+            reason = "source: hub needs a path and a direction, such as data.path=owner/name data.direction=en-de"
+            yield Problem(("source", "path", "direction"), reason)
+        elif self.source not in ("files", "hub") and self.path is not None:
+            reason = f"path is only read with source: files or hub, not with {self.source}; set data.source=files"
             yield Problem(("source", "path"), reason)
         if self.direction is not None:
             if not is_direction(self.direction):

@@ -192,7 +192,9 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
     train([recipe(rows, "training.duration=5 steps")], ["tiny"], tmp_path)
     where = ("--runs", str(tmp_path))
     assert command_line("translate", "tiny", "one two three", *where).code == 0
-    monkeypatch.setattr("sys.stdin", io.StringIO("one two\n\nthree\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one two\n\ncaf\xe9\n")))
+    assert "byte 0xe9 in line 3" in command_line("translate", "tiny", *where).err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one two\n\nthree\n")))
     piped = command_line("translate", "tiny", "--beam", "3", *where)
     assert piped.code == 0 and piped.out.count("\n") == 3 and "line 2" in piped.err
     found = json.loads(command_line("translate", "tiny", "one", "--nbest", "2", "--json", *where).out)

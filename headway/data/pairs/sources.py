@@ -1,4 +1,4 @@
-"""Where pairs come from: rules that are part of Headway, known sets under HEADWAY_DATA, parallel files, tables.
+"""Where pairs come from: rules that are part of Headway, known sets under HEADWAY_DATA, files, tables, the hub.
 
 Everything here ends in pairs by split, "train" first. A direction (`en-de`) says which side is the source: of parallel
 files the endings (train.en, train.de), of a table the columns, by name or by number from 1 (`1-2`). A set without a
@@ -58,8 +58,8 @@ KNOWN_PAIRS = {
 PIG_LATIN_FILES = {"pig-latin-course": "pig_latin_data.txt", "pig-latin-large": "pig_latin_large_rebuilt.txt"}
 """Two words on a line, in the folder `pig-latin` under HEADWAY_DATA; words are held out as in the embedded set."""
 
-FILES = "files"
-PAIRED_SETS = (*EMBEDDED, *KNOWN_PAIRS, *PIG_LATIN_FILES, FILES)
+FILES, HUB = "files", "hub"
+PAIRED_SETS = (*EMBEDDED, *KNOWN_PAIRS, *PIG_LATIN_FILES, FILES, HUB)
 """Every valid `source` of pairs."""
 BY_RULE = (*EMBEDDED, *PIG_LATIN_FILES)
 """Where every source has one right translation."""
@@ -93,6 +93,11 @@ def read_pairs(source: str, path: str | None, sides: Sides) -> Splits:
         found = _pig_latin_file(source)
     elif source in KNOWN_PAIRS:
         return _from_known(source, sides)
+    elif source == HUB:
+        from headway.data.pairs.hub import from_hub  # only where somebody asks for it
+
+        assert path is not None
+        return from_hub(path, sides)
     else:
         assert path is not None
         return _from_path(Path(path).expanduser(), sides)

@@ -22,17 +22,17 @@ from headway.data.running.sources import Splits, hold_out, read_text
 _ENDING = re.compile(r"\.(parquet|(?:jsonl?|csv|tsv|txt)(?:\.gz)?)$")
 _NOT_DATA = re.compile(r"(?i)(dataset_infos?\.json|state\.json|(readme|licen[sc]e|requirements|notice)\.txt)")
 _SPLIT_WORD = re.compile(r"(?<![a-z])(?:(train(?:ing)?)|(valid(?:ation)?|val|dev)|(test(?:ing)?))(?![a-z])")
-_SPLITS = ("train", "valid", "test")
+SPLITS = ("train", "valid", "test")
 
 
 def read_splits(path: str, valid_fraction: float) -> Splits:
     """Text by split of `owner/name[@revision][/inside][#column]`. Without a `valid`, the end of `train` is held out."""
     place, _, named = path.partition("#")
     address, column = Address.parse(place, "dataset"), named or None
-    folder, names = fetch(address, lambda names: _choose(names, address))
+    folder, names = fetch(address, lambda names: choose(names, address))
     splits: Splits = {}
-    for split in _SPLITS:
-        files = [folder / name for name in names if (_split_of(name) or "train") == split]
+    for split in SPLITS:
+        files = [folder / name for name in names if (split_of_file(name) or "train") == split]
         if files:
             splits[split] = "".join(_text_of(file, file.relative_to(folder).as_posix(), column) for file in files)
             if not splits[split].strip():
@@ -46,7 +46,7 @@ def read_splits(path: str, valid_fraction: float) -> Splits:
 # --- which files -----------------------------------------------------------------------------------------------------
 
 
-def _choose(names: Sequence[str], address: Address) -> list[str]:
+def choose(names: Sequence[str], address: Address) -> list[str]:
     """The files to read, in order of their names, or an error that says what the user could choose."""
     inside = [name for name in names if _is_within(name, address.within)]
     data = [name for name in inside if _ENDING.search(name) and not _NOT_DATA.fullmatch(PurePosixPath(name).name)]
@@ -58,8 +58,8 @@ def _choose(names: Sequence[str], address: Address) -> list[str]:
             f"last five also with .gz; {'there are: ' + others if others else 'it is empty'}"
         )
     # As in a folder of one's own: where files say which split they are, the others are something else.
-    data = [name for name in data if _split_of(name)] or data
-    splits = {_split_of(name) or "train" for name in data}
+    data = [name for name in data if split_of_file(name)] or data
+    splits = {split_of_file(name) or "train" for name in data}
     if "train" not in splits:
         raise UserError(f"dataset '{address}' has no train files, only {' and '.join(sorted(splits))}: {data[0]} …")
     sets = sorted({_set_of(name) for name in data})
@@ -70,14 +70,14 @@ def _choose(names: Sequence[str], address: Address) -> list[str]:
             f"dataset '{address}' has {len(sets)} sets: {listed}; choose one, as in data.path={address}/{first}"
             f" (data.path='{address}/*' takes all)"
         )
-    formats = sorted({_format_of(name) for name in data})
+    formats = sorted({format_of(name) for name in data})
     if len(formats) > 1:
         raise UserError(
             f"dataset '{address}' has files in several formats: {', '.join(formats)}; "
             f"choose one with a pattern, as in data.path='{address}/*.{formats[0]}'"
         )
     if formats == ["parquet"]:
-        _parquet_library()  # now, and not after the download
+        parquet_library()  # now, and not after the download
     return sorted(data)
 
 
@@ -85,11 +85,11 @@ def _is_within(name: str, within: str) -> bool:
     return not within or name == within or name.startswith(within + "/") or fnmatchcase(name, within)
 
 
-def _split_of(name: str) -> str | None:
+def split_of_file(name: str) -> str | None:
     """What the file's name says, else the nearest folder's."""
     for part in reversed(PurePosixPath(name.lower()).parts):
         if found := _SPLIT_WORD.search(part):
-            return next(split for split, word in zip(_SPLITS, found.groups(), strict=True) if word)
+            return next(split for split, word in zip(SPLITS, found.groups(), strict=True) if word)
     return None
 
 
@@ -99,7 +99,7 @@ def _set_of(name: str) -> str:
     return "/".join(part for part in folders if part != "data" and not _SPLIT_WORD.search(part.lower()))
 
 
-def _format_of(name: str) -> str:
+def format_of(name: str) -> str:
     found = _ENDING.search(name)
     assert found is not None, "only such files are chosen"
     return found[1].removesuffix(".gz")
@@ -109,7 +109,7 @@ def _format_of(name: str) -> str:
 
 
 def _text_of(file: Path, name: str, column: str | None) -> str:
-    format = _format_of(name)
+    format = format_of(name)
     if format == "txt":
         return read_text(file)
     if format == "parquet":
@@ -146,6 +146,13 @@ def _columns_with_text(holds_text: Mapping[str, bool]) -> str:
 
 
 def _table_rows(text: str, name: str, column: str | None, delimiter: str) -> Iterator[str]:
+    rows, names = table_objects(text, name, delimiter)
+    chosen = _text_column(column, dict.fromkeys(names, True), name)
+    return (row[chosen] for row in rows if row[chosen] is not None)
+
+
+def table_objects(text: str, name: str, delimiter: str) -> tuple[list[dict[str, str]], list[str]]:
+    """The rows of a table with a header, and its columns."""
     limit = csv.field_size_limit(sys.maxsize)  # documents are longer than what csv takes for a mistake
     try:
         # A tab-separated file has no quotes around its fields, so a lone one is part of the text.
@@ -156,12 +163,11 @@ def _table_rows(text: str, name: str, column: str | None, delimiter: str) -> Ite
         raise UserError(f"{name} is not a table of comma- or tab-separated values: {problem}") from None
     finally:
         csv.field_size_limit(limit)
-    chosen = _text_column(column, dict.fromkeys(reader.fieldnames or [], True), name)
-    return (row[chosen] for row in rows if row[chosen] is not None)
+    return rows, list(reader.fieldnames or [])
 
 
 def _json_rows(text: str, name: str, column: str | None) -> Iterator[str]:
-    rows = _json_objects(text, name)
+    rows = json_objects(text, name)
     found: dict[str, set[bool]] = {}
     for row in rows:
         for key, value in row.items():
@@ -170,7 +176,7 @@ def _json_rows(text: str, name: str, column: str | None) -> Iterator[str]:
     return (row[chosen] for row in rows if row.get(chosen) is not None)
 
 
-def _json_objects(text: str, name: str) -> list[dict[str, Any]]:
+def json_objects(text: str, name: str) -> list[dict[str, Any]]:
     """The rows of an array, of one object per line, or of the only array inside an object."""
     try:
         rows = json.loads(text)
@@ -199,7 +205,7 @@ def _json_lines(text: str, name: str) -> list[Any]:
 
 
 def _parquet_rows(file: Path, name: str, column: str | None) -> Iterable[str]:
-    arrow, parquet = _parquet_library()
+    arrow, parquet = parquet_library()
     try:
         table = parquet.ParquetFile(file)
         types = {field.name: field.type for field in table.schema_arrow}
@@ -215,7 +221,7 @@ def _is_text(arrow: Any, kind: Any) -> bool:
     return arrow.types.is_string(kind) or arrow.types.is_large_string(kind)
 
 
-def _parquet_library() -> tuple[Any, Any]:
+def parquet_library() -> tuple[Any, Any]:
     try:
         import pyarrow  # pyright: ignore[reportMissingImports]
         import pyarrow.parquet  # pyright: ignore[reportMissingImports]
