@@ -311,10 +311,21 @@ class Given(TokenizerSpec):
 
     kind: Literal["given"] = "given"
     path: str
-    """The tokenizer.json of a run folder."""
+    """The tokenizer.json of a run folder, or one that the `tokenizers` library wrote (byte-level BPE, or words)."""
 
     def learn(self, text: str) -> Tokenizer:
-        return Tokenizer.from_json(self._content())
+        content = self._content()
+        try:
+            tree = json.loads(content)
+            ours = not isinstance(tree, dict) or "headway_tokenizer" in tree or "model" not in tree
+            library = None if ours else tokenizers.Tokenizer.from_str(content)
+        except Exception as problem:  # the library raises nothing more particular
+            raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {problem}") from None
+        if library is None:
+            return Tokenizer.from_json(content)
+        from headway.data.library import adopted
+
+        return adopted(library, self.path)[0]
 
     def identity(self) -> str:
         return self._content()

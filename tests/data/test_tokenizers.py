@@ -3,14 +3,16 @@ import time
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from headway.core.errors import UserError
 from headway.data import tokenizers as text_module
 from headway.data.running.sources import read_splits
-from headway.data.tokenizers import Bpe, Char, Tokenizer, TokenizerSpec, Word
+from headway.data.tokenizers import Bpe, Char, Given, Tokenizer, TokenizerSpec, Word
 
 SAMPLE = "It was the best of times, it was the worst of times.\n\n  It wasn't <unk> — naïve 日本 😀!\n" * 3
 SPECS = [
@@ -237,3 +239,20 @@ def test_a_million_characters_take_less_than_three_seconds():
 
 
 LEARNT = {repr(spec): spec.learn(SAMPLE) for spec in SPECS}
+
+
+def test_a_vocabulary_that_the_library_wrote_is_taken_as_it_is(tmp_path):
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    library.train_from_iterator(["a dog, a dog"], trainers.BpeTrainer(vocab_size=270, initial_alphabet=alphabet))
+    library.save(str(tmp_path / "theirs.json"))
+    ours = Given(path=str(tmp_path / "theirs.json")).learn("")
+    assert ours.kind == "bpe" and ours.size == library.get_vocab_size()
+    assert ours.encode_rows(["a dog é"])[0].tolist() == library.encode("a dog é").ids
+    library.normalizer = normalizers.Lowercase()
+    library.save(str(tmp_path / "lower.json"))
+    (tmp_path / "broken.json").write_text('{"model": 3}')
+    for name, words in (("lower", "changes text before cutting it"), ("broken", "cannot be read")):
+        with pytest.raises(UserError, match=words):
+            Given(path=str(tmp_path / f"{name}.json")).learn("")
