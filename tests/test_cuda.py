@@ -12,9 +12,12 @@ import torch
 
 from headway.audit.audit import NOT_CARRIED_OUT, read_report
 from headway.data.labelled.batches import Shuffled
+from headway.data.pairs.batches import Buckets
+from headway.data.pairs.dataset import PairedTexts, Side
 from headway.data.running.batches import Batch, Contiguous, Crops
 from headway.experiment.train import train
 from headway.models.classifier import ClassifierSpec
+from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.scan import CELLS, scan
 from headway.recipe.recipe import load
@@ -88,6 +91,45 @@ def test_a_recorded_step_of_a_classifier_is_a_plain_one():
         update = Update(model, optimizer, sampler, training, setting, torch.ones(2, dtype=torch.bool, device="cuda"))
         found.append(torch.stack([update(step, 1.0)[0] for step in range(80)]))  # more than one epoch
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)
+
+
+ADDITIVE = {"kind": "attention", "heads": 2, "similarity": "additive"}
+TRANSLATORS = {
+    "attention": {"positions": "rotary"},
+    "additive": {"positions": "none", "mixer": ADDITIVE},
+    "recurrent": {
+        "mixer": "gru",
+        "encoder_mixer": {"kind": "lstm", "bidirectional": True},
+        "positions": "none",
+        "first_state": "encoder",
+        "cross": ADDITIVE,
+    },
+}
+
+
+def _learning_pairs(model: dict, device: str, recorded: bool, steps: int = 30) -> torch.Tensor:
+    """The losses of some steps; pairs of several lengths, so that there are several shapes."""
+    lengths = np.arange(200) % 9 + 1
+    ends, ids = np.cumsum(lengths), np.arange(lengths.sum()).astype(np.int32) * 7 % 40
+    side = Side([str(k) for k in range(200)], ids, ends, 40)
+    pairs = PairedTexts(side, side, np.zeros(200, dtype=bool))
+    training = TrainingSpec(batch=8, precision="float32", device=device)
+    setting = dataclasses.replace(choose(training, 32), compiled=False, recorded=recorded)
+    made = EncoderDecoderSpec.model_validate({"layers": 1, "width": 32, "context": 16, **model}).build(
+        41, 41, [0, 1], device
+    )
+    optimizer = training.optimizer.build(dict(made.named_parameters()), [1e-3] * 2, [0.1] * 2)
+    sampler = Buckets().build(pairs, 16, 8, [0, 1], device)
+    alive = torch.ones(2, dtype=torch.bool, device=device)
+    update = Update(made, optimizer, sampler, training, setting, alive)
+    return torch.stack([update(step, 1.0)[0].cpu() for step in range(steps)])
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_recorded_steps_of_a_translator_are_plain_ones_and_those_of_a_cpu(name):
+    recorded, plain = (_learning_pairs(TRANSLATORS[name], "cuda", recorded) for recorded in (True, False))
+    torch.testing.assert_close(recorded, plain, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(plain, _learning_pairs(TRANSLATORS[name], "cpu", False), atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize(("positions", "fusion"), BF16_CASES)
