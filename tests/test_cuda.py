@@ -289,6 +289,7 @@ TRAINED = [
     ("demo", "model.mixer=gru", "model.positions=none", "model.norm=none", "model.feedforward=none"),
     ("python-modules", "model.layers=1"),
     ("pig-latin", "model.layers=1"),
+    ("pig-latin-gru",),
     ("pig-latin", "model.layers=1", "model.kind=decoder-only"),
 ]
 
