@@ -98,10 +98,17 @@ def _told_apart(words: list[str], is_told_what: bool, home: Path) -> "tuple[list
         except UserError as problem:
             what = "a text, --file and --split are different things to translate: give one of them"
             raise UserError(f"{problem}; and {what}") from None
-    if (home / text / "run.json").exists() or (Path(text) / "run.json").exists():
+    if _names_a_run(text, home):
         note = f"'{text}' is taken for the text, and there is a run of that name"
         print(f"{note}: with --file - all are runs, and texts come down the pipe", file=sys.stderr)
     return opened, text
+
+
+def _names_a_run(text: str, home: Path) -> bool:
+    try:
+        return any((folder / "run.json").exists() for folder in (home / text, Path(text)))
+    except (OSError, ValueError):  # longer than a name of a file may be, or with a sign that none has
+        return False
 
 
 def _decoding(
@@ -116,17 +123,18 @@ def _decoding(
     """As the recipe scores, but for what is asked for here."""
     from headway.scoring.decoding import Beam, Greedy, Sampled
 
+    ends = {key: getattr(recipes, key) for key in ("per_source", "extra")}
     if temperature is not None:
-        return Sampled(temperature=temperature, seed=seed)
+        return Sampled(temperature=temperature, seed=seed, **ends)
     searches = beam is not None or nbest > 1 or length_penalty is not None or no_repeat is not None
     if not searches:
         return recipes
-    base = recipes if isinstance(recipes, Beam) else Beam()
+    base = recipes if isinstance(recipes, Beam) else Beam(**ends)
     size = beam if beam is not None else max(base.size, nbest)
     if size < nbest:
         raise UserError(f"--nbest {nbest} of --beam {size}: no more can be given than are kept")
     if size == 1 and length_penalty is None and no_repeat is None:
-        return Greedy()
+        return Greedy(**ends)
     changed = {"size": size, "nbest": nbest, "length_penalty": length_penalty, "no_repeat": no_repeat}
     return base.model_copy(update={key: value for key, value in changed.items() if value is not None})
 
@@ -141,13 +149,16 @@ def _lines(file: Path | None) -> list[str]:
         raise UserError(
             'there is nothing to translate: give a text, --file, or a pipe: echo "…" | headway translate RUN'
         )
+    pipe = getattr(sys.stdin, "buffer", None)  # its bytes are read as those of a file, whatever the locale says
+    content = sys.stdin.read().encode() if pipe is None else pipe.read()
+    if not content:
+        raise UserError("nothing came down the pipe: there is nothing to translate")
     try:
-        # As bytes: in some locales Python lets anything through, and marks what it could not read.
-        text = sys.stdin.buffer.read().decode("utf-8-sig")
+        lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as problem:
-        byte, line = problem.object[problem.start], problem.object.count(b"\n", 0, problem.start) + 1
-        raise UserError(f"stdin is not UTF-8 text: byte 0x{byte:02x} in line {line} cannot be read") from None
-    return [line.strip() for line in text.removesuffix("\n").split("\n")]
+        line, found = content.count(b"\n", 0, problem.start) + 1, content[problem.start]
+        raise UserError(f"stdin is not UTF-8 text: byte 0x{found:02x} in line {line} cannot be decoded") from None
+    return [line.strip() for line in lines]
 
 
 @contextmanager

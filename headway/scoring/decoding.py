@@ -205,6 +205,8 @@ class Beam(DecodingSpec):
     """How many of the best are given."""
 
     def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
+        if self.size == self.nbest == 1 and self.no_repeat is None:
+            return Greedy().search(text, end, limits, numbers)  # of one beginning nothing is left to choose
         return _BeamSearch(self, text, end, limits).run()
 
     def score(self, nats: float, length: int) -> float:

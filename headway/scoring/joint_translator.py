@@ -44,6 +44,7 @@ class JointTranslator(nn.Module):
         self.members = nn.ModuleList(members)
         self.source_vocabulary, self.vocabulary = first.source_vocabulary, first.vocabulary
         self.together = sum(member.replicas for member in members)
+        self.never_written = tuple(sorted({token for member in members for token in member.never_written}))
 
     @property
     def each(self) -> list[Translator]:

@@ -89,3 +89,12 @@ def test_all_read_and_write_what_the_narrowest_can():
     assert len(best[0].tokens) <= 9
     with pytest.raises(AssertionError, match="same tokens"):
         JointTranslator([built(BOTH, 0), BOTH.build(V, V + 1, [0])])
+
+
+def test_what_one_of_them_never_writes_is_not_written_by_all():
+    plain = decoded(JointTranslator([built(BOTH, 0), built(BOTH, 1)]), sources_of(6), END, WAYS[0])
+    token = next(best[0][0] for best in tokens_of(plain) if best[0])
+    models = [built(BOTH, 0), built(BOTH.model_copy(update={"begin": token}), 1)]
+    for how in WAYS:
+        written = tokens_of(decoded(JointTranslator(models), sources_of(6), END, how))
+        assert not any(token in tokens for best in written for tokens in best)

@@ -110,6 +110,8 @@ def test_a_beam_of_one_is_greedy_and_a_cold_draw_too():
     model, sources = model_of("encoder-decoder"), sources_of(5)
     greedy = decoded(model, sources, END, Greedy())
     assert tokens_of(greedy) == tokens_of(decoded(model, sources, END, Sampled(temperature=0)))
+    for penalty in (0.0, 1.0):
+        assert tokens_of(greedy) == tokens_of(decoded(model, sources, END, Beam(size=1, length_penalty=penalty)))
     for source, (best,) in zip(sources, greedy[0], strict=True):
         assert best.nats == pytest.approx(by_hand(model, source, best.tokens), rel=1e-4)
 

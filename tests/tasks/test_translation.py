@@ -192,11 +192,17 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
     train([recipe(rows, "training.duration=5 steps")], ["tiny"], tmp_path)
     where = ("--runs", str(tmp_path))
     assert command_line("translate", "tiny", "one two three", *where).code == 0
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one two\n\ncaf\xe9\n")))
-    assert "byte 0xe9 in line 3" in command_line("translate", "tiny", *where).err
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one two\n\nthree\n")))
-    piped = command_line("translate", "tiny", "--beam", "3", *where)
+    assert "were read" in command_line("translate", "tiny", "one " * 200, *where).err
+
+    def pipe(content: bytes, *words: str):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "ascii", errors="surrogateescape"))
+        return command_line("translate", "tiny", *words, *where)
+
+    piped = pipe(b"\xef\xbb\xbfone two\r\n\nthree\n", "--beam", "3")
     assert piped.code == 0 and piped.out.count("\n") == 3 and "line 2" in piped.err
+    for content, message in ((b"one\nt\xe9\n", "0xe9 in line 2"), (b"", "nothing to translate")):
+        refused = pipe(content)
+        assert refused.code == 2 and message in refused.err
     found = json.loads(command_line("translate", "tiny", "one", "--nbest", "2", "--json", *where).out)
     assert len(found["translations"][0]["hypotheses"]) == 2 and "beam" in found["decoding"]
     for words, message in (
