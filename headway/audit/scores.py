@@ -176,7 +176,10 @@ def scores_again(scored: ScoredRun) -> Outcome:
         if not found[0].is_whole and (off := _off_parts(scored, split)) is not None:
             return failed(None, off)
         recount, stored = scored.recounts[split], scored.scores_of(split)
-        if (off := recount.not_of_the_whole(stored) or recount.at_odds(recount.whole, stored)) is not None:
+        off = recount.not_of_the_whole(stored)
+        if off is None and not found[0].is_whole:
+            off = recount.at_odds(recount.whole, stored)
+        if off is not None:
             return failed(None, f"{split}: {off}")
     if not compared:
         raise DoesNotApply("nothing that was scored could be counted again")

@@ -28,10 +28,8 @@ OfSums = Callable[[np.ndarray], np.ndarray]
 def draws(rows: int, resamples: int = RESAMPLES) -> np.ndarray:
     """`[resamples, rows]`: how often each row is drawn in each."""
     generator = np.random.default_rng(random.key("rows", rows, resamples))
-    drawn = np.empty((resamples, rows), dtype=np.float32)  # sums up to 2²⁴ are exact
-    for k in range(resamples):
-        drawn[k] = np.bincount(generator.integers(0, rows, rows), minlength=rows)
-    return drawn
+    chosen = generator.integers(0, rows, (resamples, rows)) + rows * np.arange(resamples)[:, None]
+    return np.bincount(chosen.ravel(), minlength=resamples * rows).reshape(resamples, rows).astype(np.float32)
 
 
 def resampled(counts: np.ndarray, score: OfSums, drawn: np.ndarray | None = None) -> np.ndarray:

@@ -11,8 +11,12 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
 
 Test = Callable[[str], bool]
+Items = str | tuple[str, ...]
+"""Letters, or words."""
 
 WORDS, LETTERS = 4, 6
 """The longest runs that are counted."""
@@ -50,7 +54,7 @@ def made_of(metric: str, counts: Sequence[Sequence[float]]) -> float:
 # --- n-grams ---------------------------------------------------------------------------------------------------------
 
 
-def _words(ours: Sequence[str], right: Sequence[str]) -> list[float]:
+def _words(ours: Items, right: Items) -> list[float]:
     """Both lengths; of runs of one to four words how many are in the reference, each as often as it is there at most;
     and how many there are."""
     common = [(_runs(ours, n) & _runs(right, n)).total() for n in range(1, WORDS + 1)]
@@ -66,8 +70,8 @@ def _letters(ours: str, right: str) -> list[float]:
     return found
 
 
-def _runs(items: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
-    return Counter(tuple(items[k : k + n]) for k in range(len(items) - n + 1))
+def _runs(items: Items, n: int) -> Counter[Any]:
+    return Counter([items[k : k + n] for k in range(len(items) - n + 1)])
 
 
 def _bleu(sums: Sequence[float], orders: int) -> float:
@@ -98,11 +102,12 @@ def _chrf(sums: Sequence[float]) -> float:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def words(text: str, tokenizer: str) -> list[str]:
+@lru_cache(maxsize=2**14)
+def words(text: str, tokenizer: str) -> tuple[str, ...]:
     """As `scoring.bleu_tokenizer` says."""
     text = text.rstrip()
     if tokenizer == "char":
-        return [letter for letter in text if not letter.isspace()]
+        return tuple(letter for letter in text if not letter.isspace())
     if tokenizer == "13a":
         for sign, plain in ENTITIES:
             text = text.replace(sign, plain)
@@ -114,7 +119,7 @@ def words(text: str, tokenizer: str) -> list[str]:
         text = _apart(text, lambda c: not _is("N", c), lambda c: _is("P", c), "{} {} ")
         text = _apart(text, lambda c: _is("P", c), lambda c: not _is("N", c), " {} {}")
         text = "".join(f" {c} " if _is("S", c) else c for c in text)
-    return text.split()
+    return tuple(text.split())
 
 
 def _apart(text: str, first: Test, second: Test, form: str) -> str:
