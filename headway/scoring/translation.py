@@ -91,17 +91,20 @@ def decoded(
     cached: bool = True,
     at_once: int | None = None,
 ) -> Found:
-    """What every replica writes from these sources: tokens, without END, cut to the model's context. `end`: the END of
-    targets. `told` hears how many are done, `at_once` says how many are computed together: which has no say in it."""
+    """What every replica writes from these sources: tokens, without END, cut to the model's context. From nothing,
+    nothing is written. `end`: the END of targets. `told` hears how many are done, `at_once` says how many are computed
+    together: which has no say in it."""
     model.eval()
     R, device, context = model.replicas, next(model.parameters()).device, model.longest
     ends = model.source_vocabulary - 1
     rows_of = [np.concatenate((ids[: context - 1], [ends])) for ids in sources]
-    lengths = np.array([len(ids) for ids in rows_of])
-    found: Found = [[[] for _ in sources] for _ in range(R)]
-    done = 0
+    lengths = np.array([len(ids) for ids in rows_of], dtype=np.int64)
+    found: Found = [[[Hypothesis((), 0.0, 0.0)] for _ in sources] for _ in range(R)]
+    there = np.flatnonzero(lengths > 1)  # END alone is no source
+    done = len(sources) - len(there)
     with for_few_rows(model) if len(sources) >= MANY else nullcontext():
-        for rows in _alike(lengths, model, device, getattr(how, "size", 1), at_once):
+        for alike in _alike(lengths[there], model, device, getattr(how, "size", 1), at_once):
+            rows = there[alike]
             table = torch.zeros(len(rows), lengths[rows].max(), dtype=torch.int64)
             for k, row in enumerate(rows):
                 table[k, : lengths[row]] = torch.as_tensor(rows_of[row])
@@ -262,6 +265,8 @@ def translated(
         told = how.label
         if cut_sources:
             told += f" · {cut_sources:,} sources cut at {context} tokens"
+        if empty := sum(len(ids) == 0 for ids in sources):
+            told += f" · {empty:,} empty sources, which stay empty"
         if endless := sum(one.cut for one in best):
             told += f" · {endless:,} did not end by themselves"
         texts = [tokenizer.decode(one.tokens) for one in best]

@@ -240,19 +240,18 @@ class Translating(Task, Translates, JoinsOthers):
             except UserError as problem:
                 where = f"text {k + 1}: " if len(texts) > 1 else ""
                 raise UserError(f"{where}{str(problem).removeprefix('text 1: ')}") from None
-        there = [k for k, one in enumerate(ids) if len(one)]
-        (found,) = decoded(model, [ids[k] for k in there], target.size, how, told) if there else ([],)
-        made = [Translation(text, [("", 0.0)], ["the text is empty, and so is its translation"]) for text in texts]
-        for k, best in zip(there, found, strict=True):
-            notes = []
-            if len(ids[k]) >= context:
-                notes.append(f"of {len(ids[k])} tokens, the first {context - 1} were read: model.context is {context}")
-            unknown = 0 if source.unknown is None else int((ids[k] == source.unknown).sum())
+        (found,) = decoded(model, ids, target.size, how, told)
+        made = []
+        for text, own, best in zip(texts, ids, found, strict=True):
+            notes = [] if len(own) else ["the text is empty, and so is its translation"]
+            if len(own) >= context:
+                notes.append(f"of {len(own)} tokens, the first {context - 1} were read: model.context is {context}")
+            unknown = 0 if source.unknown is None else int((own == source.unknown).sum())
             if unknown:
-                notes.append(f"{unknown} of {len(ids[k])} tokens are unknown words")
+                notes.append(f"{unknown} of {len(own)} tokens are unknown words")
             if best[0].cut:
                 notes.append(f"it did not end by itself, and was ended after {len(best[0].tokens)} tokens")
-            made[k] = Translation(texts[k], [(target.decode(one.tokens), one.score) for one in best], notes)
+            made.append(Translation(text, [(target.decode(one.tokens), one.score) for one in best], notes))
         return made
 
 

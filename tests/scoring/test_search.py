@@ -141,6 +141,15 @@ def test_runs_that_may_not_come_twice_do_not():
     assert not repeated(ids, 7, 5).any()
 
 
+def test_from_nothing_nothing_is_written():
+    sources, nothing = sources_of(3), np.zeros(0, dtype=np.int64)
+    for kind, how in (("encoder-decoder", WAYS[0]), ("decoder-only", WAYS[2])):
+        model = model_of(kind)
+        found = tokens_of(decoded(model, [nothing, *sources, nothing], END, how))[0]
+        assert found == [[()], *tokens_of(decoded(model, sources, END, how))[0], [()]]
+        assert tokens_of(decoded(model, [nothing], END, how)) == [[[()]]] and decoded(model, [], END, how) == [[]]
+
+
 def test_a_source_that_is_too_long_is_cut():
     model = model_of("learned")
     long = np.arange(40) % (V - 1)

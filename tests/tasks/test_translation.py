@@ -9,6 +9,7 @@ import torch
 from headway import tasks
 from headway.audit.audit import read_report
 from headway.core.errors import UserError
+from headway.experiment.audit import audit_run
 from headway.experiment.evaluate import score_splits_again, translate_texts
 from headway.experiment.inspect import look
 from headway.experiment.train import load_model, train
@@ -227,3 +228,23 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
 def test_other_models_do_not_translate(workshop, command_line):
     refused = command_line("translate", "tiny", "a", "--runs", str(workshop.runs))
     assert refused.code == 2 and "translations are asked of translators, and tiny is a language-model" in refused.err
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        pytest.param("greedy", marks=pytest.mark.slow),
+        "{kind: beam, size: 1}",
+        pytest.param("{kind: beam, size: 3}", marks=pytest.mark.slow),
+    ],
+)
+def test_an_empty_source_of_a_held_out_split_stays_empty_is_told_and_counted_again(tmp_path, decoding):
+    """Whoever scores it reads the same as whoever translates it."""
+    (tmp_path / "train.tsv").write_text("\n".join(ROWS) + "\n", "utf-8")
+    (tmp_path / "valid.tsv").write_text("one two\ttwo one\n\tthree\nfour one\tone four\n", "utf-8")
+    changes = ("training.duration=2 steps", f"scoring.decoding={decoding}", "scoring.decoding.extra=2")
+    (run,) = train([recipe(tmp_path, *changes)], ["run"], tmp_path)
+    (score,) = [score for score in run.scores() if score.name == "valid.exact_match"]
+    assert score.texts is not None and score.texts[1] == "" and "1 empty source" in score.label
+    report = audit_run(run)
+    assert "scores-again" in {f.audit for f in report.findings} - {f.audit for f in report.failures}

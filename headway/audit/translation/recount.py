@@ -79,7 +79,7 @@ class PairRecount(Recount):
         values = {"loss": float(nats.sum() / lengths.sum()), "token_accuracy": float(right.sum() / lengths.sum())}
         loose = {"token_accuracy": float(close.sum() / len(close))}
         again: dict[int, str] = {}
-        if self.decoding.kind == "greedy":
+        if self._takes_the_likeliest:
             again = self._likeliest(sources, answer)
             hits = [again[k].split() == rows[k][1].split() for k in again]
             values["exact_match"] = sum(hits) / len(rows)
@@ -122,6 +122,12 @@ class PairRecount(Recount):
 
     # --- what would be written ---------------------------------------------------------------------------------------
 
+    @property
+    def _takes_the_likeliest(self) -> bool:
+        """Greedy, or a beam that keeps one beginning and gives one end."""
+        how = self.decoding
+        return how.kind == "greedy" or (how.kind == "beam" and how.size == how.nbest == 1 and how.no_repeat is None)
+
     def _limit(self, source: list[int]) -> int:
         limit = math.ceil(self.decoding.per_source * (len(source) - 1)) + self.decoding.extra
         return min(limit, self.context - 1) if self.ends else limit
@@ -131,8 +137,8 @@ class PairRecount(Recount):
         written: list[list[int]] = [[] for _ in sources]
         close = set()
         for some in _alike([(len(s),) for s in sources]):
-            going = list(some)
-            for _ in range(self._limit(sources[some[0]])):
+            going, length = list(some), len(sources[some[0]])
+            for _ in range(self._limit(sources[some[0]]) if length > 1 else 0):  # from nothing, nothing is written
                 begun = torch.tensor([[self.target.size, *written[k]] for k in going])
                 said = _chances(answer, [sources[k] for k in going], begun)[:, -1]
                 said[:, list(self.never)] = -math.inf
@@ -151,6 +157,8 @@ class PairRecount(Recount):
     def _best(self, source: list[int], answer: Answer) -> str | None:
         """By beam search for one source; None where it is too close to call which beginnings are kept."""
         how, end, limit = self.decoding, self.target.size, self._limit(source)
+        if len(source) == 1:
+            return ""
         begun: list[tuple[float, list[int]]] = [(0.0, [])]
         ended: list[tuple[float, list[int]]] = []
         for length in range(limit + 1):
