@@ -135,7 +135,8 @@ def _down_to_lowest(chart: Chart) -> Chart:
 
 def _up_to(curve: Curve, highest: float) -> Curve:
     n = next((k for k, value in enumerate(curve.high) if value > highest), len(curve.x))
-    return Curve(curve.name, *(values[:n] for values in (curve.x, curve.middle, curve.low, curve.high)))
+    x, middle, low, high = (values[:n] for values in (curve.x, curve.middle, curve.low, curve.high))
+    return replace(curve, x=x, middle=middle, low=low, high=high)
 
 
 def _one_percent(values: Sequence[float]) -> str:

@@ -134,6 +134,7 @@ class EncoderDecoderSpec(TranslatorSpec):
             dropout=self.dropout,
             noise=self.noise,
             scale_embedding=self.scale_embedding,
+            embedding_std=self.embedding_std,
         )
 
     def cross_for(self, own: MixerSpec) -> MixerSpec:

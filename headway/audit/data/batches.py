@@ -150,11 +150,13 @@ class TextPlaces:
         rarest, *rare = sorted(range(len(row)), key=lambda k: self.how_often.get(int(row[k]), 0))[:8]
         begins = np.flatnonzero(self.ids[rarest : rarest + last + 1] == row[rarest])
         for k in rare:
-            if len(begins) == 0 or (self._stands(row, begins[0]) and self._stands(row, begins[-1])):
+            if len(begins) == 0 or all(self._stands(row, int(begins[end])) for end in (0, -1)):
                 break  # (text that says the same all over would be compared all over)
             begins = begins[self.ids[begins + k] == row[k]]
-        first = next((int(at) for at in begins if self._stands(row, at)), None)
-        return None if first is None else Place(first, next(int(at) for at in begins[::-1] if self._stands(row, at)))
+        standing = (at for at in begins.tolist() if self._stands(row, at))
+        if (first := next(standing, None)) is None:
+            return None
+        return Place(first, next(at for at in begins[::-1].tolist() if self._stands(row, at)))
 
     def _stands(self, row: np.ndarray, at: int) -> bool:
         return bool((self.ids[at : at + len(row)] == row).all())
