@@ -251,7 +251,7 @@ class Translating(Task, Translates, JoinsOthers):
                 notes.append(f"{unknown} of {len(own)} tokens are unknown words")
             if best[0].cut:
                 notes.append(f"it did not end by itself, and was ended after {len(best[0].tokens)} tokens")
-            made.append(Translation(text, [(target.decode(one.tokens), one.score) for one in best], notes))
+            made.append(Translation(text, [(_one_line(target.decode(one.tokens)), one.score) for one in best], notes))
         return made
 
 
@@ -271,6 +271,12 @@ def _built(recipe: Recipe, ours: Tokenizer, theirs: Tokenizer, seeds: Sequence[i
             reason = f"{spec.shares_vocabulary}, and the tokenizers that are given have not the same tokens"
             raise UserError(f"{reason} (data.tokenizer has {ours.size:,}, data.target_tokenizer {theirs.size:,})")
     return spec.build(ours.size + 1, theirs.size + 1, seeds, device)
+
+
+def _one_line(text: str) -> str:
+    """A line for every text. A model that has learnt little may write the line end that its vocabulary knows, and that
+    would move all lines that follow."""
+    return " ".join(text.splitlines())
 
 
 def tokenizers_of(run: Run) -> tuple[Tokenizer, Tokenizer]:

@@ -204,6 +204,8 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
     for content, message in ((b"one\nt\xe9\n", "0xe9 in line 2"), (b"", "nothing to translate")):
         refused = pipe(content)
         assert refused.code == 2 and message in refused.err
+    drawn = pipe(b"one two three\n" * 20, "--temperature", "3")
+    assert drawn.out.count("\n") == 20  # though the vocabulary has a line end
     found = json.loads(command_line("translate", "tiny", "one", "--nbest", "2", "--json", *where).out)
     assert len(found["translations"][0]["hypotheses"]) == 2 and "beam" in found["decoding"]
     for words, message in (
