@@ -21,7 +21,8 @@ from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
 from headway.nn.replicated import for_few_rows
 from headway.scoring import bleu
-from headway.scoring.decoding import Continued, DecodingSpec, Found, Hypothesis
+from headway.scoring.continued import Continued, Found, Hypothesis
+from headway.scoring.decoding import DecodingSpec
 from headway.scoring.joint_translator import JointTranslator
 from headway.scoring.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY, Metric
 from headway.scoring.score import Score

@@ -22,7 +22,8 @@ from headway.experiment.train import train
 from headway.recipe.recipe import from_tree
 from headway.run.folder import open_run
 from headway.scoring import bleu
-from headway.scoring.decoding import Greedy, Hypothesis
+from headway.scoring.continued import Hypothesis
+from headway.scoring.decoding import Greedy
 from headway.scoring.translation import Translated
 
 OURS = [fault for fault in faults() if JUDGED_BY_BLEU in fault.needs]

@@ -12,7 +12,8 @@ from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.positions import Learned, Rotary
 from headway.nn.recurrence import LstmSpec
-from headway.scoring.decoding import Beam, Greedy, Sampled, likeliest, repeated
+from headway.scoring.beam import likeliest, repeated
+from headway.scoring.decoding import Beam, Greedy, Sampled
 from headway.scoring.translation import decoded
 
 V, END = 9, 8

@@ -1,0 +1,120 @@
+"""Rows that are being written, by any model that can go on, and what becomes of them.
+
+    text = Continued(model, ids, state)        rows that begin with these ids
+    text.scores()                              [R, B, V]: of the next token of each
+    text.take(rows, tokens)                    these rows go on, each with its token
+    text.branch(sources, parents, tokens)      or: each of these sources goes on in several ways
+
+Who chooses the tokens (`scoring/decoding.py`, `scoring/beam.py`) knows nothing of caches and masks.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Scores = Float[Tensor, "R B V"]
+Rows = Int[Tensor, "R N"]
+
+
+@runtime_checkable
+class Continues(Protocol):
+    """A model that goes on from tokens, and from what it was given before them."""
+
+    replicas: int
+
+    @property
+    def why_no_cache(self) -> str | None: ...
+
+    def go_on(self, ids: Int[Tensor, "R B T"], state: Any) -> tuple[Float[Tensor, "R B T V"], Any]: ...
+
+
+class Continued:
+    """Rows that are being written, all of one length. Where sources go on in several ways, the rows of a source stand
+    one after the other; a model that keeps a slot for every token has each slot once for all of them."""
+
+    def __init__(
+        self,
+        model: Continues,
+        ids: Int[Tensor, "R B T"],
+        begin: Any = None,
+        context: int | None = None,
+        cached: bool = True,
+    ):
+        """`begin` is the state before the first of these ids. When there are more than `context`, the older half is
+        forgotten. (Forgetting one token at a time would move every other one to a new position, and nothing could be
+        kept in the cache.)"""
+        self.model, self.ids, self.context = model, ids, context
+        self.cached = cached and model.why_no_cache is None
+        self.never = list(getattr(model, "never_written", ()))
+        self.ways = 1  # in which each source goes on
+        self._shares = self.cached and context is None and getattr(model, "can_branch", False)
+        self._begin, self._fresh = begin, ids
+        self._state: Any = begin
+
+    def scores(self) -> Scores:
+        """Of every token, as the next one of each row."""
+        if self.context is not None and self.ids.shape[2] > self.context:
+            self.ids = self._fresh = self.ids[..., -max(1, self.context // 2) :]
+            self._state = self._begin
+        if not self.cached:
+            logits, _ = self.model.go_on(self.ids, self._begin)
+            return logits[:, :, -1].float()
+        if getattr(self._state, "branches", None) is not None:
+            of_sources = self._fresh.view(len(self.ids), -1, self.ways)
+            logits, self._state = self.model.go_on(of_sources, self._state)
+            return logits.flatten(1, 2).float()
+        logits, self._state = self.model.go_on(self._fresh, self._state)
+        return logits[:, :, -1].float()
+
+    def take(self, rows: Rows, tokens: Rows, same_sources: bool = False) -> None:
+        """Go on with these rows of each replica, in this order, each one token longer. `same_sources`: every row that
+        takes a place was written from the same source as the one that had it."""
+        if rows.shape[1] != self.ids.shape[1] or not torch.equal(rows, in_order(rows)):
+            self._state = None if self._state is None else self._state.of_rows(rows, same_sources)
+            if self._begin is not None and not (same_sources and rows.shape[1] == self.ids.shape[1]):
+                self._begin = self._begin.of_rows(rows)
+        self._write(rows, tokens)
+
+    def branch(self, sources: Int[Tensor, "B"], parents: Int[Tensor, "R B K"], tokens: Int[Tensor, "R B K"]) -> None:
+        """Go on with these sources, each in K ways: from these of the ways it has now, each with its token."""
+        R, K = len(self.ids), parents.shape[2]
+        rows, all_of_them = (sources[:, None] * self.ways + parents).flatten(1), self.ids.shape[1] // self.ways
+        if not self._shares:
+            self.take(rows, tokens.flatten(1), same_sources=len(sources) == all_of_them and self.ways == K)
+        else:
+            if len(sources) != all_of_them:
+                self._state = self._state.of_rows(sources.expand(R, -1))
+            self._state = self._state.branched(parents)
+            self._write(rows, tokens.flatten(1))
+        self.ways = K
+
+    def _write(self, rows: Rows, tokens: Rows) -> None:
+        self._fresh = tokens[..., None]
+        written = self.ids.gather(1, rows[..., None].expand(-1, -1, self.ids.shape[2]))
+        self.ids = torch.cat((written, self._fresh), 2)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One way to write a row."""
+
+    tokens: tuple[int, ...]
+    """Without END."""
+    nats: float
+    """What all of it and its END take: minus the logarithm of their chance."""
+    score: float
+    """By which hypotheses of one row are ranked; higher is better."""
+    cut: bool = False
+    """It did not end by itself."""
+
+
+Found = list[list[list[Hypothesis]]]
+"""Of every replica, of every row, the best first."""
+
+
+def in_order(rows: Rows) -> Rows:
+    """As many places, each where it is."""
+    return torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)
