@@ -184,7 +184,7 @@ class Translating(Task, Translates, JoinsOthers):
         kinds = f"{model.vocabulary - 1:,} kinds of {data.tokenizer.kind} tokens for both sides"
         if not data.is_joint:
             kinds = f"{data.tokenizer.size:,} kinds of tokens in sources and {data.target_tokenizer.size:,} in targets"
-        lines = [f"{data.name}: {len(train):,} pairs to train on, {kinds}"]
+        lines = [f"{data.name}: {len(train):,} pair{'' if len(train) == 1 else 's'} to train on, {kinds}"]
         if data.dropped:
             told = ", ".join(f"{count:,} {reason}" for reason, count in data.dropped.items())
             lines.append(f"dropped from train: {told} (data.filters)")

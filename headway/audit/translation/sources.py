@@ -115,6 +115,8 @@ def source_matters(probe: Probe) -> Outcome:
     batch = probe.excerpt(rows=64, tokens=256)
     if batch.inputs.shape[1] < 2:
         raise DoesNotApply("a batch of one row has no other source")
+    if (batch.sources == batch.sources[:, :1]).all():
+        raise DoesNotApply("all rows of a batch have the same source")
     own = _nats(probe, batch, batch.sources, batch.source_mask)
     other = _nats(probe, batch, batch.sources.roll(1, 1), batch.source_mask.roll(1, 1))
     worth = other - own

@@ -112,7 +112,8 @@ def with_valid(splits: Splits, fraction: float, name: str) -> Splits:
     for pair in splits["train"]:
         sides[normalised(pair.source) in chosen].append(pair)
     if not sides[False]:
-        raise UserError(f"'{name}' has {len(sources)} different sources, too few to hold out {fraction:.0%} of them")
+        there = "one source" if len(sources) == 1 else f"{len(sources)} different sources"
+        raise UserError(f"'{name}' has {there}, too few to hold out {fraction:.0%} (data.valid_fraction)")
     rest = {split: pairs for split, pairs in splits.items() if split != "train"}
     return {"train": sides[False], "valid": sides[True], **rest}
 
