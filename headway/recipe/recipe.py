@@ -154,7 +154,7 @@ def read_text(name: str) -> tuple[str, str]:
     if Path(f"{name}.yaml").is_file():
         raise UserError(f"there is no recipe '{name}'; did you mean '{name}.yaml'?")
     hint = did_you_mean(name, recipes)
-    hint += "" if "did you mean" in hint else "; a file's name must end in .yaml"
+    hint += "" if "did you mean" in hint else "; headway recipes lists them, and a file's name must end in .yaml"
     raise UserError(f"there is no recipe '{name}'{hint}")
 
 

@@ -75,7 +75,7 @@ def test_a_name_without_a_recipe_gets_the_nearest(tmp_path, monkeypatch):
     ):
         load("shakespear-char")
     with pytest.raises(
-        UserError, match=r"there is no recipe 'q'; there are: demo, .*; a file's name must end in .yaml"
+        UserError, match=r"there is no recipe 'q'; headway recipes lists them, and a file's name must end in .yaml"
     ):
         load("q")
     write(tmp_path, "")
