@@ -71,7 +71,7 @@ def _off_its_corners(model: Any) -> Iterator[None]:
 
 def _by_autograd(probe: Probe, batch: Any) -> tuple[list[str], list[Tensor]]:
     named = {name: p for name, p in probe.model.named_parameters() if p.requires_grad}
-    probe.model.train()
+    probe.how.as_trained(probe.model)
     try:
         with torch.enable_grad():
             loss = probe.model.loss(batch)[0].sum()
@@ -87,7 +87,8 @@ class _Slopes:
 
     def __init__(self, probe: Probe, batch: Any, gradients: list[Tensor]):
         self.how, self.batch, self.gradients = probe.how, batch, [g.double() for g in gradients]
-        self.model = deepcopy(probe.model).double().train()
+        self.model = deepcopy(probe.model).double()
+        self.how.as_trained(self.model)
         for layer in self.model.modules():
             if isinstance(layer, Attention):
                 layer.backend = Plain(layer.similarity)

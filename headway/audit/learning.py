@@ -39,7 +39,8 @@ def loss(probe: Probe) -> Outcome:
     worst, first = 0.0, None
     for mode, rows, tokens in (("evaluation", 4, 64), ("training", 4, 64), ("training", 1, probe.recipe.segment)):
         batch = probe.excerpt(rows, tokens)
-        probe.model.train(mode == "training")
+        if mode == "training":
+            probe.how.as_trained(probe.model)
         try:
             said = probe.how.answer_batch(probe.model, batch)
             lowers = (

@@ -20,6 +20,7 @@ from torch.nn import Module
 from headway.audit.audit import Audit, DoesNotApply
 from headway.core import random as noise
 from headway.nn.mixer import Mixer
+from headway.nn.replicated import Dropout
 from headway.nn.taps import watch
 from headway.recipe.recipe import Recipe
 
@@ -60,6 +61,8 @@ class Probing(ABC):
     """Those of models of this kind alone."""
     claimed: ClassVar[list[Audit]] = []
     """The audits that any kind has for itself; all others are of every model."""
+    one_noise: ClassVar[bool] = True
+    """Whether dropout draws the same where the model answers a batch and where it is trained on it."""
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
@@ -91,6 +94,13 @@ class Probing(ABC):
         """The answers to rows that continue those which left this state, as batches of training follow each other; and
         what they leave for the next."""
         raise DoesNotApply("such a model carries nothing from one batch to the next")
+
+    def as_trained(self, model: Any) -> None:
+        """Into the mode of training; without dropout, where an answer would have another than the loss."""
+        model.train()
+        for place in model.modules():
+            if isinstance(place, Dropout) and not self.one_noise:
+                place.eval()
 
     @abstractmethod
     def loss(self, answers: Tensor, batch: Any) -> Tensor:

@@ -13,7 +13,7 @@ from headway.audit.plants.library import faults
 from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, JUDGED_BY_BLEU, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
 from headway.data.embedded import numbers_en_fr
-from headway.experiment.audit import audit_run
+from headway.experiment.audit import audit_by_name, audit_run
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import train
 from headway.recipe.recipe import from_tree
@@ -125,6 +125,25 @@ def test_pairs_seen_in_train_and_sources_with_two_targets_are_found(numbers):
     assert "seen-pairs" in {f.audit for f in run_audits(PAIR_AUDITS, leaky).failures}
     two = PairSet({**pairs, "train": [*pairs["train"], (pairs["train"][0][0], "autre chose")]}, one_answer=True)
     assert "many-targets" in {f.audit for f in run_audits(PAIR_AUDITS, two).failures}
+
+
+NOISY = ["model.dropout=0.2", "model.label_smoothing=0.1", "model.width=32", "model.layers=1"]
+ALONE = ["model.kind=decoder-only", "model.positions=learned"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["model.tied=none"],
+        ["model.noise=locked", "model.noise.words=0.1", "model.mixer.dropout=0.1"],
+        [*ALONE, "model.mask=prefix"],
+        [*ALONE, "model.mask=causal", "model.loss_on=all"],
+        ["model.mixer=gru", "model.positions=none", "model.mixer.weight_dropout=0.2", "model.first_state=encoder"],
+    ],
+    ids=" ".join,
+)
+def test_a_fresh_translator_with_every_kind_of_dropout_raises_nothing(changes, tmp_path):
+    assert not audit_by_name("pig-latin", [*NOISY, *changes], tmp_path).failures
 
 
 def test_every_audit_of_translators_is_known_to_the_runner():

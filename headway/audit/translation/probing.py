@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
@@ -15,6 +16,7 @@ from headway.audit.probe import Probing
 from headway.audit.translation.crossing import OF_CROSSING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.core import random as noise
+from headway.models.decoder_only import DecoderOnly
 from headway.models.translator import Translator
 
 PROBED = 12
@@ -78,7 +80,10 @@ class Targets(Probing):
 
 
 class TargetsAlone(Targets):
-    """A translator without an encoder is a language model where there is no source."""
+    """A translator without an encoder is a language model where there is no source. It is trained in one pass, and
+    answers in two."""
+
+    one_noise = False
 
     def answer(
         self,
@@ -91,6 +96,19 @@ class TargetsAlone(Targets):
         if sources is not None:
             return super().answer(model, ids, padding_mask, sources, source_mask)
         return model.scores(model.hidden(ids, None, padding_mask)[0])
+
+    def lowered(self, model: DecoderOnly, answers: Tensor, batch: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Where the source counts as well, each of its tokens is asked for the next one, and the last for END."""
+        if model.spec.loss_on == "target":
+            return super().lowered(model, answers, batch)
+        end = model.vocabulary - 1
+        told = batch.source_mask & (batch.sources != end)
+        goes_on = F.pad(told[..., 1:], (0, 1))
+        following = torch.where(goes_on, F.pad(batch.sources[..., 1:], (0, 1)), end)
+        of_source = model.scores(model.hidden(batch.sources, None, told)[0])
+        said = torch.cat((of_source[told], answers[batch.padding_mask])).double()
+        nats = F.cross_entropy(said, torch.cat((following[told], batch.targets[batch.padding_mask])))
+        return nats.lerp(-said.log_softmax(-1).mean(), model.spec.label_smoothing)
 
     def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         if model.why_no_cache:
