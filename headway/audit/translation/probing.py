@@ -16,6 +16,7 @@ from headway.audit.probe import Probing
 from headway.audit.translation.crossing import OF_CROSSING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.core import random as noise
+from headway.models.backbone import ModelState
 from headway.models.decoder_only import DecoderOnly
 from headway.models.translator import Translator
 
@@ -38,7 +39,13 @@ class Targets(Probing):
         sources: Tensor | None = None,
         source_mask: Tensor | None = None,
     ) -> Tensor:
-        return model(self.source(model, ids) if sources is None else sources, ids, source_mask, padding_mask)
+        if sources is None:
+            return model.go_on(ids, self.before(model, ids), padding_mask)[0]
+        return model(sources, ids, source_mask, padding_mask)
+
+    def before(self, model: Translator, ids: Tensor) -> ModelState:
+        """What targets go on from where no source is given."""
+        return model.read(self.source(model, ids))
 
     def answer_batch(self, model: Translator, batch: Any) -> Tensor:
         return self.answer(model, batch.inputs, batch.padding_mask, batch.sources, batch.source_mask)
@@ -56,7 +63,7 @@ class Targets(Probing):
     def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         if model.why_no_cache:
             raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
-        return model.go_on(ids, model.read(self.source(model, ids)) if state is None else state)
+        return model.go_on(ids, self.before(model, ids) if state is None else state)
 
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
         nats = F.cross_entropy(answers.flatten(0, -2).double(), batch.targets.flatten(), reduction="none")
@@ -85,17 +92,8 @@ class TargetsAlone(Targets):
 
     one_noise = False
 
-    def answer(
-        self,
-        model: Translator,
-        ids: Tensor,
-        padding_mask: Tensor | None = None,
-        sources: Tensor | None = None,
-        source_mask: Tensor | None = None,
-    ) -> Tensor:
-        if sources is not None:
-            return super().answer(model, ids, padding_mask, sources, source_mask)
-        return model.scores(model.hidden(ids, None, padding_mask)[0])
+    def before(self, model: Translator, ids: Tensor) -> ModelState:
+        return ModelState((None,) * len(model.layers))
 
     def lowered(self, model: DecoderOnly, answers: Tensor, batch: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Where the source counts as well, each of its tokens is asked for the next one, and the last for END."""
@@ -109,9 +107,3 @@ class TargetsAlone(Targets):
         said = torch.cat((of_source[told], answers[batch.padding_mask])).double()
         nats = F.cross_entropy(said, torch.cat((following[told], batch.targets[batch.padding_mask])))
         return nats.lerp(-said.log_softmax(-1).mean(), model.spec.label_smoothing)
-
-    def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        if model.why_no_cache:
-            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
-        x, state = model.hidden(ids, state)
-        return model.scores(x), state
