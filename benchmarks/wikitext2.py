@@ -68,11 +68,14 @@ def lstm(layers: int, width: int, segment: int, batch: int, epochs: int, rate: f
 MODELS: dict[str, tuple[str, list[str]]] = {
     "lstm-2x200": (
         "100.3: 2×200, tied",
-        lstm(2, 200, 35, 20, 13, 4e-3, dropout=0.3, weights=0.1),
+        lstm(2, 200, 35, 20, 30, 5e-3, dropout=0.28, weights=0.1),
     ),
     "lstm-2x640": (
         "86.7–86.9: 2×650, tied",
-        lstm(2, 640, 35, 40, 24, 4e-3, dropout=0.5, weights=0.3, words=0.03),
+        [
+            *lstm(2, 640, 35, 40, 40, 3e-3, dropout=0.55, weights=0.3, words=0.05),
+            "model.embedding_std=0.1",
+        ],
     ),
     "awd-lstm": (
         "65.8: AWD-LSTM, 33M parameters, 750 epochs",
