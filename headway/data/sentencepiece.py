@@ -54,6 +54,9 @@ class SentencePieceTokenizer(Tokenizer):
     def restored(cls, content: dict[str, Any]) -> "SentencePieceTokenizer":
         return cls(base64.b64decode(content["model"]), content["vocabulary"], content["end"])
 
+    def with_marks(self) -> Tokenizer:
+        raise UserError("a SentencePiece vocabulary of a translator has no tokens such as [MASK], and gets none")
+
     def _ids(self, encoding: tokenizers.Encoding) -> np.ndarray:
         # By their names: what the file knows and the list does not is unknown, and the other way round.
         return np.array([self._number.get(token, self.unknown) for token in encoding.tokens], dtype=np.int32)

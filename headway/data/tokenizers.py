@@ -18,10 +18,12 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import tokenizers
 from pydantic import Field
-from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
 
 from headway.core.errors import UserError
 from headway.core.variants import Variant
+from headway.data import marks
+from headway.data.marks import Marks
 
 UNKNOWN = "<unk>"
 LINE_END = "\n"
@@ -68,11 +70,18 @@ class Tokenizer(ABC):
     """The token that is one line end and nothing else, if the vocabulary has it."""
     unknown: int | None = None
     """The token that stands for all that the vocabulary lacks, if there is one."""
+    marks: Marks | None = None
+    """The tokens that are no text, if the vocabulary has them: then texts become rows with them."""
+    takes_blank: ClassVar[bool] = False
+    """Whether the blank before a word is a part of its token."""
 
     def __init__(self, library: tokenizers.Tokenizer):
         self._library = library
-        vocabulary = library.get_vocab()
-        added = {token.content for token in library.get_added_tokens_decoder().values()}  # <|endoftext|>, as it stands
+        vocabulary, more = library.get_vocab(), library.get_added_tokens_decoder()
+        added = {token.content for token in more.values()}  # <|endoftext|>, as it stands
+        self.marks = marks.found_in({token.content: k for k, token in more.items() if token.special})
+        if self.marks is not None:
+            library.encode_special_tokens = True  # as the letters they are written with
         # A token's meaning as bytes rather than letters, because a byte pair may be half a letter.
         self._meaning = [
             token.encode() if token in added else self._bytes_of(token)
@@ -95,6 +104,38 @@ class Tokenizer(ABC):
         if len(tokens):
             tokens.bytes[-1] += len(text.encode()) - tokens.bytes.sum()
         return tokens
+
+    def with_marks(self) -> "Tokenizer":
+        """The same vocabulary with the tokens that are no text, behind all others."""
+        if self.marks is not None:
+            return self
+        library = tokenizers.Tokenizer.from_str(self._library.to_str())
+        known = library.get_vocab()
+        names = next((names for names in marks.NAMES if not any(name in known for name in names)), None)
+        if names is None:
+            raise UserError("the text has [CLS] or the like, and <s> or the like, as words: no name is left for a mark")
+        library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+        return type(self)(library)
+
+    @property
+    def words(self) -> np.ndarray:
+        """The tokens that are of text (int64)."""
+        return np.setdiff1d(np.arange(self.size), [] if self.marks is None else self.marks.all)
+
+    def encode_with_masks(self, text: str) -> Tokens:
+        """A text somebody typed, in which [MASK] is what is hidden, and not letters. Where tokens begin with the blank
+        before them the mask does, too."""
+        assert self.marks is not None
+        mask, name = np.array([self.marks.mask], dtype=np.int32), self._meaning[self.marks.mask].decode()
+        first, *others = text.split(name)
+        parts = [self.encode(first)]
+        for before, piece in zip([first, *others], others, strict=False):
+            blank = self.takes_blank and before.endswith(" ")
+            if blank:
+                parts[-1] = self.encode(before[:-1])
+            size = np.array([len(name.encode()) + blank], dtype=np.int32)
+            parts += [Tokens(mask, size, np.ones(1, np.bool_)), self.encode(piece)]
+        return Tokens(*(np.concatenate([getattr(part, what) for part in parts]) for what in ("ids", "bytes", "starts")))
 
     def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids (int32) of many short texts, each by itself."""
@@ -209,6 +250,7 @@ class WordTokenizer(Tokenizer):
 
 class BpeTokenizer(Tokenizer):
     kind = "bpe"
+    takes_blank = True
 
     def _bytes_of(self, token: str) -> bytes:
         return bytes(_BYTE_OF_SIGN[sign] for sign in token)

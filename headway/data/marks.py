@@ -1,0 +1,53 @@
+"""Tokens that are no text: where a row begins, where a text of it ends, what is hidden, what fills rows up.
+
+A vocabulary that has them makes rows of texts as BERT reads them, and others do not:
+
+    [CLS] a text [SEP]
+    [CLS] a text [SEP] and another [SEP]        which of the two a token is of tell the [SEP] before it
+
+They are never found in text: who writes "[SEP]" in a review has written five letters.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+
+NAMES = (("[CLS]", "[SEP]", "[MASK]", "[PAD]"), ("<s>", "</s>", "<mask>", "<pad>"))
+"""BERT's, which new vocabularies get; and RoBERTa's."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The numbers of these tokens."""
+
+    cls: int
+    sep: int
+    mask: int
+    pad: int
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return astuple(self)
+
+    def room(self, texts: int = 1) -> int:
+        """How many of the tokens of a row are marks."""
+        return 1 + texts
+
+    def row(self, texts: Sequence[np.ndarray], longest: int | None = None) -> np.ndarray:
+        """A text, or a pair, as a row (int32) of at most so many tokens. What is too long is cut at its end, of a pair
+        always the longer of the two; the marks stay."""
+        left = [len(text) for text in texts]
+        for _ in range(max(0, sum(left) + self.room(len(texts)) - longest) if longest is not None else 0):
+            longer = max(range(len(left)), key=lambda k: (left[k], k))
+            left[longer] = max(0, left[longer] - 1)
+        parts = [np.append(text[:length], self.sep) for text, length in zip(texts, left, strict=True)]
+        return np.concatenate([[self.cls], *parts]).astype(np.int32)
+
+
+def found_in(special: Mapping[str, int]) -> Marks | None:
+    """Among the special tokens of a vocabulary; None where it has not all of them."""
+    for names in NAMES:
+        if all(name in special for name in names):
+            return Marks(*(special[name] for name in names))
+    return None
