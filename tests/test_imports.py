@@ -1,6 +1,7 @@
 """Imports go one way, and looking at Headway costs nothing."""
 
 import ast
+import json
 import resource
 import subprocess
 import sys
@@ -43,6 +44,26 @@ def test_the_help_of_a_verb_is_there_at_once():
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "Usage" in answer.stdout
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+
+
+@pytest.mark.parametrize(
+    "verb", [["recipes"], ["cases"], ["runs", "--runs", "here"], ["runs", "--runs", "here", "--json"]]
+)
+def test_lists_are_there_without_torch(verb, tmp_path):
+    """Nor with anything else that takes longer to load than there is to say."""
+    run = tmp_path / "here" / "one"
+    run.mkdir(parents=True)
+    facts = {"format": 1, "headway": "0.1", "headline": "perplexity", "status": "finished", "step": 3, "reason": None}
+    (run / "run.json").write_text(json.dumps(facts))
+    (run / "recipe.yaml").write_text("seed: 0\n")
+    (run / "scores.json").write_text(json.dumps({"valid.perplexity": {"value": 2.5, "label": "of nothing"}}))
+    heavy = ("torch", "numpy", "scipy", "tokenizers", "transformers", "matplotlib")
+    code = f"import sys; from headway.cli import app; app({verb}, standalone_mode=False)"
+    code += f"; print([name for name in {heavy} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    said, imported = answer.stdout.rstrip().rsplit("\n", 1)
+    assert imported == "[]"
+    assert {"recipes": "demo", "cases": "B7", "runs": "2.5"}[verb[0]] in said
 
 
 def test_no_two_classes_have_one_name():

@@ -18,7 +18,8 @@ from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, fai
 from headway.audit.recount import Answer, Counted, Recount
 from headway.core.errors import UserError
 from headway.core.status import State
-from headway.run.folder import Run, read_json
+from headway.run.folder import Run
+from headway.run.record import read_json
 from headway.scoring.metrics import LOSS, parsed
 from headway.scoring.score import Score
 

@@ -12,20 +12,24 @@ The head of either file says what each size takes:
     # full:   H200 9 minutes
 """
 
+import ast
 import re
+from functools import cache
 from importlib import import_module
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headway.cases.exercise import Exercise
 from headway.core.errors import UserError, did_you_mean
-from headway.core.validation import validated
 from headway.core.yaml import read_tree
-from headway.study.design.study import Study
+
+if TYPE_CHECKING:
+    from headway.cases.exercise import Exercise
+    from headway.study.design.study import Study
 
 CASE = re.compile(r"(?P<name>[A-Z]\d+)\.(?P<kind>yaml|py)")
 
 
+@cache
 def packaged() -> dict[str, str]:
     """Each case's file, by its name, in order."""
     found = {
@@ -36,7 +40,7 @@ def packaged() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda case: (case[0][0], int(case[0][1:]))))
 
 
-def load_case(name: str, quick: bool) -> Study | Exercise:
+def load_case(name: str, quick: bool) -> "Study | Exercise":
     """A study in one of its two sizes; or an exercise, which is the same in both."""
     known = packaged()
     if name not in known:
@@ -52,9 +56,14 @@ def folder_of(name: str, quick: bool) -> str:
 
 
 def title_of(name: str) -> str:
-    if _is_exercise(name):
-        return load_case(name, False).title
-    return str(read_tree(packaged()[name], f"{name}.yaml")[0].get("title", ""))
+    """Read off its file: whoever lists the cases need not load what they are made with."""
+    text = packaged()[name]
+    if not _is_exercise(name):
+        title = re.search(r"^title:.*\n(?:[ ].*\n)*", text, re.MULTILINE)
+        return str(read_tree(title[0], f"{name}.yaml")[0]["title"]) if title else ""
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    made = next(call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Exercise")
+    return str(ast.literal_eval(next(given.value for given in made.keywords if given.arg == "title")))
 
 
 def takes(name: str, quick: bool) -> str:
@@ -63,7 +72,10 @@ def takes(name: str, quick: bool) -> str:
     return found[1] if found else "not measured"
 
 
-def _load_study(name: str, text: str, quick: bool) -> Study:
+def _load_study(name: str, text: str, quick: bool) -> "Study":
+    from headway.core.validation import validated
+    from headway.study.design.study import Study
+
     tree, lines = read_tree(text, f"{name}.yaml")
     small: dict[str, Any] = tree.pop("quick", {})
     if quick:

@@ -22,10 +22,11 @@ def cases(
 ) -> None:
     """List the cases: experiments and exercises that somebody reported, to be done again and judged."""
     from headway.cases.catalogue import packaged, takes, title_of
-    from headway.cases.table import case_table
     from headway.cli.printing import show_table
 
     if table:
+        from headway.cases.table import case_table
+
         print(case_table(studies), end="")
         return
     found = {

@@ -8,38 +8,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headway import tasks
 from headway.audit.audit import Audit, Finding, Report, read_report
 from headway.core.errors import CodeNotRunError
 from headway.core.format import duration, number
 from headway.core.status import State
-from headway.run.folder import Run
+from headway.run.record import RunRecord
 from headway.run.status import state_of
 from headway.scoring.metrics import METRICS, metric_of, parsed
 from headway.scoring.score import Score
-from headway.scoring.sentence import ScoredText
 
 if TYPE_CHECKING:
     from headway.experiment.self_test import Tested
+    from headway.scoring.sentence import ScoredText
 
 
-def run_as_json(run: Run, scores: Sequence[Score], report: Report) -> dict[str, Any]:
+def run_as_json(run: RunRecord, scores: Sequence[Score], report: Report) -> dict[str, Any]:
     found = {"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}}
     return {**found, "audits": report.as_json()}
 
 
-def runs_as_json(runs: Sequence[Run]) -> dict[str, Any]:
+def runs_as_json(runs: Sequence[RunRecord]) -> dict[str, Any]:
     """`run`, `scores` and `audits` of the first run; of every one under `runs`, where there are several."""
     all_of_them = [run_as_json(run, run.scores(), kept(run)) | run.status.as_json() for run in runs]
     return all_of_them[0] | ({"runs": all_of_them} if len(runs) > 1 else {})
 
 
-def listed_as_json(run: Run) -> dict[str, Any]:
+def listed_as_json(run: RunRecord) -> dict[str, Any]:
     found = run_as_json(run, run.scores(), kept(run))
     return found | {"facts": run.facts, "state": state_of(run.folder).as_json()}
 
 
-def kept(run: Run) -> Report:
+def kept(run: RunRecord) -> Report:
     return read_report(run.folder) or Report()
 
 
@@ -95,7 +94,7 @@ def show_chances(chances: dict[str, float]) -> None:
     show_table(["class", "probability", ""], [[n, f"{p:.4f}", "█" * round(30 * p)] for n, p in chances.items()])
 
 
-def show_scores(runs: Sequence[Run]) -> None:
+def show_scores(runs: Sequence[RunRecord]) -> None:
     """After training: the labelled scores of one run, or a table of many."""
     console = Console(highlight=False)
     if len(runs) == 1:
@@ -153,7 +152,7 @@ def show_explanation(audit: Audit) -> None:
     console.print(audit.explanation.replace("\n", " "), markup=False)
 
 
-def show_runs(runs: Sequence[Run]) -> None:
+def show_runs(runs: Sequence[RunRecord]) -> None:
     rows = []
     for run in runs:
         headline = _headline(run)
@@ -165,15 +164,21 @@ def show_runs(runs: Sequence[Run]) -> None:
     show_table(["run", "status", "steps", " or ".join(headlines)], rows)
 
 
-def _headline(run: Run) -> str:
+def _headline(run: RunRecord) -> str:
     """The metric that a run is judged by. Its folder says so, if it was not made by an early version."""
+    if told := run.facts.get("headline"):
+        return str(told)
+    from headway import tasks
+    from headway.run.folder import Run
+
     try:
-        return str(run.facts.get("headline") or tasks.of(run.recipe).headline_of(run.recipe).name)
+        recipe = (run if isinstance(run, Run) else Run(run.folder)).recipe
+        return tasks.of(recipe).headline_of(recipe).name
     except CodeNotRunError:
         return ""
 
 
-def show_sentence(scored: ScoredText, scores: Sequence[Score], report: Report) -> None:
+def show_sentence(scored: "ScoredText", scores: Sequence[Score], report: Report) -> None:
     """The text with every token coloured by its loss, then the scores."""
     console = Console(highlight=False)
     line = Text()

@@ -15,8 +15,9 @@ def recipe(
     as_json: AsJson = False,
 ) -> None:
     """Print a whole recipe, annotated key by key. The output is itself a recipe."""
-    from headway.recipe.recipe import load, read_text
-    from headway.recipe.text import annotated, head_comment
+    from headway.recipe.library import head_comment, read_text
+    from headway.recipe.recipe import load
+    from headway.recipe.text import annotated
 
     use_plugins(with_, trust)
     made = load(name, changes or [])
@@ -29,8 +30,7 @@ def recipe(
 def recipes(as_json: AsJson = False) -> None:
     """List the recipes that come with Headway."""
     from headway.cli import printing
-    from headway.recipe.recipe import packaged
-    from headway.recipe.text import first_sentence
+    from headway.recipe.library import first_sentence, packaged
 
     lines = {name: first_sentence(text) for name, text in sorted(packaged().items())}
     if as_json:

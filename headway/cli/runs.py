@@ -14,7 +14,7 @@ def runs(
 ) -> None:
     """List the runs in a folder, with how they ended and what they scored."""
     from headway.cli import printing
-    from headway.run.folder import all_runs
+    from headway.run.record import all_runs
 
     use_plugins(with_, trust)
     found = all_runs(runs)

@@ -20,8 +20,10 @@ from headway.audit.scores import ScoredRun, audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.core.errors import UserError, did_you_mean
 from headway.experiment import assembly
-from headway.recipe.recipe import Recipe, load, packaged
-from headway.run.folder import Run, open_run, run_names
+from headway.recipe.library import packaged
+from headway.recipe.recipe import Recipe, load
+from headway.run.folder import Run, open_run
+from headway.run.record import run_names
 from headway.tasks.task import Task
 from headway.training.population import load_weights
 from headway.training.setting import Setting

@@ -7,7 +7,8 @@ from pathlib import Path
 from headway.core.errors import UserError
 from headway.core.plugins import changed_since, used_by
 from headway.core.yaml import flat, what_changed
-from headway.run.folder import Run, open_run, read_status
+from headway.run.folder import Run, open_run
+from headway.run.record import read_status
 from headway.training import checkpoint
 from headway.training.checkpoint import Checkpoint
 from headway.training.population import Population

@@ -6,14 +6,13 @@ It comes from a packaged name, a YAML file or Python; `key.path=value` changes i
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
 
 from headway.core import plugins
-from headway.core.errors import UserError, did_you_mean
+from headway.core.errors import UserError
 from headway.core.spec import Problem, Spec, as_ever
 from headway.core.validation import ImpossibleError, validated, variants
 from headway.core.yaml import read_tree, read_value
@@ -23,6 +22,7 @@ from headway.models.decoder_only import DecoderOnlySpec  # noqa: F401
 from headway.models.encoder_decoder import EncoderDecoderSpec  # noqa: F401
 from headway.models.language_model import LanguageModelSpec
 from headway.models.spec import ModelSpec
+from headway.recipe.library import read_text
 from headway.scoring.spec import Reading, ScoringSpec
 from headway.training.spec import TrainingSpec
 
@@ -129,33 +129,6 @@ def from_tree(
         return written
 
     return validated(Recipe, tree, title, place)
-
-
-def packaged() -> dict[str, str]:
-    """The recipes that come with Headway: name → YAML text."""
-    folder = resources.files("headway.recipe") / "packaged"
-    return {f.name.removesuffix(".yaml"): f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}
-
-
-def read_text(name: str) -> tuple[str, str]:
-    """The YAML of a packaged recipe or of a file, and what to call it in messages."""
-    recipes = packaged()
-    if name in recipes:
-        return recipes[name], name
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml") or "/" in name:
-        try:
-            return path.read_text("utf-8"), path.name
-        except FileNotFoundError:
-            beside = [str(file) for file in path.parent.glob("*.y*ml")]
-            raise UserError(f"there is no recipe file {name}{did_you_mean(name, beside)}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the recipe {name}: {error}") from None
-    if Path(f"{name}.yaml").is_file():
-        raise UserError(f"there is no recipe '{name}'; did you mean '{name}.yaml'?")
-    hint = did_you_mean(name, recipes)
-    hint += "" if "did you mean" in hint else "; headway recipes lists them, and a file's name must end in .yaml"
-    raise UserError(f"there is no recipe '{name}'{hint}")
 
 
 def _parsed(override: str) -> tuple[list[str], Any]:

@@ -20,21 +20,6 @@ def annotated(recipe: Recipe, plugins: Sequence[str] | None = None) -> str:
     return "\n".join([*needed, *_lines(recipe, 0)]) + "\n"
 
 
-def head_comment(text: str) -> str:
-    """The comment a recipe file begins with: what it is, its command, what to expect."""
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line + "\n")
-    return "".join(lines)
-
-
-def first_sentence(text: str) -> str:
-    """The first line of the head comment."""
-    return head_comment(text).partition("\n")[0].lstrip("# ")
-
-
 def _lines(spec: Spec, depth: int) -> list[str]:
     indent, found = "  " * depth, []
     # The kind first, wherever a spec has it from: what the other keys mean depends on it.

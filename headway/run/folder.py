@@ -28,7 +28,7 @@ from typing import Any
 from headway import __version__
 from headway.core import plugins
 from headway.core.environment import environment
-from headway.core.errors import CodeNotRunError, UserError, did_you_mean
+from headway.core.errors import UserError, did_you_mean
 from headway.core.files import (
     clean_up,
     locked,
@@ -44,21 +44,20 @@ from headway.core.yaml import read_tree
 from headway.data.tokenizers import Tokenizer
 from headway.recipe.recipe import Recipe, from_tree
 from headway.recipe.text import annotated
+from headway.run.record import DAMAGED, FORMAT, RunRecord, run_names, why_not_read
 from headway.scoring.metrics import is_test
 from headway.scoring.score import Score
 from headway.training import checkpoint as checkpoints
 from headway.training.checkpoint import BrokenCheckpointError, Checkpoint
 
-FORMAT = 1
 KEPT_CHECKPOINTS = 2
-DAMAGED = "Headway writes its files whole, so something else has damaged this one"
 
 
-class Run:
+class Run(RunRecord):
     """A run folder, opened. `create` makes one, `open_run` finds one."""
 
     def __init__(self, folder: Path, recipe: Recipe | None = None):
-        self.folder = folder
+        super().__init__(folder)
         if recipe is not None:
             self.recipe = recipe
 
@@ -66,10 +65,6 @@ class Run:
     def recipe(self) -> Recipe:
         """Read when it is asked for: how a run ended and what it scored can be told without it."""
         return _recipe_of(self.folder)
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
 
     @classmethod
     def create(cls, folder: Path, recipe: Recipe, device: str, **facts: Any) -> "Run":
@@ -95,14 +90,6 @@ class Run:
         return run
 
     # --- facts ---------------------------------------------------------------------------------------------------
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return read_json(self.folder / "run.json")
-
-    @property
-    def status(self) -> Status:
-        return read_status(self.folder)
 
     def note(self, **facts: Any) -> None:
         """Add to run.json."""
@@ -130,7 +117,7 @@ class Run:
         except FileNotFoundError:
             raise UserError(f"{path} is missing: train --resume makes it again") from None
         except (UserError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {_why(path, error)}") from None
+            raise UserError(f"{path} cannot be read: {why_not_read(path, error)}") from None
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer) -> None:
@@ -268,14 +255,6 @@ class Run:
         if count := sum(any(is_test(split) for split in splits) for splits in looks):
             self.note(test_scored=int(self.facts.get("test_scored", 0)) + count)
 
-    def scores(self) -> list[Score]:
-        path = self.folder / "scores.json"
-        stored = read_json(path) if path.exists() else {}
-        try:
-            return [Score.from_json(name, s) for name, s in stored.items()]
-        except (TypeError, KeyError, ValueError):
-            raise UserError(f"{path} cannot be read: {DAMAGED}") from None
-
     # --- one at a time -------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -285,14 +264,6 @@ class Run:
             for folder, name in ((self.folder.parent, self.name), (self.folder, None), (self.home, None)):
                 clean_up(folder, name)
             yield
-
-
-def read_status(folder: Path) -> Status:
-    """How the run in this folder stands, by its run.json; its recipe is not read."""
-    try:
-        return Status.read(read_json(folder / "run.json"))
-    except UserError as error:
-        raise UserError(f"{folder / 'run.json'}: {error}") from None
 
 
 def check_new(folder: Path) -> None:
@@ -313,63 +284,13 @@ def open_run(name: str, runs: Path = Path("runs"), trust: bool = False) -> Run:
         raise UserError(f"there is no run '{name}'{hint}")
     if not (folder / "run.json").exists():
         raise UserError(f"{folder} is not a run folder: it has no run.json")
-    facts = read_json(folder / "run.json")
-    if not isinstance(facts.get("format"), int) or facts["format"] > FORMAT:
-        raise UserError(
-            f"{folder} was written by Headway {facts.get('headway', '?')} in format {facts.get('format')}; this is "
-            f"{__version__}, which reads formats up to {FORMAT}: use a newer Headway"
-        )
+    RunRecord(folder).check_format()
     return Run(folder, _recipe_of(folder, trust))
 
 
 def _recipe_of(folder: Path, trust: bool = False) -> Recipe:
-    try:
-        tree, _ = read_tree((folder / "recipe.yaml").read_text("utf-8"), f"{folder}/recipe.yaml")
-    except FileNotFoundError:
-        raise UserError(f"{folder} is not a whole run: recipe.yaml is missing") from None
+    tree, _ = read_tree(RunRecord(folder).recipe_text(), f"{folder}/recipe.yaml")
     if not tree:
         raise UserError(f"{folder}/recipe.yaml cannot be read: it is empty; {DAMAGED}")
     plugins.load_named(tree, folder, str(folder), is_asked=trust)
     return from_tree(tree, f"{folder}/recipe.yaml")
-
-
-def all_runs(runs: Path) -> list[Run]:
-    """Every readable run in a folder, oldest first."""
-    found = []
-    for path in _run_files(runs):
-        try:
-            try:
-                run = open_run(path.parent.name, runs)
-            except CodeNotRunError:  # what it scored is no code
-                run = Run(path.parent)
-            run.scores()  # can they be read?
-            found.append(run)
-        except UserError as error:
-            print(f"passing over {path.parent.name}: {error}", file=sys.stderr)
-    return sorted(found, key=lambda run: (run.facts.get("created", ""), run.name))
-
-
-def run_names(runs: Path) -> list[str]:
-    """What the runs in a folder are called; none of them is opened."""
-    return [path.parent.name for path in _run_files(runs)]
-
-
-def _run_files(runs: Path) -> list[Path]:
-    return [path for path in runs.glob("*/run.json") if not path.parent.name.startswith(".")]  # not the half-made ones
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """What one of Headway's own files holds."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {_why(path, error)}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} cannot be read: {DAMAGED}")
-    return found
-
-
-def _why(path: Path, error: Exception) -> str:
-    if isinstance(error, OSError):
-        return str(error.strerror)
-    return f"{'it is empty' if path.stat().st_size == 0 else error}; {DAMAGED}"

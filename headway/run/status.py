@@ -12,7 +12,7 @@ from typing import Any
 from headway.core.events import Began, Ended, Event, last, read_events
 from headway.core.files import holder
 from headway.core.status import State, Status
-from headway.run.folder import read_json, read_status
+from headway.run.record import read_json, read_status
 
 TAIL = 1 << 13
 """Bytes in which the last whole line of metrics surely is."""

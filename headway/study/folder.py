@@ -25,7 +25,7 @@ from headway.core.files import check_names, clean_up, locked, naming, write_json
 from headway.core.plugins import changed_since, concerning, used_by, write_into
 from headway.core.status import State, Status
 from headway.core.yaml import flat, what_changed, write_tree
-from headway.run.folder import DAMAGED, read_json
+from headway.run.record import DAMAGED, read_json
 from headway.study.design.study import Study, load_study
 from headway.study.results.evidence import EarlierLook
 

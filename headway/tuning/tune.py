@@ -39,7 +39,8 @@ from headway.experiment.population import train_in_turns
 from headway.experiment.resume import check_reopened
 from headway.recipe.recipe import Recipe
 from headway.recipe.text import annotated
-from headway.run.folder import Run, open_run, read_json, read_status
+from headway.run.folder import Run, open_run
+from headway.run.record import read_json, read_status
 from headway.scoring.metrics import metric_of
 from headway.study.execution.populations import shape
 from headway.study.results.evidence import Circumstances

@@ -13,7 +13,8 @@ from headway.experiment.evaluate import sample_text, score_file, score_sentence,
 from headway.experiment.train import load_model, train
 from headway.formats.export import export_run
 from headway.formats.importer import import_folder
-from headway.run.folder import all_runs, open_run
+from headway.run.folder import open_run
+from headway.run.record import all_runs
 from headway.tasks.abilities import Draw
 
 INDEX = "model.safetensors.index.json"

@@ -13,7 +13,8 @@ from headway.nn.attention import AttentionSpec
 from headway.nn.block import Rms, SwiGlu
 from headway.nn.heads import ReweightCausal, Shift
 from headway.nn.positions import Alibi, Learned, Rotary
-from headway.recipe.recipe import Recipe, from_tree, load, packaged
+from headway.recipe.library import packaged
+from headway.recipe.recipe import Recipe, from_tree, load
 from headway.recipe.text import annotated
 from headway.training.optimizers import AdamW, Sgd
 from headway.training.schedule import Constant, Duration

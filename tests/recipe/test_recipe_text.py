@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from headway.core.errors import UserError
 from headway.core.yaml import read_tree
-from headway.recipe.recipe import Recipe, from_tree, load, packaged
-from headway.recipe.text import WIDTH, annotated, first_sentence, head_comment
+from headway.recipe.library import first_sentence, head_comment, packaged
+from headway.recipe.recipe import Recipe, from_tree, load
+from headway.recipe.text import WIDTH, annotated
 
 RATES = st.floats(0, 1e3)
 SMALL = st.integers(1, 64)

@@ -199,7 +199,7 @@ def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the study {path}: {error}") from None
-    from headway.recipe.recipe import packaged
+    from headway.recipe.library import packaged
 
     tree, lines = read_tree(text, path.name)
     is_begun = (path.parent / "runs").is_dir() and path.name == "study.yaml"

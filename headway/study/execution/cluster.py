@@ -26,7 +26,7 @@ from headway.core.files import write_folder_whole
 from headway.core.plugins import load_text, reason_of
 from headway.experiment.population import train_in_turns
 from headway.recipe.recipe import from_tree
-from headway.run.folder import read_status
+from headway.run.record import read_status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, order_for
 from headway.study.execution.populations import by_shape

@@ -13,7 +13,7 @@ from typing import Any
 from headway import __version__, tasks
 from headway.core.errors import UserError
 from headway.core.files import write_folder_whole, write_json
-from headway.run.folder import read_json
+from headway.run.record import read_json
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log
 from headway.study.folder import StudyFolder

@@ -12,7 +12,8 @@ from headway.core.errors import UserError
 from headway.core.files import write_json
 from headway.core.status import State
 from headway.experiment.ensemble import Ensemble, score_together
-from headway.run.folder import Run, read_json
+from headway.run.folder import Run
+from headway.run.record import read_json
 from headway.study.results.results import Result, Results, read_results
 
 FILE = "ensembles.json"

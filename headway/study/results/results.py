@@ -15,7 +15,7 @@ from headway.audit.audit import FILE as AUDIT
 from headway.audit.audit import Finding, Report, read_report
 from headway.core.errors import UserError, did_you_mean
 from headway.core.status import State, Status
-from headway.run.folder import DAMAGED, read_json, read_status
+from headway.run.record import DAMAGED, read_json, read_status
 from headway.scoring.score import Score
 from headway.study.design.factors import Arm
 from headway.study.design.measures import Measure

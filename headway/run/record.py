@@ -1,0 +1,114 @@
+"""What a run's folder tells without its recipe: facts, how it ended, what it scored. Nothing here needs torch.
+
+Who lists hundreds of runs wants no more than that, and at once; who goes on with one opens it (`folder.py`).
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from headway import __version__
+from headway.core.errors import UserError
+from headway.core.status import Status
+from headway.scoring.score import Score
+
+FORMAT = 1
+DAMAGED = "Headway writes its files whole, so something else has damaged this one"
+
+
+class RunRecord:
+    """A run folder, looked at from outside."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return read_json(self.folder / "run.json")
+
+    @property
+    def status(self) -> Status:
+        return read_status(self.folder)
+
+    def scores(self) -> list[Score]:
+        path = self.folder / "scores.json"
+        stored = read_json(path) if path.exists() else {}
+        try:
+            return [Score.from_json(name, s) for name, s in stored.items()]
+        except (TypeError, KeyError, ValueError):
+            raise UserError(f"{path} cannot be read: {DAMAGED}") from None
+
+    def check_format(self) -> None:
+        """Whether this version can read it."""
+        facts = self.facts
+        if not isinstance(facts.get("format"), int) or facts["format"] > FORMAT:
+            raise UserError(
+                f"{self.folder} was written by Headway {facts.get('headway', '?')} in format {facts.get('format')}; "
+                f"this is {__version__}, which reads formats up to {FORMAT}: use a newer Headway"
+            )
+
+    def recipe_text(self) -> str:
+        """As it was written; what it means is another question."""
+        path = self.folder / "recipe.yaml"
+        try:
+            text = path.read_text("utf-8")
+        except FileNotFoundError:
+            raise UserError(f"{self.folder} is not a whole run: recipe.yaml is missing") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read: {why_not_read(path, error)}") from None
+        if not text.strip():
+            raise UserError(f"{path} cannot be read: it is empty; {DAMAGED}")
+        return text
+
+
+def all_runs(runs: Path) -> list[RunRecord]:
+    """Every readable run in a folder, oldest first."""
+    found = []
+    for path in _run_files(runs):
+        run = RunRecord(path.parent)
+        try:
+            run.check_format()
+            run.recipe_text(), run.status, run.scores()  # can they be read?
+            found.append((str(run.facts.get("created", "")), run.name, run))
+        except UserError as error:
+            print(f"passing over {run.name}: {error}", file=sys.stderr)
+    return [run for *_, run in sorted(found, key=lambda one: one[:2])]
+
+
+def run_names(runs: Path) -> list[str]:
+    """What the runs in a folder are called; none of them is opened."""
+    return [path.parent.name for path in _run_files(runs)]
+
+
+def _run_files(runs: Path) -> list[Path]:
+    return [path for path in runs.glob("*/run.json") if not path.parent.name.startswith(".")]  # not the half-made ones
+
+
+def read_status(folder: Path) -> Status:
+    """How the run in this folder stands, by its run.json."""
+    try:
+        return Status.read(read_json(folder / "run.json"))
+    except UserError as error:
+        raise UserError(f"{folder / 'run.json'}: {error}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What one of Headway's own files holds."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {why_not_read(path, error)}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} cannot be read: {DAMAGED}")
+    return found
+
+
+def why_not_read(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    return f"{'it is empty' if path.stat().st_size == 0 else error}; {DAMAGED}"
