@@ -17,6 +17,7 @@ from headway.cli import (
     recipe,
     runs,
     sample,
+    scaling,
     schema,
     score,
     solve,
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.add_typer(solve.app, name="solve")
 app.add_typer(study.app, name="study")
+app.add_typer(scaling.app, name="scaling")
 
 app.command(epilog="Example: headway train shakespeare-char-cpu model.positions=alibi --vary seed=0..3")(train.train)
 app.command(epilog='Example: headway score shakespeare-char-cpu --text "To be, or not to be"')(score.score)

@@ -22,6 +22,7 @@ from headway.cli.answers.runs import (
     TrainSchema,
     TranslateSchema,
 )
+from headway.cli.answers.scaling import ScalingAdviseSchema, ScalingFitSchema
 from headway.cli.answers.solving import ConstructionSchema, FixedLayerSchema, KeySchema, MatrixSchema, SolvedQuerySchema
 from headway.cli.answers.studies import (
     CaseSchema,
@@ -55,6 +56,8 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "study results": ConclusionSchema,
     "study report": ConclusionSchema,
     "study ensembles": StudyEnsemblesSchema,
+    "scaling fit": ScalingFitSchema,
+    "scaling advise": ScalingAdviseSchema,
     "solve query": SolvedQuerySchema,
     "solve key": KeySchema,
     **{f"solve {verb}": ConstructionSchema for verb in ("convolution", "shift", "mean-pool", "max-pool")},

@@ -1,0 +1,80 @@
+"""Of scaling laws."""
+
+from headway.cli.answers.schema import Number, Schema
+
+
+class EstimateSchema(Schema):
+    value: Number
+    low: Number
+    high: Number
+
+
+class FlopsPerTokenSchema(Schema):
+    factor: float
+    power: float
+
+
+class IsoFlopSchema(Schema):
+    flops: float
+    points: int
+    missing: str
+    parameters: EstimateSchema | None
+    loss: Number
+
+
+class LeftOutSchema(Schema):
+    flops: float
+    points: int
+    error: Number
+    bias: Number
+
+
+class ConventionSchema(Schema):
+    name: str
+    alpha: EstimateSchema
+    beta: EstimateSchema
+    parameters_exponent: EstimateSchema
+    tokens_exponent: EstimateSchema
+    curves_exponent: EstimateSchema | None
+
+
+class ScalingFitSchema(Schema):
+    source: str
+    columns: dict[str, str]
+    points: int
+    not_finite: int
+    repeated: int
+    law: dict[str, EstimateSchema]
+    flops_per_token: FlopsPerTokenSchema
+    objective: float
+    starts: int
+    starts_that_reach_it: int
+    resamples: int
+    spread: float
+    exponents: dict[str, EstimateSchema]
+    budgets: list[IsoFlopSchema]
+    left_out: list[LeftOutSchema]
+    outliers: list[int]
+    below_floor: int
+    conventions: list[ConventionSchema]
+    notes: list[str]
+
+
+class ByCurvesSchema(Schema):
+    parameters: EstimateSchema
+    tokens: EstimateSchema
+
+
+class AdviceSchema(Schema):
+    flops: float
+    parameters: EstimateSchema
+    tokens: EstimateSchema
+    loss: EstimateSchema
+    by_curves: ByCurvesSchema | None
+    beyond: float
+    notes: list[str]
+
+
+class ScalingAdviseSchema(Schema):
+    source: str
+    advice: list[AdviceSchema]

@@ -1,0 +1,276 @@
+"""Points of a scaling law from a table: a row per trained model, with its parameters, tokens, FLOPs and loss.
+
+Two of the first three are enough: FLOPs are 6·N·D where nobody has counted them. Columns are known by the names that
+people give them; what is wrong with a table is said before anything is fitted to it, with the row it is wrong in.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from headway.core.errors import UserError, did_you_mean
+from headway.stats.isoflop import budgets_of
+from headway.stats.scaling import FEWEST, Points
+
+NAMES = {
+    "parameters": ("parameters", "params", "n", "nparams", "numparams", "numparameters", "modelsize", "size"),
+    "tokens": ("tokens", "d", "trainingtokens", "traintokens", "ntokens", "numtokens", "datasetsize"),
+    "flops": ("flops", "flop", "c", "compute", "trainingflops", "trainingflop", "totalflops", "trainingcompute"),
+    "loss": ("loss", "l", "validloss", "valloss", "validationloss", "evalloss", "testloss", "finalloss"),
+}
+"""What columns are called; small letters, and letters alone."""
+UNITS = ("parameters", "tokens", "flops")
+MISSING = ("", "nan", "na", "n/a", "none", "null", "-", "inf", "-inf", "+inf", "infinity")
+_LARGEST_LOSS = 25.0  # nats per token: e^25 words is more than any vocabulary
+_LIKELY = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "10¹²", 1e15: "10¹⁵", 1e18: "10¹⁸"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which columns are meant, and in which units they are."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """parameters, tokens, flops, loss → the name of a column, where it is not one of the usual ones."""
+    units: Mapping[str, float] = field(default_factory=dict)
+    """parameters, tokens, flops → what the numbers in the table are multiplied by."""
+
+
+@dataclass(frozen=True, eq=False)
+class PointTable:
+    points: Points
+    """What can be fitted: finite, positive, each once."""
+    groups: list[np.ndarray]
+    """The places of each budget's points, cheapest first; empty where costs are spread over a range."""
+    source: str
+    columns: dict[str, str]
+    """What is read from which column; where FLOPs or tokens are not, they follow from the others."""
+    not_finite: int
+    """Rows without a loss that is a number: left out."""
+    repeated: int
+    """Rows that are another row once more: left out."""
+    conventions: dict[str, np.ndarray] = field(default_factory=dict)
+    """Other columns that count parameters, by their name."""
+
+    def notes(self) -> list[str]:
+        found = []
+        if self.not_finite:
+            many = f"{self.not_finite} rows have" if self.not_finite > 1 else "1 row has"
+            found.append(f"{many} no finite loss and {'are' if self.not_finite > 1 else 'is'} left out")
+        if self.repeated:
+            many = f"{self.repeated} rows repeat" if self.repeated > 1 else "1 row repeats"
+            found.append(f"{many} another to the last digit and {'count' if self.repeated > 1 else 'counts'} once")
+        if "flops" not in self.columns:
+            found.append("FLOPs are not given and taken as 6·N·D")
+        if "tokens" not in self.columns:
+            found.append("tokens are not given and taken as FLOPs/(6·N)")
+        return found
+
+
+def read_points(path: Path, choice: Choice | None = None) -> PointTable:
+    """A table from a file of comma- or tab-separated columns."""
+    choice = choice or Choice()
+    try:
+        text = path.read_text("utf-8-sig")
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder; expected a table of points, as a .csv file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UserError(f"cannot read {path}: {reason}") from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise UserError(f"{path} is empty; expected a header and a row per trained model")
+    separator = max(",\t;", key=lines[0].count)
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator, strict=True)]
+    except csv.Error as error:
+        raise UserError(f"{path}: this is not CSV ({error})") from None
+    names, rows = rows[0], rows[1:]
+    if all(_number(name) is not None for name in names):
+        raise UserError(f"the first line of {path} holds numbers; it should name the columns: parameters,tokens,loss")
+    return table(names, rows, path.name, choice)
+
+
+def table(names: Sequence[str], rows: Sequence[Sequence[str]], source: str, choice: Choice) -> PointTable:
+    places = _columns(names, source, choice)
+    units = _units(choice, places)
+    values = {key: _values(names, rows, source, key, place) for key, place in places.items()}
+    for key, unit in units.items():
+        values[key] = values[key] * unit
+    finite = np.isfinite(values["loss"])
+    for key in UNITS:
+        if key in values:
+            _check_positive(values[key], finite, source, names[places[key]])
+    others = {
+        name: _values(names, rows, source, "parameters", k)
+        for k, name in enumerate(names)
+        if k not in places.values() and _plain(name).startswith(("parameters", "params", "nparams"))
+    }
+    filled = _filled(values)
+    kept = finite & np.isfinite(np.stack(list(filled.values()))).all(0)
+    stacked = np.stack([filled[key] for key in ("parameters", "tokens", "loss")], 1)
+    _, first = np.unique(stacked, axis=0, return_index=True)
+    once = np.isin(np.arange(len(kept)), first)
+    chosen = kept & once
+    points = Points(*(filled[key][chosen] for key in ("parameters", "tokens", "flops", "loss")))
+    _check(points, source, int((~kept).sum()), places, choice)
+    conventions = {name: column[chosen] for name, column in others.items()}
+    conventions = {name: column for name, column in conventions.items() if (column > 0).all()}
+    return PointTable(
+        points,
+        budgets_of(points),
+        source,
+        {key: names[place] for key, place in places.items()},
+        int((~kept).sum()),
+        int((kept & ~once).sum()),
+        conventions,
+    )
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def _columns(names: Sequence[str], source: str, choice: Choice) -> dict[str, int]:
+    """Where each of the four stands."""
+    found: dict[str, int] = {}
+    for key, usual in NAMES.items():
+        if given := choice.columns.get(key):
+            if given not in names:
+                raise UserError(f"{source} has no column '{given}' (--{key}){did_you_mean(given, names)}")
+            found[key] = names.index(given)
+            continue
+        known = {_plain(name): k for k, name in reversed(list(enumerate(names)))}
+        if place := next((known[name] for name in usual if name in known), None):
+            found[key] = place
+        elif place == 0:
+            found[key] = 0
+    for key in ("loss", "parameters"):
+        if key not in found:
+            raise UserError(f"{source}: no column is called '{key}'{_nearest(key, names)}")
+    if "tokens" not in found and "flops" not in found:
+        raise UserError(f"{source}: neither tokens nor FLOPs are among its columns{_nearest('tokens', names)}")
+    return found
+
+
+def _nearest(key: str, names: Sequence[str]) -> str:
+    plain = {_plain(name): name for name in names}
+    near = [name for word, name in plain.items() if any(usual in word for usual in NAMES[key] if len(usual) > 3)]
+    meant = f"; did you mean --{key} '{near[0]}'?" if near else ""
+    return f"{meant or f'; say which it is with --{key}'}; there are: {', '.join(names)}"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z]", "", name.lower())
+
+
+def _units(choice: Choice, places: Mapping[str, int]) -> dict[str, float]:
+    for key in choice.units:
+        if key not in UNITS:
+            raise UserError(f"--unit {key}: expected one of {', '.join(UNITS)}{did_you_mean(key, UNITS)}")
+        if key not in places:
+            raise UserError(f"--unit {key}: the table has no such column, and they follow from the others")
+    return dict(choice.units)
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _values(names: Sequence[str], rows: Sequence[Sequence[str]], source: str, key: str, place: int) -> np.ndarray:
+    found = np.full(len(rows), math.nan)
+    for k, row in enumerate(rows):
+        if place >= len(row):
+            raise UserError(f"{source}, row {k + 1}: {len(row)} cells, and '{names[place]}' is column {place + 1}")
+        if row[place].lower() in MISSING:
+            continue
+        value = _number(row[place])
+        if value is None:
+            raise UserError(f"{source}, row {k + 1}: '{row[place]}' in column '{names[place]}' is no number ({key})")
+        found[k] = value
+    return found
+
+
+def _filled(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What is not given follows from the rest."""
+    n, loss = values["parameters"], values["loss"]
+    tokens = values["tokens"] if "tokens" in values else values["flops"] / (6 * n)
+    flops = values["flops"] if "flops" in values else 6 * n * tokens
+    return {"parameters": n, "tokens": tokens, "flops": flops, "loss": loss}
+
+
+def _check_positive(values: np.ndarray, finite: np.ndarray, source: str, name: str) -> None:
+    wrong = np.flatnonzero((values <= 0) & finite)
+    if len(wrong):
+        raise UserError(f"{source}, row {wrong[0] + 1}: '{name}' is {values[wrong[0]]:g}; expected more than 0")
+
+
+# --- what looks wrong ------------------------------------------------------------------------------------------------
+
+
+def _check(points: Points, source: str, left_out: int, places: Mapping[str, int], choice: Choice) -> None:
+    if len(points) < FEWEST:
+        also = f" ({left_out} more have no finite loss)" if left_out else ""
+        raise UserError(f"{source}: {len(points)} points{also} are too few for five parameters; expected {FEWEST}")
+    if (points.loss <= 0).any():
+        raise UserError(f"{source}: a loss of {points.loss.min():g}; expected nats per token, which are more than 0")
+    if points.loss.min() > _LARGEST_LOSS:
+        low, high = points.loss.min(), points.loss.max()
+        raise UserError(
+            f"{source}: losses from {low:.4g} to {high:.4g}: that looks like perplexity; expected its logarithm"
+        )
+    _check_units(points, source, places, choice)
+    groups = budgets_of(points)
+    if len(groups) == 1:
+        said = f"all {len(points)} points cost the same, {points.flops.mean():.3g} FLOPs"
+        raise UserError(f"{source}: {said}: how anything grows with FLOPs needs at least two budgets")
+    for what, values in (("parameters", points.parameters), ("tokens", points.tokens)):
+        if len(np.unique(values)) < 3:
+            raise UserError(f"{source}: {what} take {len(np.unique(values))} values; a power of them needs at least 3")
+
+
+def _check_units(points: Points, source: str, places: Mapping[str, int], choice: Choice) -> None:
+    """Orders of magnitude: FLOPs are a few times N·D, models have thousands of parameters and read as many tokens."""
+    for key, low, high in (("parameters", 50.0, 1e14), ("tokens", 1e3, 1e16), ("flops", 1e6, 1e30)):
+        values = getattr(points, key)
+        if key in places and np.median(values) < low:
+            usual = 1e15 if key == "flops" else 1e6
+            unit = (_unit_that_fits(points, key) if {"tokens", "flops"} <= set(places) else None) or usual
+            logarithms = " (or to be logarithms)" if key == "flops" and values.max() < 40 else ""
+            shown = f"{key} from {values.min():.4g} to {values.max():.4g} look to be in {_LIKELY[unit]}{logarithms}"
+            raise UserError(f"{source}: {shown}: --unit {key}={unit:g}")
+        if key in places and np.median(values) > high:
+            raise UserError(f"{source}: {key} of {np.median(values):.3g} are more than there can be")
+    if not {"tokens", "flops"} <= set(places):
+        return
+    ratio = float(np.median(points.flops / (6 * points.parameters * points.tokens)))
+    if 0.02 < ratio < 50:
+        return
+    said = f"{source}: FLOPs are {ratio:.3g} times 6·N·D (N {_middle(points.parameters)}, D {_middle(points.tokens)},"
+    said = f"{said} C {_middle(points.flops)}): they do not belong together"
+    meant = [(key, unit) for key in UNITS if key not in choice.units and (unit := _unit_that_fits(points, key))]
+    if meant:
+        key, unit = max(meant, key=lambda one: (one[0] == "tokens", one[1]))
+        said += f"; it looks as if {key} were in {_LIKELY[unit]}: --unit {key}={unit:g}"
+    raise UserError(said)
+
+
+def _unit_that_fits(points: Points, key: str) -> float | None:
+    """The power of 1000 that makes FLOPs about 6·N·D."""
+    ratio = float(np.median(points.flops / (6 * points.parameters * points.tokens)))
+    wanted = 1 / ratio if key == "flops" else ratio
+    unit = 1000.0 ** round(math.log(max(wanted, 1e-300), 1000))
+    return unit if unit in _LIKELY and 0.05 < wanted / unit < 20 else None
+
+
+def _middle(values: np.ndarray) -> str:
+    return f"about {float(np.median(values)):.2g}"
