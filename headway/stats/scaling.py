@@ -253,7 +253,7 @@ def _minimise(
     """Newton's method on the points within the corner, damped by the matrix of reweighted least squares on all. With
     much damping a step is one of the latter, which never fails for long; with little the end is reached at once. A step
     that does not help is not taken, and the damping grows."""
-    slopes = _Slopes(n, d)
+    slopes = _SlopesOfLaw(n, d)
     ends, values = rows.copy(), np.empty(len(rows))
     left = np.arange(len(rows))  # rows that are still on their way
     value, residuals, shares = _objective(rows, n, d, loss, weights)
@@ -313,7 +313,7 @@ def _objective(
     return (weights * huber).sum(1), residuals, shares / total
 
 
-class _Slopes:
+class _SlopesOfLaw:
     """What log L changes by, with each of the five numbers: its term's share times (1, −n, 1, −d, 1). Sums over points
     of products of two of them are matrix products with what does not change."""
 
