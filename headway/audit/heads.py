@@ -25,7 +25,8 @@ class HeadEntropies:
         """On the sentences of the probe, which hold no padding."""
         names = [name for name in tap_names(probe.model) if name.endswith(".weights")]
         with torch.no_grad(), watch(probe.model, *names) as seen:
-            probe.answer(probe.sentences, torch.ones_like(probe.sentences, dtype=torch.bool))
+            whole = torch.ones_like(probe.sentences, dtype=torch.bool)
+            probe.how.run_whole(probe.model, probe.sentences, whole, probe.batch)
         shares = [entropy_shares(seen[name][0]).T.nan_to_num() for name in names]  # [heads, sentences] each
         return cls([layer.cpu().numpy() for layer in shares])
 

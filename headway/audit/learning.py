@@ -44,7 +44,9 @@ def loss(probe: Probe) -> Outcome:
         try:
             said = probe.how.answer_batch(probe.model, batch)
             lowers = (
-                probe.how.loss(said, batch) if mode == "evaluation" else probe.how.lowered(probe.model, said, batch)
+                probe.how.loss_by(probe.model, said, batch)
+                if mode == "evaluation"
+                else probe.how.lowered(probe.model, said, batch)
             )
             expected = lowers.item()
             found = probe.model.loss(batch)[0].sum().item()
@@ -105,8 +107,9 @@ def initial_loss(probe: Probe) -> Outcome:
     steps and may never heal (warned from 1.5 nats, failed from 6). Below: a fresh model cannot know anything, so the
     target has reached its input (failed from 0.5 nats below).
     """
-    clueless, of_what = probe.how.clueless(probe.model)
-    found = probe.start.loss(probe.excerpt(rows=4, tokens=64))[0].sum().item()
+    batch = probe.excerpt(rows=4, tokens=64)
+    clueless, of_what = probe.how.clueless_of(probe.model, batch)
+    found = probe.start.loss(batch)[0].sum().item()
     excess = found - clueless
     says = f"the loss of a fresh model is {found:.3f}, of {of_what} {clueless:.3f}"
     if not -0.5 <= excess <= 6:

@@ -78,6 +78,10 @@ class Probing(ABC):
         """Let rows flow through the layers, for those who watch what flows there and need no answer."""
         self.answer(model, ids, padding_mask)
 
+    def run_whole(self, model: Any, ids: Tensor, padding_mask: Tensor | None, batch: Any) -> None:
+        """The same, and whatever else of a batch of training flows through parts that rows of tokens do not reach."""
+        self.run(model, ids, padding_mask)
+
     def answer_batch(self, model: Any, batch: Any) -> Tensor:
         """Everything the model says of a batch of training."""
         return self.answer(model, batch.inputs, getattr(batch, "padding_mask", None))
@@ -106,13 +110,21 @@ class Probing(ABC):
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
         """Of these answers to a batch, by its plain definition."""
 
+    def loss_by(self, model: Any, answers: Tensor, batch: Any) -> Tensor:
+        """The same, where the model has a say in what its loss is."""
+        return self.loss(answers, batch)
+
     def lowered(self, model: Any, answers: Tensor, batch: Any) -> Tensor:
         """What training should lower, by its plain definition, where that is not the loss itself."""
-        return self.loss(answers, batch)
+        return self.loss_by(model, answers, batch)
 
     def clueless(self, model: Any) -> tuple[float, str]:
         """The loss of a model that knows nothing, and what that is in words."""
         raise DoesNotApply("nobody can say what the loss of such a model is before it is trained")
+
+    def clueless_of(self, model: Any, batch: Any) -> tuple[float, str]:
+        """The same of this batch, where it hangs on what is in it."""
+        return self.clueless(model)
 
     def draw(self, model: Any, purpose: str, rows: int, length: int) -> Tensor:
         """Rows [1, rows, T] of random tokens, the same every time."""

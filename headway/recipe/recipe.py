@@ -18,6 +18,7 @@ from headway.core.validation import ImpossibleError, validated, variants
 from headway.core.yaml import read_tree, read_value
 from headway.data.spec import DataSpec, Text
 from headway.models.classifier import ClassifierSpec  # noqa: F401 (to be known: it is named in recipes only)
+from headway.models.clip import ClipSpec  # noqa: F401
 from headway.models.decoder_only import DecoderOnlySpec  # noqa: F401
 from headway.models.encoder_decoder import EncoderDecoderSpec  # noqa: F401
 from headway.models.language_model import LanguageModelSpec

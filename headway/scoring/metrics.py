@@ -169,6 +169,23 @@ BLEU_LOWERCASED, SENTENCE_BLEU = (
 )
 TOKEN_ACCURACY = _ours("token_accuracy", "accuracy of tokens", lower_is_better=False, scale=POINTS, is_per_token=True)
 EXACT_MATCH = _ours("exact_match", "exact matches", lower_is_better=False, scale=POINTS, is_of_rows=True)
+FOUND_AT = (1, 5)
+"""Among so many of the likeliest."""
+CAPTIONS_AT, PICTURES_AT = (
+    {
+        k: _ours(
+            f"{what}_at_{k}",
+            f"{what} found" + ("" if k == 1 else f" in {k}"),
+            lower_is_better=False,
+            scale=POINTS,
+            is_of_rows=True,
+            form_of="" if k == 1 else f"{what}_at_1",
+        )
+        for k in FOUND_AT
+    }
+    for what in ("captions", "pictures")
+)
+"""How many pictures have their caption among the k likeliest, and how many captions their picture."""
 
 
 class ScoreName(NamedTuple):

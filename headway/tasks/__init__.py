@@ -7,11 +7,12 @@ from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.tasks.abilities import Ability
 from headway.tasks.classification import Classification
+from headway.tasks.contrastive import Contrastive
 from headway.tasks.language_modelling import LanguageModelling
 from headway.tasks.task import TASKS, Task
 from headway.tasks.translation import Translating
 
-__all__ = ["TASKS", "Classification", "LanguageModelling", "Task", "Translating", "able", "load", "load_for", "of"]
+__all__ = ["TASKS", "Classification", "Contrastive", "LanguageModelling", "Task", "Translating", "able", "load", "load_for", "of"]
 
 SomeAbility = TypeVar("SomeAbility", bound=Ability)
 

@@ -1,0 +1,256 @@
+"""How well pictures and captions find each other: among 100 captions the picture's own, among 100 pictures the caption's.
+
+A split is dealt into groups of 100 pictures (`data.among`), always the same ones. In a group every picture looks for its
+caption among all captions there, and every caption for its picture. What counts as found is what belongs together
+anywhere in the split: where two pictures have one caption, either is right, and the caption stands among the candidates
+once. Where several candidates have the very same score, their order is nobody's merit: what counts is the chance that a
+right one comes first if they were shuffled, so that a model which says the same of everything is right as often as
+chance.
+
+The loss is that of training, in groups as large as its batches. Of pictures with classes, each is put to the class
+whose prompts are nearest.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headway.core import random
+from headway.data.images.dataset import CaptionedPictures, with_end
+from headway.data.tokenizers import Tokenizer
+from headway.models.clip import Clip
+from headway.scoring.metrics import ACCURACY, CAPTIONS_AT, FOUND_AT, LOSS, PICTURES_AT
+from headway.scoring.score import Confusion, Score
+from headway.stats.intervals import wilson
+
+AT_ONCE = 256
+"""Pictures or captions that are embedded together."""
+
+
+class Group(NamedTuple):
+    asked: int
+    """The first so many pictures look for their captions here."""
+    pictures: Int[np.ndarray, " P"]
+    """All that can be found, by their places in the split."""
+    captions: Int[np.ndarray, " C"]
+    """The captions of these, by the places of the first pair that has them."""
+    belong: Bool[np.ndarray, "P C"]
+    """Which picture has which caption."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What one model makes of a split."""
+
+    nats: Float[np.ndarray, " N"]
+    """The loss of each pair."""
+    by_picture: dict[int, Float[np.ndarray, " P"]]
+    """By k: of each picture, whether its caption is among the k likeliest."""
+    by_caption: dict[int, Float[np.ndarray, " C"]]
+    """Of each caption, whether its picture is."""
+    among: tuple[float, float]
+    """Captions, and pictures, that there were to choose from, on average."""
+    chance: dict[str, float]
+    """Of each metric: how often one who knows nothing is right."""
+    chosen: Int[np.ndarray, " P"] | None
+    """The class that each picture is put to, where they have classes."""
+
+    def scores(self, split: str, pairs: CaptionedPictures, classes: tuple[str, ...] | None, batch: int) -> list[Score]:
+        pictures, how = len(np.unique(pairs.picture)), f"{split} · {len(pairs):,} pairs"
+        among = min(batch, len(pairs))
+        found = [Score(f"{split}.{LOSS.name}", float(self.nats.mean()), f"nats per pair among {among:,} · {how}")]
+        if self.chosen is not None and classes is not None:
+            found.append(self._accuracy(split, pairs, classes, f"{split} · {pictures:,} pictures"))
+        captions, shown = self.among
+        for metrics, hits, whose, candidates in (
+            (CAPTIONS_AT if classes is None else {}, self.by_picture, "pictures whose caption", captions),
+            (PICTURES_AT, self.by_caption, "captions whose picture", shown),
+        ):
+            for k, metric in metrics.items():
+                name, n = f"{split}.{metric.name}", len(hits[k])
+                interval = wilson(float(hits[k].sum()), n)  # pyright: ignore[reportArgumentType]
+                assert interval is not None
+                where = "first" if k == 1 else f"among the first {k}"
+                what = f"{whose} comes {where} of {candidates:,.0f}: {hits[k].sum():,.5g} of {n:,}"
+                label = f"{what} · {_between(interval)} · chance {self.chance[metric.name]:.3g} · {how}"
+                rows = "".join("1" if hit > 0.5 else "0" for hit in hits[k])
+                found.append(Score(name, float(hits[k].mean()), label, interval, rows=rows))
+        return found
+
+    def _accuracy(self, split: str, pairs: CaptionedPictures, classes: tuple[str, ...], how: str) -> Score:
+        assert self.chosen is not None and pairs.classes is not None
+        right, C = pairs.classes[np.unique(pairs.picture)], len(classes)
+        correct = self.chosen == right
+        hits, n = int(correct.sum()), len(correct)
+        interval = wilson(hits, n)
+        counts = np.bincount(right * C + self.chosen, minlength=C * C).reshape(C, C)
+        confusion = Confusion(classes, tuple(tuple(row) for row in counts.tolist()))
+        label = f"accuracy by prompts: {hits:,} of {n:,} · {_between(interval)} · {how} of {C} classes"
+        rows = "".join("1" if one else "0" for one in correct)
+        return Score(f"{split}.{ACCURACY.name}", hits / n, label, interval, confusion, rows)
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    assert interval is not None
+    return f"95 % interval {interval[0]:.3f} – {interval[1]:.3f} (Wilson)"
+
+
+@torch.no_grad()
+def retrieve(
+    model: Clip, pairs: CaptionedPictures, among: int, batch: int, prompts: Sequence[Sequence[np.ndarray]] | None = None
+) -> list[Found]:
+    """What every replica makes of these pairs. `prompts`: of each class, as tokens."""
+    model.eval()
+    shown, told, own = embedded(model, pairs)
+    dealt = list(groups(pairs, among))
+    classes = None if prompts is None else embedded_prompts(model, prompts)
+    used = np.unique(pairs.picture)
+    found = []
+    for r in range(model.replicas):
+        cosines = [shown[r, group.pictures] @ told[r, group.captions].mT for group in dealt]
+        hits = [_hits(group, said.double().numpy()) for group, said in zip(dealt, cosines, strict=True)]
+        chosen = None if classes is None else (shown[r, used] @ classes[r].mT).argmax(1).numpy()
+        found.append(
+            Found(
+                _nats(model, r, shown[r, own], told[r], pairs, batch),
+                {k: np.concatenate([one[0][k] for one in hits]) for k in FOUND_AT},
+                {k: np.concatenate([one[1][k] for one in hits]) for k in FOUND_AT},
+                (
+                    float(np.mean([len(group.captions) for group in dealt])),
+                    float(np.mean([len(group.pictures) for group in dealt])),
+                ),
+                chances(dealt),
+                chosen,
+            )
+        )
+    return found
+
+
+def embedded(
+    model: Clip, pairs: CaptionedPictures
+) -> tuple[Float[Tensor, "R P E"], Float[Tensor, "R N E"], Int[Tensor, " N"]]:
+    """All pictures and captions, on the CPU; and which picture each pair has."""
+    device = next(model.parameters()).device
+    used, inverse = np.unique(pairs.picture, return_inverse=True)
+    shown = torch.zeros(model.replicas, len(pairs.pixels), model.spec.shared)
+    for some in np.split(used, range(AT_ONCE, len(used), AT_ONCE)):
+        pictures = torch.as_tensor(pairs.pixels[some]).to(device).expand(model.replicas, -1, -1, -1, -1)
+        shown[:, some] = model.see(pictures).float().cpu()
+    table, lengths = pairs.padded(model.spec.context, model.end)
+    told = embedded_captions(model, torch.as_tensor(table), torch.as_tensor(lengths))
+    return shown, told, torch.as_tensor(used[inverse])
+
+
+@torch.no_grad()
+def embedded_captions(model: Clip, table: Int[Tensor, "N L"], lengths: Int[Tensor, " N"]) -> Float[Tensor, "R N E"]:
+    device = next(model.parameters()).device
+    told = torch.empty(model.replicas, len(table), model.spec.shared)
+    for rows in lengths.argsort(stable=True).split(AT_ONCE):
+        width = int(lengths[rows].max())
+        ids = table[rows, :width].to(device, torch.int64).expand(model.replicas, -1, -1)
+        padding_mask = (torch.arange(width) < lengths[rows][:, None]).to(device).expand(model.replicas, -1, -1)
+        told[:, rows] = model(ids, padding_mask).float().cpu()
+    return told
+
+
+def embedded_prompts(model: Clip, prompts: Sequence[Sequence[np.ndarray]]) -> Float[Tensor, "R C E"]:
+    """Each class as the mean of its prompts, of length one again."""
+    flat = [one for of_class in prompts for one in of_class]
+    table, lengths = with_end(flat, model.spec.context, model.end)
+    told = embedded_captions(model, torch.as_tensor(table), torch.as_tensor(lengths))
+    means = told.view(model.replicas, len(prompts), -1, told.shape[-1]).mean(2)
+    return torch.nn.functional.normalize(means, dim=-1)
+
+
+def prompt_tokens(tokenizer: Tokenizer, classes: Sequence[str], templates: Sequence[str]) -> list[list[np.ndarray]]:
+    return [tokenizer.encode_rows([text.replace("{}", name) for text in templates]) for name in classes]
+
+
+def _nats(
+    model: Clip,
+    r: int,
+    shown: Float[Tensor, "N E"],
+    told: Float[Tensor, "N E"],
+    pairs: CaptionedPictures,
+    batch: int,
+) -> Float[np.ndarray, " N"]:
+    """As in training: in groups of about as many pairs as a batch has."""
+    nats = np.empty(len(pairs))
+    scaled = model.contrast.of_replica(r)
+    for rows in pair_groups(len(pairs), batch):
+        some = torch.as_tensor(rows)
+        caption, picture = (torch.as_tensor(one)[some] for one in (pairs.caption, pairs.picture))
+        same = (caption[:, None] == caption) | (picture[:, None] == picture)
+        also_right = same & ~torch.eye(len(rows), dtype=torch.bool)
+        logits = scaled((shown[some].double() @ told[some].double().mT)[None])
+        nats[rows] = scaled.losses(logits, also_right[None])[0].numpy()
+    return nats
+
+
+def pair_groups(pairs: int, batch: int) -> list[Int[np.ndarray, " B"]]:
+    """All pairs, shuffled, in groups of one size or one more: as near to a batch as can be."""
+    order = torch.randperm(pairs, generator=random.generator("groups of pairs")).numpy()
+    return np.array_split(order, max(1, round(pairs / batch)))
+
+
+def groups(pairs: CaptionedPictures, among: int) -> Iterator[Group]:
+    """Each picture is asked once; where the last ones are too few, pictures of the first groups stand beside them."""
+    used = np.unique(pairs.picture)
+    order = used[torch.randperm(len(used), generator=random.generator("groups of pictures")).numpy()]
+    belongs = set(zip(pairs.picture.tolist(), pairs.caption.tolist(), strict=True))
+    first = {caption: k for k, caption in reversed(list(enumerate(pairs.caption.tolist())))}
+    captions_of: dict[int, list[int]] = {}
+    for picture, caption in belongs:
+        captions_of.setdefault(picture, []).append(caption)
+    for begin in range(0, len(order), among):
+        asked = order[begin : begin + among]
+        pictures = np.concatenate((asked, order[: min(among - len(asked), len(order) - len(asked))]))
+        captions = sorted({caption for picture in pictures.tolist() for caption in captions_of[picture]})
+        belong = np.array([[(p, c) in belongs for c in captions] for p in pictures.tolist()])
+        yield Group(len(asked), pictures, np.array([first[c] for c in captions]), belong)
+
+
+def _hits(group: Group, said: Float[np.ndarray, "P C"]) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+    """Of each picture that is asked, and of each caption of those: whether it is found, by k."""
+    asked = said[: group.asked], group.belong[: group.asked]
+    whose = asked[1].any(0)  # captions of pictures that only stand beside are asked elsewhere
+    return (
+        {k: hits_at(k, *asked) for k in FOUND_AT},
+        {k: hits_at(k, said.T[whose], group.belong.T[whose]) for k in FOUND_AT},
+    )
+
+
+def hits_at(k: int, said: Float[np.ndarray, "Q C"], right: Bool[np.ndarray, "Q C"]) -> Float[np.ndarray, " Q"]:
+    """The chance that one of the right ones is among the k with the highest scores, equal scores being shuffled."""
+    found = np.empty(len(said))
+    for q, (scores, belongs) in enumerate(zip(said, right, strict=True)):
+        best = scores[belongs].max()
+        before = int((scores[~belongs] > best).sum())
+        wrong, equal = int((scores[~belongs] == best).sum()), int((scores[belongs] == best).sum())
+        room = min(max(k - before, 0), wrong + equal)
+        found[q] = 1 - math.comb(wrong, room) / math.comb(wrong + equal, room)
+    return found
+
+
+def chances(dealt: Sequence[Group]) -> dict[str, float]:
+    """How often one is right who says the same of everything."""
+    found = {}
+    for k in FOUND_AT:
+        hits = [_hits(group, np.zeros(group.belong.shape)) for group in dealt]
+        found[CAPTIONS_AT[k].name] = float(np.concatenate([one[0][k] for one in hits]).mean())
+        found[PICTURES_AT[k].name] = float(np.concatenate([one[1][k] for one in hits]).mean())
+    return found
+
+
+def spread_out(pairs: CaptionedPictures, at_most: int | None) -> CaptionedPictures:
+    """At most so many pairs, from all over the split and always the same."""
+    if at_most is None or len(pairs) <= at_most:
+        return pairs
+    order = torch.randperm(len(pairs), generator=random.generator("spread out")).numpy()
+    return pairs.only(np.sort(order[: max(2, at_most)]))
