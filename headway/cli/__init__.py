@@ -14,6 +14,7 @@ from headway.cli import (
     export,
     import_,
     look,
+    match,
     recipe,
     runs,
     sample,
@@ -49,6 +50,9 @@ app.command(epilog='Example: headway classify python-modules "Run the event loop
     classify.classify
 )
 app.command(epilog='Example: headway translate pig-latin "reading" --beam 5 --nbest 3')(translate.translate)
+app.command(epilog='Example: headway match scenes --images test:0..11 --captions "two red circles above a blue star"')(
+    match.match
+)
 app.command(epilog="Example: headway export shakespeare-char-cpu --to gpt2 -o shakespeare-gpt2")(export.export)
 app.command("import", epilog="Example: headway import gpt2/ --name gpt2 data.source=files data.path=corpus.txt")(
     import_.import_

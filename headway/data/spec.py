@@ -260,7 +260,7 @@ class Pictures(DataSpec):
     """Pixels of a side: all pictures are made this large."""
     template: str = "{}"
     """How the name of a class becomes a caption to learn from, where pictures have classes: a photo of a {}."""
-    prompts: list[str] = ["a photo of a {}"]
+    prompts: list[str] = Field(default=["a photo of a {}"])
     """How the name of a class is put when pictures are classified; of several, the mean of the embedded prompts."""
     rows: int | None = Field(default=None, ge=1)
     """Learn from this many pictures of train; null = from all."""

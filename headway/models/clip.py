@@ -54,7 +54,7 @@ class ContrastSpec(Variant):
             yield Problem(("scale", "sharpest"), f"it would begin at {self.scale:g}, above its limit {self.sharpest:g}")
 
     @abstractmethod
-    def build(self, replicas: int) -> "Contrast": ...
+    def build(self, replicas: int) -> "ContrastiveLoss": ...
 
 
 class InfoNCE(ContrastSpec):
@@ -64,8 +64,8 @@ class InfoNCE(ContrastSpec):
     kind: Literal["infonce"] = "infonce"
     scale: float = Field(default=1 / 0.07, gt=0)
 
-    def build(self, replicas: int) -> "Contrast":
-        return Contrast(self, replicas)
+    def build(self, replicas: int) -> "ContrastiveLoss":
+        return ContrastiveLoss(self, replicas)
 
 
 class Sigmoid(ContrastSpec):
@@ -76,11 +76,11 @@ class Sigmoid(ContrastSpec):
     bias: float = -10.0
     """What is added when training begins: most pairs of a batch are none. It is learnt."""
 
-    def build(self, replicas: int) -> "Contrast":
-        return PairwiseContrast(self, replicas)
+    def build(self, replicas: int) -> "ContrastiveLoss":
+        return PairwiseLoss(self, replicas)
 
 
-class Contrast(nn.Module):
+class ContrastiveLoss(nn.Module):
     """From cosines to logits, and from those to losses."""
 
     def __init__(self, spec: ContrastSpec, replicas: int):
@@ -96,7 +96,7 @@ class Contrast(nn.Module):
         """The logits."""
         return cosines * self.scale[:, None, None]
 
-    def of_replica(self, r: int) -> "Contrast":
+    def of_replica(self, r: int) -> "ContrastiveLoss":
         """That of one replica, on the CPU and in float64: for sums that are looked at closely."""
         with torch.no_grad():
             alone = self.spec.build(1).double()
@@ -114,7 +114,7 @@ class Contrast(nn.Module):
         return logits.masked_fill(also_right, nothing) if self.spec.repeats == "left-out" else logits
 
 
-class PairwiseContrast(Contrast):
+class PairwiseLoss(ContrastiveLoss):
     spec: Sigmoid
 
     def __init__(self, spec: Sigmoid, replicas: int):

@@ -1,7 +1,7 @@
-"""How well pictures and captions find each other: among 100 captions the picture's own, among 100 pictures the caption's.
+"""How well pictures and captions find each other: among 100 captions a picture's own, among 100 pictures a caption's.
 
-A split is dealt into groups of 100 pictures (`data.among`), always the same ones. In a group every picture looks for its
-caption among all captions there, and every caption for its picture. What counts as found is what belongs together
+A split is dealt into groups of 100 pictures (`data.among`), always the same ones. In a group every picture looks for
+its caption among all captions there, and every caption for its picture. What counts as found is what belongs together
 anywhere in the split: where two pictures have one caption, either is right, and the caption stands among the candidates
 once. Where several candidates have the very same score, their order is nobody's merit: what counts is the chance that a
 right one comes first if they were shuffled, so that a model which says the same of everything is right as often as
@@ -33,7 +33,7 @@ AT_ONCE = 256
 """Pictures or captions that are embedded together."""
 
 
-class Group(NamedTuple):
+class RetrievalGroup(NamedTuple):
     asked: int
     """The first so many pictures look for their captions here."""
     pictures: Int[np.ndarray, " P"]
@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Retrieved:
     """What one model makes of a split."""
 
     nats: Float[np.ndarray, " N"]
@@ -104,7 +104,7 @@ def _between(interval: tuple[float, float] | None) -> str:
 @torch.no_grad()
 def retrieve(
     model: Clip, pairs: CaptionedPictures, among: int, batch: int, prompts: Sequence[Sequence[np.ndarray]] | None = None
-) -> list[Found]:
+) -> list[Retrieved]:
     """What every replica makes of these pairs. `prompts`: of each class, as tokens."""
     model.eval()
     shown, told, own = embedded(model, pairs)
@@ -117,7 +117,7 @@ def retrieve(
         hits = [_hits(group, said.double().numpy()) for group, said in zip(dealt, cosines, strict=True)]
         chosen = None if classes is None else (shown[r, used] @ classes[r].mT).argmax(1).numpy()
         found.append(
-            Found(
+            Retrieved(
                 _nats(model, r, shown[r, own], told[r], pairs, batch),
                 {k: np.concatenate([one[0][k] for one in hits]) for k in FOUND_AT},
                 {k: np.concatenate([one[1][k] for one in hits]) for k in FOUND_AT},
@@ -199,7 +199,7 @@ def pair_groups(pairs: int, batch: int) -> list[Int[np.ndarray, " B"]]:
     return np.array_split(order, max(1, round(pairs / batch)))
 
 
-def groups(pairs: CaptionedPictures, among: int) -> Iterator[Group]:
+def groups(pairs: CaptionedPictures, among: int) -> Iterator[RetrievalGroup]:
     """Each picture is asked once; where the last ones are too few, pictures of the first groups stand beside them."""
     used = np.unique(pairs.picture)
     order = used[torch.randperm(len(used), generator=random.generator("groups of pictures")).numpy()]
@@ -213,10 +213,10 @@ def groups(pairs: CaptionedPictures, among: int) -> Iterator[Group]:
         pictures = np.concatenate((asked, order[: min(among - len(asked), len(order) - len(asked))]))
         captions = sorted({caption for picture in pictures.tolist() for caption in captions_of[picture]})
         belong = np.array([[(p, c) in belongs for c in captions] for p in pictures.tolist()])
-        yield Group(len(asked), pictures, np.array([first[c] for c in captions]), belong)
+        yield RetrievalGroup(len(asked), pictures, np.array([first[c] for c in captions]), belong)
 
 
-def _hits(group: Group, said: Float[np.ndarray, "P C"]) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+def _hits(group: RetrievalGroup, said: Float[np.ndarray, "P C"]) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
     """Of each picture that is asked, and of each caption of those: whether it is found, by k."""
     asked = said[: group.asked], group.belong[: group.asked]
     whose = asked[1].any(0)  # captions of pictures that only stand beside are asked elsewhere
@@ -238,7 +238,7 @@ def hits_at(k: int, said: Float[np.ndarray, "Q C"], right: Bool[np.ndarray, "Q C
     return found
 
 
-def chances(dealt: Sequence[Group]) -> dict[str, float]:
+def chances(dealt: Sequence[RetrievalGroup]) -> dict[str, float]:
     """How often one is right who says the same of everything."""
     found = {}
     for k in FOUND_AT:

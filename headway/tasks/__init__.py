@@ -12,7 +12,18 @@ from headway.tasks.language_modelling import LanguageModelling
 from headway.tasks.task import TASKS, Task
 from headway.tasks.translation import Translating
 
-__all__ = ["TASKS", "Classification", "Contrastive", "LanguageModelling", "Task", "Translating", "able", "load", "load_for", "of"]
+__all__ = [
+    "TASKS",
+    "Classification",
+    "Contrastive",
+    "LanguageModelling",
+    "Task",
+    "Translating",
+    "able",
+    "load",
+    "load_for",
+    "of",
+]
 
 SomeAbility = TypeVar("SomeAbility", bound=Ability)
 

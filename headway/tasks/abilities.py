@@ -17,6 +17,7 @@ from headway.scoring.accuracy import Predictions
 from headway.scoring.decoding import DecodingSpec
 from headway.scoring.ensemble import Gain
 from headway.scoring.likelihood import Surprise
+from headway.scoring.matching import Matcher, Shown
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
 from headway.scoring.spec import State
@@ -196,3 +197,20 @@ class Classifies(Ability):
     @abstractmethod
     def predict(self, model: Any, split: str) -> Predictions:
         """What the model says of every text of a split."""
+
+
+class MatchesPictures(Ability):
+    asked = "pictures and captions are"
+
+    @classmethod
+    @abstractmethod
+    def matcher(cls, run: Run, model: Any) -> Matcher:
+        """The model, ready to embed what somebody brings."""
+
+    @abstractmethod
+    def shown(self, split: str, places: Sequence[int] | None) -> list[Shown]:
+        """Pictures of a split, by their places; None = all."""
+
+    @abstractmethod
+    def caption_of(self, split: str, place: int) -> str:
+        """What is said of a picture of a split; of several captions, the first."""

@@ -18,15 +18,17 @@ from headway.look.gradients import Explained
 from headway.models.clip import Clip, ClipSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
+from headway.scoring.matching import OwnMatcher, Shown
 from headway.scoring.metrics import ACCURACY, CAPTIONS_AT, LOSS, PICTURES_AT, Metric
-from headway.scoring.retrieval import Found, prompt_tokens, retrieve, spread_out
+from headway.scoring.retrieval import Retrieved, prompt_tokens, retrieve, spread_out
 from headway.scoring.score import Score
+from headway.tasks.abilities import MatchesPictures
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
 
 @dataclass(frozen=True)
-class Contrastive(Task):
+class Contrastive(Task, MatchesPictures):
     kind, models, example = "clip", "models that match pictures and captions", 'headway match {run} --captions "…"'
     metrics = (LOSS, ACCURACY, *CAPTIONS_AT.values(), *PICTURES_AT.values())
     headline = CAPTIONS_AT[1]
@@ -113,13 +115,13 @@ class Contrastive(Task):
                 scores += self._scored(one, split, pairs)
         return per_replica
 
-    def _retrieved(self, model: Clip, pairs: dataset.CaptionedPictures) -> list[Found]:
+    def _retrieved(self, model: Clip, pairs: dataset.CaptionedPictures) -> list[Retrieved]:
         data, spec, prompts = self.data, self.pictures, None
         if data.classes is not None:
             prompts = prompt_tokens(data.tokenizer, data.classes, spec.prompts)
         return retrieve(model, pairs, spec.among, self.recipe.training.batch, prompts)
 
-    def _scored(self, found: Found, split: str, pairs: dataset.CaptionedPictures) -> list[Score]:
+    def _scored(self, found: Retrieved, split: str, pairs: dataset.CaptionedPictures) -> list[Score]:
         return found.scores(split, pairs, self.data.classes, self.recipe.training.batch)
 
     def title(self, model: Clip) -> list[str]:
@@ -141,6 +143,26 @@ class Contrastive(Task):
     @classmethod
     def explain(cls, run: Run, answer: Tensor) -> Explained:
         raise UserError(f'a caption is explained beside a picture: headway look {run.name} --image FILE "…"')
+
+    @classmethod
+    def matcher(cls, run: Run, model: Clip) -> OwnMatcher:
+        return OwnMatcher(run.name, model, run.tokenizer)
+
+    def shown(self, split: str, places: Sequence[int] | None) -> list[Shown]:
+        from PIL import Image
+
+        pairs = self.data.split(split)
+        known = len(pairs.names)
+        if strange := [k for k in places or () if not 0 <= k < known]:
+            raise UserError(f"{split}:{strange[0]}: the pictures of {split} are {split}:0 to {split}:{known - 1}")
+        return [
+            Shown(f"{split}:{k}", Image.fromarray(np.ascontiguousarray(pairs.pixels[k].transpose(1, 2, 0))))
+            for k in (range(known) if places is None else places)
+        ]
+
+    def caption_of(self, split: str, place: int) -> str:
+        pairs = self.data.split(split)
+        return pairs.captions[int(np.flatnonzero(pairs.picture == place)[0])]
 
 
 def _data(recipe: Recipe) -> Pictures:

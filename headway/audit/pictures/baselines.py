@@ -21,9 +21,7 @@ RIDGE = 1.0
 AT_ONCE = 1024
 
 
-def measured(
-    data: Any, split: str, among: int, prompts: Sequence[str], with_classes: bool
-) -> list[Baseline]:
+def measured(data: Any, split: str, among: int, prompts: Sequence[str], with_classes: bool) -> list[Baseline]:
     """Chance and `colours`, on one split of a `PictureSet`."""
     pairs, train = data.split(split), data.split("train")
     dealt = list(groups(pairs, among))

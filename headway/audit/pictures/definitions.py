@@ -1,4 +1,4 @@
-"""What a contrastive loss is, by the formulas of the papers, pair by pair in float64. Nothing here uses headway/models."""
+"""What a contrastive loss is, by the formulas of the papers, pair by pair; nothing here uses headway/models."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def sigmoid(spec: Any, logits: Tensor, also_right: Tensor) -> Tensor:
     nats = []
     for k in range(len(logits)):
         compared = [j for j in range(len(logits)) if j == k or not (_left_out(spec) and also_right[k, j])]
-        nats.append(-sum((torch.sigmoid(logits[k, j] if j == k else -logits[k, j]).log() for j in compared)))
+        nats.append(-sum(torch.sigmoid(logits[k, j] if j == k else -logits[k, j]).log() for j in compared))
     return torch.stack(nats)
 
 
@@ -36,8 +36,7 @@ def also_right(batch: Any) -> Tensor:
     """[B, B] of the one replica: pairs that belong together although they are of two rows."""
     same = [
         [
-            j != k
-            and bool(batch.caption[0, j] == batch.caption[0, k] or batch.picture[0, j] == batch.picture[0, k])
+            j != k and bool(batch.caption[0, j] == batch.caption[0, k] or batch.picture[0, j] == batch.picture[0, k])
             for j in range(batch.caption.shape[1])
         ]
         for k in range(batch.caption.shape[1])

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from headway.cli.answers.looking import LookSchema
+from headway.cli.answers.matching import MatchSchema
 from headway.cli.answers.recipes import BenchSchema, RecipeSchema, RecipesSchema, TuneSchema
 from headway.cli.answers.runs import (
     AuditSchema,
@@ -42,6 +43,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "look": LookSchema,
     "classify": ClassifySchema,
     "translate": TranslateSchema,
+    "match": MatchSchema,
     "export": ExportSchema,
     "import": ImportSchema,
     "recipe": RecipeSchema,

@@ -41,7 +41,7 @@ _SAMPLES = 4  # of a pixel, along each side
 
 
 @dataclass(frozen=True)
-class Group:
+class ShapeGroup:
     count: int
     colour: str
     shape: str
@@ -57,10 +57,10 @@ class Group:
 @dataclass(frozen=True)
 class Scene:
     number: int
-    first: Group
+    first: ShapeGroup
     relation: str | None
     """above or left of: where the first group is seen from the second; None = there is one group."""
-    second: Group | None
+    second: ShapeGroup | None
 
     @property
     def content(self) -> str:
@@ -89,13 +89,13 @@ class Scene:
 def scene(number: int) -> Scene:
     """What is on the picture of this number."""
     dice = _Dice(f"scene {number}")
-    first = Group(dice.below(len(COUNTS)) + 1, dice.of(list(COLOURS)), dice.of(SHAPES))
+    first = ShapeGroup(dice.below(len(COUNTS)) + 1, dice.of(list(COLOURS)), dice.of(SHAPES))
     (alone,) = dice.chances(0.1)
     if alone:
         return Scene(number, first, None, None)
     relation, second = dice.of(list(RELATIONS)), first
     while (second.colour, second.shape) == (first.colour, first.shape):  # else nobody could tell the groups apart
-        second = Group(dice.below(len(COUNTS)) + 1, dice.of(list(COLOURS)), dice.of(SHAPES))
+        second = ShapeGroup(dice.below(len(COUNTS)) + 1, dice.of(list(COLOURS)), dice.of(SHAPES))
     return Scene(number, first, relation, second)
 
 

@@ -1,4 +1,4 @@
-"""A picture file as numbers: [3, size, size], red, green, blue, 0 to 255. Whatever is in it, what becomes of it is this:
+"""A picture file as numbers, [3, size, size], red, green and blue from 0 to 255. What becomes of what is in it:
 
     too many pixels        refused by what its header says, before anything is unpacked
     turned by its EXIF     turned upright
@@ -33,14 +33,14 @@ Pixels = UInt8[np.ndarray, "3 S S"]
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class DecodedPicture:
     pixels: Pixels
     name: str
     notes: tuple[str, ...] = ()
     """What was done to it that its owner may not expect."""
 
 
-def read_picture(path: Path | str, size: int) -> Picture:
+def read_picture(path: Path | str, size: int) -> DecodedPicture:
     """A file as a picture of this size; or a UserError that says why it is none."""
     path = Path(path).expanduser()
     try:
@@ -54,10 +54,10 @@ def read_picture(path: Path | str, size: int) -> Picture:
     return decode_picture(content, size, str(path))
 
 
-def decode_picture(content: bytes, size: int, name: str) -> Picture:
+def decode_picture(content: bytes, size: int, name: str) -> DecodedPicture:
     """What is in a file, as a picture of this size."""
     image, notes = open_image(content, name)
-    return Picture(squared(image, size), name, tuple(notes))
+    return DecodedPicture(squared(image, size), name, tuple(notes))
 
 
 def open_image(content: bytes, name: str) -> tuple[Any, list[str]]:
@@ -75,8 +75,8 @@ def open_image(content: bytes, name: str) -> tuple[Any, list[str]]:
                 what = f"'{name}' says it has {width:,} × {height:,} pixels, in {len(content):,} bytes"
                 raise UserError(f"{what}; at most {MOST_PIXELS:,} are unpacked: make it smaller first")
             notes = []
-            if (frames := getattr(image, "n_frames", 1)) > 1:
-                notes.append(f"the first of {frames:,} frames")
+            if getattr(image, "is_animated", False):
+                notes.append("the first of several frames")
                 image.seek(0)
             image.load()
             upright = ImageOps.exif_transpose(image)

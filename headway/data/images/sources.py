@@ -5,7 +5,7 @@ A folder of one's own has pictures beside a table that says what is on them, or 
     flowers/captions.csv       file,caption            cats-and-dogs/cat/1.jpg
     flowers/a.jpg              a.jpg,a red tulip       cats-and-dogs/dog/7.jpg
 
-and either may lie in folders train, valid and test. A picture may have several captions, and a caption several pictures.
+and either may lie in folders train, valid and test. A picture may have several captions, a caption several pictures.
 Where there is no `valid`, a share of the pictures of train becomes it, chosen by a hash of their names.
 """
 

@@ -1,0 +1,93 @@
+"""What somebody brings to be matched: pictures by path, folder or out of a run's own data; captions by text or file."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway import tasks
+from headway.core.errors import UserError, did_you_mean
+from headway.data.images.pictures import is_picture, open_image
+from headway.data.running.sources import read_text
+from headway.experiment.train import load_model
+from headway.run.folder import Run, open_run, run_names
+from headway.scoring.borrowed_matcher import open_borrowed
+from headway.scoring.matching import Matcher, Shown
+from headway.tasks.abilities import MatchesPictures
+
+MOST_PICTURES = 5_000
+_OF_SPLIT = re.compile(r"(?P<split>[\w-]+):(?P<first>\d+)(\.\.(?P<last>\d+))?")
+
+
+def matcher_by_name(name: str, runs: Path, which: str = "auto") -> tuple[Matcher, Run | None]:
+    """Of a run, or of a folder that others wrote; and the run, where it is one."""
+    folder = Path(name).expanduser()
+    if any((place / "run.json").exists() for place in (runs / name, folder)):
+        run = open_run(name, runs)
+        task = tasks.able(run, MatchesPictures)
+        return task.matcher(run, load_model(run, which)[0]), run
+    if folder.is_dir():
+        return open_borrowed(folder), None
+    known = run_names(runs) if runs.is_dir() else []
+    raise UserError(f"there is neither a run nor a folder of a model '{name}'{did_you_mean(name, known)}")
+
+
+def pictures_named(names: Sequence[str], run: Run | None) -> list[Shown]:
+    """Files, folders of them, or pictures of a run's own data: test:3, test:0..15."""
+    found: list[Shown] = []
+    for name in names:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            files = sorted(one for one in path.rglob("*") if is_picture(one))
+            if not files:
+                raise UserError(f"there are no pictures in the folder '{name}'")
+            if len(files) > MOST_PICTURES:
+                raise UserError(f"'{name}' has {len(files):,} pictures; at most {MOST_PICTURES:,} are matched at once")
+            found += [_opened(one) for one in files]
+        elif (of_split := _OF_SPLIT.fullmatch(name)) and not path.exists():
+            found += _of_split(run, of_split["split"], int(of_split["first"]), of_split["last"])
+        else:
+            found.append(_opened(path))
+    return found
+
+
+def captions_named(given: Sequence[str]) -> list[str]:
+    """Each is a caption; or a text file, which has one on every line."""
+    found: list[str] = []
+    for one in given:
+        try:
+            is_file = one.endswith((".txt", ".tsv", ".csv")) and Path(one).expanduser().is_file()
+        except (OSError, ValueError):  # no name that a file could have
+            is_file = False
+        if is_file:
+            found += [line.strip() for line in read_text(Path(one).expanduser()).splitlines() if line.strip()]
+        elif re.fullmatch(r"\S+\.txt", one):
+            raise UserError(f"there is no file of captions '{one}'")
+        else:
+            found.append(one)
+    return found
+
+
+def _opened(path: Path) -> Shown:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"there is no picture '{path}'") from None
+    except OSError as problem:
+        raise UserError(f"'{path}' cannot be read: {problem.strerror or problem}") from None
+    image, notes = open_image(content, str(path))
+    return Shown(str(path), image, tuple(notes))
+
+
+def _of_split(run: Run | None, split: str, first: int, last: str | None) -> list[Shown]:
+    if run is None:
+        raise UserError(f"{split}:{first} is a picture of a run's own data, and this model is no run: give files")
+    tasks.able(run, MatchesPictures)
+    task = tasks.load_for(run)
+    assert isinstance(task, MatchesPictures)
+    places = range(first, int(last) + 1) if last else [first]
+    if not places:
+        raise UserError(f"{split}:{first}..{last} is empty: the last comes before the first")
+    if len(places) > MOST_PICTURES:
+        raise UserError(f"{split}:{first}..{last}: at most {MOST_PICTURES:,} pictures are matched at once")
+    run.count_looks_at_test([split])
+    return task.shown(split, places)
