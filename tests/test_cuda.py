@@ -276,7 +276,7 @@ def test_a_recurrence_alone_is_what_it_is_beside_others_in_evaluation_too(mixer)
         model = spec.build(50, seeds, "cuda").eval()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            answers = model(ids.expand(len(seeds), -1, -1))[0]
+            answers = model(ids.expand(len(seeds), -1, -1))[0][0]  # the logits, of the first
         answers.square().sum().backward()
         found[len(seeds)] = answers.detach(), *(p.grad[0] for p in model.parameters())
     for alone, beside in zip(found[1], found[2], strict=True):

@@ -37,6 +37,7 @@ class Answer(Protocol):
 
 CLOSE = 1e-4
 """Chances that differ by less: which of two classes is the likelier one depends on the order of sums."""
+MANY = 4000
 _STEMS = {"valid": ("valid", "val", "dev")}
 
 
@@ -65,6 +66,15 @@ class Recount(ABC):
 
     @abstractmethod
     def count(self, part: Any, answer: Answer) -> Counted: ...
+
+    @property
+    def many(self) -> Any | None:
+        """Thousands of pieces, or the whole, for losses most of which are in a few; None = `parts` are enough."""
+        return None
+
+    def losses(self, part: Any, answer: Answer) -> Counted:
+        """As `count`, of what needs no decoding."""
+        return self.count(part, answer)
 
     @abstractmethod
     def given(self, part: Any) -> Any:
@@ -101,6 +111,11 @@ def file_of(folder: Path, split: str, endings: Sequence[str]) -> Path | None:
     """Where a folder has this split, by the names that splits go by."""
     named = (folder / f"{stem}{ending}" for stem in _STEMS.get(split, (split,)) for ending in endings)
     return next((file for file in named if file.exists()), None)
+
+
+def spread(rows: int) -> np.ndarray:
+    """Places of rows from everywhere, as many as can be counted in seconds."""
+    return np.unique(np.linspace(0, rows - 1, MANY).astype(int))
 
 
 def exp(x: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.audit.recount import CLOSE, Answer, Counted, Recount, file_of
+from headway.audit.recount import CLOSE, Answer, Counted, Recount, file_of, spread
 from headway.data.labelled import sources as tables
 from headway.data.labelled.sources import KNOWN_TABLES
 from headway.data.labelled.tables import ENDINGS, Row, read_table
@@ -41,6 +41,10 @@ class RowRecount(Recount):
         by_length = np.argsort(self.used.lengths[: len(self.rows)], kind="stable")
         everywhere = np.linspace(0, len(self.rows) - 1, 24).astype(int)
         return [np.unique(np.concatenate([everywhere, by_length[:4], by_length[-4:]]))]
+
+    @property
+    def many(self) -> np.ndarray:
+        return spread(len(self.rows))
 
     def count(self, part: np.ndarray, answer: Answer) -> Counted:
         rows = [self.rows[k] for k in part]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scored import CLASSIFIER, Ground, examined
 from tiny import cache_in
@@ -14,7 +15,8 @@ from headway.audit.audit import AUDITS
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
-from headway.audit.scores import SCORE_AUDITS
+from headway.audit.recount import Counted
+from headway.audit.scores import SCORE_AUDITS, ScoredRun, Twice, _off_parts
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import load_model, train
 from headway.run.folder import open_run
@@ -136,3 +138,22 @@ def test_half_of_a_split_that_is_too_large_to_be_counted_again(ground: Ground):
     run.save_scores(replace(task, data=data).score(model, ["valid"])[0])
     (failure,) = [f for f in examined(run, seconds=0.0).failures if f.audit == "scores-again"]
     assert "words" in failure.sentence
+
+
+class _Rarely:
+    """A split of 1,000 rows, 2 of which have all of the loss; a part of it has neither."""
+
+    whole, parts, many = np.arange(1000), [np.arange(0, 1000, 50)], np.arange(1000)
+
+    def losses(self, part, answer):
+        return Counted({}, np.where(np.isin(part, (101, 707)), 9.0, 1e-4))
+
+
+@pytest.mark.parametrize(("stored", "right"), [(0.0181, True), (0.4, False)])
+def test_a_loss_that_is_in_a_few_rows_is_looked_for_in_all(stored, right, monkeypatch):
+    rarely = _Rarely()
+    part = Twice("a part", False, {}, rarely.losses(rarely.parts[0], None), None)
+    scored = ScoredRun(None, None, None, 0, 1.0)  # pyright: ignore
+    scored.__dict__.update(twice={"test": [part]}, recounts={"test": rarely}, stored={"test": {"loss": stored}})
+    monkeypatch.setattr(ScoredRun, "answer", None)
+    assert (_off_parts(scored, "test") is None) is right

@@ -89,16 +89,17 @@ def underfitted(curve: TrainingCurve) -> Outcome:
 def overfitted(curve: TrainingCurve) -> Outcome:
     """The held-out loss does not rise while the train loss falls.
 
-    Compared are the held-out loss at the end with the lowest it had, and the train loss then and at the end. A rise of
-    2 % is a warning and one of 10 % a failure, if the train loss kept falling (if it did not, the training has
-    diverged, or is noise). Where the best checkpoint is kept, that is the one that is scored, and it passes. Stop
-    earlier (training.patience, training.keep_best), use more data, dropout, or a smaller model.
+    Compared are the held-out loss at the end with the lowest it had, and the train loss then and at the end. A rise
+    of 2 % is a warning and one of 10 % a failure, if the train loss kept falling (if it did not, the training has
+    diverged, or is noise). Of a loss below a fiftieth of the first, that fiftieth counts: next to nothing may
+    double. Where the best checkpoint is kept, that is the one that is scored, and it passes. Stop earlier
+    (training.patience, training.keep_best), use more data, dropout, or a smaller model.
     """
     if curve.held_out is None or len(curve.evaluations[curve.held_out][0]) < 3:
         raise DoesNotApply("held-out text was scored fewer than three times")
     steps, losses = curve.evaluations[curve.held_out]
     best = int(losses.argmin())
-    rise = float(losses[-1] / losses[best] - 1)
+    rise = float(losses[-1] - losses[best]) / max(float(losses[best]), LITTLE * curve.first)
     train_then = _train_loss_at(curve, int(steps[best]))
     gap = float(losses[-1]) - curve.last
     sentence = (

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.audit.recount import CLOSE, Answer, Counted, Recount
+from headway.audit.recount import CLOSE, Answer, Counted, Recount, spread
 from headway.audit.translation.ngrams import counts_of, made_of
 from headway.data.pairs import sources as pair_sources
 from headway.data.tokenizers import Tokenizer
@@ -60,13 +60,13 @@ class PairRecount(Recount):
     def parts(self) -> list[np.ndarray]:
         return [np.unique(np.linspace(0, len(self.rows) - 1, 24).astype(int))]
 
-    def count(self, part: np.ndarray, answer: Answer) -> Counted:
-        rows = [self.rows[k] for k in part]
-        sources, targets = (
-            [[*ids[: self.context - 1].tolist(), tokenizer.size] for ids in tokenizer.encode_rows(side)]
-            for tokenizer, side in ((self.source, [s for s, _ in rows]), (self.target, [t for _, t in rows]))
-        )
-        nats, right, close = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)
+    @property
+    def many(self) -> np.ndarray:
+        return spread(len(self.rows))
+
+    def losses(self, part: np.ndarray, answer: Answer) -> Counted:
+        sources, targets = self._tokens(part)
+        nats, right, close = np.zeros(len(part)), np.zeros(len(part)), np.zeros(len(part), dtype=bool)
         for some in _alike([(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]):
             asked = torch.tensor([targets[k] for k in some])
             begun = torch.cat((torch.full((len(some), 1), self.target.size), asked[:, :-1]), 1)
@@ -77,18 +77,31 @@ class PairRecount(Recount):
             close[some] |= ((best[..., 0] - best[..., 1]) < CLOSE).any(-1).numpy()
         lengths = np.array([len(ids) for ids in targets])
         values = {"loss": float(nats.sum() / lengths.sum()), "token_accuracy": float(right.sum() / lengths.sum())}
-        loose = {"token_accuracy": float(close.sum() / len(close))}
+        return Counted(values, nats / lengths, {"token_accuracy": float(close.sum() / len(close))})
+
+    def count(self, part: np.ndarray, answer: Answer) -> Counted:
+        values, pieces, loose, _ = self.losses(part, answer)
+        sources, _ = self._tokens(part)
         again: dict[int, str] = {}
         if self._takes_the_likeliest:
             again = self._likeliest(sources, answer)
-            hits = [again[k].split() == rows[k][1].split() for k in again]
-            values["exact_match"] = sum(hits) / len(rows)
-            loose["exact_match"] = 1 - len(again) / len(rows)
+            hits = [again[k].split() == self.rows[part[k]][1].split() for k in again]
+            values["exact_match"] = sum(hits) / len(part)
+            loose = {**loose, "exact_match": 1 - len(again) / len(part)}
         elif self.decoding.kind == "beam":
-            some = np.unique(np.linspace(0, len(rows) - 1, SEARCHED).astype(int)).tolist()
+            some = np.unique(np.linspace(0, len(part) - 1, SEARCHED).astype(int)).tolist()
             found = {k: self._best(sources[k], answer) for k in some}
             again = {k: text for k, text in found.items() if text is not None}
-        return Counted(values, nats / lengths, loose, again)
+        return Counted(values, pieces, loose, again)
+
+    def _tokens(self, part: np.ndarray) -> tuple[list[list[int]], list[list[int]]]:
+        """Sources and targets, cut, each with its END."""
+        sides = zip(*(self.rows[k] for k in part), strict=True)
+        sources, targets = (
+            [[*ids[: self.context - 1].tolist(), tokenizer.size] for ids in tokenizer.encode_rows(list(side))]
+            for tokenizer, side in zip((self.source, self.target), sides, strict=True)
+        )
+        return sources, targets
 
     def at_odds(self, part: np.ndarray, said: Mapping[str, Score], counted: Counted | None = None) -> str | None:
         """What is written is kept with the exact matches. From that, whatever is said of texts is counted again."""
