@@ -66,7 +66,7 @@ def ours(model: MarianMTModel) -> tuple[EncoderDecoder, marian.Numbering]:
     config = model.config.to_dict()
     numbers = marian.numbering(config)
     tree, _ = marian.model_tree(config, numbers, biased=True)
-    spec = marian.written(from_tree({"model": tree, "data": {"kind": "pairs"}}, "benchmark"))
+    spec = marian.written(from_tree({"model": tree, "data": {"kind": "pairs"}}, "benchmark").model)
     made = spec.build(VOCABULARY, VOCABULARY)
     load_weights(made, 0, marian.from_marian(dict(model.state_dict()), spec, numbers))
     return made.eval(), numbers

@@ -93,7 +93,7 @@ def headway_of(model: MarianMTModel, replicas: int, device: str) -> EncoderDecod
     config = model.config.to_dict()
     numbers = marian.numbering(config)
     tree, _ = marian.model_tree(config, numbers, biased=False)
-    spec = marian.written(from_tree({"model": tree, "data": {"kind": "pairs"}}, "benchmark"))
+    spec = marian.written(from_tree({"model": tree, "data": {"kind": "pairs"}}, "benchmark").model)
     size = config["vocab_size"]
     made = spec.build(size, size, list(range(replicas)), device)
     weights = marian.from_marian({name: tensor.cpu() for name, tensor in model.state_dict().items()}, spec, numbers)

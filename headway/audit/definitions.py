@@ -58,16 +58,16 @@ SIMILARITIES: dict[str, Callable[[Parameters, Tensor, Tensor], Tensor]] = {
 """(parameters, queries [..., H, Q, d], keys [..., H, K, d]): the scores [..., H, Q, K]."""
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float = 1e-5) -> Tensor:
     """https://arxiv.org/abs/1607.06450"""
     centred = x.double() - x.double().mean(-1, keepdim=True)
-    normal = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5) ** 0.5 * weight.double()
+    normal = centred / (centred.pow(2).mean(-1, keepdim=True) + eps) ** 0.5 * weight.double()
     return normal if bias is None else normal + bias.double()
 
 
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 0.0) -> Tensor:
     """https://arxiv.org/abs/1910.07467"""
-    return x.double() / x.double().pow(2).mean(-1, keepdim=True) ** 0.5 * weight.double()
+    return x.double() / (x.double().pow(2).mean(-1, keepdim=True) + eps) ** 0.5 * weight.double()
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

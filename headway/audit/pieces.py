@@ -109,11 +109,12 @@ def _norms(probe: Probe) -> Iterator[_Compared]:
     for name, module in probe.model.named_modules():
         if not isinstance(module, LayerNorm | RMSNorm):
             continue
-        x = 1 + 3 * _random(probe, 1, 2, 5, module.weight.shape[1])
+        x, given = 1 + 3 * _random(probe, 1, 2, 5, module.weight.shape[1]), probe.recipe.model.norm.eps
         if isinstance(module, LayerNorm):
-            expected = definitions.layer_norm(x, module.weight[0], None if module.bias is None else module.bias[0])
+            bias = None if module.bias is None else module.bias[0]
+            expected = definitions.layer_norm(x, module.weight[0], bias, given or 1e-5)
         else:
-            expected = definitions.rms_norm(x, module.weight[0])
+            expected = definitions.rms_norm(x, module.weight[0], given or 0.0)
         yield _Compared(f"the norm {name}", difference(module(x).double(), expected))
 
 

@@ -84,7 +84,7 @@ class RowRecount(Recount):
     @torch.no_grad()
     def _chances(self, rows: Sequence[Row], answer: Answer) -> list[list[float]]:
         """Rows of one length are asked together: nothing is ever filled up."""
-        ids = [ids[: self.context] for ids in self.tokenizer.encode_rows([row.text for row in rows])]
+        ids = [self._as_row(ids, self.context) for ids in self.tokenizer.encode_rows([row.text for row in rows])]
         found: list[list[float]] = [[] for _ in rows]
         for length in {len(one) for one in ids}:
             here = [k for k, one in enumerate(ids) if len(one) == length]
@@ -96,6 +96,15 @@ class RowRecount(Recount):
                 for k, said in zip(some, powers / powers.sum(-1, keepdim=True), strict=True):
                     found[k] = said.tolist()
         return found
+
+    def _as_row(self, ids: np.ndarray, longest: int) -> np.ndarray:
+        """Cut, and with the marks that the vocabulary has for what stands around a text."""
+        marks = self.tokenizer.marks
+        if marks is None:
+            return ids[:longest]
+        empty = marks.around([ids[:0]])
+        before, behind = empty[: marks.before], empty[marks.before :]
+        return np.concatenate([before, ids[: max(0, longest - len(empty))], behind])[:longest]
 
     def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
         """An interval tells of how many rows it is. (95 %, Wilson: https://doi.org/10.1080/01621459.1927.10502953)"""
@@ -122,7 +131,8 @@ class RowRecount(Recount):
             return f"{len(theirs):,} rows are scored, and the source has {len(self.rows):,}"
         if off := sum(tuple(row) != one for row, one in zip(self.rows, theirs, strict=True)):
             return f"{off:,} of the {len(theirs):,} rows that are scored have another text or class in the source"
-        ids, lengths = self.tokenizer.encode_rows([row.text for row in self.rows]), self.used.lengths
+        lengths = self.used.lengths
+        ids = [self._as_row(ids, 10**9) for ids in self.tokenizer.encode_rows([row.text for row in self.rows])]
         if [len(one) for one in ids] != lengths.tolist() or not np.array_equal(np.concatenate(ids), self.used.ids):
             return "the tokens that are scored are not those of the texts"
         return None

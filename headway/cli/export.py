@@ -23,7 +23,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's model and tokenizer as a folder that transformers loads."""
-    from headway.formats.export import export_run
+    from headway.exchange.export import export_run
     from headway.run.folder import open_run
 
     use_plugins(with_, trust)

@@ -28,7 +28,7 @@ def import_(
 ) -> None:
     """Make a run of a GPT-2 or Marian folder, to score it, let it write, or train it on."""
     from headway import tasks
-    from headway.formats.importer import import_folder, located
+    from headway.exchange.importer import import_folder, located
 
     made = import_folder(*located(source, name), runs, changes or [])
     if as_json:

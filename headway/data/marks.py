@@ -10,6 +10,7 @@ They are never found in text: who writes "[SEP]" in a review has written five le
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,16 @@ class Marks:
     def all(self) -> tuple[int, ...]:
         return astuple(self)
 
+    @property
+    def before(self) -> int:
+        """How many of them stand before the first text of a row."""
+        return 1
+
+    @property
+    def behind(self) -> int:
+        """How many stand behind the last."""
+        return 1
+
     def room(self, texts: int = 1) -> int:
         """How many of the tokens of a row are marks."""
         return 1 + texts
@@ -41,8 +52,42 @@ class Marks:
         for _ in range(max(0, sum(left) + self.room(len(texts)) - longest) if longest is not None else 0):
             longer = max(range(len(left)), key=lambda k: (left[k], k))
             left[longer] = max(0, left[longer] - 1)
-        parts = [np.append(text[:length], self.sep) for text, length in zip(texts, left, strict=True)]
-        return np.concatenate([[self.cls], *parts]).astype(np.int32)
+        return self.around([text[:length] for text, length in zip(texts, left, strict=True)]).astype(np.int32)
+
+    def around(self, texts: Sequence[np.ndarray]) -> np.ndarray:
+        """The texts as a row, whole."""
+        return np.concatenate([[self.cls], *(np.append(text, self.sep) for text in texts)])
+
+
+@dataclass(frozen=True)
+class Template(Marks):
+    """Marks that stand elsewhere, or in other numbers: RoBERTa has two of them between texts."""
+
+    first: tuple[int, ...]
+    between: tuple[int, ...]
+    last: tuple[int, ...]
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        known = (self.cls, self.sep, self.mask, self.pad, *self.first, *self.between, *self.last)
+        return tuple(dict.fromkeys(mark for mark in known if mark >= 0))
+
+    @property
+    def before(self) -> int:
+        return len(self.first)
+
+    @property
+    def behind(self) -> int:
+        return len(self.last)
+
+    def room(self, texts: int = 1) -> int:
+        return len(self.first) + (texts - 1) * len(self.between) + len(self.last)
+
+    def around(self, texts: Sequence[np.ndarray]) -> np.ndarray:
+        parts: list[Any] = [self.first]
+        for k, text in enumerate(texts):
+            parts += [text, self.last if k == len(texts) - 1 else self.between]
+        return np.concatenate([np.asarray(part, dtype=np.int32) for part in parts])
 
 
 def found_in(special: Mapping[str, int]) -> Marks | None:

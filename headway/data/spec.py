@@ -42,7 +42,7 @@ class DataSpec(Variant):
     def kept_in(self, folder: Path) -> Self:
         """The same data for a run in this folder. Vocabularies that were given, not learnt, are read from there: where
         they came from may be gone by now."""
-        given = [name for name in type(self).model_fields if isinstance(getattr(self, name), Given)]
+        given = [name for name in type(self).model_fields if getattr(getattr(self, name), "is_given", False)]
         return self.model_copy(update={name: Given(path=str(folder / f"{name}.json")) for name in given})
 
     if TYPE_CHECKING:  # not every kind of data has what most have
@@ -240,7 +240,7 @@ class Pairs(DataSpec):
             reason = "pairs are scored whole, one by one: there are no segments, and nothing strides"
             yield Problem(("scoring.segment", "scoring.stride"), reason)
         # Two that are given may cut in two ways and number alike; whether they do is seen when they are read.
-        given = isinstance(self.tokenizer, Given) and isinstance(self.target_tokenizer, Given)
+        given = self.tokenizer.is_given and self.target_tokenizer is not None and self.target_tokenizer.is_given
         if self.target_tokenizer is not None and model.shares_vocabulary and not given:
             reason = f"{model.shares_vocabulary}, so the targets cannot have a vocabulary of their own"
             yield Problem(("data.target_tokenizer", "model.kind"), reason)

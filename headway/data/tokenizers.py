@@ -7,6 +7,7 @@ perplexity can be given per word and in bits per byte whatever the tokenizer, an
 be compared.
 """
 
+import functools
 import json
 import re
 from abc import ABC, abstractmethod
@@ -118,6 +119,11 @@ class Tokenizer(ABC):
         return type(self)(library)
 
     @property
+    def mask_name(self) -> str:
+        """What hides a token, in a text that somebody types."""
+        return "" if self.marks is None else self._meaning[self.marks.mask].decode()
+
+    @property
     def words(self) -> np.ndarray:
         """The tokens that are of text (int64)."""
         return np.setdiff1d(np.arange(self.size), [] if self.marks is None else self.marks.all)
@@ -126,8 +132,8 @@ class Tokenizer(ABC):
         """A text somebody typed, in which [MASK] is what is hidden, and not letters. Where tokens begin with the blank
         before them the mask does, too."""
         assert self.marks is not None
-        mask, name = np.array([self.marks.mask], dtype=np.int32), self._meaning[self.marks.mask].decode()
-        first, *others = text.split(name)
+        mask, name = np.array([self.marks.mask], dtype=np.int32), self.mask_name
+        first, *others = text.split(name) if name else [text]
         parts = [self.encode(first)]
         for before, piece in zip([first, *others], others, strict=False):
             blank = self.takes_blank and before.endswith(" ")
@@ -137,6 +143,15 @@ class Tokenizer(ABC):
             parts += [Tokens(mask, size, np.ones(1, np.bool_)), self.encode(piece)]
         return Tokens(*(np.concatenate([getattr(part, what) for part in parts]) for what in ("ids", "bytes", "starts")))
 
+    def encode_row(self, text: str) -> Tokens:
+        """A text somebody typed as a model reads it: with marks around it, if the vocabulary has them."""
+        if self.marks is None:
+            return self.encode(text)
+        tokens = self.encode_with_masks(text)
+        row, before = self.marks.row([tokens.ids]), self.marks.before
+        behind = len(row) - len(tokens) - before
+        return Tokens(row, np.pad(tokens.bytes, (before, behind)), np.pad(tokens.starts, (before, behind)))
+
     def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids (int32) of many short texts, each by itself."""
         for k, text in enumerate(texts):
@@ -144,8 +159,10 @@ class Tokenizer(ABC):
                 self._refuse(text)
             except UserError as problem:
                 raise UserError(f"text {k + 1}: {problem}") from None
-        found = self._library.encode_batch(list(texts), add_special_tokens=False)
-        return [self._ids(encoding) for encoding in found]
+        return [self._ids(encoding) for encoding in self._encoded(texts)]
+
+    def _encoded(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
+        return self._library.encode_batch(list(texts), add_special_tokens=False)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of these tokens. Bytes that are no whole letter, which a model may well write, become �."""
@@ -153,7 +170,7 @@ class Tokenizer(ABC):
 
     def pieces(self, ids: Sequence[int] | np.ndarray) -> list[str]:
         """Each token as shown to a person: white space has a sign, and what cannot be printed is escaped."""
-        return [_show(self._meaning[i]) for i in np.asarray(ids, dtype=np.int64).tolist()]
+        return [show(self._meaning[i]) for i in np.asarray(ids, dtype=np.int64).tolist()]
 
     def to_json(self) -> str:
         content = {"headway_tokenizer": 1, "kind": self.kind, "library": json.loads(self._library.to_str())}
@@ -169,6 +186,10 @@ class Tokenizer(ABC):
                 from headway.data.sentencepiece import SentencePieceTokenizer
 
                 return SentencePieceTokenizer.restored(content)
+            if content["kind"] == "borrowed":
+                from headway.data.borrowed import BorrowedTokenizer
+
+                return BorrowedTokenizer.restored(content)
             library = tokenizers.Tokenizer.from_str(json.dumps(content["library"]))
             return _OF_KIND[content["kind"]](library)
         except Exception as problem:  # the library raises nothing more particular
@@ -190,7 +211,8 @@ class Tokenizer(ABC):
         begins_word = ~white & np.concatenate([[True], white[:-1]])
         token_ends = self._token_ends(ids, encoding, letter_ends)
         starts = np.zeros(len(ids), dtype=np.bool_)
-        starts[np.searchsorted(token_ends, (letter_ends - letter_bytes)[begins_word], side="right")] = True
+        begin = np.searchsorted(token_ends, (letter_ends - letter_bytes)[begins_word], side="right")
+        starts[begin[begin < len(ids)]] = True  # beyond the last token stands what the vocabulary does not see at all
         return Tokens(ids, np.diff(token_ends, prepend=0).astype(np.int32), starts)
 
     def _ids(self, encoding: tokenizers.Encoding) -> np.ndarray:
@@ -269,6 +291,9 @@ class TokenizerSpec(Variant):
     def identity(self) -> str:
         """Beside the text, all that the tokens depend on."""
         return self.model_dump_json()
+
+    is_given: ClassVar[bool] = False
+    """Whether it takes nothing from the train split: a vocabulary that is there already, and may be gone one day."""
 
 
 class Char(TokenizerSpec):
@@ -352,6 +377,7 @@ class Given(TokenizerSpec):
     """A vocabulary that is there already, and is taken as it is: another run's, or an imported model's."""
 
     kind: Literal["given"] = "given"
+    is_given: ClassVar[bool] = True
     path: str
     """The tokenizer.json of a run folder, or one that the `tokenizers` library wrote (byte-level BPE, or words)."""
 
@@ -379,7 +405,8 @@ class Given(TokenizerSpec):
             raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {error}") from None
 
 
-def _byte_of_sign() -> dict[str, int]:
+@functools.cache
+def byte_of_sign() -> dict[str, int]:
     """The library names tokens by one sign per byte: the byte's own letter if that can be printed, else one of the
     letters from U+0100 on, given out in the order of the bytes."""
     signs = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -388,7 +415,7 @@ def _byte_of_sign() -> dict[str, int]:
     return dict(zip(signs, printable + others, strict=True))
 
 
-_BYTE_OF_SIGN = _byte_of_sign()
+_BYTE_OF_SIGN = byte_of_sign()
 
 
 def _chunks(text: str) -> Iterator[str]:
@@ -404,6 +431,6 @@ def _place(text: str, index: int) -> str:
     return f"in line {text.count(LINE_END, 0, index) + 1}, column {index - text.rfind(LINE_END, 0, index)}"
 
 
-def _show(meaning: bytes) -> str:
+def show(meaning: bytes) -> str:
     letters = meaning.decode(errors="backslashreplace").translate(_SIGNS)
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in letters)

@@ -4,7 +4,7 @@
     embedding.weight              [V, D]      transformer.wte.weight                  [V, D]
     layers.0.feedforward.into     [H, D]      transformer.h.0.mlp.c_fc.weight         [D, H]   ("Conv1D": turned)
 
-Both directions read the same tables. `why_not` says what of a recipe has no GPT-2 form, `model_tree` refuses the
+Both directions read the same tables. `why_not` says what of a model has no GPT-2 form, `model_tree` refuses the
 configurations that have no form here; weights only change names, so nothing is lost on the way there and back.
 """
 
@@ -18,8 +18,8 @@ from torch import Tensor
 from headway.core.errors import UserError, did_you_mean
 from headway.formats.weights import Key, check_fit
 from headway.models.language_model import LanguageModelSpec
+from headway.models.spec import ModelSpec
 from headway.nn.attention import AttentionSpec
-from headway.recipe.recipe import Recipe
 
 # --- weights ---------------------------------------------------------------------------------------------------------
 
@@ -138,9 +138,9 @@ ALWAYS: dict[str, Any] = {  # what our attention and norms do, and GPT-2 by defa
 }
 
 
-def why_not(recipe: Recipe) -> list[str]:
-    """Everything about a recipe that GPT-2 has no form for, in words."""
-    model, feedforward = recipe.model, recipe.model.feedforward
+def why_not(model: ModelSpec) -> list[str]:
+    """Everything about a model that GPT-2 has no form for, in words."""
+    feedforward = model.feedforward
     mixer, positions, activation = model.mixers[0], model.positions.kind, feedforward.kind
     if not isinstance(mixer, AttentionSpec) or any(other != mixer for other in model.mixers):
         return ["model.mixer: GPT-2's layers are attention, and all alike"]
@@ -166,10 +166,10 @@ def why_not(recipe: Recipe) -> list[str]:
     return [f"model.{words}" for fits, words in asked if not fits]
 
 
-def written(recipe: Recipe) -> LanguageModelSpec:
-    """The model of a recipe that `why_not` has nothing against."""
-    assert isinstance(recipe.model, WRITTEN)
-    return recipe.model
+def written(model: ModelSpec) -> LanguageModelSpec:
+    """A model that `why_not` has nothing against."""
+    assert isinstance(model, WRITTEN)
+    return model
 
 
 def config_of(model: LanguageModelSpec, vocabulary: int, end_of_text: int | None) -> dict[str, Any]:

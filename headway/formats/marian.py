@@ -8,7 +8,7 @@
 
 END is our last token, and Marian's may have any number (`eos_token_id`): rows of tables change places. Targets begin
 with END here and mostly with the token for padding there, which is `model.begin`. Both directions read the same tables;
-`why_not` says what of a recipe has no Marian form, `model_tree` refuses what has no form here.
+`why_not` says what of a model has no Marian form, `model_tree` refuses what has no form here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,9 +21,9 @@ from torch import Tensor
 from headway.core.errors import UserError, did_you_mean
 from headway.formats.weights import Key, check_fit
 from headway.models.encoder_decoder import EncoderDecoderSpec
+from headway.models.spec import ModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.positions import Sinusoidal
-from headway.recipe.recipe import Recipe
 
 # --- numbers of tokens -----------------------------------------------------------------------------------------------
 
@@ -252,9 +252,8 @@ def model_tree(config: Mapping[str, Any], numbers: Numbering, biased: bool) -> t
     return tree, [f"{', '.join(told)}: Headway has none, which only training on would notice"] if told else []
 
 
-def why_not(recipe: Recipe) -> list[str]:
-    """Everything about a recipe that Marian has no form for, in words."""
-    model = recipe.model
+def why_not(model: ModelSpec) -> list[str]:
+    """Everything about a model that Marian has no form for, in words."""
     if not isinstance(model, EncoderDecoderSpec):
         return [f"model.kind: Marian is an {EncoderDecoderSpec().kind}, not a {model.kind}"]
     encoder, own = model.encoder.mixers, model.mixers
@@ -286,10 +285,10 @@ def why_not(recipe: Recipe) -> list[str]:
     return [f"model.{words}" for fits, words in asked if not fits]
 
 
-def written(recipe: Recipe) -> EncoderDecoderSpec:
-    """The model of a recipe that `why_not` has nothing against."""
-    assert isinstance(recipe.model, EncoderDecoderSpec)
-    return recipe.model
+def written(model: ModelSpec) -> EncoderDecoderSpec:
+    """A model that `why_not` has nothing against."""
+    assert isinstance(model, EncoderDecoderSpec)
+    return model
 
 
 def config_of(model: EncoderDecoderSpec, numbers: Numbering) -> dict[str, Any]:

@@ -20,15 +20,20 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 def read_weights(folder: Path, loader: str) -> dict[str, Tensor]:
     """All tensors, from one file or from the several that an index names. `loader`: the class of transformers that
     could write them as safetensors, where they are not."""
+    return {key: tensor for file in files_of(folder, loader) for key, tensor in _read_safetensors(file).items()}
+
+
+def files_of(folder: Path, loader: str = "AutoModel") -> list[Path]:
+    """The files that hold a folder's weights."""
     if (folder / WEIGHTS).exists():
-        return _read_safetensors(folder / WEIGHTS)
+        return [folder / WEIGHTS]
     if not (folder / INDEX).exists():
         raise UserError(_why_no_weights(folder, loader))
     named = read_json(folder / INDEX).get("weight_map")
     parts = sorted(set(named.values())) if isinstance(named, dict) else []
     if not parts or not all(isinstance(part, str) and Path(part).name == part for part in parts):
         raise UserError(f"{folder / INDEX} names no files of this folder (weight_map)")
-    return {key: tensor for part in parts for key, tensor in _read_safetensors(folder / part).items()}
+    return [folder / part for part in parts]
 
 
 def check_fit(found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], what: str) -> None:

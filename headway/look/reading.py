@@ -39,9 +39,9 @@ class Sentence:
 
 
 def read(tokenizer: Tokenizer, text: str) -> Sentence:
-    found = tokenizer.encode(text)
+    found = tokenizer.encode_row(text)
     ids = found.ids.tolist()
-    if not ids:
+    if not found.bytes.any():
         raise UserError("the sentence is empty: there is nothing to look at")
     tokens, unknown, begin, content = tokenizer.pieces(ids), [], 0, text.encode()
     for k, (token, size) in enumerate(zip(ids, found.bytes.tolist(), strict=True)):

@@ -181,6 +181,7 @@ class Backbone(Trainable):
         self.embedding_scale = math.sqrt(spec.width) if spec.scale_embedding else 1.0
         self.drop_words = WordDropout(replicas, vocabulary, spec.noise.words)
         self.positions = mixer.build_positions(spec.positions, spec.mixers, replicas, spec.width, spec.context)
+        self.embedding_norm = spec.norm.build_for_embeddings(replicas, spec.width)
         self.drop = spec.noise.build(replicas, spec.dropout, spec.noise.input)
         needs = Needs(device, spec.positions.kind)
         # What a layer adds to the stream starts smaller the more layers add (GPT-2).
@@ -249,6 +250,11 @@ class Backbone(Trainable):
         x, states = self._through_layers(ids, at, context, state)
         return x, ModelState(states, len(slots), None, state.memory, grown)
 
+    def embed(self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None) -> Float[Tensor, "R B T D"]:
+        """The vectors of these tokens, wherever they stand."""
+        x = self.drop_words(self.embedding(ids), ids)
+        return x if self.embedding_scale == 1 else x * self.embedding_scale
+
     @property
     def can_branch(self) -> bool:
         """Whether several ways to go on from a row can share what they have in common."""
@@ -257,9 +263,8 @@ class Backbone(Trainable):
     def _through_layers(
         self, ids: Int[Tensor, "R B T"], at: Int[Tensor, "*b T"], context: Context, state: ModelState
     ) -> tuple[Float[Tensor, "R B T D"], tuple[Any, ...]]:
-        x = self.drop_words(self.embedding(ids), ids)
-        x = x if self.embedding_scale == 1 else x * self.embedding_scale
-        x = self.embedded(self.drop(self.positions.embed(x, at)))
+        x = self.positions.embed(self.embed(ids, context.padding_mask), at)
+        x = self.embedded(self.drop(self.embedding_norm(x)))
         states = []
         for layer, layer_state in zip(self.layers, state.layers, strict=True):
             x, layer_state = layer(x, context, layer_state)

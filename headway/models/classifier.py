@@ -17,9 +17,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.spec import OR_BY_NAME, Problem, Spec
-from headway.models.backbone import Backbone, BackboneSpec
+from headway.models.encoder import Encoder, EncoderSpec
 from headway.models.pooling import Mean, PoolingSpec
-from headway.nn.masks import Everything
 from headway.nn.replicated import Carried, Linear, seed
 from headway.nn.taps import Tap
 
@@ -27,23 +26,31 @@ from headway.nn.taps import Tap
 class HeadSpec(Spec):
     """From the pooled vector to the classes: two linear maps with a nonlinearity between them."""
 
-    kind: Literal["relu", "gelu", "tanh"] = "relu"
-    """The nonlinearity."""
+    kind: Literal["relu", "gelu", "tanh", "linear"] = "relu"
+    """The nonlinearity; linear = there is none, and one map only."""
     hidden: int | None = Field(default=None, ge=1)
     """Units between the two maps; null = as many as the width."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.kind == "linear" and self.hidden is not None:
+            yield Problem(("kind", "hidden"), "a linear head is one map, with nothing between its two ends")
+
+    def flops(self, width: int, classes: int) -> int:
+        """For one text."""
+        return 2 * width * classes if self.kind == "linear" else 2 * (self.hidden or width) * (width + classes)
 
     def build(self, replicas: int, width: int, classes: int) -> "Head":
         return Head(self, replicas, width, classes)
 
 
-class ClassifierSpec(BackboneSpec):
+class ClassifierSpec(EncoderSpec):
     """An encoder that says which class a text is of."""
 
     reads: ClassVar[str] = "labelled"
 
     kind: Literal["classifier"] = "classifier"
     pooling: PoolingSpec = Mean()
-    """How the vectors of a row become one: mean, first, last, max."""
+    """How the vectors of a row become one: mean, first, pooler, last, max."""
     head: Annotated[HeadSpec, OR_BY_NAME] = HeadSpec()
     """What decides on the class."""
 
@@ -61,8 +68,8 @@ class ClassifierSpec(BackboneSpec):
 
     def forward_flops_per_row(self, classes: int, length: int) -> int:
         """For one text, filled up to this length, in one replica."""
-        hidden = self.head.hidden or self.width
-        return length * self.flops_per_token(length) + 2 * hidden * (self.width + classes)
+        at_the_end = self.pooling.flops(self.width) + self.head.flops(self.width, classes)
+        return length * self.flops_per_token(length) + at_the_end
 
     def build(self, vocabulary: int, classes: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> "Classifier":
         """A model with one replica per seed, ready to train."""
@@ -71,10 +78,11 @@ class ClassifierSpec(BackboneSpec):
         return model
 
 
-class Classifier(Backbone):
+class Classifier(Encoder):
     def __init__(self, spec: ClassifierSpec, vocabulary: int, classes: int, replicas: int, device: str = "cpu"):
-        super().__init__(spec, vocabulary, replicas, device, Everything())
+        super().__init__(spec, vocabulary, replicas, device)
         self.spec, self.classes = spec, classes
+        self.pooler = spec.pooling.build(replicas, spec.width)
         self.head = spec.head.build(replicas, spec.width, classes)
         self.pooled, self.logits = Tap(), Tap()
 
@@ -84,7 +92,7 @@ class Classifier(Backbone):
         """The score of each class."""
         x, _ = self.hidden(ids, padding_mask=padding_mask)
         everything = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
-        return self.logits(self.head(self.pooled(self.spec.pooling.pool(x, everything))))
+        return self.logits(self.head(self.pooled(self.pooler(self.spec.pooling.pool(x, everything)))))
 
     def losses(
         self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"], targets: Int[Tensor, "R B"]
@@ -101,13 +109,16 @@ class Classifier(Backbone):
 class Head(nn.Module):
     def __init__(self, spec: HeadSpec, replicas: int, width: int, classes: int):
         super().__init__()
-        hidden = spec.hidden or width
-        self.into = Linear(replicas, width, hidden)
-        self.nonlinearity = _NONLINEARITIES[spec.kind]
+        hidden = width if spec.kind == "linear" else spec.hidden or width
+        self.into = None if spec.kind == "linear" else Linear(replicas, width, hidden)
+        self.nonlinearity = _NONLINEARITIES.get(spec.kind)
         self.output = Linear(replicas, hidden, classes, gain=0.2)  # a start that knows nothing: about ln C nats
 
     def forward(self, x: Float[Tensor, "R B D"]) -> Float[Tensor, "R B C"]:
-        return self.output(self.nonlinearity(self.into(x[:, :, None]))).squeeze(2)
+        h = x[:, :, None]
+        if self.into is not None and self.nonlinearity is not None:
+            h = self.nonlinearity(self.into(h))
+        return self.output(h).squeeze(2)
 
 
 _NONLINEARITIES = {"relu": F.relu, "gelu": F.gelu, "tanh": torch.tanh}

@@ -5,9 +5,10 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.core.variants import Variant
+from headway.nn.replicated import Linear
 
 Rows = Float[Tensor, "R B T D"]
 Real = Bool[Tensor, "R B T"]
@@ -20,6 +21,14 @@ class PoolingSpec(Variant):
     @abstractmethod
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
         """Of tokens only, not of padding."""
+
+    def build(self, replicas: int, width: int) -> nn.Module:
+        """What is learnt of it: it goes on from the pooled vector."""
+        return nn.Identity()
+
+    def flops(self, width: int) -> int:
+        """Of what is learnt, for one row."""
+        return 0
 
 
 class Mean(PoolingSpec):
@@ -41,6 +50,31 @@ class First(PoolingSpec):
         first = padding_mask.int().argmax(2)[..., None, None]  # of equals, the first one
         vector = x.gather(2, first.expand(-1, -1, 1, x.shape[-1])).squeeze(2)
         return torch.where(padding_mask.any(2, keepdim=True), vector, 0.0)
+
+
+class Pooler(PoolingSpec):
+    """The vector of the first token through a map and a tanh: what BERT tells by whether one text follows another.
+    https://arxiv.org/abs/1810.04805"""
+
+    kind: Literal["pooler"] = "pooler"
+
+    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+        return First().pool(x, padding_mask)
+
+    def build(self, replicas: int, width: int) -> nn.Module:
+        return DenseTanh(replicas, width)
+
+    def flops(self, width: int) -> int:
+        return 2 * width * width
+
+
+class DenseTanh(nn.Module):
+    def __init__(self, replicas: int, width: int):
+        super().__init__()
+        self.dense = Linear(replicas, width, width)
+
+    def forward(self, x: Pooled) -> Pooled:
+        return self.dense(x[:, :, None]).tanh().squeeze(2)
 
 
 class Last(PoolingSpec):

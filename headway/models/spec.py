@@ -27,6 +27,15 @@ class ModelSpec(Variant):
         """Whether training leaves anything out by chance, so that its losses are higher than those of evaluation."""
         return bool(getattr(self, "dropout", 0))
 
+    @property
+    def own_tokenizer(self) -> dict[str, Any] | None:
+        """The tokens that its weights are for when training begins, as `data.tokenizer` says it; None = any."""
+        return None
+
+    def short(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """Its tree without what follows from the rest of it."""
+        return tree
+
     def warnings(self) -> Iterator[str]:
         """What is allowed but has misled people."""
         yield from ()

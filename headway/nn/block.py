@@ -156,10 +156,19 @@ class NormSpec(Variant):
 
     placement: Literal["pre", "post"] = "pre"
     """pre: before each sublayer (trains without care); post: after each addition, as in 2017 (needs a warm-up)."""
+    of_embeddings: bool = False
+    """Whether embeddings go through one, too, before the first layer reads them, as in BERT."""
+    eps: float | None = Field(default=None, gt=0)
+    """What is added under the root; null = 1e-5 (rms: the smallest that the precision knows beside 1)."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"of_embeddings", "eps"})
 
     @abstractmethod
     def build(self, replicas: int, width: int) -> nn.Module:
         """The norm itself, for vectors of this width."""
+
+    def build_for_embeddings(self, replicas: int, width: int) -> nn.Module:
+        return self.build(replicas, width) if self.of_embeddings else nn.Identity()
 
     def build_residual(self, replicas: int, width: int, drop: Dropout) -> "PreNorm | PostNorm | Chained":
         """What stands around a sublayer."""
@@ -186,8 +195,8 @@ class NoNorm(NormSpec):
     embedding_std = 0.3  # with smaller ones, gates that hardly open learn nothing for hundreds of steps (docs/log.md)
 
     def problems(self) -> Iterator[Problem]:
-        if self.placement != "pre":
-            yield Problem(("placement",), "there is no norm that could stand anywhere")
+        if self.placement != "pre" or self.of_embeddings or self.eps is not None:
+            yield Problem(("placement", "of_embeddings", "eps"), "there is no norm that could stand anywhere")
 
     def build(self, replicas: int, width: int) -> nn.Module:
         return nn.Identity()
@@ -208,7 +217,7 @@ class Layer(NormSpec):
     kind: Literal["layer"] = "layer"
 
     def build(self, replicas: int, width: int) -> nn.Module:
-        return LayerNorm(replicas, width)
+        return LayerNorm(replicas, width, eps=self.eps or 1e-5)
 
 
 class Rms(NormSpec):
@@ -217,7 +226,7 @@ class Rms(NormSpec):
     kind: Literal["rms"] = "rms"
 
     def build(self, replicas: int, width: int) -> nn.Module:
-        return RMSNorm(replicas, width)
+        return RMSNorm(replicas, width, self.eps)
 
 
 class PreNorm(nn.Module):

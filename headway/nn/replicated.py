@@ -62,30 +62,34 @@ class Embedding(nn.Module):
 class LayerNorm(nn.Module):
     """Ba et al. 2016, https://arxiv.org/abs/1607.06450"""
 
-    def __init__(self, replicas: int, width: int, bias: bool = True):
+    def __init__(self, replicas: int, width: int, bias: bool = True, eps: float = 1e-5):
         super().__init__()
+        self.eps = eps
         self.weight = parameter(replicas, width, value=1.0)
         self.bias = parameter(replicas, width) if bias else None
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
         width = self.weight.shape[1:]
         if len(self.weight) == 1:
-            return F.layer_norm(x, width, self.weight.squeeze(0), None if self.bias is None else self.bias.squeeze(0))
-        x = F.layer_norm(x, width) * self.weight[:, None, None]
+            bias = None if self.bias is None else self.bias.squeeze(0)
+            return F.layer_norm(x, width, self.weight.squeeze(0), bias, self.eps)
+        x = F.layer_norm(x, width, eps=self.eps) * self.weight[:, None, None]
         return x if self.bias is None else x + self.bias[:, None, None]
 
 
 class RMSNorm(nn.Module):
     """Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467"""
 
-    def __init__(self, replicas: int, width: int):
+    def __init__(self, replicas: int, width: int, eps: float | None = None):
+        """`eps`: None = the smallest number that 1 can tell, in the precision of x."""
         super().__init__()
+        self.eps = eps
         self.weight = parameter(replicas, width, value=1.0)
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
         if len(self.weight) == 1:
-            return F.rms_norm(x, self.weight.shape[1:], self.weight.squeeze(0))
-        return F.rms_norm(x, self.weight.shape[1:]) * self.weight[:, None, None]
+            return F.rms_norm(x, self.weight.shape[1:], self.weight.squeeze(0), self.eps)
+        return F.rms_norm(x, self.weight.shape[1:], eps=self.eps) * self.weight[:, None, None]
 
 
 class Clock:

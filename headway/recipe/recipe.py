@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from headway.core import plugins
 from headway.core.errors import UserError
@@ -17,12 +17,14 @@ from headway.core.spec import Problem, Spec, as_ever
 from headway.core.validation import ImpossibleError, validated, variants
 from headway.core.yaml import read_tree, read_value
 from headway.data.spec import DataSpec, Text
+from headway.formats.pretrained import Pretrained  # noqa: F401 (to be known: it is named in recipes only)
 from headway.models.classifier import ClassifierSpec  # noqa: F401 (to be known: it is named in recipes only)
 from headway.models.clip import ClipSpec  # noqa: F401
 from headway.models.decoder_only import DecoderOnlySpec  # noqa: F401
 from headway.models.encoder_decoder import EncoderDecoderSpec  # noqa: F401
 from headway.models.language_model import LanguageModelSpec
 from headway.models.spec import ModelSpec
+from headway.models.start import StartSpec
 from headway.recipe.library import read_text
 from headway.scoring.spec import Reading, ScoringSpec
 from headway.training.spec import TrainingSpec
@@ -36,6 +38,20 @@ class Recipe(Spec):
     training: TrainingSpec = TrainingSpec()
     scoring: ScoringSpec = ScoringSpec()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _own_tokens(cls, given: Any) -> Any:
+        """Weights that somebody else has trained are for the tokens they were trained on, which need not be named."""
+        model, data = (given.get(part, {}) if isinstance(given, dict) else None for part in ("model", "data"))
+        start = model.get("start") if isinstance(model, dict) else None
+        if start is None or not isinstance(data, dict) or "tokenizer" in data:
+            return given
+        try:
+            own = TypeAdapter(StartSpec).validate_python(start).tokenizer
+        except ValidationError:
+            return given  # which is complained about where it stands
+        return given if own is None else {**given, "data": {**data, "tokenizer": own}}
+
     @model_validator(mode="after")
     def _goes_together(self) -> "Recipe":
         if problems := list(self.all_problems()):
@@ -46,8 +62,12 @@ class Recipe(Spec):
         if self.model.reads != self.data.kind:
             reason = f"a {self.model.kind} learns from {self.model.reads} data, not from {self.data.kind} data"
             yield Problem(("model.kind", "data.kind"), f"{reason}; set data.kind={self.model.reads}")
-        else:
-            yield from self.data.problems_with(self.model, self.scoring)
+            return
+        yield from self.data.problems_with(self.model, self.scoring)
+        own = self.model.own_tokenizer
+        if own is not None and self.data.tokenizer.kind not in (own["kind"], "given"):
+            reason = f"the vectors of {own['from']} are for its own tokens, not for those of {self.data.tokenizer.kind}"
+            yield Problem(("data.tokenizer", "model.start"), f"{reason}; leave data.tokenizer out")
 
     @property
     def segment(self) -> int:
@@ -98,7 +118,9 @@ class Recipe(Spec):
 
     def with_changes(self, overrides: Sequence[str], said_on: str = "command line") -> "Recipe":
         """The same recipe with `key.path=value` applied."""
-        return from_tree(self.model_dump(mode="json"), "recipe", overrides=overrides, said_on=said_on)
+        tree = self.model_dump(mode="json")
+        tree["model"] = self.model.short(tree["model"])  # what follows from the rest follows anew
+        return from_tree(tree, "recipe", overrides=overrides, said_on=said_on)
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:

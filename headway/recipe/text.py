@@ -24,17 +24,17 @@ def _lines(spec: Spec, depth: int) -> list[str]:
     indent, found = "  " * depth, []
     # The kind first, wherever a spec has it from: what the other keys mean depends on it.
     for name, field in sorted(type(spec).model_fields.items(), key=lambda item: item[0] != "kind"):
-        value = getattr(spec, name)
+        value, written = getattr(spec, name), field.alias or name
         text = field.description or (type(value).__doc__ if isinstance(value, Spec) else "") or ""
         found += [f"{indent}# {line}" for line in textwrap.wrap(" ".join(text.split()), WIDTH - len(indent) - 2)]
         if isinstance(value, Spec):
-            found.append(f"{indent}{name}:")
+            found.append(f"{indent}{written}:")
             found += _lines(value, depth + 1)
         elif isinstance(value, list) and value and all(isinstance(one, Spec) for one in value):
-            found.append(f"{indent}{name}:")
+            found.append(f"{indent}{written}:")
             found += [f"{indent}  - {write_value(one.model_dump(mode='json'))}" for one in value]
         else:
-            found.append(f"{indent}{name}: {write_value(spec.model_dump(mode='json')[name])}")
+            found.append(f"{indent}{written}: {write_value(spec.model_dump(mode='json')[written])}")
         if depth == 0:
             found.append("")
     return found

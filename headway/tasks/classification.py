@@ -71,7 +71,10 @@ class Classification(Task, JoinsOthers, Classifies):
         return _spec(run.recipe).build(run.tokenizer.size, len(classes_of(run)), [run.recipe.seed], device)
 
     def build(self, seeds: Sequence[int], device: str) -> Classifier:
-        return _spec(self.recipe).build(self.data.tokenizer.size, len(self.data.classes), seeds, device)
+        spec = _spec(self.recipe)
+        model = spec.build(self.data.tokenizer.size, len(self.data.classes), seeds, device)
+        model.notes = spec.start.fill(model)
+        return model
 
     def sampler(self, seeds: Sequence[int], device: str) -> Sampler:
         train, batch = self.data.split("train"), self.recipe.training.batch
@@ -95,7 +98,7 @@ class Classification(Task, JoinsOthers, Classifies):
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {**super().facts, "classes": list(self.data.classes)}
+        return {**super().facts, "classes": list(self.data.classes), **_spec(self.recipe).start.facts}
 
     def check_split(self, split: str) -> None:
         self.data.split(split)  # which has texts: tables without any are refused
@@ -120,7 +123,7 @@ class Classification(Task, JoinsOthers, Classifies):
         what = (
             f"{len(train):,} texts of {model.classes} classes to train on, {model.vocabulary:,} kinds of {kind} tokens"
         )
-        lines = [f"{self.data.name}: {what}"]
+        lines = [f"{self.data.name}: {what}", *model.notes]
         if cut := int((train.lengths > self.recipe.segment).sum()):
             lines.append(f"{cut:,} of them are longer than {self.recipe.segment} tokens (model.context), and are cut")
         if self.data.held_out:
@@ -157,8 +160,9 @@ class Classification(Task, JoinsOthers, Classifies):
     @classmethod
     def classify(cls, run: Run, model: Classifier, text: str) -> Classified:
         tokenizer = run.tokenizer
-        ids = torch.as_tensor(tokenizer.encode(text).ids)
-        if not len(ids):
+        tokens = tokenizer.encode_row(text)
+        ids = torch.as_tensor(tokens.ids)
+        if not tokens.bytes.any():
             raise UserError("the text is empty: there is nothing to classify")
         model.check_length(len(ids))
         chances = class_chances(model, ids[None], torch.tensor([len(ids)]))[0, 0].tolist()

@@ -29,6 +29,8 @@ class Texts:
     """int32"""
     ends: np.ndarray
     """int64: where in `ids` each text ends."""
+    closing: int = 0
+    """How many of the last tokens of a text stand behind every text, and are kept where one is cut."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -43,15 +45,19 @@ class Texts:
         begins, lengths = self.ends - self.lengths, self.lengths[rows]
         ids = [self.ids[begins[k] : self.ends[k]] for k in rows]
         some = [self.texts[k] for k in rows]
-        return Texts(some, self.labels[rows], self.seen[rows], np.concatenate(ids), np.cumsum(lengths))
+        return Texts(some, self.labels[rows], self.seen[rows], np.concatenate(ids), np.cumsum(lengths), self.closing)
 
     def padded(self, context: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first `context` tokens of each text, filled up to the longest; and how many of them are real."""
+        """The first `context` tokens of each text, filled up to the longest; and how many of them are real. A text that
+        is cut still ends as every text does."""
         lengths = np.minimum(self.lengths, context)
         table = np.zeros((len(self), int(lengths.max())), dtype=np.int32)
         padding_mask = np.arange(table.shape[1]) < lengths[:, None]
         begins = self.ends - self.lengths
         table[padding_mask] = self.ids[(begins[:, None] + np.arange(table.shape[1]))[padding_mask]]
+        if self.closing and len(cut := np.flatnonzero(self.lengths > context)):
+            kept = min(self.closing, context)
+            table[cut, context - kept : context] = self.ids[self.ends[cut][:, None] - np.arange(kept, 0, -1)]
         return table, lengths
 
 
@@ -96,6 +102,7 @@ def load(
             np.array([normalised(row.text) in in_train for row in some]),
             arrays[f"{split}/ids"],
             arrays[f"{split}/ends"],
+            0 if made.marks is None else made.marks.behind,
         )
         for split, some in rows.items()
     }
@@ -118,6 +125,8 @@ def _tokenise(name: str, rows: Splits, spec: TokenizerSpec) -> tuple[Tokenizer, 
             encoded = tokenizer.encode_rows([row.text for row in some])
         except UserError as problem:
             raise UserError(f"labelled set '{name}', split '{split}', {problem}") from None
+        if (marks := tokenizer.marks) is not None:
+            encoded = [marks.row([ids]) for ids in encoded]
         arrays[f"{split}/ids"] = np.concatenate(encoded)
         arrays[f"{split}/ends"] = np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
     return tokenizer, arrays

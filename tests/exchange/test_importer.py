@@ -9,10 +9,10 @@ import torch
 from tiny import cache_in, snapshot
 
 from headway.core.errors import UserError
+from headway.exchange.export import export_run
+from headway.exchange.importer import import_folder
 from headway.experiment.evaluate import sample_text, score_file, score_sentence, score_splits_again
 from headway.experiment.train import load_model, train
-from headway.formats.export import export_run
-from headway.formats.importer import import_folder
 from headway.run.folder import open_run
 from headway.run.record import all_runs
 from headway.tasks.abilities import Draw

@@ -100,7 +100,7 @@ def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
     if not isinstance(rows, int) or rows < 1:
         raise UserError(f"{folder / 'config.json'}: vocab_size: expected a whole number of tokens, not {rows!r}")
     tensors = read_weights(folder, "AutoModelForCausalLM")
-    weights = gpt2.from_gpt2(tensors, gpt2.written(recipe), rows)
+    weights = gpt2.from_gpt2(tensors, gpt2.written(recipe.model), rows)
     tokenizer, more = vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
     return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, rows, [*notes, *_narrow(tensors), *more])
 
@@ -116,7 +116,7 @@ def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequ
     given = {name.removesuffix(".json"): {"kind": "given", "path": str(home / name)} for name in tokenizers}
     tree = {"model": model_tree, "data": {"kind": "pairs", **given}, "scoring": {"decoding": decoding}}
     recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
-    weights = marian.from_marian(tensors, marian.written(recipe), numbers)
+    weights = marian.from_marian(tensors, marian.written(recipe.model), numbers)
     return Arrived(recipe, weights, tokenizers, numbers.target, [*notes, *_narrow(tensors), *more])
 
 

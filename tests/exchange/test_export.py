@@ -8,10 +8,10 @@ import torch
 from tiny import snapshot
 
 from headway.core.errors import UserError
+from headway.exchange.export import export_run
+from headway.exchange.importer import import_folder
 from headway.experiment.evaluate import sample_text
 from headway.experiment.train import load_model
-from headway.formats.export import export_run
-from headway.formats.importer import import_folder
 from headway.tasks.abilities import Draw
 
 FILES = ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]

@@ -23,7 +23,7 @@ from headway.core.files import write_folder_whole
 from headway.core.format import number
 from headway.experiment.train import load_model
 from headway.formats import gpt2, marian, marian_tokenizers, tokenizer
-from headway.recipe.recipe import Recipe
+from headway.models.spec import ModelSpec
 from headway.recipe.text import annotated
 from headway.run.folder import Run
 from headway.scoring.score import Score
@@ -51,8 +51,8 @@ class Exported:
 class Format:
     """A way that others write models down."""
 
-    why_not: Callable[[Recipe], list[str]]
-    """Everything about a recipe that it has no form for."""
+    why_not: Callable[[ModelSpec], list[str]]
+    """Everything about a model that it has no form for."""
     files: Callable[[Run, Mapping[str, Tensor]], dict[str, bytes]]
     """All but the card, from the weights of a run."""
     what: str
@@ -68,7 +68,7 @@ def export_run(run: Run, to: str | None, folder: Path | None, which: str = "auto
     if to not in FORMATS:
         raise UserError(f"there is no format '{to}' to export to{did_you_mean(to, FORMATS)}")
     form = FORMATS[to]
-    if reasons := form.why_not(run.recipe):
+    if reasons := form.why_not(run.recipe.model):
         raise UserError(f"{run.name} has no {form.what} form:\n" + "\n".join(f"  {reason}" for reason in reasons))
     folder = folder or Path(f"{run.name}-{to}")
     if folder.exists():
@@ -90,7 +90,7 @@ def export_run(run: Run, to: str | None, folder: Path | None, which: str = "auto
 
 def _as_gpt2(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
     library = tokenizer.library_of(run.tokenizer)
-    spec = gpt2.written(run.recipe)
+    spec = gpt2.written(run.recipe.model)
     config = gpt2.config_of(spec, run.tokenizer.size, library.token_to_id(tokenizer.END_OF_TEXT))
     return {
         "model.safetensors": _saved(gpt2.to_gpt2(weights, spec)),
@@ -101,7 +101,7 @@ def _as_gpt2(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
 
 
 def _as_marian(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
-    spec, both = marian.written(run.recipe), tokenizers_of(run)
+    spec, both = marian.written(run.recipe.model), tokenizers_of(run)
     numbers = marian_tokenizers.numbering(*both)
     return {
         "model.safetensors": _saved(marian.to_marian(weights, spec, numbers)),

@@ -1,0 +1,1 @@
+"""Runs as folders that others read, and folders of others as runs."""

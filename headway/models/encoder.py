@@ -1,0 +1,60 @@
+"""What encoders have in common beside being a backbone: everybody sees everybody, rows may hold several texts, and the
+weights may be those of somebody else's encoder."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from jaxtyping import Bool, Float, Int
+from pydantic import TypeAdapter, ValidationError, model_validator
+from torch import Tensor
+
+from headway.models.backbone import Backbone, BackboneSpec
+from headway.models.start import Drawn, StartSpec
+from headway.nn.masks import Everything
+from headway.nn.segments import NoSegments, SegmentSpec
+
+_START = TypeAdapter(StartSpec)
+
+
+class EncoderSpec(BackboneSpec):
+    """A stack of layers in which every token sees every other."""
+
+    start: StartSpec = Drawn()
+    """What the weights are when training begins: drawn (by the seed), or pretrained, with `from`: then layers, width
+    and all else that the weights settle are those of that model, and need not be given."""
+    segments: SegmentSpec = NoSegments()
+    """How a token's vector says which of two texts in a row it is of: none, separated."""
+
+    added: ClassVar[frozenset[str]] = BackboneSpec.added | {"start", "segments"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _completed(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not given.get("start"):
+            return given
+        try:
+            return _START.validate_python(given["start"]).completed(given)
+        except ValidationError:
+            return given  # which is complained about where it stands
+
+    @property
+    def own_tokenizer(self) -> dict[str, Any] | None:
+        return self.start.tokenizer
+
+    def short(self, tree: dict[str, Any]) -> dict[str, Any]:
+        return dict(self.start.short(tree))
+
+
+class Encoder(Backbone):
+    spec: EncoderSpec
+    notes: Sequence[str] = ()
+    """What its start had to say, where training begins with weights that were not drawn."""
+
+    def __init__(self, spec: EncoderSpec, vocabulary: int, replicas: int, device: str):
+        super().__init__(spec, vocabulary, replicas, device, Everything())
+        self.spec = spec
+        self.segments = spec.segments.build(replicas, spec.width)
+
+    def embed(self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None) -> Float[Tensor, "R B T D"]:
+        x = super().embed(ids, padding_mask)
+        return x if self.segments is None else x + self.segments(ids, padding_mask)

@@ -1,0 +1,48 @@
+"""What a model's weights are when training begins: drawn by its seed, or taken over from somebody else's model.
+
+Who takes weights over takes over the shape they have: `model: {kind: classifier, start: {kind: pretrained, from:
+minilm}}` is a whole description of a model. So a start has a say when a recipe is read (`completed`), and once more
+when a model is built to be trained (`fill`). A finished run needs neither: it has weights of its own.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from headway.core.variants import Variant
+
+
+class StartSpec(Variant):
+    """What the weights are when training begins."""
+
+    def completed(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The model part of a recipe, not yet validated, with all that follows from this start. What was given by hand
+        and contradicts it is refused."""
+        return tree
+
+    def short(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The other way: without what follows from it, so that another start can be put in its place."""
+        return tree
+
+    @property
+    def tokenizer(self) -> dict[str, Any] | None:
+        """The tokens that the weights are for, as `data.tokenizer` says it; None = any."""
+        return None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a run folder must know of it."""
+        return {}
+
+    @abstractmethod
+    def fill(self, model: Any) -> list[str]:
+        """Give every replica its weights, where they are not those that the seed gave it; and say what is new."""
+
+
+class Drawn(StartSpec):
+    """Random numbers, by the seed."""
+
+    kind: Literal["drawn"] = "drawn"
+
+    def fill(self, model: Any) -> list[str]:
+        return []

@@ -1,0 +1,65 @@
+"""How a model knows which of several texts in one row a token is of.
+
+Rows that hold two texts have a separator behind each (`[CLS] first [SEP] second [SEP]`), so which text a token is of
+can be read off the row itself: by how many separators stand before it. Nobody has to be told beside the tokens.
+"""
+
+from abc import abstractmethod
+from typing import Literal
+
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from headway.core.variants import Variant
+from headway.nn.replicated import Embedding
+
+
+class SegmentSpec(Variant):
+    """How a model knows which of several texts in one row a token is of."""
+
+    @abstractmethod
+    def build(self, replicas: int, width: int) -> "Segments | None":
+        """What is added to embeddings; None = nothing."""
+
+
+class NoSegments(SegmentSpec):
+    """It is not told."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, replicas: int, width: int) -> None:
+        return None
+
+
+class Separated(SegmentSpec):
+    """A learned vector per text, added to the embeddings. https://arxiv.org/abs/1810.04805"""
+
+    kind: Literal["separated"] = "separated"
+    separator: int | None = Field(default=None, ge=0)
+    """The number of the token that stands behind each text; null = there is none, and every token is of the first."""
+    count: int = Field(default=2, ge=1)
+    """How many vectors there are. Texts beyond that share the last."""
+
+    def build(self, replicas: int, width: int) -> "Segments":
+        return Segments(replicas, width, self.separator, self.count)
+
+
+class Segments(nn.Module):
+    def __init__(self, replicas: int, width: int, separator: int | None, count: int):
+        super().__init__()
+        self.separator, self.count = separator, count
+        self.table = Embedding(replicas, count, width)
+
+    def forward(
+        self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None
+    ) -> Float[Tensor, "R B T D"]:
+        """What is added to the embedding of each token."""
+        return self.table(self.which(ids, padding_mask))
+
+    def which(self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None) -> Int[Tensor, "R B T"]:
+        """The text that each token is of; a separator belongs to the text before it."""
+        ends = (ids == (-1 if self.separator is None else self.separator)).long()
+        if padding_mask is not None:
+            ends = ends * padding_mask
+        return (ends.cumsum(2) - ends).clamp(max=self.count - 1)

