@@ -38,8 +38,9 @@ class BorrowedTokenizer(Tokenizer):
         self._tree = json.loads(library.to_str())
         self.unknown = self._unknown()
         self._by_bytes = "ByteLevel" in json.dumps(self._tree.get("pre_tokenizer"))
-        self.takes_blank = self._by_bytes
         self.marks = self._template()
+        mask = library.get_added_tokens_decoder().get(-1 if self.marks is None else self.marks.mask)
+        self.takes_blank = mask is not None and mask.lstrip
         library.encode_special_tokens = True  # in a text they are the letters that they are written with
 
     def number(self, use: str) -> int | None:
@@ -56,7 +57,9 @@ class BorrowedTokenizer(Tokenizer):
         if 1 not in one.special_tokens_mask:
             return None
         runs: list[tuple[int, ...]] = []
-        for marked, found in itertools.groupby(zip(two.special_tokens_mask, two.ids, strict=True), lambda pair: pair[0]):
+        for marked, found in itertools.groupby(
+            zip(two.special_tokens_mask, two.ids, strict=True), lambda pair: pair[0]
+        ):
             runs.append(tuple(k for _, k in found) if marked else ())
         around = one.special_tokens_mask
         first, last = around.index(0), around[::-1].index(0)

@@ -73,7 +73,7 @@ class Tokenizer(ABC):
     """The token that stands for all that the vocabulary lacks, if there is one."""
     marks: Marks | None = None
     """The tokens that are no text, if the vocabulary has them: then texts become rows with them."""
-    takes_blank: ClassVar[bool] = False
+    takes_blank: bool = False
     """Whether the blank before a word is a part of its token."""
 
     def __init__(self, library: tokenizers.Tokenizer):

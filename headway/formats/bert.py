@@ -273,7 +273,9 @@ def model_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, An
 def config_of(model: EncoderSpec, vocabulary: int, padding: int, family: str) -> dict[str, Any]:
     """config.json for a model that `why_not` has nothing against."""
     layout = LAYOUTS[family]
-    tree: dict[str, Any] = model.model_dump(mode="json") | {"mixer": model.mixers[0].model_dump(mode="json")}  # all are alike
+    tree: dict[str, Any] = model.model_dump(mode="json") | {
+        "mixer": model.mixers[0].model_dump(mode="json")
+    }  # all are alike
     tree["feedforward"]["hidden"] = model.feedforward.hidden_units(model.width)
     tree["context"] += layout.first_position(padding)
     activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feedforward.kind)

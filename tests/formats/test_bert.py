@@ -115,10 +115,9 @@ def test_tokens_are_theirs_with_what_stands_around_a_text(encoder_folder):
 
     folder, _ = encoder_folder()
     tokenizer = borrowed(str(folder)).tokenizer
-    assert [ids.tolist() for ids in tokenizer.encode_rows(TEXTS)] == AutoTokenizer.from_pretrained(folder)(
-        TEXTS
-    ).input_ids
-    assert (tokenizer.opening, tokenizer.closing, tokenizer.separator, tokenizer.number("mask")) == (1, 1, 3, 4)
+    theirs = AutoTokenizer.from_pretrained(folder)(TEXTS)["input_ids"]
+    assert [tokenizer.marks.row([ids]).tolist() for ids in tokenizer.encode_rows(TEXTS)] == theirs
+    assert (tokenizer.marks.before, tokenizer.marks.behind, tokenizer.marks.sep, tokenizer.marks.mask) == (1, 1, 3, 4)
     again = type(tokenizer).from_json(tokenizer.to_json())
     for text, expected in zip(TEXTS, theirs, strict=True):
         tokens = again.encode_row(text)
