@@ -4,7 +4,7 @@
     embedding                                embeddings.word_embeddings
     layers.0.mixer.project.together          encoder.layer.0.attention.self.query, .key, .value    (one below the other)
 
-RoBERTa, ELECTRA and DistilBERT are the same encoder under other names (`LAYOUTS`). RoBERTa's positions begin at 2, for
+RoBERTa, ELECTRA and DistilBERT are the same encoder under other names (`FAMILIES`). RoBERTa's positions begin at 2, for
 reasons of its own: its first two vectors, which no token ever gets, are left out on the way in and are zeros on the way
 out. Both directions read the same tables.
 """
@@ -25,7 +25,7 @@ from headway.nn.attention import AttentionSpec
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-class Map(NamedTuple):
+class Renamed(NamedTuple):
     """A module with a weight, and mostly a bias, under both names. Several of theirs stand below each other in ours."""
 
     ours: str
@@ -37,7 +37,7 @@ class Map(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class Family:
     """How one family of models writes itself down."""
 
     class_name: str
@@ -46,8 +46,8 @@ class Layout:
     """Of all names of the encoder, where a head was saved with it."""
     layer: str
     """Before the names of a layer."""
-    around: tuple[Map, ...]
-    in_a_layer: tuple[Map, ...]
+    around: tuple[Renamed, ...]
+    in_a_layer: tuple[Renamed, ...]
     keys: tuple[Key, ...]
     activation: str = "hidden_act"
     types: str | None = "type_vocab_size"
@@ -63,7 +63,7 @@ class Layout:
         """The row of the position table that the first token gets."""
         return (1 if padding is None else padding) + 1 if self.after_padding else 0
 
-    def maps(self, model: EncoderSpec) -> Iterator[Map]:
+    def maps(self, model: EncoderSpec) -> Iterator[Renamed]:
         """Of an encoder of this shape, without its pooler."""
         yield from self.around
         for n in range(model.layers):
@@ -72,27 +72,27 @@ class Layout:
                 yield one._replace(ours=f"layers.{n}.{one.ours}", theirs=theirs)
 
 
-_WORDS = Map("embedding", ("embeddings.word_embeddings",), "V", "D", bias=False)
-_PLACES = Map("positions.table", ("embeddings.position_embeddings",), "T", "D", bias=False)
-_NORM = Map("embedding_norm", ("embeddings.LayerNorm",), "D")
-_TYPES = Map("segments.table", ("embeddings.token_type_embeddings",), "S", "D", bias=False)
-POOLER = Map("pooler.dense", ("pooler.dense",), "D", "D")
+_WORDS = Renamed("embedding", ("embeddings.word_embeddings",), "V", "D", bias=False)
+_PLACES = Renamed("positions.table", ("embeddings.position_embeddings",), "T", "D", bias=False)
+_NORM = Renamed("embedding_norm", ("embeddings.LayerNorm",), "D")
+_TYPES = Renamed("segments.table", ("embeddings.token_type_embeddings",), "S", "D", bias=False)
+POOLER = Renamed("pooler.dense", ("pooler.dense",), "D", "D")
 
 _BERT_LAYER = (
-    Map("mixer.project.together", tuple(f"attention.self.{part}" for part in ("query", "key", "value")), "D", "D"),
-    Map("mixer.output", ("attention.output.dense",), "D", "D"),
-    Map("around_mixer.norm", ("attention.output.LayerNorm",), "D"),
-    Map("feedforward.into", ("intermediate.dense",), "H", "D"),
-    Map("feedforward.output", ("output.dense",), "D", "H"),
-    Map("around_feedforward.norm", ("output.LayerNorm",), "D"),
+    Renamed("mixer.project.together", tuple(f"attention.self.{part}" for part in ("query", "key", "value")), "D", "D"),
+    Renamed("mixer.output", ("attention.output.dense",), "D", "D"),
+    Renamed("around_mixer.norm", ("attention.output.LayerNorm",), "D"),
+    Renamed("feedforward.into", ("intermediate.dense",), "H", "D"),
+    Renamed("feedforward.output", ("output.dense",), "D", "H"),
+    Renamed("around_feedforward.norm", ("output.LayerNorm",), "D"),
 )
 _DISTILBERT_LAYER = (
-    Map("mixer.project.together", ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "D", "D"),
-    Map("mixer.output", ("attention.out_lin",), "D", "D"),
-    Map("around_mixer.norm", ("sa_layer_norm",), "D"),
-    Map("feedforward.into", ("ffn.lin1",), "H", "D"),
-    Map("feedforward.output", ("ffn.lin2",), "D", "H"),
-    Map("around_feedforward.norm", ("output_layer_norm",), "D"),
+    Renamed("mixer.project.together", ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "D", "D"),
+    Renamed("mixer.output", ("attention.out_lin",), "D", "D"),
+    Renamed("around_mixer.norm", ("sa_layer_norm",), "D"),
+    Renamed("feedforward.into", ("ffn.lin1",), "H", "D"),
+    Renamed("feedforward.output", ("ffn.lin2",), "D", "H"),
+    Renamed("around_feedforward.norm", ("output_layer_norm",), "D"),
 )
 _BERT_KEYS = (
     Key("num_hidden_layers", ("layers",), 12),
@@ -113,15 +113,15 @@ _DISTILBERT_KEYS = (
     Key("attention_dropout", ("mixer", "dropout"), 0.1),
 )
 _AROUND = (_WORDS, _PLACES, _TYPES, _NORM)
-_ROBERTA = Layout("RobertaModel", "roberta.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, after_padding=True)
+_ROBERTA = Family("RobertaModel", "roberta.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, after_padding=True)
 
-LAYOUTS: dict[str, Layout] = {
-    "bert": Layout("BertModel", "bert.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS),
+FAMILIES: dict[str, Family] = {
+    "bert": Family("BertModel", "bert.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
-    "electra": Layout("ElectraModel", "electra.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, pooler=False),
-    "distilbert": Layout(
+    "electra": Family("ElectraModel", "electra.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, pooler=False),
+    "distilbert": Family(
         "DistilBertModel",
         "distilbert.",
         "transformer.layer.",
@@ -151,20 +151,20 @@ class Taken(NamedTuple):
 
 def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping[str, Any]) -> Taken:
     """The weights of the encoder, and of its pooler where there is one; all must be there and must fit."""
-    layout, vocabulary = LAYOUTS[config["model_type"]], config["vocab_size"]
-    first = layout.first_position(config.get("pad_token_id"))
+    family, vocabulary = FAMILIES[config["model_type"]], config["vocab_size"]
+    first = family.first_position(config.get("pad_token_id"))
     found = {_today(name): tensor for name, tensor in tensors.items() if not BUFFERS.fullmatch(name)}
-    with_prefix = any(name.startswith(layout.prefix) for name in found)
-    own = {n.removeprefix(layout.prefix): t for n, t in found.items() if n.startswith(layout.prefix) or not with_prefix}
-    left = list(dict.fromkeys(n.split(".")[0] for n in found if with_prefix and not n.startswith(layout.prefix)))
-    maps = list(layout.maps(model))
+    with_prefix = any(name.startswith(family.prefix) for name in found)
+    own = {n.removeprefix(family.prefix): t for n, t in found.items() if n.startswith(family.prefix) or not with_prefix}
+    left = list(dict.fromkeys(n.split(".")[0] for n in found if with_prefix and not n.startswith(family.prefix)))
+    maps = list(family.maps(model))
     if any(name.startswith("pooler.") for name in own):
         maps.append(POOLER)
     places = f"{_PLACES.theirs[0]}.weight"
     sizes = _sizes(model, vocabulary)
     if places in own:  # a shorter context takes the first of them
         sizes["T"] = max(config.get("max_position_embeddings", 512), sizes["T"] + first)
-    check_fit(own, _shapes(maps, sizes), f"a {layout.class_name} of {model.layers} layers")
+    check_fit(own, _shapes(maps, sizes), f"a {family.class_name} of {model.layers} layers")
     weights = {}
     for one in maps:
         for kind in ("weight", "bias") if one.bias else ("weight",):
@@ -173,10 +173,10 @@ def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping
     return Taken(weights, left)
 
 
-def to_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int, family: str) -> dict[str, Tensor]:
+def to_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int, model_type: str) -> dict[str, Tensor]:
     """Our weights under the names of a bare encoder."""
-    layout, made = LAYOUTS[family], {}
-    maps = [*layout.maps(model), *((POOLER,) if f"{POOLER.ours}.weight" in weights else ())]
+    family, made = FAMILIES[model_type], {}
+    maps = [*family.maps(model), *((POOLER,) if f"{POOLER.ours}.weight" in weights else ())]
     for one in maps:
         for kind in ("weight", "bias") if one.bias else ("weight",):
             if one == _TYPES and f"{one.ours}.{kind}" not in weights:  # one segment, which says nothing
@@ -184,7 +184,7 @@ def to_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int, fam
                 continue
             parts = weights[f"{one.ours}.{kind}"].chunk(len(one.theirs))
             made |= {f"{name}.{kind}": part.contiguous() for name, part in zip(one.theirs, parts, strict=True)}
-    before = torch.zeros(layout.first_position(padding), model.width)
+    before = torch.zeros(family.first_position(padding), model.width)
     places = f"{_PLACES.theirs[0]}.weight"
     return {**made, places: torch.cat((before, made[places]))}
 
@@ -195,7 +195,7 @@ def _today(name: str) -> str:
     return name
 
 
-def _shapes(maps: list[Map], sizes: dict[str, int]) -> dict[str, list[int]]:
+def _shapes(maps: list[Renamed], sizes: dict[str, int]) -> dict[str, list[int]]:
     shapes = {}
     for one in maps:
         for name in one.theirs:
@@ -236,16 +236,16 @@ ALWAYS: dict[str, Any] = {
 
 def model_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, Any]:
     """The model part of a recipe from config.json, still to be validated. `separator`: the token behind a text."""
-    layout = LAYOUTS[config["model_type"]]
+    family = FAMILIES[config["model_type"]]
     wrong = [
         f"{key}: {config[key]!r}, where only {only!r} has a form here"
         for key, only in ALWAYS.items()
         if config.get(key, only) != only
     ]
-    activation = config.get(layout.activation, "gelu")
+    activation = config.get(family.activation, "gelu")
     if activation not in ACTIVATIONS:
         wrong.append(
-            f"{layout.activation}: there is no '{activation}' here{did_you_mean(str(activation), ACTIVATIONS)}"
+            f"{family.activation}: there is no '{activation}' here{did_you_mean(str(activation), ACTIVATIONS)}"
         )
     if (own := config.get("embedding_size")) is not None and own != config.get("hidden_size"):
         wrong.append(f"embedding_size: {own}, where only hidden_size ({config.get('hidden_size')}) has a form here")
@@ -260,35 +260,35 @@ def model_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, An
         "norm": {"kind": "layer", "placement": "post", "of_embeddings": True},
         "segments": {"kind": "none"},
     }
-    for key in layout.keys:
+    for key in family.keys:
         key.put_into(tree, config.get(key.theirs, key.default))
-    tree["norm"]["eps"] = 1e-12 if layout.eps is None else float(config.get(layout.eps, 1e-12))
-    tree["context"] -= layout.first_position(config.get("pad_token_id"))
-    if layout.types is not None:
-        count = config.get(layout.types, 2)
+    tree["norm"]["eps"] = 1e-12 if family.eps is None else float(config.get(family.eps, 1e-12))
+    tree["context"] -= family.first_position(config.get("pad_token_id"))
+    if family.types is not None:
+        count = config.get(family.types, 2)
         tree["segments"] = {"kind": "separated", "separator": separator, "count": count}
     return tree
 
 
-def config_of(model: EncoderSpec, vocabulary: int, padding: int, family: str) -> dict[str, Any]:
+def config_of(model: EncoderSpec, vocabulary: int, padding: int, model_type: str) -> dict[str, Any]:
     """config.json for a model that `why_not` has nothing against."""
-    layout = LAYOUTS[family]
+    family = FAMILIES[model_type]
     tree: dict[str, Any] = model.model_dump(mode="json") | {
         "mixer": model.mixers[0].model_dump(mode="json")
     }  # all are alike
     tree["feedforward"]["hidden"] = model.feedforward.hidden_units(model.width)
-    tree["context"] += layout.first_position(padding)
+    tree["context"] += family.first_position(padding)
     activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feedforward.kind)
     config = {
-        "architectures": [layout.class_name],
-        "model_type": family,
+        "architectures": [family.class_name],
+        "model_type": model_type,
         "vocab_size": vocabulary,
-        **{key.theirs: key.read_from(tree) for key in layout.keys},
-        layout.activation: activation,
+        **{key.theirs: key.read_from(tree) for key in family.keys},
+        family.activation: activation,
         "pad_token_id": padding,
         "dtype": "float32",
     }
-    more = {layout.eps: model.norm.eps or 1e-5, layout.types: getattr(model.segments, "count", 1)}
+    more = {family.eps: model.norm.eps or 1e-5, family.types: getattr(model.segments, "count", 1)}
     return config | {key: value for key, value in more.items() if key is not None}
 
 

@@ -48,10 +48,10 @@ class Borrowed:
     @property
     def family(self) -> str:
         family = self.config.get("model_type")
-        if family not in bert.LAYOUTS:
+        if family not in bert.FAMILIES:
             raise UserError(
                 f"{self.name}: config.json describes a '{family}' model (model_type); of encoders, those are read that "
-                f"are written as BERT is: {', '.join(bert.LAYOUTS)}"
+                f"are written as BERT is: {', '.join(bert.FAMILIES)}"
             )
         return family
 

@@ -19,7 +19,7 @@ class SegmentSpec(Variant):
     """How a model knows which of several texts in one row a token is of."""
 
     @abstractmethod
-    def build(self, replicas: int, width: int) -> "Segments | None":
+    def build(self, replicas: int, width: int) -> "SegmentVectors | None":
         """What is added to embeddings; None = nothing."""
 
 
@@ -41,11 +41,11 @@ class Separated(SegmentSpec):
     count: int = Field(default=2, ge=1)
     """How many vectors there are. Texts beyond that share the last."""
 
-    def build(self, replicas: int, width: int) -> "Segments":
-        return Segments(replicas, width, self.separator, self.count)
+    def build(self, replicas: int, width: int) -> "SegmentVectors":
+        return SegmentVectors(replicas, width, self.separator, self.count)
 
 
-class Segments(nn.Module):
+class SegmentVectors(nn.Module):
     def __init__(self, replicas: int, width: int, separator: int | None, count: int):
         super().__init__()
         self.separator, self.count = separator, count

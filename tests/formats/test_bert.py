@@ -68,7 +68,7 @@ def test_weights_leave_as_they_came(encoder_folder, family):
     taken = bert.from_bert(theirs.state_dict(), spec, theirs.config.to_dict())
     back = bert.to_bert(taken.weights, spec, 0, family)
     places = "embeddings.position_embeddings.weight"
-    first = bert.LAYOUTS[family].first_position(0)
+    first = bert.FAMILIES[family].first_position(0)
     for name, tensor in theirs.state_dict().items():
         begin = first if name == places else 0
         assert torch.equal(back.pop(name)[begin:], tensor[begin:])
