@@ -37,7 +37,7 @@ class Renamed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Family:
+class EncoderFamily:
     """How one family of models writes itself down."""
 
     class_name: str
@@ -113,15 +113,19 @@ _DISTILBERT_KEYS = (
     Key("attention_dropout", ("mixer", "dropout"), 0.1),
 )
 _AROUND = (_WORDS, _PLACES, _TYPES, _NORM)
-_ROBERTA = Family("RobertaModel", "roberta.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, after_padding=True)
+_ROBERTA = EncoderFamily(
+    "RobertaModel", "roberta.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, after_padding=True
+)
 
-FAMILIES: dict[str, Family] = {
-    "bert": Family("BertModel", "bert.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS),
+FAMILIES: dict[str, EncoderFamily] = {
+    "bert": EncoderFamily("BertModel", "bert.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
-    "electra": Family("ElectraModel", "electra.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, pooler=False),
-    "distilbert": Family(
+    "electra": EncoderFamily(
+        "ElectraModel", "electra.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, pooler=False
+    ),
+    "distilbert": EncoderFamily(
         "DistilBertModel",
         "distilbert.",
         "transformer.layer.",
