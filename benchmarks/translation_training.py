@@ -1,6 +1,7 @@
 """Training speed of translators: Headway beside Marian of `transformers`, in the same loop, with the same batches.
 
     python -m benchmarks.translation_training [--device cuda] [--shapes small wide] [--turns 5] [--dropout 0.1]
+        [--compile off]
 
 Both begin with the same weights, read the same pairs in the same order (random tokens whose target is the source, each
 token moved by one: something can be learnt), and take the same steps: loss, gradients, clipping at 1, AdamW. On a CPU
@@ -105,9 +106,11 @@ def headway_of(model: MarianMTModel, replicas: int, device: str) -> EncoderDecod
 class Ours:
     """Headway's own step."""
 
-    def __init__(self, theirs: MarianMTModel, shape: Shape, replicas: int, device: str):
+    def __init__(self, theirs: MarianMTModel, shape: Shape, replicas: int, device: str, compile: str):
         self.model = headway_of(theirs, replicas, device)
-        training = TrainingSpec(batch=shape.batch, device=device, clip=1.0)
+        training = TrainingSpec.model_validate(
+            {"batch": shape.batch, "device": device, "clip": 1.0, "compile": compile}
+        )
         parameters = dict(self.model.named_parameters())
         optimizer = training.optimizer.build(parameters, [RATE] * replicas, [DECAY] * replicas)
         seeds = list(range(replicas))
@@ -163,12 +166,12 @@ def timed(step: Callable[[], None], steps: int, device: str) -> float:
     return clock() - began
 
 
-def compare(name: str, shape: Shape, device: str, turns: int, dropout: float) -> None:
+def compare(name: str, shape: Shape, device: str, turns: int, dropout: float, compile: str) -> None:
     cuda = device.startswith("cuda")
     theirs_model = marian_of(shape, dropout)
-    ours, populations = Ours(theirs_model, shape, 1, device), {}
+    ours, populations = Ours(theirs_model, shape, 1, device, compile), {}
     if cuda:
-        populations = {8: Ours(theirs_model, shape, 8, device)}
+        populations = {8: Ours(theirs_model, shape, 8, device, compile)}
     theirs = Theirs(theirs_model, Buckets().build(pairs_of(shape), shape.longest, shape.batch, [0], device), device)
     ways: dict[str, Any] = {"headway": ours, "transformers": theirs}
     ways |= {f"headway, R = {replicas}": way for replicas, way in populations.items()}
@@ -197,6 +200,7 @@ def compare(name: str, shape: Shape, device: str, turns: int, dropout: float) ->
             "middle half of turns": [round(ratios[quarter], 3), round(ratios[-1 - quarter], 3)],
             "first and last loss": [round(x, 4) for x in (first[way == "transformers"], last[way == "transformers"])],
             "steps": ours.step,
+            "compiled": ours.update.setting.compiled,
             "dropout": dropout,
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
@@ -211,11 +215,12 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--compile", default="auto", choices=["auto", "on", "off"], help="four shapes take minutes")
     asked = parser.parse_args()
     if asked.device == "cpu":
         torch.set_num_threads(1)
     for name in asked.shapes:
-        compare(name, SHAPES[name], asked.device, asked.turns, asked.dropout)
+        compare(name, SHAPES[name], asked.device, asked.turns, asked.dropout, asked.compile)
 
 
 if __name__ == "__main__":
