@@ -269,6 +269,16 @@ def adagrad(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int
 OPTIMIZERS: dict[str, Callable[..., Any]] = {"adamw": adamw, "sgd": sgd, "adagrad": adagrad}
 
 
+PACES: dict[str, Callable[[Any, int, int, bool], float]] = {
+    "full": lambda spec, depth, head, added: 1.0,
+    "frozen": lambda spec, depth, head, added: 1.0 if depth == head else 0.0,
+    "last": lambda spec, depth, head, added: 1.0 if head - depth <= spec.layers else 0.0,
+    "layerwise": lambda spec, depth, head, added: math.prod([spec.decay] * (head - depth)),
+    "lora": lambda spec, depth, head, added: 1.0 if added or depth == head else 0.0,
+}
+"""What the rate of a parameter is multiplied by, so far above the tokens, where the head is so far above them."""
+
+
 def tail(spec: Any, weights: list[Tensor]) -> Tensor:
     """The mean of the last ones, of those after every so many steps, counted from the end."""
     taken = weights[::-1][:: spec.every][: max(1, int(spec.last * len(weights) / spec.every))]

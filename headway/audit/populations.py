@@ -145,8 +145,9 @@ def steps_beside_others(members: SideBySide) -> Outcome:
         update_alone = members.update(alone, [r])
         for step in range(steps):
             update_alone(step, 1.0)
-        off = [(theirs[n][r : r + 1] - p)[counts[n]].detach() for n, p in alone.named_parameters()]
-        moved = [(p - before[n])[counts[n]].detach() for n, p in alone.named_parameters()]
+        ours = dict(alone.named_parameters())
+        off = [(theirs[n][r : r + 1] - ours[n])[counts[n]].detach() for n in counts]
+        moved = [(ours[n] - before[n])[counts[n]].detach() for n in counts]
         if not (length := _length(moved)):
             continue  # a learning rate of zero
         apart = _length(off) / length

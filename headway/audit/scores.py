@@ -20,7 +20,7 @@ from headway.core.errors import UserError
 from headway.core.status import State
 from headway.run.folder import Run
 from headway.run.record import read_json
-from headway.scoring.metrics import LOSS, parsed
+from headway.scoring.metrics import LOSS, METRICS, parsed
 from headway.scoring.score import Score
 
 NEAR = 2e-5
@@ -80,6 +80,11 @@ class ScoredRun:
                 if metric == LOSS.name and value is not None:
                     found.setdefault(line["step"], {})[split] = value
         return found
+
+    def evaluated(self, name: str) -> dict[int, float]:
+        """By step: what evaluations gave for this."""
+        lines = (line for line in self.run.metrics() if name in line.get("scores", {}))
+        return {line["step"]: value for line in lines if (value := line["scores"][name]) is not None}
 
     @property
     def answer(self) -> Answer:
@@ -199,10 +204,11 @@ def scores_again(scored: ScoredRun) -> Outcome:
 def kept_checkpoint(scored: ScoredRun) -> Outcome:
     """The checkpoint that is scored is the one that was said: the best if the best is kept, else the last.
 
-    With training.keep_best the evaluation at its step must be the lowest of all in metrics.jsonl, on the first split of
-    training.evaluate_on; without, no step may come after it. And its weights, evaluated again, must give the loss that
-    was written down at that step, within a thousandth (2 % where training computed in bf16). When it fails, the scores
-    are of other weights than one thinks: look at what is compared when a new best is kept, and at when it is saved.
+    With training.keep_best the evaluation at its step must be the best of all in metrics.jsonl, by training.best_by, on
+    the first split of training.evaluate_on; without, no step may come after it. And its weights, evaluated again, must
+    give the loss that was written down at that step, within a thousandth (2 % where training computed in bf16). When it
+    fails, the scores are of other weights than one thinks: look at what is compared when a new best is kept, and at
+    when it is saved.
     """
     recipe, losses = scored.run.recipe, scored.evaluations
     if scored.run.status.state not in (State.FINISHED, State.STOPPED):
@@ -211,11 +217,13 @@ def kept_checkpoint(scored: ScoredRun) -> Outcome:
         raise DoesNotApply("nothing was evaluated while it trained")
     if recipe.training.keep_best:
         on = recipe.training.evaluate_on[0]
-        by_step = {step: found[on] for step, found in losses.items() if on in found}
-        best = min(by_step, key=lambda step: by_step[step])
+        by = recipe.training.best_by
+        sign, by_step = METRICS[by].sign, scored.evaluated(f"{on}.{by}")
+        best = max(by_step, key=lambda step: sign * by_step[step])
         here = by_step.get(scored.step, math.nan)
-        if not here <= by_step[best]:
-            sentence = f"what was kept as the best is of step {scored.step:,}, with a loss of {here:.4g} on {on}"
+        if not sign * here >= sign * by_step[best]:
+            with_a = f"with {'an' if by[0] in 'aeiou' else 'a'} {by} of {here:.4g} on {on}"
+            sentence = f"what was kept as the best is of step {scored.step:,}, {with_a}"
             return failed(here - by_step[best], f"{sentence}; at step {best:,} it was {by_step[best]:.4g}")
     last = max(line["step"] for line in scored.run.metrics())
     if not recipe.training.keep_best and scored.step < last:
@@ -231,7 +239,7 @@ def kept_checkpoint(scored: ScoredRun) -> Outcome:
             sentence = f"the weights that are scored give {now:.5g} on the part of {split} that was evaluated"
             return failed(off, f"{sentence}; at step {scored.step:,}, when they were kept, it was {then:.5g}")
         worst = max(worst, off)
-    which = "has the lowest evaluation" if recipe.training.keep_best else "is the last"
+    which = f"is the best by {recipe.training.best_by}" if recipe.training.keep_best else "is the last"
     return passed(worst, f"the checkpoint that is scored, of step {scored.step:,}, {which}, and gives that loss again")
 
 

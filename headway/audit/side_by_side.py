@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.probe import Probing
-from headway.nn.replicated import Trainable, set_dropout
+from headway.nn.replicated import Trainable, moving, set_dropout
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.training.averaging import Averages
@@ -86,7 +86,7 @@ class SideBySide:
 
     @cached_property
     def gradients(self) -> list[dict[str, Tensor]]:
-        """Of each alone, in all its weights."""
+        """Of each alone, in all its weights that are trained."""
         return [gradient_of(alone, self.batch(member=r), 0) for r, alone in enumerate(self.alone)]
 
     def update(self, model: Trainable, members: Sequence[int]) -> Update:
@@ -94,13 +94,14 @@ class SideBySide:
         training = self.recipes[0].training
         rates = [self.recipes[r].training.optimizer.learning_rate for r in members]
         decays = [self.recipes[r].training.optimizer.weight_decay for r in members]
-        optimizer = training.optimizer.build(dict(model.named_parameters()), rates, decays)
+        trained = moving(dict(model.named_parameters()))
+        optimizer = training.optimizer.build(trained, rates, decays)
         alive = torch.ones(len(members), dtype=torch.bool, device=self.device)
         setting = Setting(torch.device(self.device), torch.float32, False, False, ())
         reads = _Reads(self, None if len(members) > 1 else members[0])
         spec, averages = training.model_copy(update={"accumulate": 1}), None
         if training.averaging is not None:
-            averages = Averages(training.averaging, dict(model.named_parameters()), STEPS_AVERAGED)
+            averages = Averages(training.averaging, trained, STEPS_AVERAGED)
         return Update(model, optimizer, reads, spec, setting, alive, averages=averages)
 
     def update_of_training(self) -> Update:
@@ -143,8 +144,8 @@ class _Reads:
 
 
 def gradient_of(model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
-    """Of replica r's loss in all weights, in the noise of the first step."""
-    parameters = dict(model.named_parameters())
+    """Of replica r's loss in all weights that are trained, in the noise of the first step."""
+    parameters = moving(dict(model.named_parameters()))
     model.train()
     model.clock.set(0)
     loss = model.loss(batch)[0][r]

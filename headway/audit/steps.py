@@ -14,6 +14,7 @@ from torch import Tensor
 from headway.audit import definitions
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.probe import TINY, Probe
+from headway.nn.replicated import moving, pace_of
 from headway.training.averaging import Averages
 from headway.training.setting import Setting
 from headway.training.update import Update
@@ -43,7 +44,7 @@ def step(probe: Probe) -> Outcome:
     if formula is None:
         raise DoesNotApply(f"no definition is known of the optimizer '{training.optimizer.kind}'")
     taken = _Steps(probe)
-    named, spec, memory = dict(taken.model.named_parameters()), training.optimizer, {}
+    named, spec, memory = moving(dict(taken.model.named_parameters())), training.optimizer, {}
     worst, passed_through = (0.0, 0, ""), []
     for number, rate in enumerate(RATES):
         before = {name: p.detach().double().clone() for name, p in named.items()}
@@ -64,7 +65,7 @@ def step(probe: Probe) -> Outcome:
             return failed(norm / length, f"a step notes a gradient of length {norm:.4g}; it is {length:.4g}")
         scale = 1.0 if limit is None else min(1.0, limit / (length + 1e-6))
         for name, p in named.items():
-            at, decay = rate * spec.learning_rate, spec.weight_decay if _is_matrix(p) else 0.0
+            at, decay = rate * pace_of(p) * spec.learning_rate, spec.weight_decay if _is_matrix(p) else 0.0
             given = before[name], scale * reached[name], memory.get(name), number + 1
             expected, memory[name] = formula(spec, *given, at, decay)
             moved = float((expected - before[name]).norm())
@@ -92,7 +93,7 @@ class _Steps:
         training = probe.recipe.training
         rows = training.accumulate * max(1, 4 // training.accumulate)
         self.batch, self.model = probe.excerpt(rows, tokens=16), probe.fresh()
-        named, spec = dict(self.model.named_parameters()), training.optimizer
+        named, spec = moving(dict(self.model.named_parameters())), training.optimizer
         self.averages = Averages(training.averaging, named, len(RATES)) if training.averaging is not None else None
         self.optimizer = spec.build(named, [spec.learning_rate], [spec.weight_decay])
         alive = torch.ones(1, dtype=torch.bool, device=probe.device)
@@ -103,7 +104,7 @@ class _Steps:
 
     def loss_and_gradient(self, number: int) -> tuple[float, dict[str, Tensor]]:
         """By definition: of the whole batch at once, in whatever parts it is computed."""
-        named = dict(self.model.named_parameters())
+        named = moving(dict(self.model.named_parameters()))
         self.model.train()
         self.model.clock.set(number)
         with torch.enable_grad():

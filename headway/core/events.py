@@ -97,6 +97,7 @@ class Halted(Event):
 
     status: Status
     best_loss: float | None
+    """Of its evaluations, in what the training goes by: the loss, if nothing else."""
     others_go_on: bool
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from headway.core.errors import UserError
 from headway.core.yaml import flat
-from headway.nn.replicated import Trainable, set_dropout
+from headway.nn.replicated import Trainable, moving, pace_of, set_dropout
 from headway.recipe.recipe import Recipe
 from headway.tasks.task import Task
 from headway.training.averaging import Averages
@@ -39,9 +39,14 @@ def assemble(
         model = task.build(seeds, str(setting.device))
         set_dropout(model, [r.model.dropout for r in recipes])
         sampler = task.sampler(seeds, str(setting.device))
+        if recipe.training.tuning.keeps_features:
+            sampler = task.with_features(model, sampler, setting.autocast)
+    for p in model.parameters():
+        p.requires_grad_(pace_of(p) > 0)  # no gradient is computed for what stays as it is
     parallel = recipe.training.parallel.build(model, processes)
+    trained = moving(parallel.parameters)
     optimizer = recipe.training.optimizer.build(
-        parallel.parameters,
+        trained,
         [r.training.optimizer.learning_rate for r in recipes],
         [r.training.optimizer.weight_decay for r in recipes],
     )
@@ -49,10 +54,15 @@ def assemble(
     averages, training = None, recipe.training
     if training.averaging is not None:
         total = training.duration.in_steps(sampler.steps_per_epoch, task.tokens_per_step)
-        averages = Averages(training.averaging, parallel.parameters, total)
+        averages = Averages(training.averaging, trained, total)
     return Population(model, optimizer, len(recipes), parallel, averages), sampler
 
 
 def parameters_of(model: Trainable) -> int:
     """Of one replica."""
     return sum(p.numel() for p in model.parameters()) // model.replicas
+
+
+def trained_parameters_of(model: Trainable) -> int:
+    """Of one replica, those that training moves."""
+    return sum(p.numel() for p in moving(dict(model.named_parameters())).values()) // model.replicas

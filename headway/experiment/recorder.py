@@ -102,5 +102,5 @@ class RunRecorder:
         states = self.population.replica_states
         status, others = states[replica].ended, any(state.ended is None for state in states)
         assert status is not None
-        best = states[replica].best_loss
+        best = states[replica].best
         self.announce(Halted(of=(self.names[replica],), status=status, best_loss=best, others_go_on=others))

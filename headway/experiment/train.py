@@ -21,14 +21,14 @@ from headway.core.files import check_names
 from headway.core.plugins import reason_of
 from headway.core.status import State, Status
 from headway.experiment import assembly
-from headway.experiment.assembly import check_population, parameters_of
+from headway.experiment.assembly import check_population, parameters_of, trained_parameters_of
 from headway.experiment.audit import audit_runs
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, newest_checkpoints, restore
 from headway.nn.replicated import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
-from headway.scoring.metrics import parsed
+from headway.scoring.metrics import METRICS, parsed
 from headway.scoring.score import Score
 from headway.tasks.task import Task
 from headway.training import setting as settings
@@ -168,7 +168,7 @@ class Training:
             for run in self.written:
                 if not run.folder.exists():
                     flops = self.task.flops_per_step
-                    cost = {"parameters": parameters_of(self.population.model), "flops_per_step": flops}
+                    cost = {**counts_of(self.population.model), "flops_per_step": flops}
                     seeds = {"population": [r.seed for r in self.recipes]} if len(self.recipes) > 1 else {}
                     where = _where(self.setting, self.processes)
                     Run.create(run.folder, run.recipe, where, **self.task.facts, **cost, **seeds)
@@ -203,6 +203,7 @@ class Training:
             parallel=self.population.parallel,
             carried=self.population.carried,
             averages=self.population.averages,
+            lowest_is_best=METRICS[self.recipe.training.best_by].lower_is_better,
         )
         if self.loop.warmup >= self.loop.total:
             steps = f"{self.loop.warmup:,} steps"
@@ -260,7 +261,7 @@ class Training:
             f"{members[0].folder}{f' … {members[-1].name}' if len(members) > 1 else ''}"
             + (f": resuming at step {step}" if step else ""),
             *self.task.title(model),
-            f"{parameters_of(model):,} parameters{many}",
+            _counted(model) + many,
             *self.setting.reasons,
         ]
 
@@ -286,6 +287,18 @@ def load_model(run: Run, which: str = "auto", device: str | None = None) -> tupl
     load_weights(model, 0, saved.weights)
     model.eval()
     return model, saved
+
+
+def counts_of(model: Trainable) -> dict[str, int]:
+    """How many parameters it has; and how many of them are trained, where those are not all."""
+    whole, trained = parameters_of(model), trained_parameters_of(model)
+    return {"parameters": whole} | ({"trained_parameters": trained} if trained < whole else {})
+
+
+def _counted(model: Trainable) -> str:
+    counts = counts_of(model)
+    told = f"{counts['parameters']:,} parameters"
+    return told + (f", {counts['trained_parameters']:,} of them trained" if "trained_parameters" in counts else "")
 
 
 def _where(setting: settings.Setting, processes: Processes) -> str:

@@ -9,7 +9,7 @@ tokens only: whatever stands around a row, its tokens get the same vectors.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.models.spec import ModelSpec
 from headway.nn import mixer
+from headway.nn.adapters import add_adapters
 from headway.nn.attention import AttentionSpec, MemoryCache
 from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, Gelu, Layer, NormSpec
@@ -173,6 +174,10 @@ class BackboneSpec(ModelSpec):
 class Backbone(Trainable):
     sublayers = 2
     """Of each layer: those that add to the stream."""
+    at_tokens: ClassVar[tuple[str, ...]] = ("embedding", "positions", "embedding_norm")
+    """The parts that make vectors of tokens, below the first layer."""
+    of_head: ClassVar[tuple[str, ...]] = ()
+    """The parts that make answers of what the last layer gives, where those are no part of what can be borrowed."""
 
     def __init__(self, spec: BackboneSpec, vocabulary: int, replicas: int, device: str, mask: Mask):
         super().__init__()
@@ -204,6 +209,26 @@ class Backbone(Trainable):
     @property
     def mixers(self) -> list[Mixer]:
         return [layer.mixer for layer in self.layers]  # pyright: ignore
+
+    @property
+    def depth(self) -> int:
+        return len(self.layers) + 1
+
+    def depth_of(self, name: str) -> int:
+        part, _, inside = name.partition(".")
+        if part == "layers":
+            return int(inside.partition(".")[0]) + 1
+        if part in self.at_tokens:
+            return 0
+        return self.depth if part in self.of_head else self.depth - 1  # a last norm belongs to the last layer
+
+    def add_adapters(
+        self, targets: Sequence[str], rank: int, alpha: float, dropout: float, seeds: Sequence[int]
+    ) -> int:
+        return add_adapters(self, targets, rank, alpha, dropout, seeds)
+
+    def is_added(self, name: str) -> bool:
+        return ".adapter." in name
 
     def hidden(
         self,

@@ -3,12 +3,12 @@
 ids           [R, B, T]
 padding_mask  [R, B, T]      True where there is a token, False where a row is filled up
 x             [R, B, T, D]   through `layers`; everybody sees everybody
-pooled        [R, B, D]      of tokens only, not of padding
+features      [R, B, D]      pooled, of tokens only, not of padding
 logits        [R, B, C]
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,14 @@ from torch import Tensor, nn
 from headway.core.spec import OR_BY_NAME, Problem, Spec
 from headway.models.encoder import Encoder, EncoderSpec
 from headway.models.pooling import Mean, PoolingSpec
-from headway.nn.replicated import Carried, Linear, seed
+from headway.nn.replicated import Carried, Dropout, Linear, seed
 from headway.nn.taps import Tap
+
+
+class FeaturesOfTexts(Protocol):
+    def of(self, texts: Any) -> Float[Tensor, "R N D"]:
+        """What the head reads of these texts, computed once."""
+        ...
 
 
 class HeadSpec(Spec):
@@ -30,6 +36,10 @@ class HeadSpec(Spec):
     """The nonlinearity; linear = there is none, and one map only."""
     hidden: int | None = Field(default=None, ge=1)
     """Units between the two maps; null = as many as the width."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the pooled vector, before the head reads it."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"dropout"})
 
     def problems(self) -> Iterator[Problem]:
         if self.kind == "linear" and self.hidden is not None:
@@ -47,6 +57,8 @@ class ClassifierSpec(EncoderSpec):
     """An encoder that says which class a text is of."""
 
     reads: ClassVar[str] = "labelled"
+    evaluated: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+    has_head: ClassVar[bool] = True
 
     kind: Literal["classifier"] = "classifier"
     pooling: PoolingSpec = Mean()
@@ -63,7 +75,7 @@ class ClassifierSpec(EncoderSpec):
 
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()
-        if self.pooling.kind == "first" and not any(one.looks_ahead for one in self.mixers):
+        if self.pooling.kind in ("first", "pooler") and not any(one.looks_ahead for one in self.mixers):
             yield "the first token has seen no other, where all layers read from left to right: set model.pooling=last"
 
     def forward_flops_per_row(self, classes: int, length: int) -> int:
@@ -79,43 +91,58 @@ class ClassifierSpec(EncoderSpec):
 
 
 class Classifier(Encoder):
+    of_head = ("head",)
+
     def __init__(self, spec: ClassifierSpec, vocabulary: int, classes: int, replicas: int, device: str = "cpu"):
         super().__init__(spec, vocabulary, replicas, device)
         self.spec, self.classes = spec, classes
         self.pooler = spec.pooling.build(replicas, spec.width)
         self.head = spec.head.build(replicas, spec.width, classes)
         self.pooled, self.logits = Tap(), Tap()
+        self.kept: FeaturesOfTexts | None = None  # of texts, while only the head is trained
 
     def forward(
         self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> Float[Tensor, "R B C"]:
         """The score of each class."""
+        return self.decide(self.features(ids, padding_mask))
+
+    def features(
+        self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None = None
+    ) -> Float[Tensor, "R B D"]:
+        """What the head reads of each row."""
         x, _ = self.hidden(ids, padding_mask=padding_mask)
         everything = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
-        return self.logits(self.head(self.pooled(self.pooler(self.spec.pooling.pool(x, everything)))))
+        return self.pooler(self.spec.pooling.pool(x, everything))
 
-    def losses(
-        self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"], targets: Int[Tensor, "R B"]
-    ) -> Float[Tensor, "R B"]:
+    def decide(self, features: Float[Tensor, "R B D"]) -> Float[Tensor, "R B C"]:
+        """The score of each class, by the head."""
+        return self.logits(self.head(self.pooled(features)))
+
+    def losses(self, logits: Float[Tensor, "R B C"], targets: Int[Tensor, "R B"]) -> Float[Tensor, "R B"]:
         """Nats of the right class, for every row."""
-        logits = self(ids, padding_mask).float()
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+        flat = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+        return flat.view(targets.shape)
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
-        """What training lowers: mean nats per row, one number per replica. No text goes on from another."""
-        return self.losses(batch.inputs, batch.padding_mask, batch.targets).mean(1), None
+        """What training lowers: mean nats per row, one number per replica. No text goes on from another. The features
+        of a batch are those that were computed before, if it has any."""
+        known = getattr(batch, "features", None)
+        features = self.features(batch.inputs, batch.padding_mask) if known is None else known
+        return self.losses(self.decide(features), batch.targets).mean(1), None
 
 
 class Head(nn.Module):
     def __init__(self, spec: HeadSpec, replicas: int, width: int, classes: int):
         super().__init__()
         hidden = width if spec.kind == "linear" else spec.hidden or width
+        self.drop = Dropout(replicas, spec.dropout, fixed=True)
         self.into = None if spec.kind == "linear" else Linear(replicas, width, hidden)
         self.nonlinearity = _NONLINEARITIES.get(spec.kind)
         self.output = Linear(replicas, hidden, classes, gain=0.2)  # a start that knows nothing: about ln C nats
 
     def forward(self, x: Float[Tensor, "R B D"]) -> Float[Tensor, "R B C"]:
-        h = x[:, :, None]
+        h = self.drop(x)[:, :, None]
         if self.into is not None and self.nonlinearity is not None:
             h = self.nonlinearity(self.into(h))
         return self.output(h).squeeze(2)

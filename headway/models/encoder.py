@@ -46,6 +46,8 @@ class EncoderSpec(BackboneSpec):
 
 
 class Encoder(Backbone):
+    at_tokens = (*Backbone.at_tokens, "segments")
+
     spec: EncoderSpec
     notes: Sequence[str] = ()
     """What its start had to say, where training begins with weights that were not drawn."""

@@ -11,6 +11,10 @@ class ModelSpec(Variant):
 
     reads: ClassVar[str]
     """The kind of data it learns from."""
+    evaluated: ClassVar[tuple[str, ...]] = ("loss",)
+    """The metrics that are evaluated while it trains."""
+    has_head: ClassVar[bool] = False
+    """Whether it ends in a head that weights from elsewhere do not have, and that is learnt in any case."""
 
     @property
     def needs_warmup(self) -> str:

@@ -191,6 +191,7 @@ class SelfProjection(nn.Module):
         super().__init__()
         self.heads = spec.heads
         self.together = Linear(replicas, width, 3 * width, bias=spec.bias)
+        self.together.makes = ("queries", "keys", "values")
         if spec.weight_dropout:
             self.together.drop = WeightDropout(replicas, spec.weight_dropout)
 
@@ -226,6 +227,7 @@ class CrossProjection(nn.Module):
         self.heads = spec.heads
         self.queries = Linear(replicas, width, width, bias=spec.bias)
         self.keys_values = Linear(replicas, width, 2 * width, bias=spec.bias)
+        self.queries.makes, self.keys_values.makes = ("queries",), ("keys", "values")
 
     @property
     def matrices(self) -> dict[str, Float[Tensor, "R D D"]]:
@@ -263,6 +265,7 @@ class Attention(Mixer):
         self.why_no_cache = self.fusion.why_no_cache
         self.keeps_slots = not spec.memory and not backend.compiles_bias
         self.output = Linear(replicas, width, width, bias=spec.bias, gain=out_gain)
+        self.output.makes = ("output",)
         self.queries, self.keys, self.values = Tap(), Tap(), Tap()
         self.scores, self.weights = Display(), Display()  # fused kernels never show them
         self.mixed, self.attended = Tap(), Tap("output")

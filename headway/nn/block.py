@@ -129,6 +129,7 @@ class FeedForward(nn.Module):
         self.into = Linear(replicas, width, hidden, bias=spec.bias)
         self.nonlinearity = spec.nonlinearity
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
+        self.into.makes = self.output.makes = ("feedforward",)
 
     def forward(self, x: Stream) -> Stream:
         return self.output(self.nonlinearity(self.into(x)))
@@ -140,6 +141,7 @@ class GatedFeedForward(nn.Module):
         self.into = Linear(replicas, width, 2 * hidden, bias=spec.bias)
         self.nonlinearity = spec.nonlinearity
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
+        self.into.makes = self.output.makes = ("feedforward",)
 
     def forward(self, x: Stream) -> Stream:
         gate, value = self.into(x).chunk(2, dim=-1)

@@ -8,7 +8,7 @@ stream, each from (the replica's seed, the name of the place) alone.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,12 +31,15 @@ class Linear(nn.Module):
         self.weight = parameter(replicas, outputs, inputs, std=gain * 0.5 / math.sqrt(inputs) if std is None else std)
         self.bias = parameter(replicas, outputs) if bias else None
         self.drop: nn.Module | None = None  # what leaves out some of the weights in training, if anything does
+        self.makes: tuple[str, ...] = ()  # what its outputs are, in equal parts, where they are asked for by name
+        self.adapter: nn.Module | None = None  # what is learnt beside a weight that stays as it is, if anything is
         self.few_rows: FewRows | None = None
 
     def forward(self, x: Float[Tensor, "R B T I"], more: Tensor | None = None) -> Float[Tensor, "R B T O"]:
         """`more` is a bias for those that have none."""
         weight = self.weight if self.few_rows is None else self.few_rows.weight_for(x, self.weight)
-        return _multiply(x, weight if self.drop is None else self.drop(weight), self.bias if more is None else more)
+        y = _multiply(x, weight if self.drop is None else self.drop(weight), self.bias if more is None else more)
+        return y if self.adapter is None else y + self.adapter(x).to(y.dtype)
 
 
 class Embedding(nn.Module):
@@ -131,6 +134,25 @@ class Trainable(nn.Module):
         model carries none."""
         raise NotImplementedError
 
+    def depth_of(self, name: str) -> int:
+        """How far above the tokens a parameter stands: 0 = it makes vectors of them, k = it is of the k-th layer;
+        `depth` = it is of the head, which borrowed weights do not have."""
+        raise NotImplementedError
+
+    @property
+    def depth(self) -> int:
+        raise NotImplementedError
+
+    def add_adapters(
+        self, targets: Sequence[str], rank: int, alpha: float, dropout: float, seeds: Sequence[int]
+    ) -> int:
+        """Beside the matrices that make one of these (`nn/adapters.py`); gives how many have one now."""
+        raise NotImplementedError
+
+    def is_added(self, name: str) -> bool:
+        """Whether a parameter is of such an adapter."""
+        return False
+
     def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
         """How much `loss` is a mean over, such as tokens without padding; None = as much in every part of a batch."""
         return None
@@ -179,6 +201,22 @@ def parameter(
     return made
 
 
+def pace_of(p: Tensor) -> float:
+    """What the learning rate is multiplied by for this parameter; 0 = training leaves it as it is."""
+    return getattr(p, "pace", 1.0)
+
+
+def set_paces(model: nn.Module, paces: Mapping[str, float]) -> None:
+    """Which parameters training moves, and how fast beside each other: all that anybody knows of it stands on them."""
+    for name, p in model.named_parameters():
+        p.pace = paces[name]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def moving(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Those that training moves."""
+    return {name: p for name, p in parameters.items() if pace_of(p) > 0}
+
+
 @torch.no_grad()
 def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
     """Give replica r the start and the noise that belong to `seeds[r]`, and move the model to its device.
@@ -186,20 +224,26 @@ def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "c
     Values are drawn on the CPU, one generator per (seed, name), so they do not depend on the device, on the other
     replicas, or on which other parameters the model has.
     """
-    for name, p in model.named_parameters():
+    model.clock = Clock(torch.device(device))
+    seed_part(model, model, "", seeds)
+    model.to(device)
+
+
+@torch.no_grad()
+def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]) -> None:
+    """The same for a part of the model that goes by this name, such as one that was added to it later."""
+    prefix = f"{name}." if name else ""
+    for key, p in part.named_parameters():
         value, std = p.start  # pyright: ignore[reportAttributeAccessIssue]
         for r, replica_seed in enumerate(seeds):
             if std > 0:
-                p[r].normal_(value, std, generator=random.generator(replica_seed, "start", name))
+                p[r].normal_(value, std, generator=random.generator(replica_seed, "start", prefix + key))
             else:
                 p[r] = value
-    model.to(device)
-    clock = Clock(torch.device(device))
-    for name, module in model.named_modules():
+    for key, module in part.named_modules(prefix=name):
         if isinstance(module, Noisy):
-            module.keys.copy_(random.stream_keys(seeds, name))
-            module.clock = clock
-    model.clock = clock
+            module.keys.copy_(random.stream_keys(seeds, key))
+            module.clock = model.clock
 
 
 def set_dropout(model: nn.Module, rates: Sequence[float]) -> None:

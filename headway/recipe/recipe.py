@@ -68,6 +68,13 @@ class Recipe(Spec):
         if own is not None and self.data.tokenizer.kind not in (own["kind"], "given"):
             reason = f"the vectors of {own['from']} are for its own tokens, not for those of {self.data.tokenizer.kind}"
             yield Problem(("data.tokenizer", "model.start"), f"{reason}; leave data.tokenizer out")
+        by, evaluated = self.training.best_by, self.model.evaluated
+        if by not in evaluated:
+            reason = f"'{by}' is not evaluated while a {self.model.kind} trains; there is: {', '.join(evaluated)}"
+            yield Problem(("training.best_by", "model.kind"), reason)
+        if self.training.tuning.needs_head and not self.model.has_head:
+            reason = f"{self.training.tuning.kind} trains a new head, and a {self.model.kind} has none of its own"
+            yield Problem(("training.tuning", "model.kind"), f"{reason}; set training.tuning=full")
 
     @property
     def segment(self) -> int:

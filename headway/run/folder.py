@@ -218,7 +218,7 @@ class Run(RunRecord):
         for saved in self.good_checkpoints():
             state = saved.facts["standing"]
             try:
-                if self.recipe.training.keep_best and state.get("best_loss") is not None:
+                if self.recipe.training.keep_best and state.get("best", state.get("best_loss")) is not None:
                     self._load(state["best_step"], "best")
                 yield saved
             except BrokenCheckpointError as error:

@@ -105,26 +105,37 @@ def predict(model: Classifier, texts: Texts, classes: tuple[str, ...]) -> list[P
     """What every replica says of every text. Texts longer than the model's context are cut, as in training."""
     model.eval()
     context = model.spec.context
-    table, lengths = texts.padded(context)
-    chances = class_chances(model, torch.as_tensor(table), torch.as_tensor(lengths))
+    if model.kept is None:
+        table, lengths = texts.padded(context)
+        chances = class_chances(model, torch.as_tensor(table), torch.as_tensor(lengths))
+    else:
+        chances = model.decide(model.kept.of(texts)).double().softmax(-1).cpu()
     cut = int((texts.lengths > context).sum())
     return [Predictions(classes, texts.labels, one.numpy(), texts.seen, cut, context) for one in chances]
 
 
 @torch.no_grad()
 def class_chances(model: Classifier, table: Int[Tensor, "N L"], lengths: Int[Tensor, " N"]) -> Float[Tensor, "R N C"]:
-    """The probability of each class for every text; texts of similar length are computed together."""
+    """The probability of each class for every text, in the order in which they are given."""
+    chances = torch.empty(model.replicas, len(table), model.classes, dtype=torch.float64)
+    for rows, ids, padding_mask in by_length(model, table, lengths):
+        chances[:, rows] = model(ids, padding_mask).double().softmax(-1).cpu()
+    return chances
+
+
+def by_length(
+    model: Classifier, table: Int[Tensor, "N L"], lengths: Int[Tensor, " N"]
+) -> Iterator[tuple[Int[Tensor, " B"], Int[Tensor, "R B T"], Bool[Tensor, "R B T"]]]:
+    """Which texts, their tokens, and where those are: texts of similar length together, filled up to their longest."""
     if int(lengths.min()) < 1:
         raise UserError("a text without any token has no class")
     device = next(model.parameters()).device
-    chances = torch.empty(model.replicas, len(table), model.classes, dtype=torch.float64)
     widest = model.spec.largest(table.shape[1]) * table.shape[1] * model.replicas
     for rows in lengths.argsort(stable=True).split(max(1, LARGEST // widest)):
         width = int(lengths[rows].max())
         ids = table[rows, :width].to(device, torch.int64).expand(model.replicas, -1, -1)
         padding_mask = (torch.arange(width) < lengths[rows][:, None]).to(device).expand(model.replicas, -1, -1)
-        chances[:, rows] = model(ids, padding_mask).double().softmax(-1).cpu()
-    return chances
+        yield rows, ids, padding_mask
 
 
 def spread_out(texts: Texts, at_most: int | None) -> Texts:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -22,7 +22,8 @@ from headway.audit.probe import Probing
 from headway.audit.recount_rows import RowRecount, rows_again
 from headway.core.errors import UserError
 from headway.data.labelled import dataset
-from headway.data.labelled.dataset import LabelledSet
+from headway.data.labelled.batches import RowSampler
+from headway.data.labelled.dataset import LabelledSet, Texts
 from headway.data.labelled.tables import Row
 from headway.data.spec import Labelled
 from headway.look.gradients import Explained, likeliest
@@ -31,11 +32,11 @@ from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions, class_chances, predict, spread_out
 from headway.scoring.ensemble import gain, mean_predictions
+from headway.scoring.features import FeatureSampler, KeptFeatures
 from headway.scoring.metrics import ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, F1, LOSS, PRECISION, RECALL
 from headway.scoring.score import Score
 from headway.tasks.abilities import Classified, Classifies, JoinsOthers, ScoredTogether
 from headway.tasks.task import Task
-from headway.training.update import Sampler
 
 
 class Classes(Probing):
@@ -68,18 +69,25 @@ class Classification(Task, JoinsOthers, Classifies):
 
     @classmethod
     def rebuild(cls, run: Run, device: str) -> Classifier:
-        return _spec(run.recipe).build(run.tokenizer.size, len(classes_of(run)), [run.recipe.seed], device)
+        recipe, seeds = run.recipe, [run.recipe.seed]
+        model = _spec(recipe).build(run.tokenizer.size, len(classes_of(run)), seeds, device)
+        return recipe.training.tuning.apply(model, seeds)
 
     def build(self, seeds: Sequence[int], device: str) -> Classifier:
         spec = _spec(self.recipe)
         model = spec.build(self.data.tokenizer.size, len(self.data.classes), seeds, device)
         model.notes = spec.start.fill(model)
-        return model
+        return self.recipe.training.tuning.apply(model, seeds)
 
-    def sampler(self, seeds: Sequence[int], device: str) -> Sampler:
+    def sampler(self, seeds: Sequence[int], device: str) -> RowSampler:
         train, batch = self.data.split("train"), self.recipe.training.batch
         table, lengths = train.padded(self.recipe.segment)
         return _data(self.recipe).batches.build(table, lengths, train.labels, batch, seeds, device)
+
+    def with_features(self, model: Classifier, sampler: Any, autocast: Callable[[], Any]) -> FeatureSampler:
+        kept = model.kept = KeptFeatures(model)
+        device = str(next(model.parameters()).device)
+        return FeatureSampler(sampler, kept, self.data.split("train"), device, autocast)
 
     @property
     def tokens_per_step(self) -> int:
@@ -89,9 +97,12 @@ class Classification(Task, JoinsOthers, Classifies):
 
     @property
     def flops_per_step(self) -> int:
-        """Every row counts as filled up to the context, whether or not the device computes the padding."""
-        per_row = _spec(self.recipe).forward_flops_per_row(len(self.data.classes), self.recipe.segment)
-        return 3 * self.recipe.training.batch * per_row
+        """Every row counts as filled up to the context, whether or not the device computes the padding. Features that
+        are computed once are no part of a step."""
+        spec, training = _spec(self.recipe), self.recipe.training
+        head = spec.head.flops(spec.width, len(self.data.classes))
+        below = spec.forward_flops_per_row(len(self.data.classes), self.recipe.segment) - head
+        return round(training.batch * (3 * head + training.tuning.passes(spec.layers) * below))
 
     def tokens_in(self, split: str) -> int:
         return len(self.data.split(split)) * self.recipe.segment
@@ -106,10 +117,15 @@ class Classification(Task, JoinsOthers, Classifies):
     def evaluate(self, model: Classifier) -> list[dict[str, float]]:
         found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
         for split in self.recipe.training.evaluate_on:
-            texts = spread_out(self.data.split(split), self.recipe.training.evaluate_tokens)
-            for scores, one in zip(found, predict(model, texts, self.data.classes), strict=True):
+            for scores, one in zip(found, predict(model, self._evaluated[split], self.data.classes), strict=True):
                 scores |= {f"{split}.loss": one.nats, f"{split}.accuracy": float(one.correct.mean())}
         return found
+
+    @cached_property
+    def _evaluated(self) -> dict[str, Texts]:
+        """What of each split is evaluated during training."""
+        training = self.recipe.training
+        return {split: spread_out(self.data.split(split), training.evaluate_tokens) for split in training.evaluate_on}
 
     def score(self, model: Classifier, splits: Sequence[str]) -> list[list[Score]]:
         per_replica: list[list[Score]] = [[] for _ in range(model.replicas)]

@@ -12,7 +12,7 @@ A new kind is a spec of its model, a spec of its data where it reads others, and
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -101,6 +101,11 @@ class Task(ABC):
     @abstractmethod
     def sampler(self, seeds: Sequence[int], device: str) -> Sampler:
         """What the replicas read, step by step."""
+
+    def with_features(self, model: Any, sampler: Sampler, autocast: Callable[[], Any]) -> Sampler:
+        """The same batches, with what the model makes of their rows below its head: for trainings of the head alone,
+        which compute that once. What evaluations read is kept, too."""
+        raise NotImplementedError
 
     @property
     @abstractmethod

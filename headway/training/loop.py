@@ -35,7 +35,8 @@ class ReplicaState:
 
     ended: Status | None = None
     """Before its time."""
-    best_loss: float | None = None
+    best: float | None = None
+    """What the best evaluation so far has given, in `training.best_by`."""
     best_step: int = 0
     evaluations_since_best: int = 0
     lines: int = 0
@@ -49,6 +50,8 @@ class ReplicaState:
     def from_json(cls, stored: Mapping[str, Any]) -> "ReplicaState":
         known = dict(stored)
         ended, at = known.pop("ended"), known.pop("ended_at", None)
+        if "best_loss" in known:  # of an earlier version, which knew no other best
+            known["best"] = known.pop("best_loss")
         # An earlier version's is a sentence, with its step beside it.
         told = {"status": ended, "step": at} if isinstance(ended, str) else ended
         return cls(ended=Status.read(told) if told else None, **known)
@@ -89,6 +92,8 @@ class Loop:
     """What the model carries from batch to batch; None = nothing yet."""
     averages: Averages | None = None
     """Of the weights, which are scored in their place; None = the weights are."""
+    lowest_is_best: bool = True
+    """Of `training.best_by`."""
     interrupted: bool = False
     _pending: list[tuple[int, Tensor, Tensor, float]] = field(default_factory=list)
 
@@ -191,12 +196,10 @@ class Loop:
                 self._end(r, State.DIVERGED, self.step, f"the loss on {on} is no longer a finite number")
                 continue
             enough = self.recorder.metrics(r, [{"step": self.step, "scores": scores}])
-            if replica_state.best_loss is None or loss < replica_state.best_loss:
-                replica_state.best_loss, replica_state.best_step, replica_state.evaluations_since_best = (
-                    loss,
-                    self.step,
-                    0,
-                )
+            found, best = scores[f"{on}.{self.spec.best_by}"], replica_state.best
+            if best is None or (found < best if self.lowest_is_best else found > best):
+                replica_state.best, replica_state.best_step = found, self.step
+                replica_state.evaluations_since_best = 0
                 if self.spec.keep_best:
                     self.recorder.best(r, self.step)
             else:
@@ -204,7 +207,8 @@ class Loop:
             if enough:
                 self._end(r, State.PRUNED, self.step, enough)
             elif self.spec.patience and replica_state.evaluations_since_best >= self.spec.patience:
-                self._end(r, State.STOPPED, self.step, f"no new lowest loss in {self.spec.patience} evaluations")
+                best = f"{'lowest' if self.lowest_is_best else 'highest'} {self.spec.best_by}"
+                self._end(r, State.STOPPED, self.step, f"no new {best} in {self.spec.patience} evaluations")
         self._clock = (time.perf_counter(), self.step)
 
     def save(self) -> None:

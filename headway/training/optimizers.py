@@ -3,7 +3,8 @@
 At R = 1 they take the steps that torch.optim takes. Every parameter is seen as a table `[R, n]`, and its new value is
 one elementwise expression, which on CUDA is compiled once for all of them, whatever their shapes; where nothing is
 compiled, AdamW takes torch's fused kernel instead. No replica can touch another; the weights of one that is no longer
-alive are left exactly as they are.
+alive are left exactly as they are. A parameter may have a pace of its own (`training/tuning.py`): its rate is then that
+much of the others', and what has none is not given to an optimizer.
 
 Rates and step counts are tensors: nothing here waits for the device, and a step can be replayed as a graph.
 """
@@ -21,6 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.variants import Variant
+from headway.nn.replicated import pace_of
 
 Table = Float[Tensor, "R n"]
 Column = Float[Tensor, "R 1"]
@@ -135,7 +137,8 @@ class Optimizer:
         rates, none = self.rates * factor * alive[:, None], torch.zeros_like(self.decays)
         for k, (p, gradient) in enumerate(zip(self.parameters, gradients, strict=True)):
             memory = [kept[k].flatten(1) for kept in self.memory.values()]
-            self.move(p.detach().flatten(1), gradient, scale, rates, self.decays if _decays(p) else none, *memory)
+            own, decays = _at_pace(rates, pace_of(p)), self.decays if _decays(p) else none
+            self.move(p.detach().flatten(1), gradient, scale, own, decays, *memory)
         return norms
 
     def compile(self) -> None:
@@ -166,6 +169,9 @@ class AdamWOptimizer(Optimizer):
     def __init__(self, spec: AdamW, parameters, rates, decays):
         super().__init__(parameters, rates, decays)
         self.spec, self.own_decays, self.compiled = spec, tuple(decays), False
+        self.alike: dict[tuple[bool, float], list[int]] = {}  # which parameters take the same step
+        for k, p in sorted(enumerate(self.parameters), key=lambda kp: not _decays(kp[1])):
+            self.alike.setdefault((_decays(p), pace_of(p)), []).append(k)
 
     def step(self, factor, alive, limit=None):
         return super().step(factor, alive, limit) if self.compiled else self.fused(factor, alive, limit)
@@ -199,9 +205,8 @@ class AdamWOptimizer(Optimizer):
         alive &= norms.isfinite()
         rates, dead = (self.rates * factor).flatten(), (~alive).float()
         shrunk = None if limit is None else ((norms + 1e-6) / limit).clamp(min=1.0)
-        for decayed in (True, False):
-            mine = [k for k, p in enumerate(self.parameters) if _decays(p) == decayed]
-            for r, decay in enumerate(self.own_decays) if mine else ():
+        for (decayed, pace), mine in self.alike.items():
+            for r, decay in enumerate(self.own_decays):
                 torch._fused_adamw_(
                     [weights[k][r] for k in mine],
                     [gradients[k][r] for k in mine],
@@ -209,7 +214,7 @@ class AdamWOptimizer(Optimizer):
                     [squares[k][r] for k in mine],
                     [],
                     [self.steps] * len(mine),
-                    lr=rates[r],
+                    lr=_at_pace(rates[r], pace),
                     beta1=self.spec.beta1,
                     beta2=self.spec.beta2,
                     weight_decay=decay if decayed else 0.0,
@@ -259,6 +264,10 @@ def _gradient(p: Tensor) -> Tensor:
 def _apart(x: Tensor) -> Sequence[Tensor]:
     """The replicas' parts of it, sharing its memory."""
     return x.unbind() if len(x) > 1 else (x,)
+
+
+def _at_pace(rates: Tensor, pace: float) -> Tensor:
+    return rates if pace == 1 else rates * pace
 
 
 def _scaled(gradient: Table, scale: Column) -> Table:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from headway.core.errors import UserError
 from headway.core.variants import Variant
-from headway.nn.replicated import Trainable
+from headway.nn.replicated import Trainable, pace_of
 from headway.training.processes import ALONE, Processes
 
 
@@ -102,7 +102,7 @@ class Parallel:
     def __init__(self, model: nn.Module, processes: Processes = ALONE):
         self.processes = processes
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
-        """What the optimizer of this process moves."""
+        """What this process has of the weights; of those that move (`moving`), its optimizer moves it."""
         self.shapes = {name: p.shape[1:] for name, p in self.parameters.items()}
         """Of the whole, without the replica axis: what a checkpoint holds."""
 
@@ -185,6 +185,8 @@ class Shards(Parallel):
     def average(self, losses: Tensor) -> None:
         self.processes.average([losses])
         for name, p in self.sharded_parameters.items():
+            if p.grad is None:  # it stays as it is
+                continue
             here = self.parameters[name]
             here.grad = p.grad.to_local().view_as(here)
             p.grad = None
@@ -212,4 +214,5 @@ def _inside(p: Any, plain: nn.Parameter) -> nn.Parameter:
     local = p.to_local().detach()
     made = nn.Parameter(local if len(local) else local.view(1, 0))
     made.decays = getattr(plain, "decays", plain.ndim >= 3)  # pyright: ignore[reportAttributeAccessIssue]
+    made.pace = pace_of(plain)  # pyright: ignore[reportAttributeAccessIssue]
     return made

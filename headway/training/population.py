@@ -60,12 +60,12 @@ class Population(Generic[Model]):
     @property
     def _kept(self) -> dict[str, Tensor]:
         """What a checkpoint holds as its weights: those that are scored."""
-        return dict(self.parallel.parameters) if self.averages is None else self.averages.tensors
+        return dict(self.parallel.parameters) | ({} if self.averages is None else self.averages.tensors)
 
     @property
     def _memory(self) -> dict[str, Tensor]:
         """What training goes on from beside them; the weights themselves, where averages are kept in their place."""
-        trained = {} if self.averages is None else {f"trained/{n}": p for n, p in self.parallel.parameters.items()}
+        trained = {} if self.averages is None else {f"trained/{n}": p for n, p in self.averages.parameters.items()}
         return self.optimizer.state() | trained
 
     def load_weights(self, r: int, weights: dict[str, Tensor]) -> None:

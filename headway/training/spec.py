@@ -10,12 +10,13 @@ from headway.training.averaging import AveragingSpec
 from headway.training.optimizers import AdamW, OptimizerSpec
 from headway.training.parallel import Ddp, ParallelSpec
 from headway.training.schedule import Cosine, Duration, ScheduleSpec
+from headway.training.tuning import Full, TuningSpec
 
 
 class TrainingSpec(Spec):
     """How the model is trained. The defaults train."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"averaging"})
+    added: ClassVar[frozenset[str]] = frozenset({"averaging", "tuning", "best_by"})
 
     duration: Duration = Duration(1000, "steps")
     """How long: '1000 steps', '10 epochs', '2.5M tokens'."""
@@ -29,6 +30,8 @@ class TrainingSpec(Spec):
     """How the learning rate moves: cosine, linear, constant."""
     clip: float | None = Field(default=1.0, gt=0)
     """The longest gradient, per replica; null = no limit."""
+    tuning: TuningSpec = Full()
+    """Which weights are moved, and how fast: full, frozen, last, layerwise, lora."""
     averaging: AveragingSpec | None = None
     """Score and keep a mean of the weights that training passes through: tail, moving; null = the last ones."""
     evaluate_every: Duration = Duration(250, "steps")
@@ -39,9 +42,12 @@ class TrainingSpec(Spec):
     """At most this many tokens of each split during training, so that curves cost little; null = all. The scores after
     training are always on the whole split."""
     keep_best: bool = False
-    """Keep the checkpoint with the lowest loss on the first split of `evaluate_on`, and score that one."""
+    """Keep the checkpoint that is best on the first split of `evaluate_on`, and score that one."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this many evaluations without a new lowest loss; null = never."""
+    """Stop after this many evaluations without a new best; null = never."""
+    best_by: str = "loss"
+    """What `keep_best` and `patience` go by: loss (the lowest); or another metric that is evaluated while a model
+    trains, such as accuracy, of classifiers (the highest; of equals, the first)."""
     checkpoint_every: Duration = Duration(1000, "steps")
     """How much can be lost if the process is killed."""
     device: str = "auto"
@@ -61,3 +67,5 @@ class TrainingSpec(Spec):
         if (self.keep_best or self.patience) and not self.evaluate_on:
             key = "keep_best" if self.keep_best else "patience"
             yield Problem((key, "evaluate_on"), f"{key} needs a split to go by, but evaluate_on is empty")
+        if self.best_by != "loss" and not (self.keep_best or self.patience):
+            yield Problem(("best_by",), "nothing goes by it: set training.keep_best=true or training.patience")

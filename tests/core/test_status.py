@@ -34,7 +34,7 @@ def test_sentences_of_earlier_versions_are_read(sentence):
 def test_what_is_written_is_read_back(state, rest):
     status = Status(state, **rest)
     assert Status.read(json.loads(json.dumps({**status.as_json(), "seconds": 1.0}))) == status
-    kept = ReplicaState(ended=status, best_loss=1.5)
+    kept = ReplicaState(ended=status, best=1.5)
     assert ReplicaState.from_json(json.loads(json.dumps(kept.as_json()))) == kept
 
 
@@ -50,7 +50,7 @@ def test_what_is_no_status_is_refused(given):
 
 
 def test_replica_states_of_earlier_versions_are_read():
-    rest = {"best_loss": 2.5, "best_step": 4, "evaluations_since_best": 1, "lines": 9, "seconds": 0.5}
-    old = ReplicaState.from_json({"ended": f"diverged at step 12: {NAN}", "ended_at": 12, **rest})
-    assert old == ReplicaState(Status(State.DIVERGED, 12, NAN), **rest)
+    rest = {"best_step": 4, "evaluations_since_best": 1, "lines": 9, "seconds": 0.5}
+    old = ReplicaState.from_json({"ended": f"diverged at step 12: {NAN}", "ended_at": 12, "best_loss": 2.5, **rest})
+    assert old == ReplicaState(Status(State.DIVERGED, 12, NAN), best=2.5, **rest)
     assert ReplicaState.from_json({"ended": None, "ended_at": None, **rest}).ended is None

@@ -112,7 +112,7 @@ def test_the_best_checkpoint_is_the_one_with_the_lowest_loss(base: Recipe):
     best = run.checkpoint("auto")
     assert best.step == by_hand[0] != STEPS
     replica_state = run.checkpoint("last").facts["standing"]
-    assert (replica_state["best_step"], replica_state["best_loss"]) == by_hand
+    assert (replica_state["best_step"], replica_state["best"]) == by_hand
     (score,) = (s for s in run.scores() if s.name == "valid.loss")
     assert score.value == pytest.approx(by_hand[1], rel=1e-6)
     plain, _ = load_model(run, "last")

@@ -15,7 +15,7 @@ FILES = [WEIGHTS, OPTIMIZER, FACTS]
 
 @pytest.fixture
 def made() -> Checkpoint:
-    facts = {"standing": {"ended": None, "best_loss": 0.625}}
+    facts = {"standing": {"ended": None, "best": 0.625}}
     weights = {"a.weight": torch.randn(3, 4), "a.bias": torch.tensor([0.0, -0.0, torch.nan, torch.inf])}
     return Checkpoint(70, facts, weights, {"mean/a.weight": torch.randn(3, 4)})
 

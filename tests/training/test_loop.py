@@ -139,7 +139,7 @@ def test_the_best_is_the_lowest_so_far(ran):
     loop = ran([0, 1], scores=scores, evaluate_on=["valid"], evaluate_every=every(2), keep_best=True)
     assert [b for b in loop.recorder.bests if b[0] == 0] == [(0, 2), (0, 4), (0, 10)]  # an equal loss is no new lowest
     assert [b for b in loop.recorder.bests if b[0] == 1] == [(1, 2)]
-    assert [(s.best_loss, s.best_step) for s in loop.replica_states] == [(1.5, 10), (1.0, 2)]
+    assert [(s.best, s.best_step) for s in loop.replica_states] == [(1.5, 10), (1.0, 2)]
     assert [s.evaluations_since_best for s in loop.replica_states] == [1, 5]
 
 
@@ -198,7 +198,7 @@ def test_a_replica_whose_score_is_not_a_number_has_diverged(ran):
         ended = Status(State.DIVERGED, step, "the loss on valid is no longer a finite number")
         assert loop.replica_states[r].ended == ended and loop.recorder.lines[r][-1]["ended"] == "diverged"
         assert (r, step) in loop.recorder.checkpoints
-    assert [s.best_loss for s in loop.replica_states] == [3.0, None, 1.0]
+    assert [s.best for s in loop.replica_states] == [3.0, None, 1.0]
     assert len(loop.recorder.losses(1)) == 2
 
 

@@ -73,7 +73,7 @@ def test_replicas_can_leave_a_population_and_join_another(made_loop, ran):
 def test_a_standing_is_restored_with_its_replica(made_loop):
     loop = made_loop([0, 1])
     ended = Status(State.PRUNED, 40, "why")
-    loop.replica_states[1].ended, loop.replica_states[1].best_loss, loop.replica_states[1].best_step = ended, 1.5, 40
+    loop.replica_states[1].ended, loop.replica_states[1].best, loop.replica_states[1].best_step = ended, 1.5, 40
     saved = loop.population.slice(1, 50)
     other = made_loop([0, 1])
     other.population.restore(1, saved)

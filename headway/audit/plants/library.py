@@ -23,6 +23,7 @@ from headway.audit.plants import (  # noqa: F401 (to be read is to be known)
     tokens,
     training,
     translators,
+    tuning,
 )
 from headway.audit.plants.planting import FAULTS, Fault
 

@@ -10,17 +10,21 @@ shorter texts are filled up with padding; to waste little on it, texts of simila
 so the shape of a step depends on data and step alone, and a replica's dropout does not notice who trains beside it. A
 step recorded as a CUDA graph has one shape, so there every batch is as long as the longest text: the rows are the same
 as on a CPU, with more padding around them.
+
+Or as many shapes as there are lengths (`ByLength`): texts stand in line by length, a batch is a piece of that line, and
+is filled up to its own longest. Where the pieces begin and when their turn comes is drawn by epoch, the same for all
+seeds; who stands before whom among texts of one length is drawn by every replica.
 """
 
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, Int32, Int64
+from jaxtyping import Bool, Float, Int, Int32, Int64
 from pydantic import Field
 from torch import Tensor
 
@@ -59,10 +63,15 @@ class RowBatch:
         )
 
 
+@runtime_checkable
 class RowSampler(Protocol):
     steps_per_epoch: int
 
     def at(self, step: Step) -> RowBatch: ...
+
+    def rows_at(self, step: Step) -> Int64[Tensor, "R B"]:
+        """Which texts this step sees, by their places; found without waiting for the device."""
+        ...
 
 
 class RowBatchSpec(Variant):
@@ -147,17 +156,24 @@ class ShuffledSampler:
         self._known: tuple[int, Tensor, Tensor] | None = None
 
     def at(self, step: Step) -> RowBatch:
+        rows, bucket = self._found(step)
+        slots = self._slots if self._recordable else self._slots[: self._widths[int(bucket)]]
+        return RowBatch(
+            self._table[rows][..., : len(slots)].long(), slots < self._lengths[rows][..., None], self._labels[rows]
+        )
+
+    def rows_at(self, step: Step) -> Int64[Tensor, "R B"]:
+        return self._found(step)[0]
+
+    def _found(self, step: Step) -> tuple[Int64[Tensor, "R B"], Int64[Tensor, "1"]]:
+        """The texts of a step, and the bucket they are from."""
         step = on_device(step, self._keys)
         epoch, now = step // self.steps_per_epoch, step % self.steps_per_epoch
         order, turns = self._drawn(epoch)
         turn = turns[now.view(1)]  # [1], as are bucket and k: to index with a lone number would wait for the device
         bucket, k = self._turn_bucket[turn], self._turn_batch[turn]
         places = torch.arange(self._batch, device=order.device) + k * self._batch
-        rows = order[:, places % self._sizes[bucket] + self._firsts[bucket]]  # [R, B]
-        slots = self._slots if self._recordable else self._slots[: self._widths[int(bucket)]]
-        return RowBatch(
-            self._table[rows][..., : len(slots)].long(), slots < self._lengths[rows][..., None], self._labels[rows]
-        )
+        return order[:, places % self._sizes[bucket] + self._firsts[bucket]], bucket
 
     def _drawn(self, epoch: Int32[Tensor, ""]) -> tuple[Int64[Tensor, "R N"], Int64[Tensor, " S"]]:
         """Of this epoch: every replica's texts, bucket after bucket, shuffled within each; and the order of turns."""
@@ -169,3 +185,124 @@ class ShuffledSampler:
         if not self._recordable:
             self._known = int(epoch), order, turns
         return order, turns
+
+
+class ByLength(RowBatchSpec):
+    """In every epoch every text once, those of one length together: each batch is filled up to its own longest text.
+    On a GPU, where a step of each shape is recorded once, to a multiple of eight. Texts that are alone with their
+    length always have the same neighbours: where lengths are many and texts few, use shuffled."""
+
+    kind: Literal["by-length"] = "by-length"
+
+    def build(
+        self,
+        table: Int[np.ndarray, "N L"],
+        lengths: Int[np.ndarray, " N"],
+        labels: Int[np.ndarray, " N"],
+        batch: int,
+        seeds: Sequence[int],
+        device: str,
+    ) -> "ByLengthSampler":
+        return ByLengthSampler(table, lengths, labels, batch, seeds, device)
+
+
+class ByLengthSampler:
+    """The line of texts is cut into one piece more than fill it, so two pieces next to each other overlap: by how much
+    depends on the data, and where on the epoch."""
+
+    def __init__(
+        self,
+        table: Int[np.ndarray, "N L"],
+        lengths: Int[np.ndarray, " N"],
+        labels: Int[np.ndarray, " N"],
+        batch: int,
+        seeds: Sequence[int],
+        device: str,
+    ):
+        N = len(lengths)
+        self.steps_per_epoch = N // batch + 1 if batch < N else 1
+        self._batch, self._overlap = batch, self.steps_per_epoch * batch - N
+        self._in_line = np.sort(lengths)
+        self._table, self._lengths, self._labels = (torch.as_tensor(a).to(device) for a in (table, lengths, labels))
+        self._keys = random.stream_keys(seeds, "texts").to(device)
+        self._turn_keys = random.stream_keys([0], "turns").to(device)
+        self._on_host = self._turn_keys.cpu()
+        self._rounded = 8 if torch.device(device).type == "cuda" else 1
+        self._known: tuple[int, Tensor] | None = None
+
+    def at(self, step: Step) -> RowBatch:
+        return self.of_shape(self.shape_of(int(step))).at(step)
+
+    def rows_at(self, step: Step) -> Int64[Tensor, "R B"]:
+        step = on_device(step, self._keys)
+        epoch, now = step // self.steps_per_epoch, step % self.steps_per_epoch
+        first = self._firsts(self._turn_keys, epoch)[now.view(1)]  # a lone number would make us wait
+        places = first + torch.arange(self._batch, device=first.device)
+        return self._line(epoch)[:, places % len(self._lengths)]
+
+    def shape_of(self, step: int) -> int:
+        """How long the longest text of this step is. Asked on the host, which knows its step."""
+        epoch, now = divmod(step, self.steps_per_epoch)
+        last = int(self._firsts(self._on_host, epoch)[now]) + self._batch - 1
+        longest = int(self._in_line[min(last, len(self._in_line) - 1)])
+        return min(math.ceil(longest / self._rounded) * self._rounded, self._table.shape[1])
+
+    def of_shape(self, shape: int) -> "OfOneLength":
+        """For steps of this shape alone: nothing in it waits for the device."""
+        return OfOneLength(self, shape)
+
+    def _firsts(self, keys: Tensor, epoch: Step) -> Int64[Tensor, " S"]:
+        """Where in the line the batches of an epoch begin, in the order in which they come."""
+        S = self.steps_per_epoch
+        pieces = torch.arange(S, device=keys.device)
+        *turns, cut = random.integers(keys, epoch, 2**31, S + 1)[0].split([S, 1])
+        behind = pieces > cut % max(1, S - 1)
+        return (pieces * self._batch - behind * self._overlap)[turns[0].argsort(stable=True)]
+
+    def _line(self, epoch: Int32[Tensor, ""]) -> Int64[Tensor, "R N"]:
+        """Every replica's texts by length; of one length, as its seed has them in this epoch."""
+        on_host = not self._keys.is_cuda
+        if on_host and self._known and self._known[0] == int(epoch):
+            return self._known[1]
+        drawn = random.integers(self._keys, epoch, 2**31, len(self._lengths))
+        line = (self._lengths.long() * 2**31 + drawn).argsort(dim=1, stable=True)
+        if on_host:
+            self._known = int(epoch), line
+        return line
+
+
+@dataclass(frozen=True)
+class OfOneLength:
+    """The steps of a sampler whose longest text is so long."""
+
+    sampler: ByLengthSampler
+    longest: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.sampler.steps_per_epoch
+
+    def at(self, step: Step) -> RowBatch:
+        rows, own = self.sampler.rows_at(step), self.sampler
+        slots = torch.arange(self.longest, device=rows.device)
+        padding_mask = slots < own._lengths[rows][..., None]
+        return RowBatch(own._table[rows][..., : self.longest].long(), padding_mask, own._labels[rows])
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """What a model makes of texts below its head, and the class of each."""
+
+    features: Float[Tensor, "R B D"]
+    targets: Int64[Tensor, "R B"]
+    first_row: int = 0
+
+    @property
+    def begins(self) -> Bool[Tensor, ""]:
+        return torch.ones((), dtype=torch.bool, device=self.targets.device)
+
+    def part(self, k: int, n: int) -> "FeatureBatch":
+        """The k-th of n equal slices of the rows."""
+        rows = self.targets.shape[1] // n
+        mine = slice(k * rows, (k + 1) * rows)
+        return FeatureBatch(self.features[:, mine], self.targets[:, mine], self.first_row + k * rows)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headway.core.errors import UserError
-from headway.data.labelled.batches import RowBatch, Shuffled, bucket_widths
+from headway.data.labelled.batches import ByLength, RowBatch, Shuffled, bucket_widths
 
 
 def table(lengths: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,3 +126,51 @@ def test_a_batch_is_taken_in_parts():
     with pytest.raises(UserError, match="a batch of 6 rows cannot be taken in 4 equal parts"):
         whole.part(0, 4)
     assert isinstance(parts[0].part(1, 2), RowBatch) and parts[1].part(1, 2).first_row == 3
+
+
+# Each batch as long as its longest text
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 7), st.integers(0, 3))
+def test_by_length_an_epoch_is_every_text_and_nothing_is_longer_than_its_longest(given_lengths, batch, epoch):
+    sampler = ByLength().build(*table(given_lengths), batch, [5, 6], "cpu")
+    seen = [Counter(), Counter()]
+    first = epoch * sampler.steps_per_epoch
+    for step in range(first, first + sampler.steps_per_epoch):
+        made = sampler.at(step)
+        assert made.targets.shape == (2, batch)
+        for r in range(2):
+            assert made.padding_mask[r, :, -1].any()  # of every replica: its own longest
+            for row, told, label in zip(made.inputs[r], made.padding_mask[r], made.targets[r].tolist(), strict=True):
+                assert (
+                    int(told.sum()) == given_lengths[label] and (row[told] == label + 1).all() and not row[~told].any()
+                )
+            seen[r].update(made.targets[r].tolist())
+        assert torch.equal(sampler.rows_at(step), made.targets)  # the label of text k is k
+    for r in range(2):
+        assert set(seen[r]) == set(range(len(given_lengths)))
+        if len(given_lengths) > batch:
+            assert max(seen[r].values()) <= 2 and seen[r].total() - len(given_lengths) <= batch
+
+
+def test_by_length_it_depends_on_seed_and_step_alone_and_seeds_and_epochs_differ():
+    rows = table(lengths(300, most=6))
+    together = ByLength().build(*rows, 16, [3, 9], "cpu")
+    alone = ByLength().build(*rows, 16, [9], "cpu")
+    for step in (70, 0, 41, 1):
+        ours, theirs = together.at(step), alone.at(torch.tensor(step, dtype=torch.int32))
+        assert torch.equal(ours.inputs[1], theirs.inputs[0]) and torch.equal(ours.targets[1], theirs.targets[0])
+        assert not torch.equal(ours.targets[0], ours.targets[1])
+    S = together.steps_per_epoch
+    one, two = (sorted(tuple(together.at(k + step).targets[0].tolist()) for step in range(S)) for k in (0, S))
+    assert one != two
+
+
+def test_by_length_hardly_anything_is_filled_up():
+    rows = table(lengths(2000))
+    slots = {}
+    for spec in (Shuffled(), ByLength()):
+        sampler = spec.build(*rows, 16, [0], "cpu")
+        slots[spec.kind] = sum(sampler.at(step).inputs.numel() for step in range(sampler.steps_per_epoch))
+    assert slots["by-length"] < 1.03 * rows[1].sum() < slots["shuffled"]

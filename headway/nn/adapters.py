@@ -1,0 +1,94 @@
+"""Low-rank adapters: what is learnt beside a weight that stays as it is.
+
+    y = W x + b + (α / r) · up · down · x        down [R, r, I], up [R, O, r]
+
+`up` begins at zero, so a model with adapters begins as the model without (LoRA, https://arxiv.org/abs/2106.09685). A
+matrix that makes several things at once (queries, keys and values) has adapters for some of them, each of its own.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headway.nn.replicated import Dropout, Linear, Trainable, parameter, seed_part
+
+
+class LowRank(nn.Module):
+    """Of one thing that a matrix makes."""
+
+    def __init__(self, replicas: int, inputs: int, outputs: int, rank: int, alpha: float, dropout: float):
+        super().__init__()
+        self.down = parameter(replicas, rank, inputs, std=1 / math.sqrt(3 * inputs))  # as far as nn.Linear's spread
+        self.up = parameter(replicas, outputs, rank)
+        self.drop = Dropout(replicas, dropout, fixed=True)
+        self.scale = alpha / rank
+
+    def forward(self, x: Float[Tensor, "R B T I"]) -> Float[Tensor, "R B T O"]:
+        R, B, T, _ = x.shape
+        rows = self.drop(x).reshape(R, B * T, -1)
+        return ((rows @ self.down.mT) @ self.up.mT * self.scale).view(R, B, T, -1)
+
+    @property
+    def change(self) -> Float[Tensor, "R O I"]:
+        """What it adds to the weight."""
+        return self.scale * self.up @ self.down
+
+
+class Adapter(nn.Module):
+    """For some of the things that a Linear makes, which stand side by side in its output."""
+
+    def __init__(self, linear: Linear, targets: Sequence[str], rank: int, alpha: float, dropout: float):
+        super().__init__()
+        replicas, outputs, inputs = linear.weight.shape
+        self.makes = linear.makes
+        for name in self.makes:
+            if name in targets:
+                self.add_module(name, LowRank(replicas, inputs, outputs // len(self.makes), rank, alpha, dropout))
+
+    def forward(self, x: Float[Tensor, "R B T I"]) -> Float[Tensor, "R B T O"]:
+        return self._side_by_side({name: part(x) for name, part in self.named_children()}, -1)
+
+    @property
+    def change(self) -> Float[Tensor, "R O I"]:
+        """What it adds to the weight."""
+        changes = {name: part.change for name, part in self.named_children() if isinstance(part, LowRank)}
+        return self._side_by_side(changes, 1)
+
+    def _side_by_side(self, found: dict[str, Tensor], axis: int) -> Tensor:
+        """With nothing in the place of what has no adapter."""
+        nothing = torch.zeros_like(next(iter(found.values()))) if len(found) < len(self.makes) else None
+        return torch.cat([found.get(name, nothing) for name in self.makes], axis)  # pyright: ignore
+
+
+def adaptable(model: nn.Module) -> Iterator[tuple[str, Linear]]:
+    """The matrices whose outputs have names, and where they stand."""
+    for name, module in model.named_modules():
+        if isinstance(module, Linear) and module.makes:
+            yield name, module
+
+
+def add_adapters(
+    model: Trainable, targets: Sequence[str], rank: int, alpha: float, dropout: float, seeds: Sequence[int]
+) -> int:
+    """To whatever makes one of these; each replica's begin as its seed says. Gives how many matrices have one."""
+    chosen = [(name, linear) for name, linear in adaptable(model) if set(targets) & set(linear.makes)]
+    for name, linear in chosen:
+        adapter = Adapter(linear, targets, rank, alpha, dropout)
+        seed_part(model, adapter, f"{name}.adapter", seeds)
+        linear.adapter = adapter.to(linear.weight.device).train(linear.training)
+    return len(chosen)
+
+
+def merged(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of a model without adapters that answers as this one does."""
+    changes = {
+        f"{name}.weight": one.adapter.change for name, one in adaptable(model) if isinstance(one.adapter, Adapter)
+    }
+    return {
+        name: p.detach() + changes[name].detach() if name in changes else p.detach()
+        for name, p in model.named_parameters()
+        if ".adapter." not in name
+    }
