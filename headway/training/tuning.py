@@ -73,7 +73,7 @@ class Frozen(TuningSpec):
         return 0.0
 
 
-class Last(TuningSpec):
+class LastLayers(TuningSpec):
     """The head, and the last layers below it."""
 
     kind: Literal["last"] = "last"

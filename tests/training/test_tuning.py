@@ -11,7 +11,7 @@ from headway.nn.replicated import moving, pace_of
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import open_run
 from headway.training.optimizers import Adagrad, AdamW, Sgd
-from headway.training.tuning import Frozen, Full, Last, Layerwise, Lora
+from headway.training.tuning import Frozen, Full, LastLayers, Layerwise, Lora
 
 V, C = 19, 3
 SHAPE = {"layers": 3, "width": 8, "context": 7, "mixer": {"heads": 2}, "pooling": "pooler"}
@@ -36,8 +36,8 @@ PARTS = ("embedding", "positions", "layers.0", "layers.1", "layers.2", "norm", "
     [
         (Full(), (1, 1, 1, 1, 1, 1, 1, 1)),
         (Frozen(), (0, 0, 0, 0, 0, 0, 0, 1)),
-        (Last(layers=1), (0, 0, 0, 0, 1, 1, 1, 1)),
-        (Last(layers=3), (0, 0, 1, 1, 1, 1, 1, 1)),
+        (LastLayers(layers=1), (0, 0, 0, 0, 1, 1, 1, 1)),
+        (LastLayers(layers=3), (0, 0, 1, 1, 1, 1, 1, 1)),
         (Layerwise(decay=0.5), (1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1 / 2, 1 / 2, 1)),
     ],
     ids=lambda given: getattr(given, "kind", ""),
@@ -57,7 +57,7 @@ def test_lora_trains_adapters_and_head_alone():
 
 def test_more_layers_than_there_are_is_a_mistake():
     with pytest.raises(UserError, match="last 4 layers are asked for, and there are 3"):
-        Last(layers=4).apply(SPEC.build(V, C), [0])
+        LastLayers(layers=4).apply(SPEC.build(V, C), [0])
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(learning_rate=0.1), Sgd(learning_rate=0.1), Adagrad(learning_rate=0.1)])

@@ -4,7 +4,7 @@ from headway.audit.plants.needs import CLASSIFIER, part
 from headway.audit.plants.planting import Bed, Need
 from headway.nn.adapters import LowRank
 from headway.training import optimizers
-from headway.training.tuning import Frozen, Last
+from headway.training.tuning import Frozen, LastLayers
 
 _bed = Bed("tuning", CLASSIFIER)
 
@@ -30,7 +30,7 @@ def last_layers_counted_from_the_tokens(patch):
     def pace(self, name, model):
         return float(0 < model.depth_of(name) <= self.layers or model.depth_of(name) == model.depth)
 
-    patch.setattr(Last, "pace", pace)
+    patch.setattr(LastLayers, "pace", pace)
 
 
 @_bed.plant("step", tuned("layerwise"))
