@@ -19,6 +19,7 @@ from headway.audit.data.tokens import TOKEN_AUDITS
 from headway.audit.gradient import ABOUT_GRADIENTS
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, moved, one_batch
+from headway.audit.masking.batches import MASKING_AUDITS
 from headway.audit.noise import ABOUT_NOISE
 from headway.audit.pieces import ABOUT_PIECES
 from headway.audit.populations import POPULATION_AUDITS
@@ -33,7 +34,8 @@ from headway.audit.translation.written import WRITTEN_AUDITS
 ABOUT_TRAINING = (*ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_GRADIENTS, *ABOUT_STEPS)
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_TRAINING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
-DATA_AUDITS = (*ROW_AUDITS, *PAIR_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS, *READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS)
+OF_ROWS = (*ROW_AUDITS, *PAIR_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)
+DATA_AUDITS = (*OF_ROWS, *READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS, *MASKING_AUDITS)
 OF_TRANSLATION = (*OF_TRANSLATORS, *OF_CROSSING, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)
 """Of pairs, and of what is made of them."""
 ALL_AUDITS: tuple[Audit, ...] = (

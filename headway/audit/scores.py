@@ -318,9 +318,10 @@ def _off(name: str, said: float, counted: Counted) -> float:
     right = counted.values[name]
     if not math.isfinite(said) and not math.isfinite(right):
         return 0.0
-    if name.startswith("perplexity"):
+    is_ratio = name in METRICS and METRICS[name].is_ratio
+    if is_ratio:
         said, right = (math.log(said) if said > 0 else math.nan), math.log(right)
-    if name in ("loss", "bits_per_byte") or name.startswith("perplexity"):
+    if name in ("loss", "bits_per_byte") or is_ratio:
         return abs(said - right) / (NEAR * max(abs(right), 0.1))
     return abs(said - right) / (NEAR + counted.loose.get(name, 0.0))
 

@@ -12,6 +12,7 @@ from headway.cli import (
     case,
     classify,
     export,
+    fill,
     import_,
     look,
     match,
@@ -49,6 +50,7 @@ app.command(epilog='Example: headway look speeches-lm "We are at war." -o maps.h
 app.command(epilog='Example: headway classify python-modules "Run the event loop until the future is done."')(
     classify.classify
 )
+app.command(epilog='Example: headway fill masked-demo "Return the [MASK] of the file."')(fill.fill)
 app.command(epilog='Example: headway translate pig-latin "reading" --beam 5 --nbest 3')(translate.translate)
 app.command(epilog='Example: headway match scenes --images test:0..11 --captions "two red circles above a blue star"')(
     match.match

@@ -19,6 +19,7 @@ from headway.data.pairs.batches import Buckets, PairBatchSpec
 from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import BY_RULE, PAIRED_SETS, Sides, is_direction
 from headway.data.running.batches import BatchSpec, Crops
+from headway.data.running.masking import Masking
 from headway.data.running.sources import CORPORA
 from headway.data.tokenizers import Char, Given, TokenizerSpec, Word
 
@@ -68,7 +69,11 @@ class Text(DataSpec):
     """Tokens per training row; null = model.context."""
     batches: BatchSpec = Crops()
     """Which rows a step sees: crops (random), contiguous (in order, so that state can be carried), contiguous-shifted
-    (the same, cut at other places in every pass over the text)."""
+    (the same, cut at other places in every pass over the text); lines, for masked-language-models."""
+    masking: Masking = Masking()
+    """For masked-language-models: which tokens training asks for, and what stands in their place."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"masking"})
 
     def problems(self) -> Iterator[Problem]:
         if self.source not in CORPORA:
@@ -92,6 +97,15 @@ class Text(DataSpec):
 
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
         segment, context, limit = self.row_length(model.context), model.context, model.limit
+        if model.reads_rows:
+            yield from self._problems_of_rows(segment, context, scoring)
+            return
+        if self.batches.by_line:
+            reason = "a language model reads on from line to line; rows of single lines are for masked-language-models"
+            yield Problem(("data.batches", "model.kind"), reason)
+        if self.masking != Masking():
+            reason = f"a {model.kind} guesses the next token, and none is hidden; data.masking is for"
+            yield Problem(("data.masking", "model.kind"), f"{reason} masked-language-models")
         scored = scoring.segment or segment
         if model.horizon is not None and segment > context:
             reason = f"segments of {segment} tokens do not fit a model whose context is {context}"
@@ -111,6 +125,18 @@ class Text(DataSpec):
             elif scoring.stride and scoring.stride != scored:
                 reason = f"where state is carried every token is read once, so nothing strides by {scoring.stride}"
                 yield Problem(("scoring.state", "scoring.stride"), f"{reason}; use state: fresh, or no stride")
+
+    def _problems_of_rows(self, segment: int, context: int, scoring: Any) -> Iterator[Problem]:
+        """Of models that read rows in both directions, each for itself."""
+        if segment > context:
+            reason = f"rows of {segment} tokens do not fit a model whose context is {context}"
+            yield Problem(("data.segment", "model.context"), reason)
+        if segment < 4:
+            reason = f"rows of {segment} tokens: the first and the last are marks, and what is hidden needs a neighbour"
+            yield Problem(("data.segment", "model.context"), f"{reason}; 4 at least")
+        if scoring.segment or scoring.stride or scoring.state:
+            reason = "hidden tokens are guessed in rows as long as those of training: nothing strides or goes on"
+            yield Problem(("scoring.segment", "scoring.stride", "scoring.state"), reason)
 
 
 class Labelled(DataSpec):

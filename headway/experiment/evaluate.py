@@ -20,6 +20,8 @@ from headway.tasks.abilities import (
     Classified,
     Classifies,
     Draw,
+    Filled,
+    FillsIn,
     ReadingWindow,
     ReadsSegments,
     ScoresText,
@@ -104,6 +106,13 @@ def classify_text(run: Run, text: str, which: str) -> Classified:
     task = tasks.able(run, Classifies)
     model, _ = load_model(run, which)
     return task.classify(run, model, text)
+
+
+def fill_text(run: Run, text: str, most: int, which: str) -> Filled:
+    """What may stand where a text has [MASK]."""
+    task = tasks.able(run, FillsIn)
+    model, _ = load_model(run, which)
+    return task.fill_in(run, model, text, most)
 
 
 def translate_texts(

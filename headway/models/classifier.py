@@ -66,13 +66,6 @@ class ClassifierSpec(EncoderSpec):
     head: Annotated[HeadSpec, OR_BY_NAME] = HeadSpec()
     """What decides on the class."""
 
-    def problems(self) -> Iterator[Problem]:
-        yield from super().problems()
-        if (kind := self.positions.kind) in ("alibi", "t5"):
-            what = "would favour the tokens furthest ahead" if kind == "alibi" else "cannot tell later tokens apart"
-            reason = f"{kind} is made for looking back; in an encoder, which looks ahead too, it {what}"
-            yield Problem(("positions",), f"{reason}; use {kind}-symmetric")
-
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()
         if self.pooling.kind in ("first", "pooler") and not any(one.looks_ahead for one in self.mixers):

@@ -1,13 +1,14 @@
 """What encoders have in common beside being a backbone: everybody sees everybody, rows may hold several texts, and the
 weights may be those of somebody else's encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from jaxtyping import Bool, Float, Int
 from pydantic import TypeAdapter, ValidationError, model_validator
 from torch import Tensor
 
+from headway.core.spec import Problem
 from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.start import Drawn, StartSpec
 from headway.nn.masks import Everything
@@ -36,6 +37,13 @@ class EncoderSpec(BackboneSpec):
             return _START.validate_python(given["start"]).completed(given)
         except ValidationError:
             return given  # which is complained about where it stands
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if (kind := self.positions.kind) in ("alibi", "t5"):
+            what = "would favour the tokens furthest ahead" if kind == "alibi" else "cannot tell later tokens apart"
+            reason = f"{kind} is made for looking back; in an encoder, which looks ahead too, it {what}"
+            yield Problem(("positions",), f"{reason}; use {kind}-symmetric")
 
     @property
     def own_tokenizer(self) -> dict[str, Any] | None:

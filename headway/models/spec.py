@@ -15,6 +15,8 @@ class ModelSpec(Variant):
     """The metrics that are evaluated while it trains."""
     has_head: ClassVar[bool] = False
     """Whether it ends in a head that weights from elsewhere do not have, and that is learnt in any case."""
+    reads_rows: ClassVar[bool] = False
+    """Whether running text is read in rows that stand for themselves, and not from left to right."""
 
     @property
     def needs_warmup(self) -> str:

@@ -23,6 +23,7 @@ from headway.models.clip import ClipSpec  # noqa: F401
 from headway.models.decoder_only import DecoderOnlySpec  # noqa: F401
 from headway.models.encoder_decoder import EncoderDecoderSpec  # noqa: F401
 from headway.models.language_model import LanguageModelSpec
+from headway.models.masked_language_model import MaskedLanguageModelSpec  # noqa: F401
 from headway.models.spec import ModelSpec
 from headway.models.start import StartSpec
 from headway.recipe.library import read_text

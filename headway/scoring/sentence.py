@@ -9,6 +9,7 @@ from headway.core.errors import UserError
 from headway.data.tokenizers import Tokenizer
 from headway.models.language_model import LanguageModel
 from headway.scoring.likelihood import Surprise, losses_of
+from headway.scoring.masked import Guesses
 from headway.scoring.spec import Reading
 
 
@@ -21,7 +22,7 @@ class ScoredText:
     """How many tokens stand for words outside the vocabulary."""
     begins_a_line: bool
     """Whether the first token was predicted too, from a line end put before it."""
-    surprise: Surprise
+    surprise: Surprise | Guesses
 
 
 @torch.no_grad()

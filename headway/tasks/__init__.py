@@ -9,6 +9,7 @@ from headway.tasks.abilities import Ability
 from headway.tasks.classification import Classification
 from headway.tasks.contrastive import Contrastive
 from headway.tasks.language_modelling import LanguageModelling
+from headway.tasks.masked import MaskedModelling
 from headway.tasks.task import TASKS, Task
 from headway.tasks.translation import Translating
 
@@ -17,6 +18,7 @@ __all__ = [
     "Classification",
     "Contrastive",
     "LanguageModelling",
+    "MaskedModelling",
     "Task",
     "Translating",
     "able",

@@ -186,6 +186,33 @@ class Translates(Ability):
         split."""
 
 
+@dataclass(frozen=True)
+class Filled:
+    """What a model puts in the place of what is hidden in a text."""
+
+    text: str
+    """As it was typed."""
+    filled: str
+    """With the likeliest token at every place."""
+    guesses: list[list[tuple[str, float]]]
+    """For every place, tokens and their probabilities, likeliest first."""
+    notes: list[str]
+    """What should be known before it is believed."""
+
+    def as_json(self) -> dict[str, Any]:
+        places = [[{"token": token, "probability": chance} for token, chance in place] for place in self.guesses]
+        return {"text": self.text, "filled": self.filled, "places": places, "notes": self.notes}
+
+
+class FillsIn(Ability):
+    asked = "hidden tokens are"
+
+    @classmethod
+    @abstractmethod
+    def fill_in(cls, run: Run, model: Any, text: str, most: int) -> Filled:
+        """What may stand where a text has [MASK]: at most so many guesses for each."""
+
+
 class Classifies(Ability):
     asked = "classes are"
 

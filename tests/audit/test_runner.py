@@ -7,6 +7,7 @@ from tiny import tiny_recipe
 from headway.audit.audit import Report
 from headway.audit.data.batches import LABEL_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
+from headway.audit.masking.batches import MASKING_AUDITS
 from headway.audit.populations import POPULATION_AUDITS
 from headway.audit.runner import ALL_AUDITS, MODEL_AUDITS, OF_TRANSLATION
 from headway.experiment.audit import audit_recipe, audit_run, audit_runs
@@ -43,7 +44,7 @@ def test_a_trained_run(workshop, monkeypatch):
     # Too short to say more: all that was not run says why.
     assert {"plateaued", "still-improving", "underfitted", "overfitted"} < set(report.not_run)
     assert set(said) | set(report.not_run) == {one.name for one in ALL_AUDITS} - {
-        one.name for one in (*ROW_AUDITS, *LABEL_AUDITS, *POPULATION_AUDITS, *OF_TRANSLATION)
+        one.name for one in (*ROW_AUDITS, *LABEL_AUDITS, *MASKING_AUDITS, *POPULATION_AUDITS, *OF_TRANSLATION)
     }
     assert [b.method for b in report.baselines] == ["unigram", "5-gram"]
 

@@ -11,6 +11,7 @@ from headway.audit.plants import (  # noqa: F401 (to be read is to be known)
     leaks,
     learning,
     likelihoods,
+    masking,
     masks,
     populations,
     positions,

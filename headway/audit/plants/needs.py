@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headway.audit.plants.planting import Need
-from headway.data.running.batches import Crops
+from headway.data.running.batches import Crops, TextLines
 from headway.models.classifier import ClassifierSpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
+from headway.models.masked_language_model import MaskedLanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe
 from headway.training.optimizers import AdamW
@@ -58,6 +59,16 @@ def rows_of(tokens: int) -> Need:
 
 LANGUAGE_MODEL = Need("a language model", lambda recipe: isinstance(recipe.model, LanguageModelSpec))
 CLASSIFIER = Need("a classifier", lambda recipe: isinstance(recipe.model, ClassifierSpec), ("model.kind=classifier",))
+MASKED = Need(
+    "a masked language model",
+    lambda recipe: isinstance(recipe.model, MaskedLanguageModelSpec),
+    ("model.kind=masked-language-model",),
+)
+LINES = Need(
+    "rows that are lines",
+    lambda recipe: isinstance(part(recipe, "data.batches"), TextLines),
+    ("data.batches=lines",),
+)
 TRANSLATOR = Need(
     "a translator with an encoder",
     lambda recipe: isinstance(recipe.model, EncoderDecoderSpec),

@@ -185,6 +185,19 @@ class ClassifySchema(Schema):
     notes: list[str]
 
 
+class GuessSchema(Schema):
+    token: str
+    probability: float
+
+
+class FillSchema(Schema):
+    run: str
+    text: str
+    filled: str = Field(description="With the likeliest token at every place.")
+    places: list[list[GuessSchema]] = Field(description="For every [MASK], the likeliest first.")
+    notes: list[str]
+
+
 class HypothesisSchema(Schema):
     text: str
     score: float

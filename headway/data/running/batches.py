@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, Protocol
 
 import torch
 from jaxtyping import Bool, Int, Int32, Int64
+from pydantic import Field
 from torch import Tensor
 
 from headway.core import random
@@ -57,6 +58,8 @@ class BatchSpec(Variant):
     """Whether each seed sees others."""
     rows_go_on: ClassVar[bool] = False
     """Whether each row continues the same row of the step before."""
+    by_line: ClassVar[bool] = False
+    """Whether each row is a line of the text, whole, and none has anything of another."""
 
     @abstractmethod
     def build(
@@ -111,6 +114,22 @@ class ShiftedContiguous(BatchSpec):
         streams = _streams(tokens_on_device, segment, batch)
         furthest = min(segment, streams.shape[1] - segment) - 1
         return ContiguousSampler(streams, segment, len(seeds), furthest)
+
+
+class TextLines(BatchSpec):
+    """Every row is a line of the text, filled up with padding; what is longer than a row goes on in the next. In every
+    epoch every line once, in another order for every seed, lines of similar length together. For models that read rows
+    in both directions: of others, each row would begin without a past."""
+
+    by_line: ClassVar[bool] = True
+    kind: Literal["lines"] = "lines"
+    buckets: int = Field(default=4, ge=1)
+    """How many ranges of length are kept apart; 1 = lines of any length together. Fewer where lines are few."""
+
+    def build(
+        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+    ) -> TokenSampler:
+        raise UserError("data.batches=lines gives rows with padding: masked-language-models read such, and no others")
 
 
 class CropSampler:

@@ -1,0 +1,139 @@
+"""The scores of guessed tokens a second time, by plain definitions; as in headway/audit/recount.py, nothing here uses
+headway/scoring, nor what hides tokens in training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from headway.audit.recount import CLOSE, Answer, Counted, Recount, exp
+from headway.core.random import key
+from headway.data.marks import Marks
+from headway.data.running.rows import TextRows
+from headway.data.tokenizers import Tokenizer
+from headway.scoring.score import Score
+
+AT_ONCE = 2**22
+"""Logits: 32 MB in float64."""
+
+
+@dataclass(frozen=True)
+class MaskedRecount(Recount):
+    text: str
+    """Read again."""
+    tokenizer: Tokenizer
+    used: TextRows
+    """What the scorer takes for the rows of it."""
+    longest: int
+    """Tokens of a row, marks not counted."""
+    by_line: bool
+    share: float
+    """Of each row that is hidden."""
+
+    @cached_property
+    def rows(self) -> list[list[int]]:
+        """Of the text, made again."""
+        texts = self.text.split("\n") if self.by_line else [self.text]
+        ids = [self.tokenizer.encode(text).ids.tolist() for text in texts]
+        return [row[k : k + self.longest] for row in ids for k in range(0, len(row), self.longest)]
+
+    @property
+    def whole(self) -> slice:
+        return slice(0, len(self.rows))
+
+    @property
+    def parts(self) -> list[slice]:
+        """At the beginning, in the middle and at the end."""
+        n, some = len(self.rows), 6
+        return [slice(begin, min(begin + some, n)) for begin in sorted({max(0, (n - some) * k // 2) for k in range(3)})]
+
+    @torch.no_grad()
+    def count(self, part: slice, answer: Answer) -> Counted:
+        rows, marks = self.rows[part], self.tokenizer.marks
+        assert marks is not None
+        nats: dict[int, list[float]] = {}
+        hits = close = 0
+        by_length: dict[int, list[int]] = {}
+        for k, row in enumerate(rows):
+            by_length.setdefault(len(row), []).append(k)
+        for length, here in by_length.items():
+            at_once = max(1, AT_ONCE // ((length + marks.room()) * self.tokenizer.size))
+            for first in range(0, len(here), at_once):
+                some = here[first : first + at_once]
+                hidden = {k: chosen(k, length, self.longest, self.share, marks) for k in some}
+                shown = [[marks.mask if p in hidden[k] else token for p, token in enumerate(rows[k])] for k in some]
+                table = torch.as_tensor(np.stack([marks.around([np.array(row)]) for row in shown])).long()
+                logits = answer(table[None])[0].double().cpu()
+                for k, said in zip(some, logits, strict=True):
+                    nats[k] = []
+                    for place in hidden[k]:
+                        chances = said[marks.before + place].log_softmax(-1)
+                        nats[k].append(-float(chances[rows[k][place]]))
+                        likeliest = chances.topk(2)
+                        hits += int(likeliest.indices[0]) == rows[k][place]
+                        close += float(likeliest.values[0].exp() - likeliest.values[1].exp()) < CLOSE
+        all_nats = np.array([one for k in sorted(nats) for one in nats[k]])
+        mean = float(all_nats.mean())
+        values = {"loss": mean, "masked_accuracy": hits / len(all_nats), "pseudo_perplexity": exp(mean)}
+        pieces = np.array([np.mean(nats[k]) for k in sorted(nats)])
+        return Counted(values, pieces, {"masked_accuracy": close / len(all_nats)})
+
+    def given(self, part: slice) -> TextRows:
+        return self.used.only(part)
+
+    def size(self, part: slice) -> int:
+        return sum(len(row) for row in self.rows[part])
+
+    def compare(self) -> str | None:
+        ours, used = self.rows, self.used
+        if len(ours) != len(used):
+            return f"{len(used):,} rows are scored, and the text has {len(ours):,}"
+        if [len(row) for row in ours] != used.lengths.tolist():
+            return "the rows that are scored are not as long as those of the text"
+        if off := int((np.concatenate([np.array(row) for row in ours]) != used.ids).sum()):
+            return f"{off:,} of the {len(used.ids):,} tokens that are scored are not those of the text"
+        return None
+
+    def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
+        """A share of guesses that are right is a whole number of them."""
+        if "masked_accuracy" not in scores:
+            return None
+        there = sum(min(max(1, round(self.share * len(row))), len(row)) for row in self.rows)
+        hits = scores["masked_accuracy"].value * there
+        if abs(hits - round(hits)) <= 1e-6 * max(there, 1):
+            return None
+        return f"{there:,} tokens are hidden, and {scores['masked_accuracy'].value:.6g} of them is no whole number"
+
+    def unaided(self, answer: Answer) -> float:
+        """Of rows in which nothing else than the other tokens is given."""
+        found = [self.count(part, answer) for part in self.parts]
+        return float(np.concatenate([one.pieces for one in found]).mean())
+
+
+def chosen(row: int, length: int, longest: int, share: float, marks: Marks) -> list[int]:
+    """Which tokens of a row are hidden, by its number and its length: those with the smallest draws, as they come."""
+    count = min(max(1, round(share * length)), length)
+    index = row * (longest + marks.room()) + marks.before + np.arange(length, dtype=np.uint64)
+    draws = _draws(index) >> 1
+    return sorted(range(length), key=lambda place: (int(draws[place]), place))[:count]
+
+
+def _draws(index: np.ndarray) -> np.ndarray:
+    """32 bits for each index: the hash of headway/core/random.py, for the stream of what is hidden in scores."""
+    low = (1 << 32) - 1
+    keys = [_mixed((key(0, "scored choice", half) & low) + _mixed(0x9E3779B1)) for half in (0, 1)]
+    x = (index * 0x9E3779B1 + keys[0]) & low
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & low
+    x = (x + keys[1]) & low
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & low
+    return x ^ (x >> 16)
+
+
+def _mixed(x: int) -> int:
+    low = (1 << 32) - 1
+    x &= low
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & low
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & low
+    return x ^ (x >> 16)

@@ -1,0 +1,38 @@
+"""`headway fill`: what may stand where a text has [MASK]."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
+
+
+def fill(
+    run: Annotated[str, typer.Argument(help="A masked language model's run: its name or folder.", metavar="RUN")],
+    text: Annotated[str, typer.Argument(help="The text, with [MASK] where a token is to be guessed.", metavar="TEXT")],
+    most: Annotated[int, typer.Option(help="How many guesses for each.", min=1)] = 5,
+    checkpoint: Which = "auto",
+    runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """What may stand where a text has [MASK], by a masked language model: the likeliest tokens of each place."""
+    from headway.cli import printing
+    from headway.experiment.evaluate import fill_text
+    from headway.run.folder import open_run
+
+    use_plugins(with_, trust)
+    opened = open_run(run, runs)
+    found = fill_text(opened, text, most, checkpoint)
+    if as_json:
+        print_json("fill", {"run": str(opened.folder), **found.as_json()})
+        return
+    print(found.filled)
+    columns = [f"[MASK] {k}" if len(found.guesses) > 1 else "[MASK]" for k in range(1, len(found.guesses) + 1)]
+    rows = [[f"{token}  {chance:.1%}" for token, chance in rank] for rank in zip(*found.guesses, strict=True)]
+    printing.show_table(columns, rows)
+    for note in found.notes:
+        print(note, file=sys.stderr)

@@ -1,0 +1,167 @@
+"""Which tokens of a text are hidden, for models that guess them from what stands around (https://arxiv.org/abs/1810.04805).
+
+    row      [CLS] the cat sat on the mat [SEP]
+    input    [CLS] the [MASK] sat on the mat [SEP]
+    places   2                                       which tokens are asked for
+    targets  cat
+
+Of every row the same share of tokens is chosen: 15 % of them, rounded, and at least one. Most of these are hidden
+behind [MASK]; some have another token in their place and some are left as they are, so that a model cannot rely on
+[MASK] to tell it where to think. What is chosen is a pure function of (seed, step, row, position), and another at every
+step.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Int32, Int64
+from pydantic import Field
+from torch import Tensor
+
+from headway.core import random
+from headway.core.errors import UserError
+from headway.core.spec import Problem, Spec
+from headway.data.marks import Marks
+from headway.data.running.batches import Step, on_device
+
+HIGH = 2**31
+
+
+class Masking(Spec):
+    """How many tokens are asked for, and what stands in their place."""
+
+    share: float = Field(default=0.15, gt=0, lt=1)
+    """Of the tokens of a row: these are asked for."""
+    masked: float = Field(default=0.8, gt=0, le=1)
+    """Of those asked for: [MASK] stands in their place."""
+    random: float = Field(default=0.1, ge=0, lt=1)
+    """Of those asked for: any other token stands in their place. What is left of them stays as it is."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.masked + self.random > 1:
+            reason = f"{self.masked:.0%} hidden and {self.random:.0%} exchanged are more than all that are chosen"
+            yield Problem(("masked", "random"), reason)
+
+
+ALL_HIDDEN = Masking(masked=1.0, random=0.0)
+"""As models are scored: what is guessed is not seen."""
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    """Rows of text in which some tokens are hidden, and what those are."""
+
+    inputs: Int64[Tensor, "R B T"]
+    places: Int64[Tensor, "R B K"]
+    """Which tokens are asked for; behind the last of a row, others that do not count."""
+    targets: Int64[Tensor, "R B K"]
+    """What stood there."""
+    asked: Bool[Tensor, "R B K"] | None = None
+    """Which of the places count; None = all, where rows are of one length."""
+    padding_mask: Bool[Tensor, "R B T"] | None = None
+    first_row: int = 0
+    """Where in the whole batch these rows are; 0 for the whole."""
+
+    @property
+    def begins(self) -> Bool[Tensor, ""]:
+        """Every row stands for itself."""
+        return torch.ones((), dtype=torch.bool, device=self.inputs.device)
+
+    @property
+    def restored(self) -> Int64[Tensor, "R B T"]:
+        """The rows with nothing hidden."""
+        return self.inputs.scatter(2, self.places, self.targets)
+
+    def part(self, k: int, n: int) -> "MaskedBatch":
+        """The k-th of n equal slices of the rows, for batches that are too large to be taken at once."""
+        rows, left_over = divmod(self.inputs.shape[1], n)
+        if left_over:
+            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be taken in {n} equal parts")
+        return self.of_rows(slice(k * rows, (k + 1) * rows), self.first_row + k * rows)
+
+    def of_rows(self, mine: slice, first_row: int = 0) -> "MaskedBatch":
+        asked, padding_mask = (None if one is None else one[:, mine] for one in (self.asked, self.padding_mask))
+        return MaskedBatch(
+            self.inputs[:, mine], self.places[:, mine], self.targets[:, mine], asked, padding_mask, first_row
+        )
+
+
+class RowSource(Protocol):
+    """What gives rows of text: of one length and without marks, or with marks and padding."""
+
+    steps_per_epoch: int
+
+    def at(self, step: Step) -> Any: ...
+
+
+class Hiding:
+    """Hides tokens of rows: for some seeds, and for rows of at most so many tokens."""
+
+    def __init__(
+        self, spec: Masking, marks: Marks, words: Int64[Tensor, " W"], seeds: Sequence[int], longest: int, what: str
+    ):
+        """`words`: the tokens of text, one of which may stand in the place of another; `what` is hidden, for keys."""
+        self.spec, self.marks, self.words, self.longest = spec, marks, words, longest
+        self._marks = torch.tensor(marks.all, device=words.device)
+        self._choice, self._fate, self._other = (
+            random.stream_keys(seeds, f"{what} {part}").to(words.device) for part in ("choice", "fate", "other")
+        )
+
+    def __call__(
+        self,
+        rows: Int64[Tensor, "R B T"],
+        padding_mask: Bool[Tensor, "R B T"] | None,
+        step: Int32[Tensor, ""] | int,
+        first: int = 0,
+    ) -> MaskedBatch:
+        """Of rows with their marks, the first of which has this number."""
+        (_, B, T), spec = rows.shape, self.spec
+        text = ~torch.isin(rows, self._marks)
+        text = text if padding_mask is None else text & padding_mask
+        draws = self._drawn(self._choice, step, HIGH, B, first)[..., :T] * T + torch.arange(T, device=rows.device)
+        # By the number of places, not by what is drawn: so a batch has one shape, and nobody waits for the device.
+        most = max(1, round(spec.share * (T - self.marks.room())))
+        places = torch.where(text, draws, HIGH * T).topk(most, dim=2, largest=False, sorted=True).indices
+        targets = rows.gather(2, places)
+        fate = self._drawn(self._fate, step, 2**16, B, first)[..., :T].gather(2, places)
+        other = self.words[self._drawn(self._other, step, len(self.words), B, first)[..., :T].gather(2, places)]
+        hidden, exchanged = (round(share * 2**16) for share in (spec.masked, spec.masked + spec.random))
+        put = torch.where(fate < hidden, self.marks.mask, torch.where(fate < exchanged, other, targets))
+        if padding_mask is None:
+            return MaskedBatch(rows.scatter(2, places, put), places, targets)
+        count = text.sum(2, keepdim=True)
+        wanted = torch.minimum((spec.share * count.double()).round().clamp(min=1), count)
+        asked = torch.arange(most, device=rows.device) < wanted  # [R, B, K]
+        put = torch.where(asked, put, targets)
+        return MaskedBatch(rows.scatter(2, places, put), places, targets, asked, padding_mask)
+
+    def _drawn(self, keys: Tensor, step: Tensor | int, high: int, rows: int, first: int) -> Int[Tensor, "R B L"]:
+        """A number for every place of every row, whatever else is in the batch."""
+        drawn = random.integers(keys, step, high, rows * self.longest, first * self.longest)
+        return drawn.view(len(keys), rows, self.longest)
+
+
+class MaskedSampler:
+    """Rows from a source, with marks around them and some tokens hidden."""
+
+    def __init__(self, source: RowSource, hide: Hiding):
+        self.source, self.hide = source, hide
+        self.steps_per_epoch = source.steps_per_epoch
+
+    def at(self, step: Step) -> MaskedBatch:
+        step = on_device(step, self.hide.words)
+        batch = self.source.at(step)
+        if (padding_mask := getattr(batch, "padding_mask", None)) is not None:
+            return self.hide(batch.inputs, padding_mask, step)
+        return self.hide(with_marks(batch.inputs, self.hide.marks), None, step)
+
+
+def with_marks(rows: Int64[Tensor, "R B T"], marks: Marks) -> Int64[Tensor, "R B T_and_marks"]:
+    """[CLS] before rows of one length, and [SEP] behind them."""
+    edges = marks.around([np.zeros(0, np.int64)]).tolist()
+    one = torch.ones_like(rows[..., :1])  # filled on the device: to copy numbers there would make the host wait
+    before, behind = ([one * mark for mark in edge] for edge in (edges[: marks.before], edges[marks.before :]))
+    return torch.cat((*before, rows, *behind), -1)

@@ -1,0 +1,100 @@
+"""Running text as rows that stand for themselves: pieces of one length, or lines. For models that read a row as a
+whole, in both directions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from headway.core.errors import UserError, did_you_mean
+from headway.data.marks import Marks
+from headway.data.running.corpus import Corpus
+from headway.data.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class TextRows:
+    """One split. All tokens stand one after another, without marks."""
+
+    ids: np.ndarray
+    """int32"""
+    ends: np.ndarray
+    """int64: where in `ids` each row ends."""
+    longest: int
+    """The most tokens that a row may have."""
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, without marks."""
+        return np.diff(self.ends, prepend=0)
+
+    def only(self, rows: slice) -> "TextRows":
+        """These rows of it."""
+        begin, *_ = (self.ends - self.lengths)[rows]
+        ends = self.ends[rows]
+        return TextRows(self.ids[begin : ends[-1]], ends - begin, self.longest)
+
+    def beginning(self, tokens: int | None) -> "TextRows":
+        """As many of the first rows as have so many tokens together; one at least."""
+        if tokens is None:
+            return self
+        return self.only(slice(max(1, int(np.searchsorted(self.ends, tokens, side="right")))))
+
+    def padded(self, marks: Marks) -> tuple[np.ndarray, np.ndarray]:
+        """[CLS] row [SEP], filled up to the longest; and how many tokens of each are no padding."""
+        lengths = self.lengths + marks.room()
+        slots = np.arange(int(lengths.max(initial=marks.room())))
+        table = np.full((len(self), len(slots)), marks.pad, dtype=np.int32)
+        inside = (slots >= marks.before) & (slots < lengths[:, None] - marks.behind)
+        table[inside] = self.ids
+        edges = marks.around([np.zeros(0, np.int32)])
+        table[:, : marks.before] = edges[: marks.before]
+        for k, mark in enumerate(edges[::-1][: marks.behind], 1):
+            table[np.arange(len(self)), lengths - k] = mark
+        return table, lengths
+
+
+@dataclass(frozen=True, eq=False)
+class RowCorpus:
+    """Text by split, in rows."""
+
+    name: str
+    tokenizer: Tokenizer
+    """With marks."""
+    splits: Mapping[str, TextRows]
+    """By name; "train" is always there, and first."""
+    identity: str
+    """Stands for everything the tokens depend on, and the rows."""
+    texts: Mapping[str, str]
+    """What the tokens were made from, by split."""
+
+    def split(self, name: str) -> TextRows:
+        if name not in self.splits:
+            raise UserError(f"corpus '{self.name}' has no split '{name}'{did_you_mean(name, self.splits)}")
+        return self.splits[name]
+
+
+def in_rows(corpus: Corpus, tokenizer: Tokenizer, longest: int, by_line: bool) -> RowCorpus:
+    """A corpus in rows of at most so many tokens, marks not counted, which its tokenizer now has."""
+    if by_line:
+        splits = {split: rows_of_lines(text, tokenizer, longest) for split, text in corpus.texts.items()}
+    else:
+        splits = {split: pieces(tokens.ids, longest) for split, tokens in corpus.splits.items()}
+    how = f"{'lines' if by_line else 'pieces'} of {longest}"
+    return RowCorpus(corpus.name, tokenizer, splits, f"{corpus.identity} in {how}", corpus.texts)
+
+
+def pieces(ids: np.ndarray, longest: int) -> TextRows:
+    """One after the other; the last may be shorter."""
+    return TextRows(ids, np.append(np.arange(longest, len(ids), longest), len(ids)), longest)
+
+
+def rows_of_lines(text: str, tokenizer: Tokenizer, longest: int) -> TextRows:
+    """Every line that has a token; what is longer than a row goes on in the next."""
+    lines = [ids for ids in tokenizer.encode_rows(text.split("\n")) if len(ids)]
+    cut = [line[k : k + longest] for line in lines for k in range(0, len(line), longest)]
+    ids = np.concatenate([np.zeros(0, np.int32), *cut])
+    return TextRows(ids, np.cumsum([len(row) for row in cut], dtype=np.int64), longest)
