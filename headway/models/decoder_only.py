@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.core.spec import Problem
 from headway.models.backbone import ModelState
-from headway.models.translator import Translator, TranslatorSpec, mean_over
+from headway.models.translator import Translator, TranslatorSpec
 from headway.nn.masks import Causal, Everything, Mask, Prefix
 from headway.nn.replicated import Carried, Linear, parameter, seed
 from headway.nn.taps import Tap
@@ -85,10 +85,10 @@ class DecoderOnly(Translator):
         row, known = torch.cat((sources, batch.inputs), 2), torch.cat((told, batch.padding_mask), 2)
         x, _ = self.hidden(row, padding_mask=known, mask=mask)
         if self.spec.loss_on == "target" or not self.training:
-            return mean_over(self.nats(self.scores(x[:, :, S:]), batch.targets), batch.padding_mask), None
+            return self.mean_nats(x[:, :, S:], batch.targets, batch.padding_mask), None
         # Behind each token of the source the next one, behind its last one END, with which the inputs begin.
         targets = torch.cat((sources[..., 1:], batch.inputs[..., :1], batch.targets), 2)
-        return mean_over(self.nats(self.scores(x), targets), known), None
+        return self.mean_nats(x, targets, known), None
 
     def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
         targets = batch.padding_mask.sum((1, 2)).float()

@@ -244,12 +244,12 @@ class EncoderDecoder(Translator):
         states = self.first_states(torch.cat([one for one in left if one is not None], -1))
         return tuple((one.going_on_from(own), None) for one, own in zip(self.mixers, states, strict=True))
 
-    def go_on(
+    def written(
         self, ids: Int[Tensor, "R B T"], state: ModelState, padding_mask: Bool[Tensor, "R B T"] | None = None
-    ) -> tuple[Float[Tensor, "R B T V"], ModelState]:
+    ) -> tuple[Float[Tensor, "R B T D"], ModelState]:
         if self.spec.begin is not None:  # nothing is read behind an END: as an input it is the beginning
             ids = ids.masked_fill(ids == self.vocabulary - 1, self.spec.begin)
-        return super().go_on(ids, state, padding_mask)
+        return super().written(ids, state, padding_mask)
 
 
 def _of_encoder(key: str) -> str:

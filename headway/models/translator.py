@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from headway.core.spec import Problem
 from headway.models.backbone import Backbone, BackboneSpec, ModelState
+from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.replicated import Carried, Linear
 from headway.nn.taps import Tap
 
@@ -87,8 +88,14 @@ class Translator(Backbone):
         self, ids: Int[Tensor, "R B T"], state: ModelState, padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> tuple[Float[Tensor, "R B T V"], ModelState]:
         """The scores of the next token after each of these, and the state after them."""
-        x, state = self.hidden(ids, state, padding_mask)
+        x, state = self.written(ids, state, padding_mask)
         return self.scores(x), state
+
+    def written(
+        self, ids: Int[Tensor, "R B T"], state: ModelState, padding_mask: Bool[Tensor, "R B T"] | None = None
+    ) -> tuple[Float[Tensor, "R B T D"], ModelState]:
+        """The same without the output layer."""
+        return self.hidden(ids, state, padding_mask)
 
     def forward(
         self,
@@ -130,20 +137,26 @@ class Translator(Backbone):
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
         """What training lowers: mean nats per target token, one number per replica; padding is none."""
-        logits = self(batch.sources, batch.inputs, batch.source_mask, batch.padding_mask)
-        return mean_over(self.nats(logits, batch.targets), batch.padding_mask), None
+        x, _ = self.written(batch.inputs, self.read(batch.sources, batch.source_mask), batch.padding_mask)
+        return self.mean_nats(x, batch.targets, batch.padding_mask), None
 
     def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
         return batch.padding_mask.sum((1, 2)).float()
 
+    def mean_nats(
+        self, x: Float[Tensor, "R B T D"], targets: Int[Tensor, "R B T"], counted: Bool[Tensor, "R B T"]
+    ) -> Float[Tensor, "R"]:
+        """Of these targets, after these vectors, over what is counted, for each replica."""
+        weight = self.embedding.weight if self.output is None else self.output.weight
+        given, targets, counted = (one.flatten(1, 2) for one in (x, targets, counted))
+        return mean_cross_entropy(given, weight, targets, self.output_bias, counted, self.smoothing)
+
+    @property
+    def smoothing(self) -> float:
+        return self.spec.label_smoothing if self.training else 0.0
+
     def nats(self, logits: Float[Tensor, "R B T V"], targets: Int[Tensor, "R B T"]) -> Nats:
-        smoothing = self.spec.label_smoothing if self.training else 0.0
-        found = F.cross_entropy(
-            logits.flatten(0, 2).float(), targets.flatten(), reduction="none", label_smoothing=smoothing
-        )
+        """Of each target."""
+        logits = logits.flatten(0, 2).float()
+        found = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=self.smoothing)
         return found.view(targets.shape)
-
-
-def mean_over(nats: Nats, counted: Bool[Tensor, "R B T"]) -> Float[Tensor, "R"]:
-    """Over what is counted, for each replica."""
-    return (nats * counted).sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Chunked or plain, the loss and its gradients are those of torch."""
+"""In place, chunked or plain, the loss and its gradients are those of torch."""
 
 import pytest
 import torch
@@ -18,6 +18,13 @@ def loss_and_gradients(function, replicas: int, rows: int, vocabulary: int):
     return losses.detach(), x.grad, weight.grad
 
 
+def as_elsewhere(monkeypatch, worth_it: int, at_once: int) -> None:
+    """As where it is not computed in place."""
+    monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
+    monkeypatch.setitem(cross_entropy.WORTH_IT, "cpu", worth_it)
+    monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cpu", at_once)
+
+
 def by_torch(x, weight, targets):
     return torch.stack([F.cross_entropy(x[r] @ weight[r].T, targets[r]) for r in range(len(x))])
 
@@ -25,22 +32,24 @@ def by_torch(x, weight, targets):
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("at_once", [1, 1000, 10**9], ids=["row by row", "uneven chunks", "all at once"])
 def test_chunks_give_what_torch_gives(monkeypatch, replicas: int, at_once: int):
-    monkeypatch.setitem(cross_entropy.WORTH_IT, "cpu", 0)
-    monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cpu", at_once)
+    as_elsewhere(monkeypatch, worth_it=0, at_once=at_once)
     ours = loss_and_gradients(mean_cross_entropy, replicas, rows=11, vocabulary=37)
     for mine, theirs in zip(ours, loss_and_gradients(by_torch, replicas, rows=11, vocabulary=37), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_few_logits_are_computed_the_plain_way(replicas: int):
+def test_few_logits_are_computed_the_plain_way(replicas: int, monkeypatch):
+    as_elsewhere(monkeypatch, worth_it=2**40, at_once=1)
     ours = loss_and_gradients(mean_cross_entropy, replicas, rows=5, vocabulary=37)
     for mine, theirs in zip(ours, loss_and_gradients(by_torch, replicas, rows=5, vocabulary=37), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_huge_logits_stay_finite(monkeypatch):
-    monkeypatch.setitem(cross_entropy.WORTH_IT, "cpu", 0)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_huge_logits_stay_finite(in_place: bool, monkeypatch):
+    if not in_place:
+        as_elsewhere(monkeypatch, worth_it=0, at_once=10**9)
     x = torch.full((1, 2, 4), 1e3, requires_grad=True)
     weight = torch.eye(4)[None].repeat(1, 2, 1) * torch.tensor([1.0, 2.0, 3.0, 4.0]).repeat(2)[:, None]
     losses = mean_cross_entropy(x, weight, torch.tensor([[0, 7]]))
@@ -77,8 +86,7 @@ def test_compiled_its_gradients_are_the_same(forge):
 
 @pytest.mark.parametrize("worth_it", [0, 2**40])
 def test_a_bias_is_a_number_more_per_word(worth_it: int, monkeypatch):
-    monkeypatch.setitem(cross_entropy.WORTH_IT, "cpu", worth_it)
-    monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cpu", 200)  # a few rows at a time
+    as_elsewhere(monkeypatch, worth_it, at_once=200)  # a few rows at a time
     drawn = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(*shape, generator=drawn) for shape in ((2, 9, 4), (2, 7, 4), (2, 7)))
     targets = torch.randint(7, (2, 9), generator=drawn)
@@ -92,3 +100,40 @@ def test_a_bias_is_a_number_more_per_word(worth_it: int, monkeypatch):
     (expected * torch.tensor([1.0, 3.0])).sum().backward()
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 2**22], ids=["row by row", "uneven chunks", "all at once"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_not_counted_has_no_say(at_once: int, smoothing: float, dtype: torch.dtype, monkeypatch):
+    """In place and in chunks, with biases, smoothing and padding: the loss and all gradients are torch's."""
+    monkeypatch.setattr(cross_entropy, "IN_PLACE_AT_ONCE", at_once)
+    drawn = torch.Generator().manual_seed(0)
+    shapes = (3, 11, 4), (3, 7, 4), (3, 7)
+    x, weight, bias = (torch.randn(*shape, generator=drawn, dtype=dtype) for shape in shapes)
+    targets = torch.randint(7, (3, 11), generator=drawn)
+    counted = torch.rand(3, 11, generator=drawn) < 0.6
+    counted[2] = False  # a replica may have nothing to learn from
+    found = []
+    for ours in (True, False):
+        given = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
+        if ours:
+            losses = mean_cross_entropy(given[0], given[1], targets, given[2], counted, smoothing)
+        else:
+            logits = given[0] @ given[1].mT + given[2][:, None]
+            nats = F.cross_entropy(logits.mT, targets, reduction="none", label_smoothing=smoothing)
+            losses = (nats * counted).sum(1) / counted.sum(1).clamp(min=1)
+        (losses * torch.tensor([1.0, 3.0, 2.0], dtype=dtype)).sum().backward()
+        found.append([losses.detach(), *(tensor.grad for tensor in given)])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other)
+    x.requires_grad_()
+    with torch.no_grad():  # where nothing is learnt it is computed the plain way
+        plain = mean_cross_entropy(x, weight, targets, bias, counted, smoothing)
+    torch.testing.assert_close(plain, found[1][0], check_dtype=False)
+
+
+def test_what_needs_no_gradient_gets_none():
+    x, weight = torch.randn(1, 3, 4, requires_grad=True), torch.randn(1, 5, 4)
+    mean_cross_entropy(x, weight, torch.tensor([[0, 4, 2]])).sum().backward()
+    assert x.grad is not None and weight.grad is None

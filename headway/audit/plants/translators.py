@@ -156,20 +156,25 @@ def additive_attention_by_products(patch):
     "causality", also=("causal-gradient", "attention-rows", "cache", "hard-mask", "definition", *SCORES, *WRITES)
 )
 def decoder_that_sees_its_target(patch):
-    honest = Translator.go_on
+    honest = Translator.written
 
-    def go_on(self, ids, state, padding_mask=None):
+    def written(self, ids, state, padding_mask=None):
         self.mask = Everything()
         return honest(self, ids, state, padding_mask)
 
-    patch.setattr(Translator, "go_on", go_on)
+    patch.setattr(Translator, "written", written)
 
 
 @_bed.plant("loss", also=("kept-checkpoint", "score-and-curve", "scores-again"))
 def padding_in_the_loss(patch):
     from headway.models import translator
 
-    patch.setattr(translator, "mean_over", lambda nats, counted: nats.mean((1, 2)))
+    honest = translator.mean_cross_entropy
+
+    def of_all(x, weight, targets, bias, counted, *rest):
+        return honest(x, weight, targets, bias, None, *rest)
+
+    patch.setattr(translator, "mean_cross_entropy", of_all)
 
 
 @_bed.plant("step", PARTS)
