@@ -1,16 +1,19 @@
 """The verbs of `headway scaling`."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.options import AsJson, print_json
+from headway.cli.options import AsJson, Trust, With, print_json, use_plugins
+from headway.cli.study import Name, StudiesFolder, Workers
 from headway.core.errors import UserError
 
 if TYPE_CHECKING:
     from headway.scaling.analysis import ScalingAnalysis
     from headway.scaling.points import Choice
+    from headway.study.design.study import Study
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,7 +23,9 @@ app = typer.Typer(
 
 Source = Annotated[
     str,
-    typer.Argument(help="A .csv file with a row per trained model.", metavar="FILE"),
+    typer.Argument(
+        help="A .csv file with a row per trained model; or a study that climbs a ladder, by name.", metavar="FILE|STUDY"
+    ),
 ]
 Parameters = Annotated[str | None, typer.Option(help="The column with the parameters.", metavar="COLUMN")]
 Tokens = Annotated[str | None, typer.Option(help="The column with the tokens of training.", metavar="COLUMN")]
@@ -31,6 +36,15 @@ Unit = Annotated[
     typer.Option("--unit", help="What a column is in: tokens=1e6 for millions. May be repeated.", metavar="NAME=UNIT"),
 ]
 Resamples = Annotated[int, typer.Option(help="How many resamples the intervals rest on.", min=100)]
+Family = Annotated[str | None, typer.Option(help="Of a ladder with several kinds of models, which.")]
+Ratio = Annotated[
+    float | None,
+    typer.Option(help="Tokens per parameter that are thought best, to place the sizes; default: 20.", min=0.01),
+]
+KnownFrom = Annotated[
+    str | None,
+    typer.Option("--from", help="A smaller ladder, or its .csv, whose law says what is best.", metavar="FILE|STUDY"),
+]
 
 
 @app.command(epilog="Example: headway scaling fit points.csv")
@@ -42,10 +56,12 @@ def fit(
     loss: Loss = None,
     unit: Unit = None,
     resamples: Resamples = 1000,
+    family: Family = None,
+    studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
     """Fit parabolas and a law to trained models: exponents with intervals, the error of budgets left out, outliers."""
-    found = _analysed(source, _choice(parameters, tokens, flops, loss, unit), resamples)
+    found = _analysed(source, _choice(parameters, tokens, flops, loss, unit), resamples, family, studies)
     if as_json:
         print_json("scaling fit", found.as_json())
         return
@@ -64,13 +80,15 @@ def advise(
     loss: Loss = None,
     unit: Unit = None,
     resamples: Resamples = 1000,
+    family: Family = None,
+    studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
     """Say which size to train on how many tokens for so many FLOPs, how sure that is, and how far extrapolated."""
     for one in budget:
         if not 0 < one < float("inf"):
             raise UserError(f"--flops {one:g}: expected a number above 0, such as 1e18")
-    found = _analysed(source, _choice(parameters, tokens, flops, loss, unit), resamples)
+    found = _analysed(source, _choice(parameters, tokens, flops, loss, unit), resamples, family, studies)
     advice = [found.advise(one) for one in budget]
     if as_json:
         print_json("scaling advise", {"source": source, "advice": [one.as_json() for one in advice]})
@@ -80,11 +98,196 @@ def advise(
     show_advice(advice, found)
 
 
-def _analysed(source: str, choice: "Choice", resamples: int) -> "ScalingAnalysis":
+@app.command(epilog="Example: headway scaling plan demo --flops 1e10..1e12:5 -o ladder.yaml")
+def plan(
+    recipe: Annotated[
+        str, typer.Argument(help="What is scaled: a recipe; or a study with a ladder.", metavar="RECIPE|FILE")
+    ],
+    changes: Annotated[list[str] | None, typer.Argument(help="Changes to the recipe.", metavar="KEY=VALUE")] = None,
+    budgets: Annotated[
+        str | None,
+        typer.Option("--flops", help="Budgets of a training: LOW..HIGH:COUNT, or A,B,C.", metavar="BUDGETS"),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Instead: what the whole ladder may take on this device.", min=0.1)
+    ] = None,
+    rungs: Annotated[int, typer.Option(help="With --minutes: how many budgets.", min=2)] = 5,
+    sizes: Annotated[int, typer.Option(help="Sizes for each budget.", min=4)] = 6,
+    widths: Annotated[str | None, typer.Option(help="The widths of every budget: 32,48,64,96.")] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings of each.", min=1)] = 2,
+    width_per_layer: Annotated[float, typer.Option(help="Layers are so many times fewer than the width.", min=1)] = 32,
+    head_width: Annotated[int, typer.Option(help="Of an attention head; 0 = the recipe says.", min=0)] = 16,
+    rate_power: Annotated[
+        float, typer.Option(help="Learning rate = the recipe's · (width / narrowest)^POWER.", metavar="POWER")
+    ] = -0.5,
+    tokens_per_parameter: Ratio = None,
+    known_from: KnownFrom = None,
+    tune: Annotated[bool, typer.Option("--tune", help="Find the rate of the narrowest by training it.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the study there.", metavar="FILE.yaml")
+    ] = None,
+    studies: StudiesFolder = Path("studies"),
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Lay out a ladder for given budgets: sizes, tokens, rates, times. Nothing is trained, but with --tune."""
+    from headway.cli.scaling_printing import climb_as_json, show_climb
+    from headway.core.files import write_whole
+    from headway.study.execution.execute import processes_for
+    from headway.study.execution.ladder_plan import check_ladder, doubts
+    from headway.study.execution.plan import plan as plan_study
+    from headway.study.folder import written
+
+    use_plugins(with_, trust)
+    expected = _expected(tokens_per_parameter, known_from, studies)
+    if recipe.endswith((".yaml", ".yml")) and _has_ladder(Path(recipe)):
+        if changes or budgets or minutes:
+            raise UserError(f"{recipe} has its ladder; changes and budgets are for recipes")
+        from headway.study.design.study import load_study
+
+        study = load_study(recipe, studies)
+    else:
+        shape = {"width_per_layer": width_per_layer, "head_width": head_width or None, "rate_power": rate_power}
+        study = _laid_out(recipe, changes or [], budgets, minutes, rungs, sizes, widths, seeds, shape, expected)
+    rungs_found = check_ladder(study, expected)
+    tuned = None
+    if tune:
+        from headway.cli.board import for_this_terminal
+        from headway.study.execution.tuned_rate import tune_rate
+
+        tuned = tune_rate(study, studies / f"{(output or Path(recipe)).stem}-rates", 2, [for_this_terminal()])
+        study = tuned.study
+    found, notes = plan_study(study, processes_for(study, None)), doubts(rungs_found)
+    if output is not None:
+        write_whole(output, written(study))
+    if as_json:
+        print_json("scaling plan", climb_as_json(study, rungs_found, found, notes, tuned))
+    else:
+        show_climb(study, rungs_found, found, notes, tuned)
+        if output is not None:
+            print(f"{output}: headway scaling run {output}")
+
+
+@app.command(epilog="Example: headway scaling run ladder.yaml --minutes 10")
+def run(
+    file: Annotated[str, typer.Argument(help="A study with a ladder: its YAML file or its name.", metavar="FILE")],
+    name: Name = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so long; the same command goes on.", min=0.01)
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option(help="here, pool, ray …, as headway study run has it.", metavar="EXECUTOR")
+    ] = None,
+    workers: Workers = None,
+    studies: StudiesFolder = Path("studies"),
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the ladder, seeds as populations; write points.csv and the report. The same command goes on."""
+    from headway.cli.study import _folder, carry_out
+    from headway.study.design.study import load_study
+
+    use_plugins(with_, trust)
+    study = load_study(file, studies)
+    if study.ladder is None:
+        raise UserError(f"{file} has no ladder: headway study run trains its arms")
+    carry_out(study, _folder(file, name, studies), on, workers, [], as_json, minutes)
+
+
+def _laid_out(
+    recipe: str,
+    changes: list[str],
+    budgets: str | None,
+    minutes: float | None,
+    rungs: int,
+    sizes: int,
+    widths: str | None,
+    seeds: int,
+    shape: dict[str, Any],
+    expected: Callable[[Any], Any],
+) -> "Study":
+    from headway.recipe.recipe import load
+    from headway.study.design.ladder import Ladder
+    from headway.study.execution.ladder_plan import budgets_for, lay_out
+
+    base = load(recipe, changes)
+    if (budgets is None) == (minutes is None):
+        raise UserError("give --flops 1e12..1e14:5, or --minutes for what the whole ladder may take")
+    if minutes is not None:
+        ladder = Ladder.model_construct(**shape, families={}, rungs=[])
+        spent = budgets_for(minutes, base, rungs, sizes, seeds, ladder)
+    else:
+        spent = _budgets(budgets or "")
+    chosen = sorted({_whole(part, "--widths") for part in widths.split(",")}) if widths else None
+    return lay_out(base, spent, sizes, seeds, expected, chosen, **shape)
+
+
+def _budgets(text: str) -> list[float]:
+    """1e12..1e14:5, evenly spaced in logarithms; or 1e12,3e12,1e13."""
+    ends, _, count = text.partition(":")
+    try:
+        if ".." not in ends:
+            found = sorted({float(part) for part in text.split(",")})
+        else:
+            low, high = (float(end) for end in ends.split(".."))
+            many = int(count or 5)
+            found = [float(f"{low * (high / low) ** (k / (many - 1)):.3g}") for k in range(many)]
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"--flops {text}: expected LOW..HIGH:COUNT, such as 1e12..1e14:5, or 1e12,1e13") from None
+    if len(found) < 2 or found[0] <= 0 or found[0] >= found[-1]:
+        raise UserError(f"--flops {text}: expected at least two budgets, the smallest first")
+    return found
+
+
+def _whole(text: str, option: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"{option}: '{text}' is no whole number") from None
+
+
+def _has_ladder(path: Path) -> bool:
+    """Whether a file is a study, and not a recipe."""
+    from headway.core.yaml import read_tree
+
+    try:
+        return "ladder" in read_tree(path.read_text("utf-8"), path.name)[0]
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _expected(ratio: float | None, known_from: str | None, studies: Path) -> Callable[[Any], Any]:
+    """Which size is thought best for a budget."""
+    from headway.study.execution.ladder_plan import TOKENS_PER_PARAMETER
+
+    if ratio is not None and known_from is not None:
+        raise UserError("--tokens-per-parameter and --from both say what is best; give one")
+    if known_from is None:
+        return lambda climb: climb.by_ratio(ratio or TOKENS_PER_PARAMETER)
+    analysis = _analysed(known_from, _choice(None, None, None, None, None), 100, None, studies)
+    return lambda climb: lambda flops: analysis.advise(flops).parameters.value
+
+
+def _analysed(source: str, choice: "Choice", resamples: int, family: str | None, studies: Path) -> "ScalingAnalysis":
+    from headway.core.errors import did_you_mean
     from headway.scaling.analysis import analyse
     from headway.scaling.points import read_points
 
-    return analyse(read_points(Path(source), choice), resamples)
+    path = Path(source)
+    if path.suffix or path.is_file():
+        return analyse(read_points(path, choice), resamples)
+    from headway.study.results.ladder_points import tables_of
+    from headway.study.results.results import find_study, read_results
+
+    tables = tables_of(read_results(find_study(source, studies)), choice)
+    if family is None and len(tables) > 1:
+        raise UserError(f"{source} has several kinds of models; say which with --family: {', '.join(tables)}")
+    chosen = family if family is not None else next(iter(tables))
+    if chosen not in tables:
+        raise UserError(f"{source} has no family '{chosen}'{did_you_mean(chosen, tables)}")
+    return analyse(tables[chosen], resamples)
 
 
 def _choice(

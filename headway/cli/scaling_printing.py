@@ -1,13 +1,18 @@
 """What `headway scaling` says on a terminal."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 
 from headway.cli.printing import show_table
-from headway.core.format import number
+from headway.core.format import duration, number
 from headway.scaling.analysis import Advice, ScalingAnalysis, WithInterval
 from headway.stats.scaling import CORNER
+from headway.study.design.study import Study
+from headway.study.execution.ladder_plan import ClimbedRung
+from headway.study.execution.plan import Plan
+from headway.study.execution.tuned_rate import TunedRate
 
 
 def show_analysis(found: ScalingAnalysis) -> None:
@@ -89,3 +94,82 @@ def _told(one: WithInterval | None, digits: int | None = None) -> list[str]:
         return ["–", ""]
     value, low, high = (f"{v:.{digits}g}" if digits else number(v) for v in one)
     return [value, f"[{low}, {high}]"]
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def climb_as_json(
+    study: Study, rungs: Sequence[ClimbedRung], plan: Plan, notes: Sequence[str], tuned: TunedRate | None
+) -> dict[str, Any]:
+    tried = tuned and {"rate": tuned.rate, "losses": {f"{rate:g}": loss for rate, loss in tuned.losses.items()}}
+    return {
+        "title": study.title,
+        "rungs": [
+            {"flops": rung.flops, "expected": rung.expected, "sizes": _sizes(study, rung, plan)} for rung in rungs
+        ],
+        "runs": len(plan.runs),
+        "seconds": plan.seconds,
+        "tuned": tried,
+        "notes": [*notes, *plan.warnings],
+    }
+
+
+def _sizes(study: Study, rung: ClimbedRung, plan: Plan) -> list[dict[str, Any]]:
+    found = []
+    for size, passes in zip(rung.sizes, rung.passes, strict=True):
+        arm = next(
+            arm
+            for arm in study.arms
+            if study.ladder and study.ladder.flops_of(arm) == rung.flops and arm.levels["width"] == str(size.width)
+        )
+        cost, recipe = plan.arms[arm.name], study.recipes[arm.name]
+        found.append(
+            {
+                "arm": arm.name,
+                "width": size.width,
+                "layers": size.layers,
+                "parameters": cost.parameters,
+                "tokens": cost.tokens,
+                "tokens_per_parameter": cost.tokens / cost.parameters,
+                "passes": passes,
+                "steps": cost.steps,
+                "flops": cost.flops,
+                "flops_6nd": 6.0 * cost.parameters * cost.tokens,
+                "rate": recipe.training.optimizer.learning_rate,
+                "seconds": cost.seconds,
+            }
+        )
+    return found
+
+
+def show_climb(
+    study: Study, rungs: Sequence[ClimbedRung], plan: Plan, notes: Sequence[str], tuned: TunedRate | None
+) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(study.title, style="bold", markup=False)
+    rows = []
+    for rung in rungs:
+        for size in _sizes(study, rung, plan):
+            told = [f"{rung.flops:.3g}", f"{size['width']}", f"{size['layers']}", f"{size['parameters']:,}"]
+            data = [f"{size['tokens']:,}", f"{size['tokens_per_parameter']:.3g}", f"{size['passes']:.2g}"]
+            rows.append([*told, *data, f"{size['steps']:,}", f"{size['rate']:.3g}", duration(size["seconds"])])
+    names = ["FLOPs", "width", "layers", "parameters", "tokens", "per parameter", "passes", "steps", "rate", "a run"]
+    show_table(names, rows)
+    assert study.ladder is not None
+    ladder = study.ladder
+    heads = f"heads of {ladder.head_width}" if ladder.head_width else "the recipe's heads"
+    rule = f"rate = {study.base.with_changes(study.changes, '').training.optimizer.learning_rate:g}"
+    console.print(
+        f"layers = width / {ladder.width_per_layer:g}; {heads}; {rule} · (width / {ladder.narrowest})^"
+        f"{ladder.rate_power:g}; thought best: {', '.join(f'{rung.expected:.2g}' for rung in rungs)} parameters",
+        style="dim",
+        markup=False,
+    )
+    if tuned is not None:
+        tried = ", ".join(f"{rate:g}: {loss:.4f}" for rate, loss in sorted(tuned.losses.items()))
+        edge = "; the best lies at the edge: begin with another rate" if tuned.is_at_edge else ""
+        console.print(f"rates tried on width {ladder.narrowest}, loss of valid: {tried}{edge}", markup=False)
+    console.print(f"{len(plan.runs)} runs, about {duration(plan.seconds)}")
+    for note in [*notes, *plan.warnings]:
+        console.print(f"note: {note}", style="yellow", markup=False)

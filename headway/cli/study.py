@@ -103,20 +103,28 @@ def run(
 
 
 def carry_out(
-    study: "Study", folder: Path, on: str | None, workers: int | None, reuse: list[str], as_json: bool
+    study: "Study",
+    folder: Path,
+    on: str | None,
+    workers: int | None,
+    reuse: list[str],
+    as_json: bool,
+    minutes: float | None = None,
 ) -> None:
-    """Train what is left, say what follows, and how it ended."""
+    """Train what is left, say what follows, and how it ended. `minutes`: as long as that, and the rest another time."""
     from headway.cli.board import for_this_terminal
     from headway.cli.study_printing import show_conclusion
     from headway.study.conclude import conclude
     from headway.study.execution.execute import execute, executor_named
     from headway.study.results.results import find_study
+    from headway.training.interrupts import stopping_after
 
     board = for_this_terminal()
     for warning in study.warnings():
         board.say(f"warning: {warning}")
     others = [find_study(name, folder.parent) for name in reuse]
-    outcome = execute(study, folder, executor_named(on, workers, study), [board], others)
+    with stopping_after(None if minutes is None else 60 * minutes):
+        outcome = execute(study, folder, executor_named(on, workers, study), [board], others)
     conclusion = conclude(folder)
     if as_json:
         print_json("study run", {**conclusion.as_json(), "interrupted": outcome.interrupted})

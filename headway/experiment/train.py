@@ -28,6 +28,7 @@ from headway.experiment.resume import check_reopened, checkpoint_from_writer, ne
 from headway.nn.replicated import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
+from headway.scoring.cost import count_parameters
 from headway.scoring.metrics import METRICS, parsed
 from headway.scoring.score import Score
 from headway.tasks.task import Task
@@ -169,6 +170,8 @@ class Training:
                 if not run.folder.exists():
                     flops = self.task.flops_per_step
                     cost = {**counts_of(self.population.model), "flops_per_step": flops}
+                    cost |= {"counts": count_parameters(self.population.model).as_json()}
+                    cost |= {"tokens_per_step": self.task.tokens_per_step}
                     seeds = {"population": [r.seed for r in self.recipes]} if len(self.recipes) > 1 else {}
                     where = _where(self.setting, self.processes)
                     Run.create(run.folder, run.recipe, where, **self.task.facts, **cost, **seeds)

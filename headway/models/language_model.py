@@ -66,6 +66,10 @@ class LanguageModel(Backbone):
         self.logits = Tap()
 
     @property
+    def output_table(self) -> Tensor | None:
+        return self.embedding.weight if self.output is None else None
+
+    @property
     def why_no_cache(self) -> str | None:
         """Why sampling has to compute everything again for every token, or None."""
         return next((mixer.why_no_cache for mixer in self.mixers if mixer.why_no_cache), None)

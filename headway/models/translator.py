@@ -107,6 +107,10 @@ class Translator(Backbone):
         """The scores of the next token after each token of the targets."""
         return self.go_on(ids, self.read(sources, source_mask), padding_mask)[0]
 
+    @property
+    def output_table(self) -> Tensor | None:
+        return self.embedding.weight if self.output is None else None
+
     def scores(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T V"]:
         return self.logits((self.embedding.logits if self.output is None else self.output)(x, self.output_bias))
 

@@ -157,6 +157,11 @@ class Trainable(nn.Module):
         """How much `loss` is a mean over, such as tokens without padding; None = as much in every part of a batch."""
         return None
 
+    @property
+    def output_table(self) -> Tensor | None:
+        """The table of tokens, where it is the output matrix as well."""
+        return None
+
 
 class Dropout(Noisy):
     """Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, with one rate per replica.

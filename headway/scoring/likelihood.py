@@ -9,7 +9,7 @@ Where state is carried the text is one stream: every segment is read once, and g
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -23,6 +23,8 @@ from headway.scoring.score import Score
 from headway.scoring.spec import Reading
 from headway.scoring.stream import Stream
 
+PIECES = 64
+"""A text is cut into so many pieces of about one length, to tell how much its loss would be another on other text."""
 LARGEST = 2**26  # numbers in the largest tensor of a batch: 256 MB in float32
 
 
@@ -104,6 +106,8 @@ class Surprise:
     """Whether each segment went on from the one before."""
     read_in: str | None = None
     """How the text was read, in words, where several models read it in different ways."""
+    pieces: tuple[tuple[float, int], ...] | None = None
+    """Nats and tokens of each of its pieces, one after the other; None where it is too short."""
 
     def scores(self, split: str) -> list[Score]:
         """`split.loss`, `.perplexity`, `.perplexity_per_word`, `.bits_per_byte`, each with what it is."""
@@ -113,7 +117,7 @@ class Surprise:
             how += f" · {self.unknown:,} of the tokens ({self.unknown / self.tokens:.1%}) are unknown words"
         per_token = self.nats / self.tokens
         found = [
-            Score(f"{split}.loss", per_token, f"nats per token ({self.token_kind}) · {how}"),
+            Score(f"{split}.loss", per_token, f"nats per token ({self.token_kind}) · {how}", counts=self.pieces),
             Score(f"{split}.perplexity", _exp(per_token), f"perplexity per token ({self.token_kind}) · {how}"),
         ]
         if self.words:
@@ -142,7 +146,13 @@ def surprise(
     end = len(tokens.ids) if at_most is None else min(len(tokens.ids), at_most + 1)
     reading = Reading(segment, stride, carried)
     losses = losses_of(model, torch.as_tensor(tokens.ids[:end]), reading)
-    return [surprise_of(total, tokens, reading, token_kind, end, unknown) for total in losses.double().sum(1).tolist()]
+    found = [surprise_of(n, tokens, reading, token_kind, end, unknown) for n in losses.double().sum(1).tolist()]
+    if at_most is not None or losses.shape[1] < 2 * PIECES:
+        return found
+    cut = losses.tensor_split(PIECES, 1)
+    nats = torch.stack([piece.double().sum(1) for piece in cut], 1).tolist()
+    sizes = [piece.shape[1] for piece in cut]
+    return [replace(one, pieces=tuple(zip(own, sizes, strict=True))) for one, own in zip(found, nats, strict=True)]
 
 
 def surprise_of(

@@ -10,6 +10,7 @@ from headway.study.design.questions import Question
 from headway.study.execution.plan import Sizes
 from headway.study.folder import StudyFolder
 from headway.study.results.ensembles import arms_as_one, could_be_one, kept
+from headway.study.results.ladder_points import points_of, write_points
 from headway.study.results.measuring import measure
 from headway.study.results.results import Results, correct_in, ending, read_results
 from headway.study.verdicts.analyse import analyse
@@ -38,6 +39,8 @@ def conclude(folder: Path) -> Conclusion:
 
     measure_all(folder)
     found = so_far(folder)
+    if found.results.study.ladder is not None and found.results.runs:
+        write_points(folder, points_of(found.results))
     StudyFolder(folder).note_look({str(verdict.question): verdict.outcome for verdict in found.verdicts})
     write_json(folder / "verdicts.json", [verdict.as_json() for verdict in found.verdicts])
     if not found.results.runs:

@@ -1,5 +1,6 @@
 """Ctrl-C, politely: the first one asks for the step to be finished and saved, the second one means it."""
 
+import os
 import signal
 import sys
 import threading
@@ -29,3 +30,18 @@ def interruptible(aloud: bool = True) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def stopping_after(seconds: float | None) -> Iterator[None]:
+    """As if somebody pressed Ctrl-C when so much time has passed inside the block; None = nobody does."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(max(0.0, seconds), lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

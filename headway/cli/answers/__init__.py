@@ -24,7 +24,7 @@ from headway.cli.answers.runs import (
     TrainSchema,
     TranslateSchema,
 )
-from headway.cli.answers.scaling import ScalingAdviseSchema, ScalingFitSchema
+from headway.cli.answers.scaling import ScalingAdviseSchema, ScalingFitSchema, ScalingPlanSchema
 from headway.cli.answers.solving import ConstructionSchema, FixedLayerSchema, KeySchema, MatrixSchema, SolvedQuerySchema
 from headway.cli.answers.studies import (
     CaseSchema,
@@ -60,6 +60,8 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "study results": ConclusionSchema,
     "study report": ConclusionSchema,
     "study ensembles": StudyEnsemblesSchema,
+    "scaling plan": ScalingPlanSchema,
+    "scaling run": StudyRunSchema,
     "scaling fit": ScalingFitSchema,
     "scaling advise": ScalingAdviseSchema,
     "solve query": SolvedQuerySchema,

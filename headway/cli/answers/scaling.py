@@ -78,3 +78,38 @@ class AdviceSchema(Schema):
 class ScalingAdviseSchema(Schema):
     source: str
     advice: list[AdviceSchema]
+
+
+class SizeOnLadderSchema(Schema):
+    arm: str
+    width: int
+    layers: int
+    parameters: int
+    tokens: int
+    tokens_per_parameter: float
+    passes: float
+    steps: int
+    flops: int
+    flops_6nd: float
+    rate: float
+    seconds: float
+
+
+class ClimbedRungSchema(Schema):
+    flops: float
+    expected: float
+    sizes: list[SizeOnLadderSchema]
+
+
+class TunedRateSchema(Schema):
+    rate: float
+    losses: dict[str, float]
+
+
+class ScalingPlanSchema(Schema):
+    title: str
+    rungs: list[ClimbedRungSchema]
+    runs: int
+    seconds: float
+    tuned: TunedRateSchema | None
+    notes: list[str]

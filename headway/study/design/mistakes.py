@@ -27,11 +27,13 @@ def cheap_methods() -> list[str]:
 
 
 def mistakes(study: "Study") -> Iterator[Problem]:
-    if bool(study.named_arms) == bool(study.factors):
-        reason = "give one of them; a single arm is arms: {name: []}"
-        yield Problem(("arms", "factors"), f"{'both are' if study.factors else 'neither is'} given: {reason}")
+    given = [bool(study.named_arms), bool(study.factors), study.ladder is not None]
+    if sum(given) != 1:
+        reason = "give one of arms, factors and ladder; a single arm is arms: {name: []}"
+        several = "both are" if sum(given) == 2 else "all are"
+        yield Problem(("arms", "factors"), f"{several if any(given) else 'neither is'} given: {reason}")
         return
-    if wrong := list(_of_factors(study)):
+    if wrong := list(_of_factors(study)) + list(_of_ladder(study)):
         yield from wrong
         return
     yield from list(_of_names(study)) or _of_recipes(study)
@@ -62,6 +64,21 @@ def _of_factors(study: "Study") -> Iterator[Problem]:
         yield Problem(("factors", "seeds"), f"{count:,} runs are more than a study should hold ({MOST_RUNS:,})")
 
 
+def _of_ladder(study: "Study") -> Iterator[Problem]:
+    if study.ladder is None:
+        return
+    yield from study.ladder.all_problems("ladder.")
+    if study.equal is not None:
+        yield Problem(("equal",), "the rungs of a ladder say what is spent")
+    many = sum(len(rung.widths) for rung in study.ladder.rungs) * max(1, len(study.ladder.families)) * len(study.seeds)
+    if many > MOST_RUNS:
+        yield Problem(("ladder", "seeds"), f"{many:,} runs are more than a study should hold ({MOST_RUNS:,})")
+    try:
+        study.base.with_changes(study.changes, "")
+    except InvalidError as error:
+        yield Problem(("changes",), "; ".join(error.complaints))
+
+
 def _in_both(one: Factor, other: Factor) -> str | None:
     """A key that both set, or of which one sets a part: `model.mixer` and `model.mixer.heads`."""
     for a, b in itertools.product(one.all_keys, other.all_keys):
@@ -86,7 +103,7 @@ def _of_names(study: "Study") -> Iterator[Problem]:
 
 
 def _place(study: "Study", arm: str) -> str:
-    return f"arms.{arm}" if study.named_arms else "factors"
+    return f"arms.{arm}" if study.named_arms else "ladder" if study.ladder else "factors"
 
 
 def _of_recipes(study: "Study") -> Iterator[Problem]:
@@ -126,7 +143,7 @@ def _blamed(study: "Study", wrong: dict[str, list[str]]) -> Iterator[Problem]:
 
 def _of_comparisons(study: "Study") -> Iterator[Problem]:
     same: dict[str, str] = {}
-    for arm, recipe in study.recipes.items():
+    for arm, recipe in () if study.ladder else study.recipes.items():  # budgets are no part of a recipe
         if (other := same.setdefault(recipe.hash, arm)) != arm:
             yield Problem((_place(study, arm),), f"it is the same recipe as '{other}'")
     unlike = study.differences()
@@ -134,7 +151,7 @@ def _of_comparisons(study: "Study") -> Iterator[Problem]:
         reason = f"equal {study.equal} decides how long arms train, but training.duration varies"
         yield Problem(("equal",), reason)
     data, others = ([key for key in unlike if is_data(key) == wanted] for wanted in (True, False))
-    if study.factors or not data or not others:
+    if study.factors or study.ladder or not data or not others:
         return
     names = list(study.recipes)
     for a, b in itertools.combinations(range(len(names)), 2):

@@ -9,6 +9,7 @@ arms:                                       # what is compared, by name: changes
 # factors:                                  # … or factors, and every combination of their levels is an arm
 #   positions: {key: model.positions, values: [learned, alibi]}
 #   size: {keys: [model.width, model.layers], values: [[64, 2], [128, 4]]}      # vary together
+# ladder: …                                 # … or sizes and budgets, for a scaling law (`ladder.py`)
 seeds: 8                                    # 0..7; or a list
 equal: flops                                # steps, tokens, flops, seconds; left out: what each recipe says
 questions:
@@ -33,6 +34,7 @@ from headway.core.yaml import flat, read_tree
 from headway.scoring.metrics import is_test
 from headway.study.design.claims import Claim, Look, Reported
 from headway.study.design.factors import Arm, Change, Factor, crossed, is_data
+from headway.study.design.ladder import Ladder
 from headway.study.design.measures import Measure
 from headway.study.design.mistakes import MOST_RUNS, mistakes
 from headway.study.design.questions import Question
@@ -84,6 +86,8 @@ class Study(Spec):
     """What is compared, by name: for each arm its changes to the base."""
     factors: dict[str, Factor] = Field(default={})
     """Instead of arms: keys of the recipe and their values; every combination is an arm."""
+    ladder: Ladder | None = None
+    """Instead of either: sizes of the recipe's model and budgets; every size at every budget is an arm."""
     seeds: Annotated[list[int], BeforeValidator(_numbered)] = Field(default=list(range(8)))
     """How many, or which. Every arm is trained with each, and arms are compared seed by seed."""
     looks: Looks = "one"
@@ -126,6 +130,8 @@ class Study(Spec):
         """What is compared; the first is what the others' budgets are measured by."""
         if self.factors:
             return crossed(self.factors)
+        if self.ladder is not None:
+            return self.ladder.arms(self.base.with_changes(self.changes, "").training.optimizer.learning_rate)
         return [Arm(name, tuple(changes)) for name, changes in self.named_arms.items()]
 
     @cached_property

@@ -175,7 +175,12 @@ def _check_cheap(question: Better, task: Task) -> None:
 
 
 def budgets(study: Study, sizes: Sizes) -> dict[str, int]:
-    """Steps for each arm, so that all spend what the first one does. Empty, where nothing is to be equal."""
+    """Steps for each arm, so that all spend what the first one does, or what their rung says. Empty, where nothing is
+    to be equal."""
+    if study.ladder is not None:
+        spent = {arm.name: study.ladder.flops_of(arm) for arm in study.arms}
+        each = {name: sizes.of(recipe).flops_per_step for name, recipe in study.recipes.items()}
+        return {name: max(1, round(spent[name] / each[name])) for name in spent}
     if study.equal is None:
         return {}
     found = {arm: sizes.of(recipe) for arm, recipe in study.recipes.items()}
