@@ -97,7 +97,7 @@ def held(name: str, repetitions: int) -> list[dict[str, object]]:
             line = isoflop(points, groups, RESAMPLES).parameters
             if line is not None:
                 low, high = line.exponent_interval
-                curves.append(low <= power <= high)
+                curves.append(bool(low <= power <= high))
     names = ["log A", "alpha", "log B", "beta", "log E", "power of N"]
     answers = []
     for (way, read), found in hits.items():

@@ -48,7 +48,7 @@ def count_parameters(model: Trainable) -> ParameterCounts:
     )
 
 
-def six_n_d(parameters: float, tokens: float) -> float:
+def six_n_d(parameters: int, tokens: int) -> float:
     """The rule of thumb: FLOPs of a training."""
     return 6.0 * parameters * tokens
 

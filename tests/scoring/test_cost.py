@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
-from headway.scoring.cost import peak_flops
+from headway.scoring.cost import count_parameters, peak_flops
 
 
 @pytest.mark.parametrize("feedforward", ["gelu", "swiglu", {"kind": "relu", "hidden": 10}])
@@ -36,3 +36,39 @@ def test_peaks_are_known_by_name():
     assert peak_flops("NVIDIA H200") == 989e12
     assert peak_flops("NVIDIA L40S") == 362e12 and peak_flops("NVIDIA L4") == 121e12
     assert peak_flops("cpu") is None
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary", "t5"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_by_four_conventions(positions: str, tied: bool):
+    """By hand: width 8, 2 layers, 10 tokens, a context of 6, a feed-forward net of 16."""
+    settings = {"layers": 2, "width": 8, "context": 6, "tied": tied, "feedforward": {"kind": "gelu", "hidden": 16}}
+    spec = LanguageModelSpec.model_validate({**settings, "positions": positions, "mixer": {"heads": 2}})
+    counts = count_parameters(spec.build(vocabulary=10, seeds=(0, 1)))
+    matrices, table = 2 * (4 * 8 * 8 + 2 * 8 * 16), 10 * 8
+    learnt = {"learned": 6 * 8, "rotary": 0}.get(positions)
+    if learnt is None:
+        learnt = counts.everything - counts.without_positions
+        assert learnt > 0
+    assert counts.without_embeddings == counts.everything - learnt - table
+    assert counts.without_positions == counts.everything - learnt
+    assert counts.matrices == matrices + table  # the output matrix, be it the table or not
+    assert counts.everything - counts.without_positions == learnt
+    assert counts.without_embeddings > matrices + (0 if tied else table)  # norms and biases
+
+
+def test_what_is_multiplied_is_what_is_counted():
+    """Without attention's scores, training FLOPs are 6 times the matrices, token by token."""
+    spec = LanguageModelSpec.model_validate({"layers": 2, "width": 8, "context": 6, "mixer": {"heads": 2}})
+    scores = spec.layers * 2 * 2 * 6 * 8
+    per_token = spec.forward_flops_per_token(10, 6)
+    assert 6 * count_parameters(spec.build(10)).matrices == 3 * (per_token - scores)
+
+
+@pytest.mark.parametrize(("mixer", "gates"), [("lstm", 4), ("gru", 3), ("rnn", 1)])
+def test_recurrences_by_hand(mixer: str, gates: int):
+    """Where torch counts nothing: a token is multiplied by a matrix from the input and one from the state per gate."""
+    settings = {"layers": 1, "width": 8, "context": 6, "mixer": mixer, "feedforward": "none", "norm": "none"}
+    spec = LanguageModelSpec.model_validate({**settings, "positions": "none"})
+    assert spec.forward_flops_per_token(10, 6) == 2 * (gates * 2 * 8 * 8 + 8 * 10)
+    assert count_parameters(spec.build(10)).matrices == gates * 2 * 8 * 8 + 8 * 10

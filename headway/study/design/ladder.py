@@ -14,13 +14,13 @@ budget is counted when the study begins. Seeds of one arm are one population, an
 sizes: what differs between two sizes is the size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from pydantic import Field
 
 from headway.core.spec import Problem, Spec
-from headway.study.design.factors import Arm, Change, label
+from headway.study.design.factors import Arm, Change, key_of, label
 
 FEWEST_WIDTHS = 4
 """A parabola needs as many."""
@@ -80,10 +80,13 @@ class Ladder(Spec):
     def narrowest(self) -> int:
         return min(width for rung in self.rungs for width in rung.widths)
 
-    def shape(self, width: int) -> list[str]:
-        """What a width makes of a recipe."""
+    def shape(self, width: int, family: Sequence[str] = ()) -> list[str]:
+        """What a width makes of a recipe; the changes of a family with it. One that has a mixer of its own says itself
+        how many heads that has, if any."""
         found = [f"model.width={width}", f"model.layers={max(1, round(width / self.width_per_layer))}"]
-        return [*found, f"model.mixer.heads={width // self.head_width}"] if self.head_width else found
+        if self.head_width and not any(f"{key_of(change)}.".startswith("model.mixer.") for change in family):
+            found.append(f"model.mixer.heads={width // self.head_width}")
+        return [*found, *family]
 
     def rate(self, width: int, narrowest: float) -> float:
         """The learning rate of this width, where that of the narrowest is known."""
@@ -98,7 +101,7 @@ class Ladder(Spec):
                     levels = {"family": family, "budget": rung.name, "width": str(width)}
                     name = ".".join(part for part in levels.values() if part)
                     own = f"training.optimizer.learning_rate={self.rate(width, rate):g}"
-                    found.append(Arm(name, (*self.shape(width), own, *changes), levels))
+                    found.append(Arm(name, (*self.shape(width, changes), own), levels))
         return found
 
     def flops_of(self, arm: Arm) -> float:

@@ -66,12 +66,13 @@ class ClimbedRung:
 class Climb:
     """The sizes of one recipe, looked up as they are needed."""
 
-    def __init__(self, base: Recipe, ladder: Ladder, sizes: Sizes | None = None):
-        self.base, self.ladder, self.sizes = base, ladder, sizes or Sizes()
+    def __init__(self, base: Recipe, ladder: Ladder):
+        self.base, self.ladder, self.sizes = base, ladder, Sizes()
+        self.family = next(iter(ladder.families.values()), [])  # sizes are laid out for the first
         self._known: dict[int, SizeOnLadder] = {}
 
     def recipe(self, width: int) -> Recipe:
-        return self.base.with_changes(self.ladder.shape(width), "")
+        return self.base.with_changes(self.ladder.shape(width, self.family), "")
 
     def size(self, width: int) -> SizeOnLadder:
         if width not in self._known:
@@ -180,9 +181,7 @@ def _defaults() -> dict[str, Any]:
 def climbed(study: Study, expected: Callable[[Climb], Expected], climb: Climb | None = None) -> list[ClimbedRung]:
     """Every rung of a study's ladder; of its first family."""
     assert study.ladder is not None
-    base = study.base.with_changes(study.changes, "")
-    family = next(iter(study.ladder.families.values()), [])
-    climb = climb or Climb(base.with_changes(family, "") if family else base, study.ladder)
+    climb = climb or Climb(study.base.with_changes(study.changes, ""), study.ladder)
     told = expected(climb)
     return [climb.rung(rung, told) for rung in study.ladder.rungs]
 

@@ -13,6 +13,7 @@ from headway.scoring.metrics import LOSS
 from headway.study.design.study import Study
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
+from headway.study.execution.ladder_plan import Climb
 from headway.study.execution.plan import Sizes
 from headway.study.results.results import read_results
 
@@ -39,7 +40,7 @@ def tune_rate(study: Study, folder: Path, seeds: int = 2, listeners: Sequence[Li
     assert ladder is not None
     base = study.base.with_changes(study.changes, "")
     rung = next(rung for rung in ladder.rungs if ladder.narrowest in rung.widths)
-    recipe = base.with_changes(ladder.shape(ladder.narrowest), "")
+    recipe = Climb(base, ladder).recipe(ladder.narrowest)
     steps = max(1, round(rung.flops / Sizes().of(recipe).flops_per_step))
     rates = [float(f"{factor * base.training.optimizer.learning_rate:.3g}") for factor in FACTORS]
     tree = {
