@@ -239,21 +239,23 @@ def _check(points: Points, source: str, left_out: int, places: Mapping[str, int]
 
 
 def _check_units(points: Points, source: str, places: Mapping[str, int], choice: Choice) -> None:
-    """Orders of magnitude: FLOPs are a few times N·D, models have thousands of parameters and read as many tokens."""
+    """Orders of magnitude: FLOPs are a few times N·D; where only two of them are known, models have thousands of
+    parameters and read as many tokens."""
+    ratio = float(np.median(points.flops / (6 * points.parameters * points.tokens)))
+    all_given = {"tokens", "flops"} <= set(places)
+    if all_given and 0.02 < ratio < 50:
+        return
     for key, low, high in (("parameters", 50.0, 1e14), ("tokens", 1e3, 1e16), ("flops", 1e6, 1e30)):
         values = getattr(points, key)
         if key in places and np.median(values) < low:
             usual = 1e15 if key == "flops" else 1e6
-            unit = (_unit_that_fits(points, key) if {"tokens", "flops"} <= set(places) else None) or usual
+            unit = (_unit_that_fits(points, key) if all_given else None) or usual
             logarithms = " (or to be logarithms)" if key == "flops" and values.max() < 40 else ""
             shown = f"{key} from {values.min():.4g} to {values.max():.4g} look to be in {_LIKELY[unit]}{logarithms}"
             raise UserError(f"{source}: {shown}: --unit {key}={unit:g}")
         if key in places and np.median(values) > high:
             raise UserError(f"{source}: {key} of {np.median(values):.3g} are more than there can be")
-    if not {"tokens", "flops"} <= set(places):
-        return
-    ratio = float(np.median(points.flops / (6 * points.parameters * points.tokens)))
-    if 0.02 < ratio < 50:
+    if not all_given:
         return
     said = f"{source}: FLOPs are {ratio:.3g} times 6·N·D (N {_middle(points.parameters)}, D {_middle(points.tokens)},"
     said = f"{said} C {_middle(points.flops)}): they do not belong together"
