@@ -21,6 +21,9 @@ from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, moved, one_batch
 from headway.audit.masking.batches import MASKING_AUDITS
 from headway.audit.noise import ABOUT_NOISE
+from headway.audit.pictures.data import PICTURE_AUDITS, PICTURE_BATCH_AUDITS
+from headway.audit.pictures.matching import OF_MATCHING
+from headway.audit.pictures.recount import RETRIEVAL_AUDITS
 from headway.audit.pieces import ABOUT_PIECES
 from headway.audit.populations import POPULATION_AUDITS
 from headway.audit.probe import Probe, Probing
@@ -34,14 +37,18 @@ from headway.audit.translation.written import WRITTEN_AUDITS
 ABOUT_TRAINING = (*ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_GRADIENTS, *ABOUT_STEPS)
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_TRAINING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
-OF_ROWS = (*ROW_AUDITS, *PAIR_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)
-DATA_AUDITS = (*OF_ROWS, *READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS, *MASKING_AUDITS)
+OF_ROWS = (*ROW_AUDITS, *PAIR_AUDITS, *PICTURE_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)
+OF_BATCHES = (*READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS, *PICTURE_BATCH_AUDITS, *MASKING_AUDITS)
+DATA_AUDITS = (*OF_ROWS, *OF_BATCHES)
 OF_TRANSLATION = (*OF_TRANSLATORS, *OF_CROSSING, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)
 """Of pairs, and of what is made of them."""
+OF_PICTURES = (*OF_MATCHING, *PICTURE_AUDITS, *PICTURE_BATCH_AUDITS, *RETRIEVAL_AUDITS)
+"""Of pictures with captions."""
 ALL_AUDITS: tuple[Audit, ...] = (
     *MODEL_AUDITS,
     *OF_TRANSLATORS,
     *OF_CROSSING,
+    *OF_MATCHING,
     *HEAD_AUDITS,
     *POPULATION_AUDITS,
     *DATA_AUDITS,
@@ -49,6 +56,7 @@ ALL_AUDITS: tuple[Audit, ...] = (
     *TRAINING_AUDITS,
     *SCORE_AUDITS,
     *WRITTEN_AUDITS,
+    *RETRIEVAL_AUDITS,
 )
 """Every audit there is, in the order in which they are run and shown."""
 

@@ -286,6 +286,10 @@ class _AskedAgain(NamedTuple):
             self.model, ids.to(self.device), **{name: tensor.to(self.device) for name, tensor in beside.items()}
         )
 
+    def asked(self, question: str, *given: Tensor) -> Tensor:
+        """What else such models can be asked: by the name of the question in their `Probing`."""
+        return getattr(self.how, question)(self.model, *(tensor.to(self.device) for tensor in given))
+
     def going_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         return self.how.carry_on(self.model, ids.to(self.device), state)
 

@@ -17,7 +17,7 @@ from headway.scoring.metrics import ACCURACY, CAPTIONS_AT, PICTURES_AT
 from headway.scoring.retrieval import chances, groups, hits_at
 from headway.scoring.score import Score
 
-RIDGE = 1.0
+RIDGE = 0.1
 AT_ONCE = 1024
 
 

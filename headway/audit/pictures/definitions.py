@@ -12,20 +12,30 @@ def info_nce(spec: Any, logits: Tensor, also_right: Tensor) -> Tensor:
     """[B, B] → [B]: −log of the share that the right one has of exp(logits), along rows and along columns."""
     nats = []
     for k in range(len(logits)):
-        candidates = [j for j in range(len(logits)) if j == k or not (_left_out(spec) and also_right[k, j])]
-        whose = [j for j in range(len(logits)) if j == k or not (_left_out(spec) and also_right[j, k])]
-        to_caption = torch.stack([logits[k, j] for j in candidates]).log_softmax(0)[candidates.index(k)]
-        to_picture = torch.stack([logits[j, k] for j in whose]).log_softmax(0)[whose.index(k)]
-        nats.append(-(to_caption + to_picture) / 2)
+        captions, pictures = (side[_compared(spec, same)] for side, same in _sides(logits, also_right, k))
+        right = logits[k, k]
+        nats.append((captions.exp().sum().log() + pictures.exp().sum().log()) / 2 - right)
     return torch.stack(nats)
+
+
+def _sides(logits: Tensor, also_right: Tensor, k: int) -> list[tuple[Tensor, Tensor]]:
+    """Of picture k all captions, and of caption k all pictures; and which of them are right as well."""
+    return [(logits[k], also_right[k]), (logits[:, k], also_right[:, k])]
+
+
+def _compared(spec: Any, same: Tensor) -> Tensor:
+    """Which are right or wrong at all."""
+    return ~same if _left_out(spec) else torch.ones_like(same)
 
 
 def sigmoid(spec: Any, logits: Tensor, also_right: Tensor) -> Tensor:
     """[B, B] → [B]: −Σ log σ(±logit), + for the right pair of a row and − for all others."""
     nats = []
     for k in range(len(logits)):
-        compared = [j for j in range(len(logits)) if j == k or not (_left_out(spec) and also_right[k, j])]
-        nats.append(-sum(torch.sigmoid(logits[k, j] if j == k else -logits[k, j]).log() for j in compared))
+        signs = -torch.ones_like(logits[k])
+        signs[k] = 1
+        chances = torch.sigmoid(signs * logits[k])[_compared(spec, also_right[k])]
+        nats.append(-chances.log().sum())
     return torch.stack(nats)
 
 
@@ -34,14 +44,10 @@ CONTRASTS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {"infonce": info
 
 def also_right(batch: Any) -> Tensor:
     """[B, B] of the one replica: pairs that belong together although they are of two rows."""
-    same = [
-        [
-            j != k and bool(batch.caption[0, j] == batch.caption[0, k] or batch.picture[0, j] == batch.picture[0, k])
-            for j in range(batch.caption.shape[1])
-        ]
-        for k in range(batch.caption.shape[1])
-    ]
-    return torch.tensor(same)
+    captions, pictures = batch.caption[0].tolist(), batch.picture[0].tolist()
+    rows = range(len(captions))
+    same = [[j != k and (captions[j] == captions[k] or pictures[j] == pictures[k]) for j in rows] for k in rows]
+    return torch.tensor(same, device=batch.caption.device)
 
 
 def clueless(spec: Any, same: Tensor) -> float:

@@ -15,6 +15,7 @@ from torch.nn import Module
 from headway.audit.audit import DoesNotApply
 from headway.audit.learning import equal_chances
 from headway.audit.pictures.definitions import CONTRASTS, also_right, clueless
+from headway.audit.pictures.matching import OF_MATCHING
 from headway.audit.probe import Probing
 from headway.models.clip import Clip
 
@@ -28,6 +29,14 @@ PICTURES = 8
 
 class Matching(Probing):
     per_token, looks_ahead = False, True
+    audits = OF_MATCHING
+
+    def see(self, model: Clip, pictures: Tensor) -> Tensor:
+        """Pictures, embedded."""
+        return model.see(pictures)
+
+    def logits(self, model: Clip, cosines: Tensor) -> Tensor:
+        return model.contrast(cosines)
 
     def answer_batch(self, model: Clip, batch: Any) -> Tensor:
         return model.match(batch.pictures, batch.inputs, batch.padding_mask)

@@ -65,9 +65,8 @@ class Scene:
     @property
     def content(self) -> str:
         """What is on it, whatever words are found for it."""
-        if self.second is None:
-            return repr(self.first)
-        return repr((self.first, self.relation, self.second))
+        groups = [f"{one.count} {one.colour} {one.shape}" for one in (self.first, self.second) if one is not None]
+        return f" {self.relation} ".join(groups)
 
     @property
     def caption(self) -> str:

@@ -41,6 +41,11 @@ class PictureBatch:
         return torch.ones((), dtype=torch.bool, device=self.inputs.device)
 
     @property
+    def targets(self) -> Int64[Tensor, "R B"]:
+        """What belongs to each caption."""
+        return self.picture
+
+    @property
     def also_right(self) -> Bool[Tensor, "R B B"]:
         """Pairs of another picture and another caption of the batch that belong together all the same: the captions are
         the same, or the pictures."""

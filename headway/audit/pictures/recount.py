@@ -1,0 +1,277 @@
+"""The scores of models that match a second time, by plain definitions; as in headway/audit/recount.py, nothing here
+computes with headway/scoring."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+
+from headway.audit.audit import Audit, Outcome, audit, failed, passed
+from headway.audit.pictures.definitions import CONTRASTS
+from headway.audit.recount import Answer, Counted, Recount
+from headway.core import random
+from headway.data.images.sources import RawPictures
+from headway.data.tokenizers import Tokenizer
+from headway.scoring.score import Score
+
+CLOSE = 1e-5
+"""Cosines that differ by less: which is the larger depends on the order of sums."""
+AT = (1, 5)
+AT_ONCE = 64
+AGAIN = 24
+"""Pictures that are drawn or unpacked again."""
+Vectors = dict[Any, np.ndarray]
+
+
+@dataclass(frozen=True)
+class RetrievalRecount(Recount):
+    raw: RawPictures
+    """Read again."""
+    used: Any
+    """The pairs that the scorer takes for them."""
+    tokenizer: Tokenizer
+    side: int
+    """Pixels of a side."""
+    classes: tuple[str, ...] | None
+    prompts: Sequence[str]
+    context: int
+    among: int
+    batch: int
+    contrast: Any
+    """Its spec."""
+
+    @property
+    def whole(self) -> np.ndarray:
+        return np.arange(len(self.raw.pairs))
+
+    @property
+    def parts(self) -> list[np.ndarray]:
+        """As many as two batches, from everywhere: among fewer, losses are lower."""
+        return [np.unique(np.linspace(0, len(self.raw.pairs) - 1, 2 * self.batch).astype(int))]
+
+    def size(self, part: np.ndarray) -> int:
+        return len(part) * self.context
+
+    def given(self, part: np.ndarray) -> Any:
+        return self.used.only(part)
+
+    @torch.no_grad()
+    def count(self, part: np.ndarray, answer: Any) -> Counted:
+        picture = [self.raw.pairs[k][0] for k in part]
+        texts = [self.raw.pairs[k][1] for k in part]
+        places = sorted(set(picture))
+        shown = dict(zip(places, self._shown(places, answer), strict=True))
+        told = dict(zip(sorted(set(texts)), self._told(sorted(set(texts)), answer), strict=True))
+        nats = self._nats(picture, texts, shown, told, answer)
+        values, loose = {"loss": float(np.mean(nats))}, {}
+        found = self._found(picture, texts, shown, told)
+        for name, hits in found.items():
+            if self.classes is None or not name.startswith("captions"):
+                values[name], loose[name] = float(np.mean([hit for hit, _ in hits])), _share(close for _, close in hits)
+        if self.classes is not None and self.raw.classes is not None:
+            hits = self._classified(places, shown, answer)
+            values["accuracy"], loose["accuracy"] = _share(hit for hit, _ in hits), _share(close for _, close in hits)
+        return Counted(values, np.array(nats), loose)
+
+    def _shown(self, places: list[int], answer: Any) -> list[np.ndarray]:
+        found = []
+        for first in range(0, len(places), AT_ONCE):
+            some = torch.as_tensor(self.used.pixels[places[first : first + AT_ONCE]])
+            found += list(answer.asked("see", some[None])[0].double().cpu().numpy())
+        return found
+
+    def _told(self, texts: list[str], answer: Answer) -> list[np.ndarray]:
+        """Those of one length are asked together: nothing is ever filled up. END stands behind each."""
+        rows = [[*ids[: self.context - 1].tolist(), self.tokenizer.size] for ids in self.tokenizer.encode_rows(texts)]
+        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        for length in {len(row) for row in rows}:
+            here = [k for k, row in enumerate(rows) if len(row) == length]
+            for first in range(0, len(here), AT_ONCE):
+                some = here[first : first + AT_ONCE]
+                vectors = answer(torch.tensor([[rows[k] for k in some]]))[0].double().cpu().numpy()
+                for k, vector in zip(some, vectors, strict=True):
+                    found[k] = vector
+        return found
+
+    def _nats(self, picture: list[int], texts: list[str], shown: Vectors, told: Vectors, answer: Any) -> list[float]:
+        nats = [0.0] * len(picture)
+        order = torch.randperm(len(picture), generator=random.generator("groups of pairs")).tolist()
+        for rows in np.array_split(np.array(order), max(1, round(len(picture) / self.batch))):
+            cosines = np.array([shown[picture[k]] for k in rows]) @ np.array([told[texts[k]] for k in rows]).T
+            logits = answer.asked("logits", torch.as_tensor(cosines)[None].float())[0].double().cpu()
+            same = [
+                [k != j and (texts[k] == texts[j] or picture[k] == picture[j]) for j in rows.tolist()]
+                for k in rows.tolist()
+            ]
+            losses = CONTRASTS[self.contrast.kind](self.contrast, logits, torch.tensor(same)).tolist()
+            for k, loss in zip(rows.tolist(), losses, strict=True):
+                nats[k] = loss
+        return nats
+
+    def _found(
+        self, picture: list[int], texts: list[str], shown: Vectors, told: Vectors
+    ) -> dict[str, list[tuple[float, bool]]]:
+        """Of every picture and every caption that is asked: the chance that it finds what is its own, by k; and whether
+        that hangs on rounding."""
+        belongs = set(zip(picture, texts, strict=True))
+        places = sorted(set(picture))
+        shuffled = torch.randperm(len(places), generator=random.generator("groups of pictures")).tolist()
+        order = [places[k] for k in shuffled]
+        names = [f"{what}_at_{k}" for what in ("captions", "pictures") for k in AT]
+        found: dict[str, list[tuple[float, bool]]] = {name: [] for name in names}
+        for begin in range(0, len(order), self.among):
+            asked = order[begin : begin + self.among]
+            here = [*asked, *order[: min(self.among - len(asked), len(order) - len(asked))]]
+            among = set(here)
+            captions = sorted({text for place, text in belongs if place in among})
+            vectors, pictures = np.array([told[text] for text in captions]), np.array([shown[place] for place in here])
+            for place in asked:
+                scores = (vectors @ shown[place]).tolist()
+                right = [(place, text) in belongs for text in captions]
+                for k in AT:
+                    found[f"captions_at_{k}"].append(_found_at(k, scores, right))
+            for text in captions:
+                if not any((place, text) in belongs for place in asked):
+                    continue
+                scores = (pictures @ told[text]).tolist()
+                right = [(place, text) in belongs for place in here]
+                for k in AT:
+                    found[f"pictures_at_{k}"].append(_found_at(k, scores, right))
+        return found
+
+    def _classified(self, places: list[int], shown: dict[int, np.ndarray], answer: Answer) -> list[tuple[float, bool]]:
+        assert self.classes is not None and self.raw.classes is not None
+        means = []
+        for name in self.classes:
+            prompts = np.array(self._told([prompt.replace("{}", name) for prompt in self.prompts], answer))
+            mean = prompts.mean(0)
+            means.append(mean / math.sqrt(sum(x * x for x in mean.tolist())))
+        found = []
+        for place in places:
+            scores = [float(shown[place] @ mean) for mean in means]
+            best = max(range(len(scores)), key=scores.__getitem__)
+            second = sorted(scores)[-2]
+            found.append((float(self.classes[best] == self.raw.classes[place]), scores[best] - second < CLOSE))
+        return found
+
+    def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
+        """An interval tells of how many pictures it is (95 %, Wilson)."""
+        pictures, z = len({k for k, _ in self.raw.pairs}), 1.959964
+        for name in ("captions_at_1", "accuracy"):
+            score = scores.get(name)
+            if score is None or score.interval is None:
+                continue
+            p, n = score.value, pictures
+            half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+            low, high = ((p + z * z / (2 * n) + sign * half) / (1 + z * z / n) for sign in (-1, 1))
+            if max(abs(low - score.interval[0]), abs(high - score.interval[1])) > 1e-4:
+                said, right = (f"{first:.3f} to {last:.3f}" for first, last in (score.interval, (low, high)))
+                return f"{name} {p:.3f} is said to be between {said}; of {n:,} pictures the interval is {right}"
+        return None
+
+    def compare(self) -> str | None:
+        pairs = [(int(k), text) for k, text in zip(self.used.picture, self.used.captions, strict=True)]
+        if len(pairs) != len(self.raw.pairs):
+            return f"{len(pairs):,} pairs are scored, and the source has {len(self.raw.pairs):,}"
+        if self.used.names != self.raw.names:
+            return "the pictures that are scored are others than the source has"
+        if off := sum(tuple(one) != other for one, other in zip(self.raw.pairs, pairs, strict=True)):
+            return f"{off:,} of {len(pairs):,} pairs have another picture or caption in the source"
+        for k in np.unique(np.linspace(0, len(self.raw.names) - 1, AGAIN).astype(int)).tolist():
+            if not np.array_equal(self.raw.read(k, self.side), self.used.pixels[k]):
+                return f"the picture {self.raw.names[k]}, read again, is another"
+        ids = self.tokenizer.encode_rows([text for _, text in pairs])
+        if [len(one) for one in ids] != self.used.lengths.tolist() or not np.array_equal(
+            np.concatenate(ids), self.used.ids
+        ):
+            return "the tokens that are scored are not those of the captions"
+        return None
+
+
+def _found_at(k: int, scores: list[float], right: list[bool]) -> tuple[float, bool]:
+    """Where candidates are equal, all their orders are tried, as sets of which come in."""
+    best = max(score for score, is_right in zip(scores, right, strict=True) if is_right)
+    wrong = [score for score, is_right in zip(scores, right, strict=True) if not is_right]
+    before = sum(score > best for score in wrong)
+    equal = [is_right for score, is_right in zip(scores, right, strict=True) if score == best]
+    close = any(0 < abs(score - best) < CLOSE for score in wrong)
+    room = min(max(k - before, 0), len(equal))
+    if room == 0:
+        return 0.0, close
+    if len(equal) == 1 or all(equal):
+        return 1.0, close
+    if len(equal) <= 12:
+        chosen = list(combinations(equal, room))
+        return sum(any(one) for one in chosen) / len(chosen), close
+    missed = 1.0
+    for taken in range(room):
+        missed *= max(0, len(equal) - sum(equal) - taken) / (len(equal) - taken)
+    return 1 - missed, close
+
+
+def _share(hits: Any) -> float:
+    hits = list(hits)
+    return sum(hits) / len(hits) if hits else math.nan
+
+
+@audit("scores")
+def says_nothing(scored: Any) -> Outcome:
+    """A model that says the same of everything is scored as chance.
+
+    The scorer is given the model with all that it embeds replaced by one vector. Nothing tells candidates apart then,
+    and what is found must be what is found by chance: k of all that there are, more where several are right. When it
+    fails, equal scores count as found, or the right answer stands where a tie is broken for it: models that know little
+    are flattered.
+    """
+    task, split = scored.task, scored.task.evidence.judged
+    recount = scored.recounts[split]
+    part = recount.parts[0]
+    data = replace(task.data, splits={**task.data.splits, split: recount.given(part)})
+    (scores,) = replace(task, data=data).score(_Constant(scored.model), [split])
+    told = {score.name.partition(".")[2]: score.value for score in scores}
+    counted = recount.count(part, _SaysNothing(scored.answer))
+    for name, value in counted.values.items():
+        if "_at_" in name and name in told and abs(told[name] - value) > 1e-6:
+            return failed(
+                told[name] - value, f"one who says nothing gets {told[name]:.3g} of {name}; chance is {value:.3g}"
+            )
+    return passed(0, "one who says the same of everything is scored as chance")
+
+
+class _Constant:
+    """A model that embeds everything in one place."""
+
+    def __init__(self, model: Any):
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def see(self, pictures: Any) -> Any:
+        return _one_vector(self._model.see(pictures[:, :1]), pictures.shape[1])
+
+    def __call__(self, ids: Any, padding_mask: Any = None) -> Any:
+        return _one_vector(self._model(ids[:, :1]), ids.shape[1])
+
+
+def _one_vector(like: Any, rows: int) -> Any:
+    return torch.zeros_like(like).index_fill(-1, torch.tensor([0], device=like.device), 1.0).expand(-1, rows, -1)
+
+
+class _SaysNothing:
+    def __init__(self, answer: Any):
+        self._answer = answer
+
+    def __call__(self, ids: Any, **beside: Any) -> Any:
+        return _one_vector(self._answer(ids[:, :1]), ids.shape[1])
+
+    def asked(self, question: str, *given: Any) -> Any:
+        found = self._answer.asked(question, *given)
+        return _one_vector(found[:, :1], found.shape[1]) if question == "see" else found
+
+
+RETRIEVAL_AUDITS: tuple[Audit, ...] = (says_nothing,)
