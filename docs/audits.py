@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headway.audit.data.row_set import RowSet
 from headway.audit.plants.library import faults
-from headway.audit.plants.needs import CLASSIFIER, JUDGED_BY_BLEU, TRANSLATOR
+from headway.audit.plants.needs import CLASSIFIER, JUDGED_BY_BLEU, MATCHER, TRANSLATOR
 from headway.audit.plants.planting import Fault
 from headway.audit.runner import ALL_AUDITS
 from headway.data.embedded.numbers_en_fr import english, french
@@ -38,6 +38,14 @@ PAIRS = {
     "data": {"kind": "pairs", "source": "files", "exact": True, "tokenizer": "word", "batches": {"buckets": 1}},
     "model": {"kind": "encoder-decoder", "layers": 1, "width": 32, "context": 24, "mixer": {"heads": 2}},
     "training": {"batch": 16, "optimizer": {"learning_rate": 1e-2}},
+}
+PICTURES = {
+    "data": {"kind": "pictures", "source": "scenes", "rows": 600},
+    "model": {
+        **{"kind": "clip", "layers": 1, "width": 32, "context": 16, "mixer": {"heads": 2}, "shared": 16},
+        "picture": {"patch": 12, "layers": 1, "width": 32, "mixer": {"heads": 2}},
+    },
+    "training": {"batch": 32, "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}},
 }
 """What faults are planted into, with what each of them needs."""
 HELD_OUT = 12_000
@@ -73,6 +81,9 @@ def recipe_for(fault: Fault) -> Recipe:
         tree = deepcopy(PAIRS)
         tree["data"] |= {"path": some_pairs(JUDGED_BY_BLEU in fault.needs)}
         return from_tree(tree, "small", overrides=[one for one in fault.changes if one not in TRANSLATOR.changes])
+    if MATCHER in fault.needs:
+        overrides = [one for one in fault.changes if one not in MATCHER.changes]
+        return from_tree(deepcopy(PICTURES), "small", overrides=overrides)
     is_of_rows = CLASSIFIER in fault.needs or fault.of is RowSet
     changes = [change for change in fault.changes if change not in CLASSIFIER.changes]
     tree = deepcopy(ROWS if is_of_rows else TEXT)

@@ -8,8 +8,14 @@ from PIL import Image
 
 from headway.recipe.recipe import Recipe, from_tree
 
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 60, 230), "white": (240, 240, 240)}
-SIDES = {"left": np.s_[:, :6], "right": np.s_[:, 6:], "top": np.s_[:6], "bottom": np.s_[6:]}
+COLOURS = {
+    "red": (230, 30, 30),
+    "green": (30, 200, 40),
+    "blue": (30, 40, 240),
+    "white": (245, 245, 245),
+    "yellow": (240, 230, 20),
+    "black": (10, 10, 10),
+}
 SIZE = 12
 
 TREE = {
@@ -34,37 +40,41 @@ TREE = {
 }
 
 
-def painted(colour: str, side: str, seed: int = 0) -> np.ndarray:
-    """[12, 12, 3]: a half of it in this colour, the rest dark, and some noise."""
-    picture = np.full((SIZE, SIZE, 3), 25.0)
-    picture[SIDES[side]] = COLOURS[colour]
-    picture += np.random.default_rng(seed).normal(0, 8, picture.shape)
+def painted(first: str, second: str, beside: bool, seed: int = 0) -> np.ndarray:
+    """[12, 12, 3]: two halves, one beside the other or above it, and some noise."""
+    picture = np.empty((SIZE, SIZE, 3))
+    picture[:], half = COLOURS[second], np.s_[:, : SIZE // 2] if beside else np.s_[: SIZE // 2]
+    picture[half] = COLOURS[first]
+    picture += np.random.default_rng(seed).normal(0, 12, picture.shape)
     return picture.clip(0, 255).astype(np.uint8)
 
 
-def captioned_folder(folder: Path, copies: int = 4) -> Path:
-    """train, valid and test: in each, every colour on every side, several times."""
-    for number, (split, times) in enumerate((("train", copies), ("valid", 1), ("test", 1))):
+def captioned_folder(folder: Path) -> Path:
+    """train, valid and test: every two colours, beside or above each other, in one split only; in train twice."""
+    contents = [(a, b, beside) for a in COLOURS for b in COLOURS if a != b for beside in (True, False)]
+    order = np.random.default_rng(0).permutation(len(contents))
+    parts = {"train": order[:36], "valid": order[36:48], "test": order[48:]}
+    for split, places in parts.items():
         (folder / split).mkdir(parents=True)
         lines = ["file,caption"]
-        for k in range(times):
-            for colour in COLOURS:
-                for side in SIDES:
-                    name = f"{colour}-{side}-{k}.png"
-                    Image.fromarray(painted(colour, side, seed=1000 * number + k)).save(folder / split / name)
-                    wording = "a {0} patch at the {1}" if k % 2 == 0 else "{1} half {0}"
-                    lines.append(f"{name},{wording.format(colour, side)}")
+        for k in places.tolist():
+            first, second, beside = contents[k]
+            for again in range(2 if split == "train" else 1):
+                name = f"{k}-{again}.png"
+                Image.fromarray(painted(first, second, beside, seed=2 * k + again)).save(folder / split / name)
+                lines.append(f"{name},{first} {'left of' if beside else 'above'} {second}")
         (folder / split / "captions.csv").write_text("\n".join(lines) + "\n", "utf-8")
     return folder
 
 
-def class_folder(folder: Path, copies: int = 6) -> Path:
+def class_folder(folder: Path, copies: int = 5) -> Path:
     """A folder for each colour."""
     for colour in COLOURS:
         (folder / f"{colour}_half").mkdir(parents=True)
         for k in range(copies):
-            side = list(SIDES)[k % len(SIDES)]
-            Image.fromarray(painted(colour, side, seed=k)).save(folder / f"{colour}_half" / f"{k}.png")
+            other = [one for one in COLOURS if one != colour][k % 5]
+            drawn = painted(colour, other, k % 2 == 0, seed=k)
+            Image.fromarray(drawn).save(folder / f"{colour}_half" / f"{k}.png")
     return folder
 
 

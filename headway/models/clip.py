@@ -36,6 +36,8 @@ from headway.nn.taps import Tap
 
 Embedded = Float[Tensor, "R B E"]
 Square = Float[Tensor, "R B B"]
+NOTHING = -1e6
+"""The logit of what cannot be chosen, where a sum may have nothing else in it."""
 
 
 class ContrastSpec(Variant):
@@ -106,9 +108,13 @@ class ContrastiveLoss(nn.Module):
 
     def losses(self, logits: Square, also_right: Bool[Tensor, "R B B"]) -> Float[Tensor, "R B"]:
         """Of each pair of the batch, pair k being picture k and caption k."""
-        logits = self._compared(logits, also_right, -torch.inf)
         right = logits.diagonal(dim1=1, dim2=2)
-        return (logits.logsumexp(2) + logits.logsumexp(1)) / 2 - right
+        itself = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
+        # log(1 + Σ exp(wrong − right)) is small exactly where all is known; 1 − softmax would be rounding there.
+        wrong = self._compared(logits, also_right, -torch.inf).masked_fill(itself, NOTHING)
+        to_caption = F.softplus((wrong - right[:, :, None]).logsumexp(2))
+        to_picture = F.softplus((wrong - right[:, None, :]).logsumexp(1))
+        return (to_caption + to_picture) / 2
 
     def _compared(self, logits: Square, also_right: Bool[Tensor, "R B B"], nothing: float) -> Square:
         return logits.masked_fill(also_right, nothing) if self.spec.repeats == "left-out" else logits

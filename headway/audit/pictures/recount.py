@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from headway.audit.audit import Audit, Outcome, audit, failed, passed
 from headway.audit.pictures.definitions import CONTRASTS
@@ -16,6 +17,7 @@ from headway.audit.recount import Answer, Counted, Recount
 from headway.core import random
 from headway.data.images.sources import RawPictures
 from headway.data.tokenizers import Tokenizer
+from headway.nn.taps import intervene
 from headway.scoring.score import Score
 
 CLOSE = 1e-5
@@ -231,7 +233,8 @@ def says_nothing(scored: Any) -> Outcome:
     recount = scored.recounts[split]
     part = recount.parts[0]
     data = replace(task.data, splits={**task.data.splits, split: recount.given(part)})
-    (scores,) = replace(task, data=data).score(_Constant(scored.model), [split])
+    with intervene(scored.model, {"shown": _one_vector, "told": _one_vector}):
+        (scores,) = replace(task, data=data).score(scored.model, [split])
     told = {score.name.partition(".")[2]: score.value for score in scores}
     counted = recount.count(part, _SaysNothing(scored.answer))
     for name, value in counted.values.items():
@@ -242,36 +245,20 @@ def says_nothing(scored: Any) -> Outcome:
     return passed(0, "one who says the same of everything is scored as chance")
 
 
-class _Constant:
-    """A model that embeds everything in one place."""
-
-    def __init__(self, model: Any):
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def see(self, pictures: Any) -> Any:
-        return _one_vector(self._model.see(pictures[:, :1]), pictures.shape[1])
-
-    def __call__(self, ids: Any, padding_mask: Any = None) -> Any:
-        return _one_vector(self._model(ids[:, :1]), ids.shape[1])
-
-
-def _one_vector(like: Any, rows: int) -> Any:
-    return torch.zeros_like(like).index_fill(-1, torch.tensor([0], device=like.device), 1.0).expand(-1, rows, -1)
+def _one_vector(like: Tensor) -> Tensor:
+    return torch.zeros_like(like).index_fill(-1, torch.tensor([0], device=like.device), 1.0)
 
 
 class _SaysNothing:
     def __init__(self, answer: Any):
         self._answer = answer
 
-    def __call__(self, ids: Any, **beside: Any) -> Any:
-        return _one_vector(self._answer(ids[:, :1]), ids.shape[1])
+    def __call__(self, ids: Tensor, **beside: Tensor) -> Tensor:
+        return _one_vector(self._answer(ids, **beside))
 
-    def asked(self, question: str, *given: Any) -> Any:
+    def asked(self, question: str, *given: Tensor) -> Tensor:
         found = self._answer.asked(question, *given)
-        return _one_vector(found[:, :1], found.shape[1]) if question == "see" else found
+        return _one_vector(found) if question == "see" else found
 
 
 RETRIEVAL_AUDITS: tuple[Audit, ...] = (says_nothing,)

@@ -13,6 +13,7 @@ from headway.audit.plants import (  # noqa: F401 (to be read is to be known)
     likelihoods,
     masking,
     masks,
+    pictures,
     populations,
     positions,
     reading,

@@ -6,6 +6,7 @@ from typing import Any
 from headway.audit.plants.planting import Need
 from headway.data.running.batches import Crops, TextLines
 from headway.models.classifier import ClassifierSpec
+from headway.models.clip import ClipSpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.models.masked_language_model import MaskedLanguageModelSpec
@@ -73,6 +74,14 @@ TRANSLATOR = Need(
     "a translator with an encoder",
     lambda recipe: isinstance(recipe.model, EncoderDecoderSpec),
     ("model.kind=encoder-decoder",),
+)
+MATCHER = Need(
+    "a model that matches pictures and captions",
+    lambda recipe: isinstance(recipe.model, ClipSpec),
+    ("model.kind=clip",),
+)
+REPEATS_LEFT_OUT = Need(
+    "repeats that are left out", lambda recipe: part(recipe, "model.contrast.repeats") == "left-out"
 )
 FIRST_STATE = Need(
     "a recurrent decoder that begins with the encoder's state",
