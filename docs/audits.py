@@ -42,7 +42,12 @@ PAIRS = {
 PICTURES = {
     "data": {"kind": "pictures", "source": "scenes", "rows": 600},
     "model": {
-        **{"kind": "clip", "layers": 1, "width": 32, "context": 16, "mixer": {"heads": 2}, "shared": 16},
+        "kind": "clip",
+        "layers": 1,
+        "width": 32,
+        "context": 16,
+        "mixer": {"heads": 2},
+        "shared": 16,
         "picture": {"patch": 12, "layers": 1, "width": 32, "mixer": {"heads": 2}},
     },
     "training": {"batch": 32, "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}},
