@@ -133,8 +133,13 @@ class Climb:
             if known[-1].parameters > high:
                 break
         wanted = [low * (high / low) ** (k / (many - 1)) for k in range(many)]
-        chosen = [min(known, key=lambda size, n=n: abs(math.log(size.parameters / n))).width for n in wanted]
-        found = sorted(set(chosen))
+        chosen = {min(known, key=lambda size, n=n: abs(math.log(size.parameters / n))).width for n in wanted}
+        for size in sorted(
+            known, key=lambda size: abs(math.log(size.parameters / expected))
+        ):  # where two fell together
+            if len(chosen) < many:
+                chosen.add(size.width)
+        found = sorted(chosen)
         if known[0].parameters > expected / 1.5 or len(found) < FEWEST_WIDTHS:
             small, best = known[0], f"{expected:.2g} parameters"
             raise UserError(
