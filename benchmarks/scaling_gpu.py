@@ -1,5 +1,5 @@
-"""A real ladder on a GPU: five budgets over two decades, five or six sizes each, two seeds as a population; characters of
-WikiText-2.
+"""A real ladder on a GPU: five budgets over two decades, five or six sizes each, two seeds as a population; characters
+of WikiText-2.
 
     HEADWAY_DATA=… python -m benchmarks.scaling_gpu FOLDER [--minutes 7] [--kept OUT] [--audits]
 
