@@ -182,6 +182,8 @@ class Probe:
     """Builds a model of the recipe as training began with it, which is a pure function of the seed."""
     trained: bool = True
     """Training led from `fresh` to `model`; False for imported weights, and for a recipe that was not trained yet."""
+    to_train: bool = True
+    """Whether training is what is asked about, too; False for imported weights that nobody has trained on."""
 
     @property
     def device(self) -> torch.device:

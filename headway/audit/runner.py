@@ -60,6 +60,7 @@ ALL_AUDITS: tuple[Audit, ...] = (
 )
 """Every audit there is, in the order in which they are run and shown."""
 
+_NOT_TRAINED = "these weights were imported, and nobody has trained on them here"
 OF_EACH_REPLICA = (finite, moved, collapsed_answers)
 """What replicas may differ in; they share an architecture, so the other audits of a model are made once."""
 
@@ -72,7 +73,9 @@ def audit_models(probes: Iterable[Probe]) -> list[Report]:
     for probe in probes:
         rate = probe.recipe.training.optimizer.learning_rate
         own.append((rate, audit_model(probe, OF_EACH_REPLICA) + _heads(probe)))
-        if rate not in by_rate:
+        if not probe.to_train:
+            by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
+        elif rate not in by_rate:
             by_rate[rate] = audit_model(replace(probe, model=probe.fresh()), (one_batch,))
         if closely is None or not closely.is_whole:
             closely = probe
@@ -86,7 +89,8 @@ def audit_models(probes: Iterable[Probe]) -> list[Report]:
 def audits_of(probe: Probe) -> list[Audit]:
     """Those of any model, those of models of this kind, and the user's own (unless they are of another kind)."""
     own = [one for one in of_plugins("model") if one not in Probing.claimed]
-    return [*OF_ANY_MODEL, *probe.how.audits, *own]
+    asked = [*OF_ANY_MODEL, *probe.how.audits, *own]
+    return asked if probe.to_train else [one for one in asked if one not in ABOUT_TRAINING]
 
 
 def audit_model(probe: Probe, audits: Sequence[Audit] | None = None) -> Report:

@@ -13,6 +13,9 @@ from tokenizers import AddedToken, pre_tokenizers
 from headway.core.errors import UserError
 from headway.data.tokenizers import UNKNOWN, Char, Tokenizer, Word
 
+FEW = 32
+"""Single bytes that a vocabulary may lack: those that are in no text in UTF-8 are thirteen, and there are signs that
+nobody writes."""
 _PROBE = "It's 3 o'clock,\n\n  naïve 日本 😀\t(yes!)  \r\n\x00\x1f end "
 
 
@@ -31,9 +34,14 @@ def adopted(library: tokenizers.Tokenizer, where: str, rows: int | None = None) 
         library.add_tokens([AddedToken(name, normalized=False) for name in names])
         notes.append(f"the model has {rows - size:,} vectors more than tokens; they are called {names[0]} …")
     kind = _kind(tree)
+    if kind == "bpe" and (
+        lacks := [sign for sign in pre_tokenizers.ByteLevel.alphabet() if sign not in library.get_vocab()]
+    ):
+        notes.append(f"the vocabulary lacks {len(lacks)} of the 256 single bytes; a text that has one is refused")
     content = json.dumps({"headway_tokenizer": 1, "kind": kind, "library": json.loads(library.to_str())})
     tokenizer = Tokenizer.from_json(content)
-    if kind == "bpe" and tokenizer.decode(tokenizer.encode(_PROBE).ids) != _PROBE:
+    known = "".join(sign for sign in _PROBE if not tokenizer.lacks(sign))
+    if kind == "bpe" and tokenizer.decode(tokenizer.encode(known).ids) != known:
         raise UserError(f"{where} does not give back the text it was given, so nothing could be scored per byte")
     return tokenizer, notes
 
@@ -58,9 +66,14 @@ def _why_not(tree: dict[str, Any], library: tokenizers.Tokenizer) -> str | None:
         return "it puts a space before every text (add_prefix_space), which is no part of that text"
     if tree["model"].get("dropout"):
         return f"it cuts words at random (dropout {tree['model']['dropout']})"
-    if lacking := [sign for sign in pre_tokenizers.ByteLevel.alphabet() if sign not in vocabulary]:
-        return f"it lacks {len(lacking)} of the 256 single bytes, so not every text can be written"
+    if (lacking := _lacking(library)) > FEW:
+        return f"it lacks {lacking} of the 256 single bytes, so hardly any text can be written"
     return None
+
+
+def _lacking(library: tokenizers.Tokenizer) -> int:
+    vocabulary = library.get_vocab()
+    return sum(sign not in vocabulary for sign in pre_tokenizers.ByteLevel.alphabet())
 
 
 def _kind(tree: dict[str, Any]) -> str | None:

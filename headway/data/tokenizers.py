@@ -118,6 +118,10 @@ class Tokenizer(ABC):
         library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
         return type(self)(library)
 
+    def lacks(self, text: str) -> bool:
+        """Whether something in it cannot be written at all."""
+        return False
+
     @property
     def mask_name(self) -> str:
         """What hides a token, in a text that somebody types."""
@@ -273,6 +277,21 @@ class WordTokenizer(Tokenizer):
 class BpeTokenizer(Tokenizer):
     kind = "bpe"
     takes_blank = True
+
+    def __init__(self, library: tokenizers.Tokenizer):
+        super().__init__(library)
+        single = {meaning for meaning in self._meaning if len(meaning) == 1}
+        self._lacking = bytes(byte for byte in range(256) if bytes([byte]) not in single)
+
+    def lacks(self, text: str) -> bool:
+        content = text.encode()
+        return any(byte in content for byte in self._lacking)
+
+    def _refuse(self, text: str) -> None:
+        super()._refuse(text)
+        if self._lacking and self.lacks(text):
+            sign = next(k for k, letter in enumerate(text) if self.lacks(letter))
+            raise UserError(f"the vocabulary has no bytes to write {text[sign]!r} with, {_place(text, sign)}")
 
     def _bytes_of(self, token: str) -> bytes:
         return bytes(_BYTE_OF_SIGN[sign] for sign in token)

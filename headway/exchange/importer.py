@@ -1,6 +1,6 @@
-"""A folder of others as a run: `headway import`, of a GPT-2 or of a Marian.
+"""A folder of others as a run: `headway import`, of a GPT-2, of a Llama and what is written as it is, or of a Marian.
 
-The run has a recipe, its tokenizers and one checkpoint, at step 0, with an optimizer that has not moved yet: it can be
+The run has a recipe, its tokenizers and one checkpoint, at step 0, without an optimizer: none has moved yet. It can be
 scored, let write, trained on with --resume, and exported again, as any other run.
 """
 
@@ -16,16 +16,22 @@ from headway import tasks
 from headway.core.errors import UserError, did_you_mean
 from headway.core.files import check_names
 from headway.core.status import State, Status
+from headway.data.library import adopted
 from headway.data.tokenizers import Tokenizer
-from headway.formats import gpt2, marian, marian_tokenizers
+from headway.formats import gguf, gpt2, llama, marian, marian_tokenizers, packages, pretrained
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
+from headway.formats.packages import PACKAGES
 from headway.formats.weights import WEIGHTS, read_json, read_weights
+from headway.models.language_model import LanguageModelSpec
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, check_new
-from headway.training.averaging import Averages
-from headway.training.population import Population, load_weights
+from headway.training.checkpoint import Checkpoint
+from headway.training.loop import ReplicaState
+from headway.training.population import load_weights
 
+LONG = 1024
+"""Tokens: as many are read at once, of a model that could read more, unless somebody asks for them."""
 MAY_CHANGE = ("model.dropout", "model.mixer.dropout", "model.mixer.backend", "model.label_smoothing")
 """What of a model is not settled by its weights."""
 
@@ -55,7 +61,10 @@ class Arrived(NamedTuple):
 
 
 def located(source: str, name: str | None) -> tuple[Path, str | None]:
-    """The folder of a model given as a path or as `hub:owner/name`, and the name its run is to have."""
+    """The folder, or the GGUF file, of a model given as a path, as `hub:owner/name` or as the name of a package; and
+    the name that its run is to have."""
+    if source in PACKAGES:
+        return packages.located(source), name or source
     if not source.startswith("hub:"):
         return Path(source), name
     repository = source.removeprefix("hub:")
@@ -64,14 +73,19 @@ def located(source: str, name: str | None) -> tuple[Path, str | None]:
 
 def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[str] = ()) -> Imported:
     """Make a run of what transformers, or `headway export`, wrote. All is read before the run is made."""
-    if not folder.is_dir():
+    is_file = folder.is_file() and folder.suffix == ".gguf"
+    if not is_file and not folder.is_dir():
         raise UserError(
-            f"there is no folder '{folder}'; expected one with config.json, {WEIGHTS} and {vocabulary.FILE}"
+            f"there is no folder '{folder}'; expected one with config.json, {WEIGHTS} and {vocabulary.FILE}, a .gguf "
+            f"file, or one of {', '.join(PACKAGES)}{did_you_mean(str(folder), PACKAGES)}"
         )
-    name = name or folder.resolve().name
+    name = name or (folder.stem if is_file else folder.resolve().name)
     check_names([name])
     home = runs / name
     check_new(home)
+    if is_file:
+        _check(changes)
+        return _finished(folder, _read_file(folder, home, changes), home, changes)
     config = read_json(folder / "config.json")
     kind = config.get("model_type")
     if kind not in READERS:
@@ -81,7 +95,10 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
             f"only {' and '.join(READERS)} are read"
         )
     _check(changes)
-    found = READERS[kind](folder, config, home, changes)
+    return _finished(folder, READERS[kind](folder, config, home, changes), home, changes)
+
+
+def _finished(folder: Path, found: "Arrived", home: Path, changes: Sequence[str]) -> Imported:
     notes = list(found.notes)
     if not any(change.startswith("data.source") for change in changes):
         notes.append(
@@ -96,13 +113,62 @@ def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
     model_tree, notes = gpt2.model_tree(config)
     tree = {"model": model_tree, "data": {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}}
     recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
-    rows = config.get(*gpt2.VOCABULARY)
-    if not isinstance(rows, int) or rows < 1:
-        raise UserError(f"{folder / 'config.json'}: vocab_size: expected a whole number of tokens, not {rows!r}")
+    rows = _rows(folder, config)
     tensors = read_weights(folder, "AutoModelForCausalLM")
     weights = gpt2.from_gpt2(tensors, gpt2.written(recipe.model), rows)
     tokenizer, more = vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
     return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, rows, [*notes, *_narrow(tensors), *more])
+
+
+def _read_llama(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+    tensors = read_weights(folder, "AutoModelForCausalLM")
+    rows = _rows(folder, config)
+    try:
+        tokenizer, more = vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
+    except UserError as problem:
+        if not (folder / vocabulary.FILE).exists():
+            raise
+        tokenizer = pretrained.read_tokenizer(folder, rows)
+        more = [f"{problem}: scores per byte and what is written hold but for that"]
+    return _as_llama(folder / "config.json", config, tensors, tokenizer, [*_narrow(tensors), *more], home, changes)
+
+
+def _read_file(path: Path, home: Path, changes: Sequence[str]) -> Arrived:
+    found = gguf.read_gguf(path)
+    tokenizer, notes = adopted(found.tokenizer, str(path), found.config["vocab_size"])
+    if found.rounded:
+        notes.append(f"the weights were {', '.join(found.rounded)}, and are float32 now: what was rounded stays so")
+    return _as_llama(path, found.config, found.tensors, tokenizer, notes, home, changes)
+
+
+def _as_llama(
+    where: Path,
+    config: dict[str, Any],
+    tensors: Mapping[str, Tensor],
+    tokenizer: Tokenizer,
+    notes: Sequence[str],
+    home: Path,
+    changes: Sequence[str],
+) -> Arrived:
+    model_tree = llama.model_tree(config, llama.is_biased(tensors))
+    data: dict[str, Any] = {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}
+    notes = list(notes)
+    if model_tree["context"] > LONG:
+        data["segment"] = LONG
+        notes.append(f"data.segment={LONG}, of {model_tree['context']:,} that it could read: that takes long")
+    if (groups := llama.key_heads(config)) < (heads := model_tree["mixer"]["heads"]):
+        notes.append(f"{heads} heads share {groups} keys and values; here each has its own, until trained on the same")
+    recipe = from_tree({"model": model_tree, "data": data}, str(where), overrides=changes)
+    assert isinstance(recipe.model, LanguageModelSpec)
+    weights = llama.from_llama(tensors, recipe.model, config)
+    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, config["vocab_size"], notes)
+
+
+def _rows(folder: Path, config: Mapping[str, Any]) -> int:
+    rows = config.get(*gpt2.VOCABULARY)
+    if not isinstance(rows, int) or rows < 1:
+        raise UserError(f"{folder / 'config.json'}: vocab_size: expected a whole number of tokens, not {rows!r}")
+    return rows
 
 
 def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
@@ -123,6 +189,7 @@ def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequ
 READERS: dict[str, Callable[[Path, dict[str, Any], Path, Sequence[str]], Arrived]] = {
     "gpt2": _read_gpt2,
     "marian": _read_marian,
+    **dict.fromkeys(llama.KINDS, _read_llama),
 }
 """By the `model_type` of config.json."""
 
@@ -140,11 +207,9 @@ def _make(home: Path, found: Arrived, origin: str) -> Run:
             run.keep_tokenizer(tokenizer, name)
         model = tasks.of(recipe).rebuild(run, "cpu")
         load_weights(model, 0, dict(found.weights))
-        spec, averaging = recipe.training.optimizer, recipe.training.averaging
-        parameters = dict(model.named_parameters())
-        optimizer = spec.build(parameters, [spec.learning_rate], [spec.weight_decay])
-        averages = averaging and Averages(averaging, parameters, total=0)
-        run.save_checkpoint(Population(model, optimizer, 1, averages=averages).slice(0, 0))
+        # Without an optimizer: one that has not moved yet is made as well as read.
+        weights = {name: p[0].detach() for name, p in model.named_parameters()}
+        run.save_checkpoint(Checkpoint(0, {"standing": ReplicaState().as_json()}, weights, {}, {}))
         run.note(**Status(State.IMPORTED, 0).as_json())
     except BaseException:  # half a run folder would only be in the way
         shutil.rmtree(home, ignore_errors=True)

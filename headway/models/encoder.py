@@ -49,6 +49,10 @@ class EncoderSpec(BackboneSpec):
     def own_tokenizer(self) -> dict[str, Any] | None:
         return self.start.tokenizer
 
+    @property
+    def starts_clueless(self) -> bool:
+        return self.start.knows_nothing
+
     def short(self, tree: dict[str, Any]) -> dict[str, Any]:
         return dict(self.start.short(tree))
 

@@ -38,6 +38,11 @@ class ModelSpec(Variant):
         """The tokens that its weights are for when training begins, as `data.tokenizer` says it; None = any."""
         return None
 
+    @property
+    def starts_clueless(self) -> bool:
+        """Whether training begins with random numbers, and not with what somebody has learnt."""
+        return True
+
     def short(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Its tree without what follows from the rest of it."""
         return tree

@@ -25,6 +25,11 @@ class StartSpec(Variant):
         return tree
 
     @property
+    def knows_nothing(self) -> bool:
+        """Whether these are random numbers."""
+        return False
+
+    @property
     def tokenizer(self) -> dict[str, Any] | None:
         """The tokens that the weights are for, as `data.tokenizer` says it; None = any."""
         return None
@@ -43,6 +48,10 @@ class Drawn(StartSpec):
     """Random numbers, by the seed."""
 
     kind: Literal["drawn"] = "drawn"
+
+    @property
+    def knows_nothing(self) -> bool:
+        return True
 
     def fill(self, model: Any) -> list[str]:
         return []

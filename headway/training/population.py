@@ -52,7 +52,10 @@ class Population(Generic[Model]):
     def restore(self, r: int, saved: Checkpoint) -> None:
         """Put replica r back as it was saved."""
         self._fill(r, self._kept, saved.weights, "weights")
-        self._fill(r, self._memory, saved.optimizer, "optimizer")
+        if saved.step or saved.optimizer:
+            self._fill(r, self._memory, saved.optimizer, "optimizer")
+        elif self.averages is not None:  # an imported model, whose optimizer has not moved yet
+            self._fill(r, dict(self.averages.parameters), saved.weights, "weights")
         self.carried.restore(r, len(self.replica_states), saved.state, self.optimizer.steps.device)
         self.optimizer.steps.fill_(saved.step)
         self.replica_states[r] = ReplicaState.from_json(saved.facts["standing"])
