@@ -14,7 +14,8 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A GPT-2 or a Marian: a folder with config.json, model.safetensors, tokenizer; or hub:owner/name.",
+            help="A GPT-2, Llama, Mistral, Qwen2 or Marian: a folder with config.json, model.safetensors, tokenizer; "
+            "a .gguf file; hub:owner/name; or smollm2.",
             metavar="FOLDER",
         ),
     ],
@@ -26,7 +27,7 @@ def import_(
     runs: RunsFolder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Make a run of a GPT-2 or Marian folder, to score it, let it write, or train it on."""
+    """Make a run of what others have trained, to score it, let it write, or train it on."""
     from headway import tasks
     from headway.exchange.importer import import_folder, located
 

@@ -34,10 +34,8 @@ def adopted(library: tokenizers.Tokenizer, where: str, rows: int | None = None) 
         library.add_tokens([AddedToken(name, normalized=False) for name in names])
         notes.append(f"the model has {rows - size:,} vectors more than tokens; they are called {names[0]} …")
     kind = _kind(tree)
-    if kind == "bpe" and (
-        lacks := [sign for sign in pre_tokenizers.ByteLevel.alphabet() if sign not in library.get_vocab()]
-    ):
-        notes.append(f"the vocabulary lacks {len(lacks)} of the 256 single bytes; a text that has one is refused")
+    if kind == "bpe" and (lacking := _lacking(library)):
+        notes.append(f"the vocabulary lacks {lacking} of the 256 single bytes; a text that has one is refused")
     content = json.dumps({"headway_tokenizer": 1, "kind": kind, "library": json.loads(library.to_str())})
     tokenizer = Tokenizer.from_json(content)
     known = "".join(sign for sign in _PROBE if not tokenizer.lacks(sign))

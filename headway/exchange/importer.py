@@ -92,7 +92,7 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
         hint = did_you_mean(str(kind), READERS)
         raise UserError(
             f"config.json describes a '{kind}' model (model_type){hint if 'did you mean' in hint else ''}; "
-            f"only {' and '.join(READERS)} are read"
+            f"only {', '.join(READERS)} are read"
         )
     _check(changes)
     return _finished(folder, READERS[kind](folder, config, home, changes), home, changes)
