@@ -1,15 +1,18 @@
 """What follows from the runs of a study: more is measured, the questions are answered, the report is written."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from headway.core.files import write_json
+from headway.core.status import Status
+from headway.study.design.measures import Chosen, Measure
 from headway.study.design.questions import Question
 from headway.study.execution.plan import Sizes
 from headway.study.folder import StudyFolder
 from headway.study.results.ensembles import arms_as_one, could_be_one, kept
+from headway.study.results.evidence import best_arms
 from headway.study.results.ladder_points import points_of, write_points
 from headway.study.results.measuring import measure
 from headway.study.results.results import Results, correct_in, ending, read_results
@@ -86,7 +89,16 @@ def measure_all(folder: Path) -> None:
     study, sizes = home.study, Sizes()
     if not study.measures:
         return
+    ended = {run.name: ending(home.runs / run.name) for run in study.runs(home.budgets)}
+    results = read_results(folder)
+    choosers = {one: set(best_arms(results, one.on, one.of).values()) for one in study.measures if _chooses(one, ended)}
     for run in study.runs(home.budgets):
-        status = ending(home.runs / run.name)
+        status = ended[run.name]
         if status is not None and not status.is_diverged:
-            measure(home.runs / run.name, run.recipe, sizes.task(run.recipe), study.measures)
+            meant = [one for one in study.measures if not isinstance(one, Chosen) or run.arm in choosers.get(one, ())]
+            measure(home.runs / run.name, run.recipe, sizes.task(run.recipe), study.measures, meant)
+
+
+def _chooses(one: Measure, ended: Mapping[str, Status | None]) -> TypeGuard[Chosen]:
+    """What is best can be told when all have ended, and not before."""
+    return isinstance(one, Chosen) and None not in ended.values()

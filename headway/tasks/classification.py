@@ -69,15 +69,10 @@ class Classification(Task, JoinsOthers, Classifies):
 
     @classmethod
     def rebuild(cls, run: Run, device: str) -> Classifier:
-        recipe, seeds = run.recipe, [run.recipe.seed]
-        model = _spec(recipe).build(run.tokenizer.size, len(classes_of(run)), seeds, device)
-        return recipe.training.tuning.apply(model, seeds)
+        return _built(run.recipe, run.tokenizer.size, len(classes_of(run)), [run.recipe.seed], device, begins=False)
 
     def build(self, seeds: Sequence[int], device: str) -> Classifier:
-        spec = _spec(self.recipe)
-        model = spec.build(self.data.tokenizer.size, len(self.data.classes), seeds, device)
-        model.notes = spec.start.fill(model)
-        return self.recipe.training.tuning.apply(model, seeds)
+        return _built(self.recipe, self.data.tokenizer.size, len(self.data.classes), seeds, device)
 
     def sampler(self, seeds: Sequence[int], device: str) -> RowSampler:
         train, batch = self.data.split("train"), self.recipe.training.batch
@@ -262,6 +257,17 @@ def classes_of(run: Run) -> tuple[str, ...]:
     if not classes:
         raise UserError(f"{run.folder / 'run.json'} does not say which classes the model tells apart")
     return tuple(classes)
+
+
+def _built(
+    recipe: Recipe, vocabulary: int, classes: int, seeds: Sequence[int], device: str, begins: bool = True
+) -> Classifier:
+    """With what training adds to it; and, where it begins, with the weights that it begins with."""
+    spec = _spec(recipe)
+    model = spec.build(vocabulary, classes, seeds, device)
+    if begins:
+        model.notes = spec.start.fill(model)
+    return recipe.training.tuning.apply(model, seeds)
 
 
 def _data(recipe: Recipe) -> Labelled:

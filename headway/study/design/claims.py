@@ -22,12 +22,13 @@ from typing import Literal
 from pydantic import Field
 
 from headway.core.spec import Problem, Spec
-from headway.study.design.questions import Best, Better, Depends, Ordered, PairedBootstrap, Question
+from headway.study.design.questions import Best, Better, BetterTuned, Depends, Ordered, PairedBootstrap, Question
 
 Answer = Literal["better", "worse", "no difference", "in order", "depends"]
 ANSWERS: dict[type, tuple[Answer, ...]] = {
     Better: ("better", "worse", "no difference"),
     PairedBootstrap: ("better", "worse", "no difference"),
+    BetterTuned: ("better", "worse", "no difference"),
     Ordered: ("in order",),
     Depends: ("depends",),
 }

@@ -14,7 +14,7 @@ from pydantic import Field
 from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
-from headway.scoring.metrics import LOSS, PERPLEXITY, TOKEN_ACCURACY, Metric, parsed
+from headway.scoring.metrics import LOSS, METRICS, PERPLEXITY, TOKEN_ACCURACY, Metric, metric_of, parsed
 
 if TYPE_CHECKING:
     from headway.scoring.score import Score
@@ -51,6 +51,47 @@ class Measure(Variant):
     @abstractmethod
     def scores(self, model: Any, task: Any) -> "Iterator[Score]":
         """Of one trained model."""
+
+
+class Chosen(Measure):
+    """A split that only what was chosen is scored on: the arm that is best on another, by the mean of its seeds; or of
+    every level of a factor, its best arm. Once all runs have ended, and never of the others."""
+
+    kind: Literal["chosen"] = "chosen"
+    split: str = "test"
+    """What it is scored on."""
+    on: str = "valid.accuracy"
+    """The score by which it is chosen."""
+    of: str | None = None
+    """The factor each level of which has a best arm; null = there is one of all."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Those of the task, whichever it is."""
+        return tuple(METRICS.values())
+
+    def problems(self) -> Iterator[Problem]:
+        try:
+            metric_of(self.on)
+        except UserError as error:
+            yield Problem(("on",), str(error))
+            return
+        if parsed(self.on).split == self.split:
+            yield Problem(("on", "split"), "what is chosen on a split looks better there than it is: score another")
+
+    def check(self, task: "Task") -> None:
+        task.check_split(self.split)
+        if self.split in task.scored_splits:
+            reason = f"all arms are scored on '{self.split}' (scoring.splits), not what was chosen alone"
+            raise UserError(f"measures: {reason}; leave it out there")
+
+    @property
+    def splits(self) -> list[str]:
+        return [self.split]
+
+    def scores(self, model: Any, task: "Task") -> "Iterator[Score]":
+        (found,) = task.score(model, [self.split])
+        yield from found
 
 
 class TextMeasure(Measure):

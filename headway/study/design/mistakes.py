@@ -10,7 +10,8 @@ from headway.core.files import check_names
 from headway.core.spec import Problem
 from headway.core.validation import InvalidError
 from headway.study.design.factors import Factor, is_data, key_of
-from headway.study.design.questions import Best, Better, Depends, PairedBootstrap
+from headway.study.design.measures import Chosen
+from headway.study.design.questions import Best, Better, BetterTuned, Depends, PairedBootstrap
 
 if TYPE_CHECKING:
     from headway.study.design.study import Study
@@ -183,10 +184,13 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
             **({"than": arms} if isinstance(question, PairedBootstrap) else {}),
             **({"effect": [*study.factors], "on_factor": [*study.factors]} if isinstance(question, Depends) else {}),
         }
+        if isinstance(question, BetterTuned):
+            levels = {arm.levels[question.factor]: 0 for arm in study.arms if question.factor in arm.levels}
+            asked |= {"factor": [*study.factors]} | ({"level": [*levels], "than": [*levels]} if levels else {})
         for key, known in asked.items():
             name = getattr(question, key)
             if name not in known:
-                what = "arm" if key in ("arm", "than") else "factor"
+                what = "factor" if key in ("effect", "on_factor", "factor") else "level" if len(asked) > 2 else "arm"
                 reason = f"there is no {what} '{name}'{did_you_mean(name, known)}"
                 yield Problem((f"{place}.{key}",), reason)
         if isinstance(question, Best) and len(arms) == 1:
@@ -196,6 +200,10 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
         if claim.audit is not None and claim.audit not in audits:
             hint = did_you_mean(claim.audit, audits)
             yield Problem((f"claims.{k}.audit",), f"there is no audit '{claim.audit}'{hint}")
+    for k, one in enumerate(study.measures):
+        if isinstance(one, Chosen) and one.of is not None and one.of not in study.factors:
+            reason = f"there is no factor '{one.of}'{did_you_mean(one.of, [*study.factors])}"
+            yield Problem((f"measures.{k}.of",), reason)
     for place, arm in _arms_of_a_case(study):
         if arm not in arms:
             yield Problem((place,), f"there is no arm '{arm}'{did_you_mean(arm, arms)}")

@@ -80,6 +80,44 @@ class PairedBootstrap(Better):
         return f"Is {self.arm} better than {self.than} on {self.on}, for other sentences and other seeds?"
 
 
+class BetterTuned(ScoreQuestion):
+    """Is one level of a factor better than another, each with what suits it best? Of the arms of a level, the one
+    that is best on `chosen_on` stands for it, and what was chosen there is compared on another split."""
+
+    kind: Literal["better-tuned"] = "better-tuned"
+    factor: str
+    """The factor whose levels are compared, whatever the others are."""
+    level: str
+    """The level in question."""
+    than: str
+    """The level that it is compared with."""
+    chosen_on: str = "valid.accuracy"
+    """The score by which the arm of each level is chosen: the best mean over the seeds."""
+    on: str = "test.accuracy"
+    """The score that they are compared on, of another split: on the one that chooses, luck is chosen, too."""
+
+    @property
+    def scores(self) -> list[str]:
+        return [self.on, self.chosen_on]
+
+    def problems(self) -> Iterator[Problem]:
+        found = list(super().problems())
+        yield from found
+        try:
+            metric_of(self.chosen_on)
+        except UserError as error:
+            yield Problem(("chosen_on",), str(error))
+            return
+        if self.level == self.than:
+            yield Problem(("level", "than"), f"'{self.level}' would be compared with itself")
+        if not found and parsed(self.on).split == parsed(self.chosen_on).split:
+            reason = "what was chosen on a split looks better there than it is: compare on another"
+            yield Problem(("on", "chosen_on"), reason)
+
+    def __str__(self) -> str:
+        return f"Is {self.level} better than {self.than} on {self.on}, each at its best on {self.chosen_on}?"
+
+
 class Best(ScoreQuestion):
     """Which arm is best, and which cannot be told from it?"""
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from headway.core.status import State, Status
-from headway.scoring.metrics import Metric
+from headway.scoring.metrics import Metric, metric_of
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,21 @@ class StudyEvidence(Protocol):
     def cheap(self, score: str) -> Mapping[str, float]:
         """What cheap methods get for this score, by the method's name."""
         ...
+
+
+def best_arms(evidence: StudyEvidence, score: str, factor: str | None = None) -> dict[str, str]:
+    """The arm with the best mean of a score over its seeds: of each level of a factor; or of all, under an empty name.
+    An arm that diverged at a seed is none, nor is one without a number."""
+    metric, table = metric_of(score), evidence.table(score)
+    found: dict[str, tuple[float, str]] = {}
+    for arm, about in evidence.arms.items():
+        values = column(table.get(arm, {}), about, metric)
+        if values.values and not values.diverged and (factor is None or factor in about.levels):
+            level = "" if factor is None else about.levels[factor]
+            mean = metric.sign * float(np.mean(list(values.values.values())))
+            if level not in found or mean > found[level][0]:
+                found[level] = mean, arm
+    return {level: arm for level, (_, arm) in found.items()}
 
 
 Correct = Callable[[str, str], Mapping[int, np.ndarray]]

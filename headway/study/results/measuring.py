@@ -25,16 +25,19 @@ from headway.tasks.task import Task
 FILE = "measures.json"
 
 
-def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure]) -> None:
-    """Measure one finished run, unless that was done before."""
-    asked = _asked(measures)
-    if kept(folder).get("measures") == asked:
+def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure], meant: Sequence[Measure]) -> None:
+    """Measure one finished run, unless that was done before: of all that a study measures, what is meant for it."""
+    asked, known = _asked(measures), kept(folder)
+    if known.get("measures") == asked and known.get("meant", asked) == _asked(meant):
         return
-    run = Run(folder, recipe)
-    model, _ = load_model(run)
-    run.count_looks_at_test(*([one.split] for one in measures))
-    scores = [score for one in measures for score in one.scores(model, task)]
-    write_json(folder / FILE, {"measures": asked, "scores": {score.name: score.as_json() for score in scores}})
+    scores: list[Score] = []
+    if meant:
+        run = Run(folder, recipe)
+        model, _ = load_model(run)
+        run.count_looks_at_test(*([one.split] for one in meant))
+        scores = [score for one in meant for score in one.scores(model, task)]
+    found = {"measures": asked, "scores": {score.name: score.as_json() for score in scores}}
+    write_json(folder / FILE, found if len(meant) == len(measures) else {**found, "meant": _asked(meant)})
 
 
 def kept(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from headway.stats.tests import holm
 from headway.study.design.questions import Question
 from headway.study.results.evidence import Correct, StudyEvidence
-from headway.study.verdicts import best_arm, interaction, ordered, other_sentences, two_arms  # noqa: F401 (read, they are known)
+from headway.study.verdicts import (  # noqa: F401 (read, they are known)
+    best_arm,
+    interaction,
+    ordered,
+    other_sentences,
+    tuned_arms,
+    two_arms,
+)
 from headway.study.verdicts.analysis import ANALYSES, Family, Verdict
 
 

@@ -1,0 +1,39 @@
+"""Is one level of a factor better than another, each with what suits it best?
+
+Two optimizers at one rate are compared in nothing but whom the rate suits. Here each comes with the arm that was best
+for it on one split, and the two are compared on another: what luck the choice has picked up stays behind.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from headway.core.errors import UserError
+from headway.study.design.questions import Better, BetterTuned
+from headway.study.results.evidence import Correct, StudyEvidence, best_arms
+from headway.study.verdicts.analysis import Verdict
+from headway.study.verdicts.two_arms import TwoArms
+
+
+class TunedArms(TwoArms):
+    answers = "better-tuned"
+
+    def __init__(self, question: BetterTuned, evidence: StudyEvidence, correct: Correct | None = None):
+        best = best_arms(evidence, question.chosen_on, question.factor)
+        if missing := [level for level in (question.level, question.than) if level not in best]:
+            raise UserError(f"no arm of '{missing[0]}' has a {question.chosen_on} at all its seeds")
+        self.asked, self.best = question, best
+        super().__init__(Better(arm=best[question.level], than=best[question.than], on=question.on), evidence, correct)
+        self.looks = [look for look in evidence.earlier_looks if str(question) in look.outcomes]
+
+    def more_notes(self, units: Callable[[float], float]) -> Iterator[str]:
+        yield from super().more_notes(units)
+        for level in (self.asked.level, self.asked.than):
+            there = [arm for arm, about in self.evidence.arms.items() if about.levels.get(self.asked.factor) == level]
+            yield f"for {level} stands {self.best[level]}, the best of its {len(there)} arms on {self.asked.chosen_on}"
+
+    def cannot_say(self, why: str, arms: Any) -> Verdict:
+        return replace(super().cannot_say(why, arms), question=self.asked)
+
+    def concluded(self, about: Any, outcome: Any, sentence: str, **found: Any) -> Verdict:
+        return replace(super().concluded(about, outcome, sentence, **found), question=self.asked)
