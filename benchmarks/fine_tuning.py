@@ -1,0 +1,242 @@
+"""Fine-tuning MiniLM on SST-2: what it reaches, and how fast.
+
+    HEADWAY_DATA=… python -m benchmarks.fine_tuning scores --device cuda [FOLDER]
+    HEADWAY_DATA=… python -m benchmarks.fine_tuning speed [TURNS]
+
+`scores`: all weights, the head alone and LoRA, five seeds each, as populations; dev and test with intervals over the
+seeds, beside a regression on TF-IDF; then eight seeds of all weights as one population, and the same eight in turn.
+`speed`, on this CPU: samples per second of an epoch over the same few hundred sentences, by turns in one process, of
+Headway, of transformers' Trainer as most people run it (rows in random order, filled up to the longest of their batch),
+and of Trainer with rows grouped by length; and of five epochs of a head on frozen weights. Batch, precision, dropout,
+optimizer and clipping are the same. Setting up is not counted.
+One line of JSON per figure, printed as it comes; those of `scores` are in FOLDER/fine_tuning.jsonl, too.
+"""
+
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.interleave import ratio, take_turns
+from headway import tasks
+from headway.experiment.assembly import assemble
+from headway.experiment.stands import without_audits
+from headway.experiment.train import train
+from headway.recipe.recipe import Recipe, load
+from headway.scoring.features import FeatureSampler, KeptFeatures
+from headway.tasks.classification import Classification
+from headway.training import setting as settings
+from headway.training.update import Update
+
+WAYS: dict[str, list[str]] = {
+    "full": [],
+    "frozen": ["training.tuning=frozen", "training.optimizer.learning_rate=3e-3", "training.duration=20 epochs"],
+    "lora": [
+        "training.tuning={kind: lora, rank: 8, alpha: 16, targets: [queries, keys, values, output, feedforward]}",
+        "training.optimizer.learning_rate=1e-3",
+        "training.duration=5 epochs",
+    ],
+}
+"""What each changes in the recipe `sst2`."""
+SENTENCES, BATCH, RATE = 384, 32, 5e-5
+"""Of the comparison of speeds."""
+
+
+def main(arguments: list[str]) -> None:
+    what, *rest = arguments or ["?"]
+    if what == "speed":
+        speed(int(rest[0]) if rest else 5)
+    elif what == "scores":
+        device = rest[rest.index("--device") + 1] if "--device" in rest else "auto"
+        named = [one for k, one in enumerate(rest) if one != "--device" and (k == 0 or rest[k - 1] != "--device")]
+        with tempfile.TemporaryDirectory() as made:
+            scores(Path(named[0]) if named else Path(made), device)
+    else:
+        sys.exit(__doc__)
+
+
+# --- what it reaches -------------------------------------------------------------------------------------------------
+
+
+def scores(folder: Path, device: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def tell(line: dict[str, Any]) -> None:
+        print(json.dumps(line), flush=True)
+        with (folder / "fine_tuning.jsonl").open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(line) + "\n")
+
+    tell({"beside them": "a regression on TF-IDF", **tf_idf()})
+    for way, changes in WAYS.items():
+        began = time.perf_counter()
+        recipe = load("sst2", [f"training.device={device}", *changes])
+        runs = train(_seeds(recipe, 5), [f"{way}-{seed}" for seed in range(5)], folder / "runs")
+        found = {name: [_score(run, name) for run in runs] for name in ("valid.accuracy", "test.accuracy")}
+        failed = sorted({finding.audit for run in runs for finding in run.audit.failures}) if runs[0].audit else []
+        told = {name: {"mean": round(float(np.mean(v)), 4), **_interval(v), "seeds": v} for name, v in found.items()}
+        seconds = {
+            "training": runs[0].facts["seconds"],
+            "with audits and scores": round(time.perf_counter() - began, 1),
+        }
+        tell({"way": way, **told, "seconds": seconds, "failed audits": failed})
+    recipe = load("sst2", [f"training.device={device}", "scoring.splits=[valid]"])
+    took = {}
+    with without_audits():
+        for way, groups in {"one population": [8], "in turn": [1] * 8}.items():
+            recipes, began, seconds = _seeds(recipe, 8), time.perf_counter(), 0.0
+            for k, size in enumerate(groups):
+                some = recipes[k * size : (k + 1) * size]
+                names = [f"{way.replace(' ', '-')}-{one.seed}" for one in some]
+                seconds += float(train(some, names, folder / "runs")[0].facts["seconds"])
+            took[way] = {"training": round(seconds, 1), "whole": round(time.perf_counter() - began, 1)}
+            tell({"eight seeds of full fine-tuning": way, "seconds": took[way]})
+    times = {what: round(took["in turn"][what] / took["one population"][what], 2) for what in ("training", "whole")}
+    tell({"in turn takes so many times one population": times})
+
+
+def tf_idf() -> dict[str, Any]:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    data = _task(load("sst2")).data
+    vectors = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True)
+    x = {split: vectors.fit_transform(t.texts) if split == "train" else None for split, t in data.splits.items()}
+    known = LogisticRegression(C=10, max_iter=1000).fit(x["train"], data.split("train").labels)
+    of = {s: known.predict(vectors.transform(data.split(s).texts)) == data.split(s).labels for s in ("valid", "test")}
+    return {f"{split}.accuracy": round(float(right.mean()), 4) for split, right in of.items()}
+
+
+def _seeds(recipe: Recipe, count: int) -> list[Recipe]:
+    return [recipe.model_copy(update={"seed": seed}) for seed in range(count)]
+
+
+def _score(run: Any, name: str) -> float:
+    return round(next(score.value for score in run.scores() if score.name == name), 4)
+
+
+def _interval(values: Sequence[float]) -> dict[str, list[float]]:
+    """95 %, over seeds, by Student's t."""
+    from scipy import stats
+
+    low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+    return {"interval": [round(float(low), 4), round(float(high), 4)]}
+
+
+# --- how fast --------------------------------------------------------------------------------------------------------
+
+
+def speed(turns: int) -> None:
+    for precision in ("bf16", "float32"):
+        of_all = {
+            "headway": headway_epochs(precision, 1, frozen=False),
+            "Trainer": trainer_epochs(precision, 1, frozen=False, grouped=False),
+            "Trainer, grouped by length": trainer_epochs(precision, 1, frozen=False, grouped=True),
+        }
+        _compare(f"full fine-tuning, {precision}", of_all, turns, 1)
+        of_head = {
+            "headway": headway_epochs(precision, 5, frozen=True),
+            "Trainer": trainer_epochs(precision, 5, frozen=True, grouped=False),
+            "Trainer, grouped by length": trainer_epochs(precision, 5, frozen=True, grouped=True),
+        }
+        _compare(f"a head on frozen weights, {precision}", of_head, max(1, turns // 2), 5)
+
+
+def _compare(what: str, ways: dict[str, Any], turns: int, epochs: int) -> None:
+    times = take_turns(ways, turns, calls=1)
+    told = {name: round(epochs * SENTENCES / one.median, 1) for name, one in times.items()}
+    faster = {name: [round(x, 2) for x in ratio(times["headway"], one)] for name, one in times.items() if name in told}
+    facts = {"turns": turns, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    line = {"benchmark": f"{what}, {epochs} epochs", "samples/s": told, "headway is so many times faster": faster}
+    print(json.dumps({**line, **facts, "processor": platform.processor() or platform.machine()}), flush=True)
+
+
+def _task(recipe: Recipe) -> Classification:
+    found = tasks.load(recipe)
+    assert isinstance(found, Classification)
+    return found
+
+
+def headway_epochs(precision: str, epochs: int, frozen: bool) -> Any:
+    """So many epochs over the first sentences, from wherever the weights are. Features are computed in each call."""
+    changes = ["model.head={kind: linear, dropout: 0.1}", f"training.batch={BATCH}", "training.device=cpu"]
+    changes += [f"training.precision={precision}", f"training.optimizer.learning_rate={RATE}", "model.pooling=pooler"]
+    recipe = load("sst2", [*changes, f"training.tuning={'frozen' if frozen else 'full'}"])
+    task = _task(recipe)
+    few = task.data.split("train").only(np.arange(SENTENCES))
+    setting = settings.choose(recipe.training, recipe.model.width)
+
+    population, _ = assemble([recipe], task, setting)
+    rows = recipe.data.batches.build(*few.padded(recipe.segment), few.labels, BATCH, [0], "cpu")
+    alive = torch.ones(1, dtype=torch.bool)
+
+    def call() -> None:
+        model, reads = population.model, rows
+        if frozen:
+            reads = FeatureSampler(rows, KeptFeatures(model), few, "cpu", setting.autocast)  # pyright: ignore
+        update = Update(model, population.optimizer, reads, recipe.training, setting, alive)
+        for step in range(epochs * SENTENCES // BATCH):
+            update(step, 1.0)
+
+    return call
+
+
+def trainer_epochs(precision: str, epochs: int, frozen: bool, grouped: bool) -> Any:
+    """The same by transformers, with the head that it gives to BERT: a linear one, on the pooler's vector."""
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+    )
+
+    from headway.formats.packages import located
+
+    folder = located("minilm")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = _task(load("sst2")).data.split("train")
+    rows = [
+        {**tokenizer(text, truncation=True), "labels": int(label)}
+        for text, label in zip(texts.texts[:SENTENCES], texts.labels[:SENTENCES], strict=True)
+    ]
+    home = tempfile.mkdtemp()
+    arguments = TrainingArguments(
+        home,
+        num_train_epochs=epochs,
+        per_device_train_batch_size=BATCH,
+        learning_rate=RATE,
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+        lr_scheduler_type="constant",
+        bf16=precision == "bf16",
+        use_cpu=True,
+        train_sampling_strategy="group_by_length" if grouped else "random",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, num_labels=2, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.1
+    )
+    if frozen:
+        model.base_model.requires_grad_(False)
+    trainer = Trainer(model, arguments, train_dataset=rows, data_collator=DataCollatorWithPadding(tokenizer))  # pyright: ignore
+
+    def call() -> None:
+        trainer.train()
+
+    return call
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
