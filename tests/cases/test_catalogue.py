@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tiny import with_weights
 
 from headway.cases.catalogue import folder_of, load_case, packaged, takes, title_of
 from headway.cases.table import case_table
@@ -42,6 +43,8 @@ def test_the_cases_so_far():
         "B5",
         "B6",
         "B7",
+        "B8",
+        "B9",
         "C1",
         "C2",
         "C3",
@@ -67,7 +70,7 @@ def study_of(name: str, quick: bool) -> Study:
     return found
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", with_weights(STUDIES))
 def test_a_case_says_what_was_reported_and_what_it_rests_on(name):
     for quick in (True, False):
         study = study_of(name, quick)
@@ -77,7 +80,7 @@ def test_a_case_says_what_was_reported_and_what_it_rests_on(name):
     assert load_case(name, True).title == load_case(name, False).title == title_of(name)
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", with_weights(STUDIES))
 def test_the_quick_form_is_quick(name):
     """All arms, three seeds or more, data that is always there, and no more work than promised."""
     quick, whole, sizes = study_of(name, True), study_of(name, False), Sizes()
@@ -95,7 +98,7 @@ def test_the_quick_form_is_quick(name):
 
 @pytest.mark.data
 @pytest.mark.skipif("HEADWAY_DATA" not in os.environ, reason="needs the corpora under HEADWAY_DATA")
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", with_weights(STUDIES))
 def test_what_the_whole_form_asks_is_measured(name):
     check_scores(study_of(name, False), Sizes())
 

@@ -59,7 +59,7 @@ def test_an_empty_file_is_the_default_recipe(tmp_path):
     assert load(write(tmp_path, "# nothing\n")) == Recipe()
 
 
-@pytest.mark.parametrize("name", sorted(packaged()))
+@pytest.mark.parametrize("name", with_weights(sorted(packaged())))
 def test_every_packaged_recipe_loads_and_says_what_it_is(name):
     load(name)
     assert packaged()[name].startswith("# ")

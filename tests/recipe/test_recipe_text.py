@@ -2,6 +2,7 @@ import pytest
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tiny import with_weights
 
 from headway.core.errors import UserError
 from headway.core.yaml import read_tree
@@ -72,7 +73,7 @@ def test_any_recipe_can_be_read_back_from_its_text(tree):
     assert again.hash == recipe.hash
 
 
-@pytest.mark.parametrize("name", sorted(packaged()))
+@pytest.mark.parametrize("name", with_weights(sorted(packaged())))
 def test_every_packaged_recipe_can_be_read_back_from_its_text(name):
     assert read_back(annotated(load(name))) == load(name)
 

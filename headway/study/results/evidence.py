@@ -26,6 +26,8 @@ class Circumstances:
     """The audits that failed, and what they said."""
     lost: Mapping[int, Status] = field(default_factory=dict)
     """Seeds without a number that counts, and how their runs stand: diverged, not begun …"""
+    optimizer: tuple[str, float] | None = None
+    """Its kind, and its learning rate."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Results:
         return {arm.name: self._circumstances(arm) for arm in self.study.arms}
 
     def _circumstances(self, arm: Arm) -> Circumstances:
-        runs = self.of(arm.name)
+        runs, optimizer = self.of(arm.name), self.study.recipes[arm.name].training.optimizer
         lost = {seed: how for seed in self.study.seeds if (how := self.missing.get(f"{arm.name}.seed-{seed}"))}
         failed = {finding.audit: finding.sentence for run in runs for finding in run.failures}
         return Circumstances(
@@ -91,6 +91,7 @@ class Results:
             _mean([run.seconds for run in runs]),
             failed,
             lost,
+            (optimizer.kind, optimizer.learning_rate),
         )
 
     @property

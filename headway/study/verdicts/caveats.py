@@ -60,6 +60,8 @@ def caveats(question: Question, arms: Sequence[str], evidence: StudyEvidence) ->
             at = [seed for seed, reason in about[arm].lost.items() if reason == why]
             notes.append(f"{arm}, seed{'s' * (len(at) > 1)} {listed(at)}: {why}")
     notes += [note for what, most in UNEQUAL.items() if (note := _unequal(what, most, about))]
+    if note := _one_rate(about):
+        notes.append(note)
     if is_test(parsed(question.on).split):
         times = evidence.test_scored
         notes.append(
@@ -71,6 +73,16 @@ def caveats(question: Question, arms: Sequence[str], evidence: StudyEvidence) ->
         if isinstance(question, Best):
             notes.append("the best is picked on test here: pick on valid, and score the one that was picked on test")
     return tuple(notes)
+
+
+def _one_rate(about: Mapping[str, Circumstances]) -> str | None:
+    """Optimizers that are compared at one rate."""
+    known = [facts.optimizer for facts in about.values() if facts.optimizer is not None]
+    kinds, rates = list(dict.fromkeys(kind for kind, _ in known)), {rate for _, rate in known}
+    if len(kinds) < 2 or len(rates) > 1:
+        return None
+    both = f"{listed(kinds)} have one learning rate ({rates.pop():g})"
+    return f"{both}: this tells whom it suits, and not which is better; compare each at its own best (better-tuned)"
 
 
 T = TypeVar("T")
