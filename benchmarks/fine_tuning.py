@@ -26,6 +26,7 @@ import torch
 
 from benchmarks.interleave import ratio, take_turns
 from headway import tasks
+from headway.audit.audit import read_report
 from headway.experiment.assembly import assemble
 from headway.experiment.stands import without_audits
 from headway.experiment.train import train
@@ -79,7 +80,8 @@ def scores(folder: Path, device: str) -> None:
         recipe = load("sst2", [f"training.device={device}", *changes])
         runs = train(_seeds(recipe, 5), [f"{way}-{seed}" for seed in range(5)], folder / "runs")
         found = {name: [_score(run, name) for run in runs] for name in ("valid.accuracy", "test.accuracy")}
-        failed = sorted({finding.audit for run in runs for finding in run.audit.failures}) if runs[0].audit else []
+        reports = [report for run in runs if (report := read_report(run.folder)) is not None]
+        failed = sorted({finding.audit for report in reports for finding in report.failures})
         told = {name: {"mean": round(float(np.mean(v)), 4), **_interval(v), "seeds": v} for name, v in found.items()}
         seconds = {
             "training": runs[0].facts["seconds"],

@@ -23,7 +23,8 @@ class TunedArms(TwoArms):
         if missing := [level for level in (question.level, question.than) if level not in best]:
             raise UserError(f"no arm of '{missing[0]}' has a {question.chosen_on} at all its seeds")
         self.asked, self.best = question, best
-        super().__init__(Better(arm=best[question.level], than=best[question.than], on=question.on), evidence, correct)
+        asked = Better.model_validate({"arm": best[question.level], "than": best[question.than], "on": question.on})
+        super().__init__(asked, evidence, correct)
         self.looks = [look for look in evidence.earlier_looks if str(question) in look.outcomes]
 
     def more_notes(self, units: Callable[[float], float]) -> Iterator[str]:
