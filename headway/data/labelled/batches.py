@@ -227,7 +227,7 @@ class ByLengthSampler:
         self._keys = random.stream_keys(seeds, "texts").to(device)
         self._turn_keys = random.stream_keys([0], "turns").to(device)
         self._on_host = self._turn_keys.cpu()
-        self._rounded = 8 if torch.device(device).type == "cuda" else 1
+        self._recordable = torch.device(device).type == "cuda"  # few shapes, and the host never waits
         self._known: tuple[int, Tensor] | None = None
 
     def at(self, step: Step) -> RowBatch:
@@ -245,7 +245,7 @@ class ByLengthSampler:
         epoch, now = divmod(step, self.steps_per_epoch)
         last = int(self._firsts(self._on_host, epoch)[now]) + self._batch - 1
         longest = int(self._in_line[min(last, len(self._in_line) - 1)])
-        return min(math.ceil(longest / self._rounded) * self._rounded, self._table.shape[1])
+        return min(math.ceil(longest / 8) * 8 if self._recordable else longest, self._table.shape[1])
 
     def of_shape(self, shape: int) -> "OfOneLength":
         """For steps of this shape alone: nothing in it waits for the device."""
@@ -261,12 +261,11 @@ class ByLengthSampler:
 
     def _line(self, epoch: Int32[Tensor, ""]) -> Int64[Tensor, "R N"]:
         """Every replica's texts by length; of one length, as its seed has them in this epoch."""
-        on_host = not self._keys.is_cuda
-        if on_host and self._known and self._known[0] == int(epoch):
+        if not self._recordable and self._known and self._known[0] == int(epoch):
             return self._known[1]
         drawn = random.integers(self._keys, epoch, 2**31, len(self._lengths))
         line = (self._lengths.long() * 2**31 + drawn).argsort(dim=1, stable=True)
-        if on_host:
+        if not self._recordable:
             self._known = int(epoch), line
         return line
 

@@ -89,6 +89,10 @@ class Chosen(Measure):
     def splits(self) -> list[str]:
         return [self.split]
 
+    @property
+    def told(self) -> list[str]:
+        return [f"{self.split}.{parsed(self.on).metric}"]
+
     def scores(self, model: Any, task: "Task") -> "Iterator[Score]":
         (found,) = task.score(model, [self.split])
         yield from found

@@ -174,3 +174,21 @@ def test_by_length_hardly_anything_is_filled_up():
         sampler = spec.build(*rows, 16, [0], "cpu")
         slots[spec.kind] = sum(sampler.at(step).inputs.numel() for step in range(sampler.steps_per_epoch))
     assert slots["by-length"] < 1.03 * rows[1].sum() < slots["shuffled"]
+
+
+def test_by_length_a_step_to_be_recorded_has_few_shapes_the_same_rows_and_never_asks_for_a_number():
+    rows = table(lengths(200))
+    recorded, plain = (ByLength().build(*rows, 8, [0, 1], "cpu") for _ in range(2))
+    recorded._recordable = True
+    shapes = {recorded.shape_of(step) for step in range(recorded.steps_per_epoch)}
+    assert shapes <= {8, 16, 24, 30}
+    for step in (0, 7, 31):
+        ours, theirs = recorded.at(step), plain.at(step)
+        width = theirs.inputs.shape[2]
+        assert torch.equal(ours.targets, theirs.targets) and torch.equal(ours.inputs[..., :width], theirs.inputs)
+        assert not ours.padding_mask[..., width:].any()
+    with FakeTensorMode() as fake:
+        for name, value in vars(recorded).items():
+            if isinstance(value, torch.Tensor):
+                setattr(recorded, name, fake.from_tensor(value))
+        assert recorded.of_shape(16).at(torch.empty((), dtype=torch.int32)).inputs.shape == (2, 8, 16)
