@@ -50,8 +50,6 @@ WAYS: dict[str, list[str]] = {
     ],
 }
 """What each changes in the recipe `sst2`."""
-BRIEF = "training.compile=off"
-"""On a GPU, some hundred steps in batches of several lengths are over before they are compiled."""
 SENTENCES, BATCH, RATE = 384, 32, 5e-5
 """Of the comparison of speeds."""
 
@@ -83,7 +81,7 @@ def scores(folder: Path, device: str) -> None:
     tell({"beside them": "a regression on TF-IDF", **tf_idf()})
     for way, changes in WAYS.items():
         began = time.perf_counter()
-        recipe = load("sst2", [f"training.device={device}", BRIEF, *changes])
+        recipe = load("sst2", [f"training.device={device}", *changes])
         runs = train(_seeds(recipe, 5), [f"{way}-{seed}" for seed in range(5)], folder / "runs")
         found = {name: [_score(run, name) for run in runs] for name in ("valid.accuracy", "test.accuracy")}
         reports = [report for run in runs if (report := read_report(run.folder)) is not None]
@@ -94,7 +92,7 @@ def scores(folder: Path, device: str) -> None:
             "with audits and scores": round(time.perf_counter() - began, 1),
         }
         tell({"way": way, **told, "seconds": seconds, "failed audits": failed})
-    recipe = load("sst2", [f"training.device={device}", BRIEF, "scoring.splits=[valid]"])
+    recipe = load("sst2", [f"training.device={device}", "scoring.splits=[valid]"])
     took = {}
     with without_audits():
         for way, groups in {"one population": [8], "in turn": [1] * 8}.items():
