@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -28,6 +29,8 @@ from headway.models.clip import Clip
 from headway.scoring.retrieval import embedded_captions
 
 CLIPSCORE = 2.5
+AT_ONCE = 64
+"""Pictures that are embedded together."""
 MOST_LEFT_OUT = 60
 """Words of a caption that are left out one by one."""
 
@@ -83,10 +86,10 @@ class OwnMatcher(Matcher):
     def see(self, pictures: Sequence[Shown]) -> Float[Tensor, "P E"]:
         device, size = next(self.model.parameters()).device, self.model.picture.size
         found = []
-        for one in pictures:  # one by one: each may be as large as pictures are
-            pixels = torch.as_tensor(squared(one.image, size))[None, None].to(device)
-            found.append(self.model.see(pixels)[0, 0].float().cpu())
-        return torch.stack(found)
+        for first in range(0, len(pictures), AT_ONCE):
+            pixels = np.stack([squared(one.image, size) for one in pictures[first : first + AT_ONCE]])
+            found.append(self.model.see(torch.as_tensor(pixels)[None].to(device))[0].float().cpu())
+        return torch.cat(found)
 
     @torch.no_grad()
     def tell(self, captions: Sequence[str]) -> Told:
