@@ -18,6 +18,10 @@ def look(
             help="What the model is to read; with --gradient-flow, more runs, if any.", metavar="SENTENCE | [RUN …]"
         ),
     ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(help="A picture, for which the sentence is a caption: a file, or test:3 of a run's own data."),
+    ] = None,
     beside: Annotated[str | None, typer.Option(help="A second run, to be set beside the first.", metavar="RUN")] = None,
     show: Annotated[
         str, typer.Option(help="heads: every map; rollout: all layers multiplied; gradients: for any model.")
@@ -46,6 +50,7 @@ def look(
     from headway.draw.save import check_place
     from headway.experiment.inspect import flow_through
     from headway.experiment.inspect import look as look_into
+    from headway.experiment.match import look_at_picture
     from headway.run.folder import open_run
 
     if out is not None:
@@ -76,7 +81,12 @@ def look(
     if len(others) > 1:
         raise UserError(f"one run can be set beside another, not {len(others)}: {', '.join(others)}")
     opened = [open_run(name, runs) for name in (run, *others)]
-    picture, numbers = look_into(opened, sentence[0], show, layer, head, checkpoint)
+    if image is not None:
+        if others:
+            raise UserError("a picture is looked at by one run: leave --beside away")
+        picture, numbers = look_at_picture(opened[0], image, sentence[0], show, layer, head, checkpoint)
+    else:
+        picture, numbers = look_into(opened, sentence[0], show, layer, head, checkpoint)
     if out is not None:
         picture.save(out)
     if as_json:

@@ -23,6 +23,8 @@ class Panel:
     columns: tuple[str, ...]
     caption: tuple[str, ...]
     """Short pieces that stand below, as many on a line as there is room for."""
+    photograph: np.ndarray | None = None
+    """uint8 [height, width, 3]: what is shown in the place of the numbers' colours; the numbers are how light it is."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,8 +65,9 @@ def _png(layout: Layout) -> bytes:
         figure.text(*at, text, size=size * points, color=colour, va="baseline", parse_math=False, **more)
 
     for m in layout.maps:
-        image(m.x, m.y, m.width, m.height, m.grid.scale.paint(m.panel.matrix))
-        if m.cell >= CELL_FOR_NUMBERS:
+        shown = m.panel.photograph
+        image(m.x, m.y, m.width, m.height, m.grid.scale.paint(m.panel.matrix) if shown is None else shown)
+        if m.cell >= CELL_FOR_NUMBERS and shown is None:
             for (i, j), value in np.ndenumerate(m.panel.matrix):
                 if value:
                     x, y = m.x + (j + 0.5) * m.cell, m.y + (i + 0.5) * m.cell + 3.5

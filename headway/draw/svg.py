@@ -40,13 +40,14 @@ def svg(layout: Layout, label: str, standalone: bool = False) -> str:
 
 
 def _map(drawn: Map, number: int) -> list[str]:
-    matrix, scale, cell = drawn.panel.matrix, drawn.grid.scale, drawn.cell
+    matrix, scale, cell, shown = drawn.panel.matrix, drawn.grid.scale, drawn.cell, drawn.panel.photograph
+    painted = scale.paint(matrix) if shown is None else shown
     parts = [
-        _image(drawn.x, drawn.y, drawn.width, drawn.height, scale.paint(matrix), f' data-map="{number}"'),
+        _image(drawn.x, drawn.y, drawn.width, drawn.height, painted, f' data-map="{number}"'),
         f'<rect x="{drawn.x:.1f}" y="{drawn.y:.1f}" width="{drawn.width:.1f}" height="{drawn.height:.1f}"'
         ' fill="none" stroke="#c4c4c4" stroke-width="0.6" pointer-events="none"/>',
     ]
-    if cell >= CELL_FOR_NUMBERS:
+    if cell >= CELL_FOR_NUMBERS and shown is None:
         for (i, j), value in np.ndenumerate(matrix):
             if value:
                 x, y = drawn.x + (j + 0.5) * cell, drawn.y + (i + 0.5) * cell + 3.5

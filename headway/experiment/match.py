@@ -3,11 +3,13 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from headway import tasks
 from headway.core.errors import UserError, did_you_mean
 from headway.data.images.pictures import is_picture, open_image
 from headway.data.running.sources import read_text
+from headway.draw.picture import Picture
 from headway.experiment.train import load_model
 from headway.run.folder import Run, open_run, run_names
 from headway.scoring.borrowed_matcher import open_borrowed
@@ -48,6 +50,21 @@ def pictures_named(names: Sequence[str], run: Run | None) -> list[Shown]:
         else:
             found.append(_opened(path))
     return found
+
+
+def look_at_picture(
+    run: Run, image: str, caption: str, show: str, layer: int | None, head: int | None, which: str = "auto"
+) -> tuple[Picture, dict[str, Any]]:
+    """What `headway look --image` shows: the picture, and what it says in numbers."""
+    if show not in ("heads", "gradients"):
+        raise UserError(f"--show {show}: of a picture and its caption there are heads and gradients")
+    if show == "gradients" and (layer, head) != (None, None):
+        raise UserError("gradients go through the whole model: they have no --layer and no --head")
+    task, shown = tasks.able(run, MatchesPictures), pictures_named([image], run)
+    if len(shown) != 1:
+        raise UserError(f"look takes one picture, and '{image}' are {len(shown)}")
+    maps = task.look_at(run, load_model(run, which)[0], shown[0], caption)
+    return maps.draw(show, layer, head), {"run": str(run.folder), "show": show, **maps.as_json()}
 
 
 def captions_named(given: Sequence[str]) -> list[str]:

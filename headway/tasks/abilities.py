@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from torch import Tensor
 
 from headway.data.tokenizers import Tokenizer
+from headway.look.picture_maps import PictureMaps
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
 from headway.scoring.decoding import DecodingSpec
@@ -233,6 +234,11 @@ class MatchesPictures(Ability):
     @abstractmethod
     def matcher(cls, run: Run, model: Any) -> Matcher:
         """The model, ready to embed what somebody brings."""
+
+    @classmethod
+    @abstractmethod
+    def look_at(cls, run: Run, model: Any, shown: Shown, caption: str) -> PictureMaps:
+        """Where it looks in a picture and a caption, and what their match hangs on."""
 
     @abstractmethod
     def shown(self, split: str, places: Sequence[int] | None) -> list[Shown]:

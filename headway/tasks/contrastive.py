@@ -13,8 +13,11 @@ from headway.audit.pictures.probing import Matching
 from headway.core.errors import UserError
 from headway.data.images import dataset
 from headway.data.images.dataset import PictureSet
+from headway.data.images.pictures import squared
 from headway.data.spec import Pictures
-from headway.look.gradients import Explained
+from headway.look.gradients import Explained, Gradients
+from headway.look.maps import Maps
+from headway.look.picture_maps import PictureMaps, picture_maps
 from headway.models.clip import Clip, ClipSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -142,11 +145,24 @@ class Contrastive(Task, MatchesPictures):
 
     @classmethod
     def explain(cls, run: Run, answer: Tensor) -> Explained:
-        raise UserError(f'a caption is explained beside a picture: headway look {run.name} --image FILE "…"')
+        raise _needs_a_picture(run)
+
+    @classmethod
+    def maps(cls, run: Run, model: Clip, text: str) -> Maps:
+        raise _needs_a_picture(run)
+
+    @classmethod
+    def gradients(cls, run: Run, model: Clip, text: str) -> Gradients:
+        raise _needs_a_picture(run)
 
     @classmethod
     def matcher(cls, run: Run, model: Clip) -> OwnMatcher:
         return OwnMatcher(run.name, model, run.tokenizer)
+
+    @classmethod
+    def look_at(cls, run: Run, model: Clip, shown: Shown, caption: str) -> PictureMaps:
+        pixels = squared(shown.image, model.picture.size)
+        return picture_maps(model, run.tokenizer, pixels, caption, shown.name, run.name)
 
     def shown(self, split: str, places: Sequence[int] | None) -> list[Shown]:
         from PIL import Image
@@ -163,6 +179,10 @@ class Contrastive(Task, MatchesPictures):
     def caption_of(self, split: str, place: int) -> str:
         pairs = self.data.split(split)
         return pairs.captions[int(np.flatnonzero(pairs.picture == place)[0])]
+
+
+def _needs_a_picture(run: Run) -> UserError:
+    return UserError(f'a caption is looked at beside a picture: headway look {run.name} --image FILE "…"')
 
 
 def _data(recipe: Recipe) -> Pictures:

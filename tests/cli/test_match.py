@@ -5,6 +5,7 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from captioned import captioned_folder, clip_recipe, painted
 from PIL import Image
@@ -148,3 +149,39 @@ def test_other_models_and_none(headway):
     assert "did you mean 'clip'" in headway("match", "clpi", "--images", "pictures", "--captions", "x").err
     assert "config.json" in headway("match", "pictures", "--images", "pictures", "--captions", "x").err
     assert "headway match clip" in headway("classify", "clip", "x").err
+
+
+# --- headway look --image --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("show", ["heads", "gradients"])
+def test_a_picture_is_looked_at(headway, home, show):
+    asked = ("look", "clip", "red above blue", "--image", "pictures/red-blue.png", "--show", show)
+    found = headway(*asked, "--json", "-o", "look.svg").json
+    assert found["tokens"] == ["red", "above", "blue", "END"] and len(found["attention"]) == 4
+    for of, size in (("patches", 2), ("words", 4)):
+        one = next(one for one in found["attention"] if one["of"] == of)
+        assert len(one["shares"]) == size and np.sum(one["shares"]) == pytest.approx(1)
+    assert np.sum(found["gradient_by_patch"]) == pytest.approx(1) == np.sum(found["gradient_by_word"])
+    assert "data:image/png" in (home / "look.svg").read_text("utf-8")
+    told = headway("match", "clip", "--images", "pictures/red-blue.png", "--captions", "red above blue", "--json").json
+    assert found["cosine"] == pytest.approx(told["cosine"][0][0], abs=1e-5)
+    assert "END" in headway(*asked).out
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["red"], "headway look clip --image"),
+        (["red", "--show", "gradients"], "headway look clip --image"),
+        (["red", "--image", "test:0", "--show", "rollout"], "heads and gradients"),
+        (["red", "--image", "test:0..3"], "one picture"),
+        (["red", "--image", "test:0", "--layer", "7"], "layers are 0 to 0"),
+        (["red " * 20, "--image", "test:0"], "the model reads 7"),
+        (["red", "--image", "test:0", "--beside", "clip"], "leave --beside away"),
+    ],
+    ids=lambda given: " ".join(given)[:40] if isinstance(given, list) else None,
+)
+def test_a_mistake_with_a_picture_is_one_message(headway, asked, says):
+    said = headway("look", "clip", *asked)
+    assert said.code == 2 and says in said.err and said.err.count("\n") == 1, said.err

@@ -34,6 +34,29 @@ class MapsSchema(LookedSchema):
     file: str | None
 
 
+class PatchAttentionSchema(Schema):
+    layer: int
+    head: int
+    of: Literal["patches", "words"]
+    shares: list[Any] = Field(description="Of patches, line by line; of words, one after the other.")
+
+
+class PictureLookSchema(Schema):
+    """Of a picture and its caption."""
+
+    run: str
+    show: Literal["heads", "gradients"]
+    image: str
+    caption: str
+    tokens: list[str]
+    unknown: list[Any]
+    cosine: Number
+    gradient_by_patch: list[list[Number]] = Field(description="Shares of the length of d cosine / d patch.")
+    gradient_by_word: list[Number]
+    attention: list[PatchAttentionSchema] = Field(description="That each patch or word gets, on average.")
+    file: str | None
+
+
 class NormsSchema(Schema):
     """Of a Jacobian, by distance: 0, 1, 2 …"""
 
@@ -69,5 +92,5 @@ class GradientFlowSchema(Schema):
     file: str | None
 
 
-class LookSchema(RootModel[MapsSchema | GradientFlowSchema]):
+class LookSchema(RootModel[MapsSchema | GradientFlowSchema | PictureLookSchema]):
     pass
