@@ -56,8 +56,9 @@ class Text(DataSpec):
 
     kind: Literal["text"] = "text"
     source: str = "python-docs"
-    """python-docs (made from the running Python's documentation); wikitext-2, tinyshakespeare or cse256-speeches (from
-    the folder that HEADWAY_DATA names); files, with a path; or hub, with the name of a dataset there as path."""
+    """python-docs (made from the running Python's documentation), arithmetic-in-words (made by rule); wikitext-2,
+    tinyshakespeare or cse256-speeches (from the folder that HEADWAY_DATA names); files, with a path; or hub, with the
+    name of a dataset there as path."""
     path: str | None = None
     """For source: files. A text file (.gz too), whose end becomes `valid`; or a folder of train, valid, test files.
     For source: hub. owner/name[@revision][/folder, file or pattern inside][#column that is the text]."""
@@ -144,8 +145,8 @@ class Labelled(DataSpec):
 
     kind: Literal["labelled"] = "labelled"
     source: str = "python-modules"
-    """python-modules (docstrings of the running Python, by package); cse256-speeches, sst2 or verbal-arithmetic (from
-    the folder that HEADWAY_DATA names); or files, with a path."""
+    """python-modules (docstrings of the running Python, by package), arithmetic-in-words (made by rule);
+    cse256-speeches, sst2 or verbal-arithmetic (from the folder that HEADWAY_DATA names); or files, with a path."""
     path: str | None = None
     """For source: files. A table with a text in each row (.tsv, .csv; .gz too); or a folder of such, named train, valid
     and test."""

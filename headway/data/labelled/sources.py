@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
-from headway.data.embedded import python_modules
+from headway.data.embedded import arithmetic, python_modules
 from headway.data.labelled.tables import ENDINGS, Column, Row, read_table
 from headway.data.running.sources import known_files, split_of_stem
 
@@ -33,7 +33,10 @@ class KnownTable(NamedTuple):
 EMBEDDED: dict[str, Callable[[], Splits]] = {
     "python-modules": lambda: {
         split: [Row(*row) for row in rows] for split, rows in python_modules.labelled_splits().items()
-    }
+    },
+    "arithmetic-in-words": lambda: {
+        split: [Row(*row) for row in rows] for split, rows in arithmetic.labelled_splits().items()
+    },
 }
 
 KNOWN_TABLES = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
-from headway.data.embedded import python_docs
+from headway.data.embedded import arithmetic, python_docs
 
 Splits = dict[str, str]
 
@@ -27,7 +27,10 @@ class KnownSet(NamedTuple):
     """For a set without a split of its own: this share of the train file's characters, the rest being valid."""
 
 
-EMBEDDED: dict[str, Callable[[], Splits]] = {"python-docs": python_docs.splits}
+EMBEDDED: dict[str, Callable[[], Splits]] = {
+    "python-docs": python_docs.splits,
+    "arithmetic-in-words": arithmetic.text_splits,
+}
 
 KNOWN_SETS = {
     "wikitext-2": KnownSet({"train": "train.txt.gz", "valid": "valid.txt", "test": "test.txt"}),
