@@ -1,7 +1,7 @@
 """A run as a folder that others read: `headway export`.
 
 FOLDER/
-  model.safetensors       the names and the layout of a GPT-2, or of a Marian
+  model.safetensors       the names and the layout of a GPT-2, of a Marian, or of a BERT
   config.json             and of a Marian generation_config.json: how the recipe decodes
   tokenizer.json          text to ids, as the run did it; of a Marian that was imported, the files it came with
   tokenizer_config.json
@@ -22,7 +22,8 @@ from headway.core.errors import UserError, did_you_mean
 from headway.core.files import write_folder_whole
 from headway.core.format import number
 from headway.experiment.train import load_model
-from headway.formats import gpt2, marian, marian_tokenizers, tokenizer
+from headway.formats import bert, gpt2, marian, marian_tokenizers, tokenizer
+from headway.models.masked_language_model import MaskedLanguageModelSpec
 from headway.models.spec import ModelSpec
 from headway.recipe.text import annotated
 from headway.run.folder import Run
@@ -64,7 +65,8 @@ class Format:
 def export_run(run: Run, to: str | None, folder: Path | None, which: str = "auto") -> Exported:
     """Write a run's model in another format; None = the one that its kind of model has. All of it is made before
     anything is written."""
-    to = to or ("gpt2" if run.recipe.data.kind != "pairs" else "marian")
+    usual = "bert" if run.recipe.model.reads_rows else "gpt2"
+    to = to or (usual if run.recipe.data.kind != "pairs" else "marian")
     if to not in FORMATS:
         raise UserError(f"there is no format '{to}' to export to{did_you_mean(to, FORMATS)}")
     form = FORMATS[to]
@@ -111,7 +113,27 @@ def _as_marian(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
     }
 
 
+def _as_bert(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
+    spec, marks = run.recipe.model, run.tokenizer.marks
+    assert marks is not None
+    library = tokenizer.with_template(run.tokenizer)
+    config = bert.config_of(spec, run.tokenizer.size, marks.pad, "bert")
+    return {
+        "model.safetensors": _saved(bert.to_masked_bert(weights, spec, marks.pad)),
+        "config.json": _json({**config, "architectures": ["BertForMaskedLM"], "tie_word_embeddings": True}),
+        tokenizer.FILE: library.to_str(pretty=True).encode(),
+        "tokenizer_config.json": _json(tokenizer.marked_config(run.tokenizer, spec.context)),
+    }
+
+
+def _why_no_bert(model: Any) -> list[str]:
+    if isinstance(model, MaskedLanguageModelSpec):
+        return bert.why_not(model)
+    return [f"model.kind: a BERT that others read is a masked-language-model, not a {model.kind}"]
+
+
 FORMATS = {
+    "bert": Format(_why_no_bert, _as_bert, "BERT", "AutoModelForMaskedLM and AutoTokenizer", "fill-mask"),
     "gpt2": Format(gpt2.why_not, _as_gpt2, "GPT-2", "AutoModelForCausalLM and AutoTokenizer", "text-generation"),
     "marian": Format(marian.why_not, _as_marian, "Marian", "AutoModelForSeq2SeqLM and AutoTokenizer", "translation"),
 }

@@ -16,6 +16,7 @@ import torch
 from headway import tasks
 from headway.audit.audit import write_report
 from headway.core import events
+from headway.core.errors import UserError
 from headway.core.events import Began, Ended, Event, Listener, Trained, Warned
 from headway.core.files import check_names
 from headway.core.plugins import reason_of
@@ -53,7 +54,26 @@ def train(
     Under torchrun every process calls this; the first one writes, and the others have nothing to read until it is over.
     """
     with started() as processes, ExitStack() as held:
+        train_first(recipes, listeners)
         return Training(recipes, names, runs, resume, listeners, processes, held).carry_out()
+
+
+def train_first(recipes: Sequence[Recipe], listeners: Sequence[Listener] = ()) -> None:
+    """What these begin with and nobody has trained yet, each once: it is kept among the caches (`recipe/trained.py`).
+    A training that was stopped goes on where it stands."""
+    ended = (State.FINISHED, State.STOPPED)
+    starts = {start.folder: start for one in recipes if (start := one.model.trained_first) is not None}
+    for folder, start in starts.items():
+        begun = (folder / "run.json").exists()
+        if begun and Run(folder).status.state in ended:
+            continue
+        with started() as processes, ExitStack() as held:
+            where = folder.parent, begun, listeners, processes, held
+            (run,) = Training([start.before], [folder.name], *where).carry_out()
+        if run.status.is_interrupted:
+            raise KeyboardInterrupt
+        if run.status.state not in ended:
+            raise UserError(f"{start.called}, which is to be trained first, came to no good end: {run.status}")
 
 
 class Announcer:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from headway.core.errors import UserError, did_you_mean
-from headway.formats.weights import Key, check_fit
+from headway.formats.weights import Key, Taken, check_fit
 from headway.models.encoder import EncoderSpec
 from headway.nn.attention import AttentionSpec
 
@@ -77,6 +77,14 @@ _PLACES = Renamed("positions.table", ("embeddings.position_embeddings",), "T", "
 _NORM = Renamed("embedding_norm", ("embeddings.LayerNorm",), "D")
 _TYPES = Renamed("segments.table", ("embeddings.token_type_embeddings",), "S", "D", bias=False)
 POOLER = Renamed("pooler.dense", ("pooler.dense",), "D", "D")
+GUESSES = "cls.predictions."
+TRANSFORM = (
+    Renamed("transform.into", (f"{GUESSES}transform.dense",), "D", "D"),
+    Renamed("transform.norm", (f"{GUESSES}transform.LayerNorm",), "D"),
+)
+"""What guesses hidden tokens, with a number for every token (`GUESSES` + bias) and the embedding table."""
+OUTPUT_BIAS = "output_bias"
+OF_GUESSES = tuple(f"{one.ours}.{kind}" for one in TRANSFORM for kind in ("weight", "bias"))
 
 _BERT_LAYER = (
     Renamed("mixer.project.together", tuple(f"attention.self.{part}" for part in ("query", "key", "value")), "D", "D"),
@@ -141,16 +149,8 @@ FAMILIES: dict[str, EncoderFamily] = {
 """By the `model_type` of config.json."""
 
 BUFFERS = re.compile(r".*(position_ids|token_type_ids)")  # which older versions of transformers saved among the weights
+_KINDS = ("weight", "bias")
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
-
-
-class Taken(NamedTuple):
-    """What a folder has for a model of ours."""
-
-    weights: dict[str, Tensor]
-    """Under our names, in float32."""
-    left: list[str]
-    """What it has besides: heads for other tasks, by the first part of their names."""
 
 
 def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping[str, Any]) -> Taken:
@@ -173,8 +173,31 @@ def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping
     for one in maps:
         for kind in ("weight", "bias") if one.bias else ("weight",):
             weights[f"{one.ours}.{kind}"] = torch.cat([own[f"{name}.{kind}"].float() for name in one.theirs])
+    if any(name.startswith(GUESSES) for name in found):
+        weights |= _guessing(found, sizes)
     weights["positions.table.weight"] = weights["positions.table.weight"][first : first + model.context].contiguous()
     return Taken(weights, left)
+
+
+def _guessing(found: Mapping[str, Tensor], sizes: dict[str, int]) -> dict[str, Tensor]:
+    """The head of a model that was pre-trained to guess hidden tokens."""
+    output = {f"{GUESSES}decoder.weight", f"{GUESSES}decoder.bias"}  # the embedding table, and the bias once more
+    own = {name: t for name, t in found.items() if name.startswith(GUESSES) and name not in output}
+    bias = f"{GUESSES}bias"
+    if bias not in own and f"{GUESSES}decoder.bias" in found:
+        own[bias] = found[f"{GUESSES}decoder.bias"]
+    check_fit(own, {**_shapes(list(TRANSFORM), sizes), bias: [sizes["V"]]}, "the head of a BertForMaskedLM")
+    made = {f"{one.ours}.{kind}": own[f"{one.theirs[0]}.{kind}"].float() for one in TRANSFORM for kind in _KINDS}
+    return {**made, OUTPUT_BIAS: own[bias].float()}
+
+
+def to_masked_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int) -> dict[str, Tensor]:
+    """The weights of a model that guesses hidden tokens, under the names of a BertForMaskedLM."""
+    encoder = {
+        f"{FAMILIES['bert'].prefix}{name}": tensor for name, tensor in to_bert(weights, model, padding, "bert").items()
+    }
+    head = {f"{one.theirs[0]}.{kind}": weights[f"{one.ours}.{kind}"] for one in TRANSFORM for kind in _KINDS}
+    return {**encoder, **head, f"{GUESSES}bias": weights[OUTPUT_BIAS]}
 
 
 def to_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int, model_type: str) -> dict[str, Tensor]:

@@ -7,10 +7,11 @@
 
 import functools
 import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import tokenizers
 import torch
@@ -22,8 +23,10 @@ from headway.core.validation import ImpossibleError
 from headway.data.borrowed import BorrowedTokenizer, word_piece
 from headway.data.tokenizers import Tokenizer, TokenizerSpec
 from headway.formats import bert
+from headway.formats.own_run import OwnRun, is_run
 from headway.formats.packages import located
-from headway.formats.weights import files_of, read_json, read_weights
+from headway.formats.weights import Taken, files_of, read_json, read_weights
+from headway.models.encoder import EncoderSpec
 from headway.models.start import StartSpec
 
 SHAPE = ("layers", "width", "context", "mixer", "positions", "feedforward", "norm", "segments")
@@ -72,6 +75,14 @@ class Borrowed:
         self.family  # noqa: B018 (or it is refused)
         return bert.model_tree(self.config, self.tokenizer.number("separator"))
 
+    @property
+    def was(self) -> str:
+        return ", ".join(map(str, self.config.get("architectures") or ["a bare encoder"]))
+
+    def take(self, model: EncoderSpec) -> Taken:
+        """The weights of the encoder for a model of this shape; all must be there."""
+        return bert.from_bert(read_weights(self.folder, "AutoModel"), model, self.config)
+
     @functools.cached_property
     def checksum(self) -> str:
         digest = hashlib.sha256()
@@ -86,9 +97,11 @@ def _opened(name: str, folder: Path, changed: int) -> Borrowed:
     return Borrowed(name, folder)
 
 
-def borrowed(name: str) -> Borrowed:
+def borrowed(name: str) -> Borrowed | OwnRun:
     """The model of this name, or a UserError that says how to get it."""
     folder = located(name)
+    if is_run(folder):
+        return OwnRun(name, folder)
     config = folder / "config.json"
     return _opened(name, folder, config.stat().st_mtime_ns if config.exists() else 0)
 
@@ -134,68 +147,119 @@ class PretrainedTokens(TokenizerSpec):
         return borrowed(self.origin).tokenizer.to_json()
 
 
-class Pretrained(StartSpec):
-    """The weights of somebody else's model, and with them its shape and its tokens. What the task needs beside is new,
-    and drawn by the seed."""
-
-    model_config = ConfigDict(serialize_by_alias=True)
-
-    kind: Literal["pretrained"] = "pretrained"
-    origin: str = Field(alias="from")
-    """A folder with config.json, model.safetensors and tokenizer.json, as transformers writes it; a model on the hub,
-    owner/name[@revision]; or the name of one that is a Python package: minilm."""
+class Lender(Protocol):
+    """Somebody's model, whose weights another may begin with."""
 
     @property
-    def tokenizer(self) -> dict[str, Any]:
-        return {"kind": "pretrained", "from": self.origin}
+    def was(self) -> str:
+        """What it was trained to be."""
+        ...
+
+    @property
+    def settled(self) -> Mapping[str, Any]:
+        """The model part of a recipe, as far as the weights settle it."""
+        ...
+
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def checksum(self) -> str: ...
+    def take(self, model: EncoderSpec) -> Taken: ...
+
+
+class Lent(StartSpec):
+    """The weights of another model, and with them its shape and its tokens. What the task needs beside is new, and
+    drawn by the seed."""
+
+    said_in: ClassVar[str]
+    """The key that names it."""
+
+    @abstractmethod
+    def lender(self) -> Any:
+        """Whose weights they are: a `Lender`."""
+
+    @property
+    @abstractmethod
+    def called(self) -> str:
+        """Its name, in words."""
+
+    def shape(self) -> Mapping[str, Any]:
+        """What of a model follows from it."""
+        return self.lender().settled
 
     def completed(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
         if all(key in tree for key in SHAPE):  # as a run folder has it: the model itself may be gone by now
             return tree
-        found = borrowed(self.origin)
         made = dict(tree)
-        wrong = list(_merge(made, found.settled, ()))
-        if wrong:
-            raise ImpossibleError([Problem((f"model.{key}", "model.start.from"), f"{reason}") for key, reason in wrong])
+        self._settle(made, self.shape())
         return made
 
     def short(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            return _without(tree, borrowed(self.origin).settled)
+            return _without(tree, self.shape())
         except UserError:
             return tree
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"start": {"from": self.origin, "sha256": borrowed(self.origin).checksum}}
+        return {"start": {"from": self.called, "sha256": self.lender().checksum}}
 
     @torch.no_grad()
     def fill(self, model: Any) -> list[str]:
-        found = borrowed(self.origin)
-        spec = model.spec
-        again = spec.model_dump(mode="json")
-        if wrong := list(_merge(again, found.settled, ())):
-            raise ImpossibleError([Problem((f"model.{key}", "model.start.from"), reason) for key, reason in wrong])
+        found, spec = self.lender(), model.spec
+        self._settle(spec.model_dump(mode="json"), found.settled)
         if model.vocabulary != found.vocabulary:
             raise UserError(
-                f"the tokenizer has {model.vocabulary:,} tokens, and {self.origin} vectors for {found.vocabulary:,}: "
-                f"set data.tokenizer={{kind: pretrained, from: {self.origin}}}"
+                f"the tokenizer has {model.vocabulary:,} tokens, and {self.called} vectors for {found.vocabulary:,}: "
+                "leave data.tokenizer out, and it is the one that belongs to them"
             )
-        taken = bert.from_bert(read_weights(found.folder, "AutoModel"), spec, found.config)
-        own = dict(model.named_parameters())
+        taken, own = found.take(spec), dict(model.named_parameters())
         for name, tensor in taken.weights.items():
             if name in own:
                 own[name].copy_(tensor.to(own[name].device).expand_as(own[name]))
-        return _notes(self.origin, found, taken, own)
+        return _notes(self.called, found, taken, own)
+
+    def _settle(self, tree: dict[str, Any], settled: Mapping[str, Any]) -> None:
+        if wrong := list(_merge(tree, settled, ())):
+            raise ImpossibleError([Problem((f"model.{key}", self.said_in), reason) for key, reason in wrong])
 
 
-def _notes(name: str, found: Borrowed, taken: bert.Taken, own: Mapping[str, Any]) -> list[str]:
+class Pretrained(Lent):
+    """The weights of somebody else's model, or of a run, and with them its shape and its tokens. What the task needs
+    beside is new, and drawn by the seed."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+    said_in: ClassVar[str] = "model.start.from"
+
+    kind: Literal["pretrained"] = "pretrained"
+    origin: str = Field(alias="from")
+    """A folder with config.json, model.safetensors and tokenizer.json, as transformers writes it; the folder of a run,
+    of a masked-language-model or a classifier; a model on the hub, owner/name[@revision]; or the name of one that is a
+    Python package: minilm."""
+
+    @property
+    def called(self) -> str:
+        return self.origin
+
+    @property
+    def tokenizer(self) -> dict[str, Any]:
+        return {"kind": "pretrained", "from": self.origin}
+
+    def lender(self) -> Borrowed | OwnRun:
+        return borrowed(self.origin)
+
+
+def _notes(name: str, found: Lender, taken: Taken, own: Mapping[str, Any]) -> list[str]:
     """What is new, and what was left."""
     new = list(dict.fromkeys(one.rsplit(".", 2)[0] if "." in one else one for one in own if one not in taken.weights))
-    left = [f"{one}.*" for one in taken.left]
-    left += sorted({one.rsplit(".", 1)[0] for one in taken.weights if one not in own})
-    was = ", ".join(map(str, found.config.get("architectures") or ["a bare encoder"]))
-    lines = [f"starts from {name} ({was}); new, and still to be learnt: {', '.join(new) or 'nothing'}"]
+    unused = {one.rsplit(".", 1)[0] for one in taken.weights if one not in own}
+    guesses = {one.rsplit(".", 1)[0] for one in taken.weights if one in (bert.OUTPUT_BIAS, *bert.OF_GUESSES)}
+    if "cls" in taken.left:  # which is told by that name, or has found its place
+        unused -= guesses
+    left = [f"{one}.*" for one in taken.left if one != "cls" or bert.OUTPUT_BIAS not in own] + sorted(unused)
+    lines = [f"starts from {name} ({found.was}); new, and still to be learnt: {', '.join(new) or 'nothing'}"]
     return lines + ([f"{name} has more, which has no place here: {', '.join(left)}"] if left else [])
 
 
@@ -208,6 +272,9 @@ def _merge(tree: dict[str, Any], settled: Mapping[str, Any], path: tuple[str, ..
             given = {"kind": given}
         if key not in tree:
             tree[key] = value
+        elif isinstance(given, list) and isinstance(value, list) and len(given) == len(value):
+            for k, (one, other) in enumerate(zip(given, value, strict=True)):
+                yield from _merge(one, other, (*here, str(k)))
         elif isinstance(given, list) and isinstance(value, dict):  # one for each layer
             tree[key] = [dict(one) if isinstance(one, dict) else {"kind": one} for one in given]
             for k, one in enumerate(tree[key]):

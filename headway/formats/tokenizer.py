@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, processors
+from tokenizers import AddedToken, Regex, decoders, processors
 
 from headway.core.errors import UserError
 from headway.data.library import adopted
@@ -50,6 +50,33 @@ def tokenizer_config(library: tokenizers.Tokenizer, context: int) -> dict[str, A
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
         **dict.fromkeys(special, END_OF_TEXT),
+    }
+
+
+def with_template(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    """The library's own, which puts marks around texts as models read them: [CLS] a text [SEP]."""
+    library, marks = library_of(tokenizer), tokenizer.marks
+    assert marks is not None
+    cls, sep, mask = tokenizer.pieces([marks.cls, marks.sep, marks.mask])
+    if tokenizer.takes_blank:  # what is hidden takes the blank before it along, as the token did that stood there
+        library.add_special_tokens([AddedToken(mask, lstrip=True, normalized=False, special=True)])
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, marks.cls), (sep, marks.sep)],
+    )
+    return library
+
+
+def marked_config(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
+    """tokenizer_config.json of a vocabulary that has marks."""
+    marks = tokenizer.marks
+    assert marks is not None
+    names = tokenizer.pieces([marks.cls, marks.sep, marks.mask, marks.pad])
+    return {
+        **tokenizer_config(library_of(tokenizer), context),
+        **dict(zip(("cls_token", "sep_token", "mask_token", "pad_token"), names, strict=True)),
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
 
 

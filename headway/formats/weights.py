@@ -52,6 +52,15 @@ def check_fit(found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], 
         raise UserError(f"these weights are no floating-point numbers (quantised?): {some(whole)}")
 
 
+class Taken(NamedTuple):
+    """What a folder has for a model of ours."""
+
+    weights: dict[str, Tensor]
+    """Under our names, in float32."""
+    left: list[str]
+    """What it has besides: heads for other tasks, by the first part of their names."""
+
+
 class Key(NamedTuple):
     """A key of config.json and the key of our model spec that means the same."""
 

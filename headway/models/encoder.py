@@ -53,6 +53,10 @@ class EncoderSpec(BackboneSpec):
     def starts_clueless(self) -> bool:
         return self.start.knows_nothing
 
+    @property
+    def trained_first(self) -> Any:
+        return None if self.start.before is None else self.start
+
     def short(self, tree: dict[str, Any]) -> dict[str, Any]:
         return dict(self.start.short(tree))
 

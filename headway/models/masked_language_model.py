@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headway.models.encoder import Encoder, EncoderSpec
+from headway.nn.block import NoFeedForward
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.replicated import Carried, Linear, parameter, seed
 from headway.nn.taps import Tap
@@ -25,6 +26,8 @@ class MaskedLanguageModelSpec(EncoderSpec):
 
     reads: ClassVar[str] = "text"
     reads_rows: ClassVar[bool] = True
+
+    evaluated: ClassVar[tuple[str, ...]] = ("loss", "masked_accuracy")
 
     kind: Literal["masked-language-model"] = "masked-language-model"
 
@@ -84,12 +87,15 @@ class MaskedLanguageModel(Encoder):
 
 
 class Transform(nn.Module):
-    """What BERT has between its last layer and the output: a linear map, the nonlinearity of the layers, a norm."""
+    """What BERT has between its last layer and the output: a linear map, the nonlinearity of the layers (GELU, where
+    they have none), a norm."""
 
     def __init__(self, spec: EncoderSpec, replicas: int):
         super().__init__()
         self.into = Linear(replicas, spec.width, spec.width)
         self.norm = spec.norm.build(replicas, spec.width)
+        has_none = isinstance(spec.feedforward, NoFeedForward)
+        self.nonlinearity = F.gelu if has_none else spec.feedforward.nonlinearity
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
-        return self.norm(F.gelu(self.into(x)))
+        return self.norm(self.nonlinearity(self.into(x)))

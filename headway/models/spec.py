@@ -43,6 +43,11 @@ class ModelSpec(Variant):
         """Whether training begins with random numbers, and not with what somebody has learnt."""
         return True
 
+    @property
+    def trained_first(self) -> Any:
+        """The start that some other recipe must be trained for before this one can be; None = there is none."""
+        return None
+
     def short(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Its tree without what follows from the rest of it."""
         return tree

@@ -35,6 +35,11 @@ class StartSpec(Variant):
         return None
 
     @property
+    def before(self) -> Any:
+        """The recipe that is trained first, for this one to begin with what it has learnt; None = there is none."""
+        return None
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What a run folder must know of it."""
         return {}

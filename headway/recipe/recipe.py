@@ -27,6 +27,7 @@ from headway.models.masked_language_model import MaskedLanguageModelSpec  # noqa
 from headway.models.spec import ModelSpec
 from headway.models.start import StartSpec
 from headway.recipe.library import read_text
+from headway.recipe.trained import TrainedFirst  # noqa: F401 (to be known: it is named in recipes only)
 from headway.scoring.spec import Reading, ScoringSpec
 from headway.training.spec import TrainingSpec
 
@@ -67,7 +68,8 @@ class Recipe(Spec):
         yield from self.data.problems_with(self.model, self.scoring)
         own = self.model.own_tokenizer
         if own is not None and self.data.tokenizer.kind not in (own["kind"], "given"):
-            reason = f"the vectors of {own['from']} are for its own tokens, not for those of {self.data.tokenizer.kind}"
+            origin = own.get("from") or own.get("recipe")
+            reason = f"the vectors of {origin} are for its own tokens, not for those of {self.data.tokenizer.kind}"
             yield Problem(("data.tokenizer", "model.start"), f"{reason}; leave data.tokenizer out")
         by, evaluated = self.training.best_by, self.model.evaluated
         if by not in evaluated:
@@ -128,6 +130,8 @@ class Recipe(Spec):
         """The same recipe with `key.path=value` applied."""
         tree = self.model_dump(mode="json")
         tree["model"] = self.model.short(tree["model"])  # what follows from the rest follows anew
+        if self.model.own_tokenizer is not None and tree["data"].get("tokenizer") == self.model.own_tokenizer:
+            del tree["data"]["tokenizer"]
         return from_tree(tree, "recipe", overrides=overrides, said_on=said_on)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audits
-from headway.audit.baselines import CheapMethods, bag_of_words, majority
+from headway.audit.baselines import CheapMethods, bag_of_words, majority, one_word
 from headway.audit.data.batches import LABEL_AUDITS, READ_AUDITS, LabelledBatches, ReadInTraining, RowPlaces
 from headway.audit.data.rows import ROW_AUDITS, RowSet
 from headway.audit.definitions import cross_entropy
@@ -56,7 +56,7 @@ class Classification(Task, JoinsOthers, Classifies):
     kind, models, example = "classifier", "classifiers", 'headway classify {run} "…"'
     metrics = (LOSS, ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PRECISION, RECALL, F1)
     headline = ACCURACY
-    cheap_methods = CheapMethods("majority", "bag of words")
+    cheap_methods = CheapMethods("majority", "bag of words", ("one word",))
     probing = Classes()
 
     data: LabelledSet
@@ -214,6 +214,7 @@ class RowEvidence(Evidence):
         rows, labels, splits = self.rows.rows, self.rows.labels, self.task.scored_splits
         found = [majority(labels, split) for split in splits]
         try:
+            found += one_word(rows, labels, splits)
             by_split = bag_of_words(rows, labels, splits)
         except DoesNotApply:  # one class only, or no words
             return found

@@ -67,7 +67,7 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
     example = 'headway fill {run} "… [MASK] …"'
     metrics = (LOSS, MASKED_ACCURACY, PSEUDO_PERPLEXITY)
     headline = PSEUDO_PERPLEXITY
-    cheap_methods = CheapMethods("unigram", f"{ORDER}-gram")
+    cheap_methods = CheapMethods("unigram", f"{ORDER}-gram", ("majority",))
     probing = HiddenTokens()
 
     data: RowCorpus

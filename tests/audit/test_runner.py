@@ -61,7 +61,7 @@ def test_a_classifier_is_asked_about_its_rows(tmp_path, monkeypatch):
     (run,) = train([recipe], ["rows"], tmp_path / "runs")
     report = audit_run(run)
     assert report.finding("seen-rows").verdict == "fail"
-    assert {b.method for b in report.baselines} == {"majority", "bag of words"}
+    assert {b.method for b in report.baselines} == {"majority", "one word", "bag of words"}
     assert {"test.accuracy", "test.accuracy_seen"} <= {b.score.name for b in report.baselines}
     assert not {"repeated-text", "split-by-line"} & {f.audit for f in report.findings}
 

@@ -11,11 +11,13 @@ from tiny import TEXT, cache_in
 
 from headway import tasks
 from headway.core.errors import UserError
+from headway.exchange.export import export_run
 from headway.experiment.ensemble import score_together
 from headway.experiment.evaluate import fill_text, sample_text, score_file, score_sentence
 from headway.experiment.inspect import look_at
 from headway.experiment.train import load_model, train
 from headway.recipe.recipe import Recipe, from_tree
+from headway.recipe.text import annotated
 from headway.run.folder import Run
 from headway.scoring.masked import guess
 from headway.tasks.abilities import Draw
@@ -102,3 +104,60 @@ def test_resumed_as_if_never_stopped(home, tmp_path, runs):
     run.forget_after(20)
     train([short], ["stopped"], tmp_path, resume=True)
     assert [s.value for s in run.scores()] == pytest.approx([s.value for s in runs[0].scores()], rel=2e-4)
+
+
+BERT = ("model.norm={kind: layer, placement: post, of_embeddings: true}", "model.segments=separated")
+
+
+@pytest.mark.parametrize("tokens", ["word", "{kind: bpe, size: 300}", "char"])
+def test_as_a_bert_that_transformers_reads_and_headway_starts_from(tokens, home, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    short = recipe(home, *BERT, f"data.tokenizer={tokens}", "model.context=80", "training.duration=4 steps")
+    (run,) = train([short], ["bert"], tmp_path)
+    folder = export_run(run, None, tmp_path / "folder").folder
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    cut = transformers.AutoTokenizer.from_pretrained(folder)
+    text = "The quick [MASK] fox no 7 jumps"
+    ours, model = run.tokenizer.encode_row(text).ids, load_model(run)[0]
+    given = cut(text, return_tensors="pt")
+    assert given["input_ids"][0].tolist() == ours.tolist() and type(theirs).__name__ == "BertForMaskedLM"
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(**given).logits[0], model(torch.tensor(ours)[None, None].long())[0, 0])
+    # Back again, from the folder and from the run: as a model that goes on guessing, and as a classifier.
+    for origin in (folder, run.folder):
+        again = recipe(home, f"data.tokenizer={{kind: pretrained, from: {origin}}}", "model.context=80")
+        tree = again.model_dump(mode="json")
+        tree["model"] = {"kind": "masked-language-model", "start": {"kind": "pretrained", "from": str(origin)}}
+        started = tasks.load(from_tree(tree, "again")).build([0], "cpu").eval()
+        with torch.no_grad():
+            same = started(torch.tensor(ours)[None, None].long())[0, 0]
+        torch.testing.assert_close(same, model(torch.tensor(ours)[None, None].long())[0, 0], atol=1e-5, rtol=1e-4)
+
+
+def test_a_classifier_starts_from_a_run_and_from_a_recipe_that_is_trained_first(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "rows.tsv").write_text("".join(f"the {a} {b}\t{a}\n" for a in ("fox", "dog") for b in range(30)))
+    data = {"kind": "labelled", "source": "files", "path": str(tmp_path / "rows.tsv"), "text": 1, "label": 2}
+    first = recipe(home, "training.duration=4 steps", "data.tokenizer={kind: bpe, size: 300}")
+    (run,) = train([first], ["first"], tmp_path / "runs")
+    named = tmp_path / "first.yaml"
+    named.write_text(annotated(first), "utf-8")
+    starts = [{"kind": "pretrained", "from": str(run.folder)}, {"kind": "trained", "recipe": str(named)}]
+    training = {"duration": "2 steps", "batch": 4, "optimizer": {"learning_rate": 0.0, "weight_decay": 0.0}}
+    made = []
+    for k, start in enumerate(starts):
+        tree = {"data": data, "model": {"kind": "classifier", "start": start}, "training": training}
+        begun = from_tree(tree, "rows")
+        assert begun.model.width == 16 and begun.model.layers == 1  # before anything is trained
+        (one,) = train([begun], [f"rows-{k}"], tmp_path / "runs")
+        assert one.tokenizer.marks is not None and "start" in one.facts
+        made.append(one.checkpoint().weights)
+        kept = run.checkpoint().weights
+        assert all(torch.equal(made[-1][name], kept[name]) for name in kept if name.startswith("layers."))
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+    with pytest.raises(UserError, match="its weights are for 16, not for 32"):
+        from_tree({"data": data, "model": {"kind": "classifier", "width": 32, "start": starts[1]}}, "rows")
+    with pytest.raises(UserError, match="what is trained first is a masked-language-model"):
+        from_tree(
+            {"data": data, "model": {"kind": "classifier", "start": {"kind": "trained", "recipe": "demo"}}}, "rows"
+        )

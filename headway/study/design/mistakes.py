@@ -155,8 +155,11 @@ def _of_comparisons(study: "Study") -> Iterator[Problem]:
     if study.factors or study.ladder or not data or not others:
         return
     names = list(study.recipes)
+    own = [recipe.model.own_tokenizer is not None for recipe in study.recipes.values()]
     for a, b in itertools.combinations(range(len(names)), 2):
         texts, rest = ([key for key in keys if unlike[key][a] != unlike[key][b]] for keys in (data, others))
+        if own[a] or own[b]:  # weights that an arm begins with bring their tokens along
+            texts = [key for key in texts if not f"{key}.".startswith("data.tokenizer.")]
         if texts and rest:
             both = f"in data ({', '.join(texts)}) as well as in {', '.join(rest)}"
             reason = f"it differs from '{names[a]}' {both}: nobody could tell which of them mattered"

@@ -12,7 +12,7 @@ from pathlib import Path
 from headway.core.errors import UserError, did_you_mean
 from headway.core.events import Closed, Listener, Opened
 from headway.core.status import Status
-from headway.study.design.study import Study
+from headway.study.design.study import PlannedRun, Study
 from headway.study.execution.cluster import Ray
 from headway.study.execution.executor import Executor, Log
 from headway.study.execution.in_process import InProcess
@@ -52,6 +52,7 @@ def execute(
         if reuse:
             ended += take_over(left, reuse, log)
             left = [run for run in left if run.name not in set(ended)]
+        _train_first(left, log)
         log.tell(Opened(of=of, arm_of={run.name: run.arm for run in runs}, done=ended))
         interrupted = True
         try:
@@ -60,6 +61,17 @@ def execute(
             log.tell(Closed(of=of, interrupted=interrupted))
         done = sum(ending(home.runs / run.name) is not None for run in runs)
         return ExecutedStudy(folder, done, home.failures(), interrupted)
+
+
+def _train_first(runs: Sequence[PlannedRun], log: Log) -> None:
+    """What runs begin with, before there are several processes that would all want to."""
+    from headway.experiment.train import train_first
+
+    missing = {start.folder: start for run in runs if (start := run.recipe.model.trained_first) is not None}
+    for start in missing.values():
+        if not start.is_there:
+            log.note(f"first {start.called} is trained, which arms begin with; it is kept in {start.folder}")
+    train_first([run.recipe for run in runs])
 
 
 def _fixed_budgets(study: Study, home: StudyFolder, reuse: Sequence[Path]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from headway import tasks
 from headway.core.errors import UserError, did_you_mean
 from headway.experiment.assembly import assemble, parameters_of
 from headway.experiment.population import capacity
+from headway.models.start import Drawn
 from headway.recipe.recipe import Recipe
 from headway.scoring.metrics import parsed
 from headway.study.design.factors import is_data
@@ -127,7 +128,7 @@ class Sizes:
         return self._sizes[recipe.hash]
 
     def _size(self, recipe: Recipe) -> RunSize:
-        task, training = self.task(recipe), recipe.training
+        task, training = self.task(untrained(recipe)), recipe.training
         task.check_splits()
         model, sampler = task.build([recipe.seed], "cpu"), task.sampler([recipe.seed], "cpu")
         steps, between = (
@@ -166,7 +167,7 @@ def _check_measured(score: str, measured: Mapping[str, Sequence[str]]) -> None:
 
 
 def _check_cheap(question: Better, task: Task) -> None:
-    if question.than not in task.cheap_methods:
+    if question.than not in task.cheap_methods.names:
         hint = did_you_mean(question.than, task.cheap_methods.names)
         raise UserError(f"'{question}': no score of a {task.recipe.model.kind} is set beside '{question.than}'{hint}")
     had = [f"{split}.{task.headline_of(task.recipe).name}" for split in task.scored_splits]
@@ -241,6 +242,8 @@ def speed(
     recipe: Recipe, sizes: Sizes, wanted: int = 1, members: Sequence[Recipe] = (), seconds: float = MEASURED_SECONDS
 ) -> Speed:
     """A few whole steps of this shape: alone on one thread of a CPU, or as many replicas of `wanted` as a GPU holds."""
+    # What is trained first makes no step slower or faster, and is not there yet.
+    recipe, members = untrained(recipe), [untrained(one) for one in members]
     task, began = sizes.task(recipe), time.perf_counter()
     # Without torch.compile, which would take a minute for every shape: with it, it will be faster than measured.
     setting = dataclasses.replace(settings.choose(recipe.training, recipe.model.width), compiled=False)
@@ -265,6 +268,13 @@ def speed(
     del step  # and with it the replicas: what is trained next finds the memory free
     _forget_peak(setting.device)
     return found
+
+
+def untrained(recipe: Recipe) -> Recipe:
+    """The same with weights that are drawn, where it would begin with those of a recipe that is trained first."""
+    if recipe.model.trained_first is None:
+        return recipe
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"start": Drawn()})})
 
 
 def _stepper(recipes: Sequence[Recipe], task: Task, setting: settings.Setting) -> Callable[[], None]:

@@ -1,0 +1,104 @@
+"""A run folder as the start of another run: what an encoder of ours has learnt, lent to the next one.
+
+The weights go over by their names, so both have the same shape; what one has at its end and the other has not (a head,
+the output of a masked language model) is left, or new.
+"""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import UserError
+from headway.core.yaml import read_tree
+from headway.data.tokenizers import Tokenizer
+from headway.formats.weights import Taken
+from headway.models.encoder import EncoderSpec
+from headway.models.spec import ModelSpec
+from headway.training import checkpoint as checkpoints
+from headway.training.checkpoint import Checkpoint
+
+PLACES = "positions.table.weight"
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "run.json").exists() and (folder / "recipe.yaml").exists()
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """A run folder of an encoder."""
+
+    name: str
+    """As it was asked for."""
+    folder: Path
+
+    @functools.cached_property
+    def recipe(self) -> dict[str, Any]:
+        """As it stands there; it need not be validated, for it was."""
+        path = self.folder / "recipe.yaml"
+        try:
+            tree, _ = read_tree(path.read_text("utf-8"), str(path))
+            kind = ModelSpec.variants.find(tree["model"]["kind"])
+        except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from None
+        if not issubclass(kind, EncoderSpec):
+            what = tree["model"]["kind"]
+            raise UserError(f"{self.name} is a run of a {what}: an encoder can begin with an encoder's weights alone")
+        return tree
+
+    @property
+    def was(self) -> str:
+        return f"a {self.recipe['model']['kind']}"
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """The model part of a recipe, as far as the weights settle it."""
+        return shape_of(self.recipe["model"])
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        path = self.folder / "tokenizer.json"
+        try:
+            return Tokenizer.from_json(path.read_text("utf-8"))
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from None
+
+    @property
+    def vocabulary(self) -> int:
+        return self.tokenizer.size
+
+    @functools.cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The best where the recipe keeps it, else the last."""
+        home, training = self.folder / "checkpoints", self.recipe.get("training", {})
+        kinds = ("best", "step") if training.get("keep_best") else ("step",)
+        for kind in kinds:
+            for step in checkpoints.saved_steps(home, kind):
+                return checkpoints.load(checkpoints.step_folder(home, step, kind))
+        raise UserError(f"{self.name} has no checkpoint yet: there is nothing to start from")
+
+    @property
+    def checksum(self) -> str:
+        home = self.folder / "checkpoints"
+        step = self.checkpoint.step
+        files = (checkpoints.step_folder(home, step, kind) / checkpoints.WEIGHTS for kind in ("best", "step"))
+        return checkpoints.checksum(next(file for file in files if file.exists()).read_bytes())
+
+    def take(self, model: EncoderSpec) -> Taken:
+        """What a model of this shape can have of it."""
+        weights = {name: tensor.float() for name, tensor in self.checkpoint.weights.items()}
+        if PLACES in weights:  # a shorter context takes the first of them
+            weights[PLACES] = weights[PLACES][: model.context].contiguous()
+        heads = [name for name in weights if name.split(".")[0] in ("head", "pooler")]
+        return Taken({name: tensor for name, tensor in weights.items() if name not in heads}, [])
+
+
+def shape_of(model: dict[str, Any]) -> dict[str, Any]:
+    """What weights settle, of the model part of a recipe with all its keys."""
+    keys = ("layers", "width", "context", "mixer", "positions", "feedforward", "norm", "segments", "scale_embedding")
+    mixer = model["mixer"]
+    mixers = mixer if isinstance(mixer, list) else [mixer]
+    computed = [{key: value for key, value in one.items() if key not in ("backend", "dropout")} for one in mixers]
+    shape = {key: model[key] for key in keys if key in model}
+    return {**shape, "mixer": computed if isinstance(mixer, list) else computed[0]}
