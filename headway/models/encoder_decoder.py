@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
@@ -195,6 +196,9 @@ class EncoderDecoderSpec(TranslatorSpec):
         return model
 
 
+TOGETHER = 16  # sources that are read at once, where there are many of different lengths
+
+
 class EncoderDecoder(Translator):
     sublayers = 3
     spec: EncoderDecoderSpec  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -235,6 +239,18 @@ class EncoderDecoder(Translator):
     def read(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
         vectors, read = self.encoder.hidden(sources, padding_mask=source_mask)
         return ModelState(self._first(read), memory=SourceMemory(vectors, source_mask))
+
+    def read_many(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
+        """In groups of similar length, each without the padding that the others need."""
+        if source_mask is None or self.first_states is not None:
+            return self.read(sources, source_mask)
+        groups = zip(sources.split(TOGETHER, 1), source_mask.split(TOGETHER, 1), strict=True)
+        vectors = []
+        for some, told in groups:
+            longest = int(told.sum(2).max())
+            found, _ = self.encoder.hidden(some[..., :longest], padding_mask=told[..., :longest])
+            vectors.append(F.pad(found, (0, 0, 0, sources.shape[2] - longest)))
+        return ModelState((None,) * len(self.layers), memory=SourceMemory(torch.cat(vectors, 1), source_mask))
 
     def _first(self, read: ModelState) -> tuple[Any, ...]:
         """What each layer begins with: the state of its mixer, and nothing of cross attention's yet."""

@@ -84,6 +84,10 @@ class Translator(Backbone):
         """What targets go on from."""
         raise NotImplementedError
 
+    def read_many(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
+        """The same for many sources, the longest first, that nobody watches: padding may be left out where it can."""
+        return self.read(sources, source_mask)
+
     def go_on(
         self, ids: Int[Tensor, "R B T"], state: ModelState, padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> tuple[Float[Tensor, "R B T V"], ModelState]:

@@ -37,8 +37,9 @@ class Linear(nn.Module):
 
     def forward(self, x: Float[Tensor, "R B T I"], more: Tensor | None = None) -> Float[Tensor, "R B T O"]:
         """`more` is a bias for those that have none."""
-        weight = self.weight if self.few_rows is None else self.few_rows.weight_for(x, self.weight)
-        y = _multiply(x, weight if self.drop is None else self.drop(weight), self.bias if more is None else more)
+        weight = self.weight if self.drop is None else self.drop(self.weight)
+        multiply = _multiply if self.few_rows is None or self.drop is not None else self.few_rows.multiply
+        y = multiply(x, weight, self.bias if more is None else more)
         return y if self.adapter is None else y + self.adapter(x).to(y.dtype)
 
 
@@ -59,7 +60,7 @@ class Embedding(nn.Module):
         return F.embedding(ids + first, self.weight.view(R * V, D))
 
     def logits(self, x: Float[Tensor, "R B T D"], bias: Tensor | None = None) -> Float[Tensor, "R B T V"]:
-        return _multiply(x, self.weight if self.few_rows is None else self.few_rows.weight_for(x, self.weight), bias)
+        return (_multiply if self.few_rows is None else self.few_rows.multiply)(x, self.weight, bias)
 
 
 class LayerNorm(nn.Module):
@@ -260,24 +261,36 @@ def set_dropout(model: nn.Module, rates: Sequence[float]) -> None:
 
 class FewRows:
     """A weight laid out in memory for products with few rows, which is what decoding on a CPU consists of: what one
-    input adds to all outputs stands side by side. (64 rows by 512 × 10,000: a fifth faster; by hundreds, no slower.)"""
+    input adds to all outputs stands side by side. (64 rows by 512 × 10,000: a fifth faster; by hundreds, no slower.)
+    Of large outputs, which logits are, each is written where the last was: fresh memory costs more than a softmax."""
 
-    MOST = 512
+    MOST, LARGE = 512, 1 << 18
 
     def __init__(self) -> None:
         self.laid_out: Tensor | None = None
+        self.written: Tensor | None = None
 
-    def weight_for(self, x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"]) -> Float[Tensor, "R O I"]:
-        if x.shape[1] * x.shape[2] > self.MOST or weight.device.type != "cpu":
-            return weight
+    def multiply(
+        self, x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None
+    ) -> Float[Tensor, "R B T O"]:
+        R, B, T, _ = x.shape
+        if B * T > self.MOST or weight.device.type != "cpu":
+            return _multiply(x, weight, bias)
         if self.laid_out is None:
             self.laid_out = weight.detach().mT.contiguous().mT
-        return self.laid_out
+        if R > 1 or B * T * weight.shape[1] < self.LARGE or torch.is_grad_enabled() or x.dtype != weight.dtype:
+            return _multiply(x, self.laid_out, bias)
+        if self.written is None or len(self.written) < B * T:
+            self.written = x.new_empty(B * T, weight.shape[1])
+        y, rows, by = self.written[: B * T], x.view(B * T, -1), self.laid_out[0].mT
+        torch.mm(rows, by, out=y) if bias is None else torch.addmm(bias[0].detach(), rows, by, out=y)
+        return y.view(R, B, T, -1)
 
 
 @contextmanager
 def for_few_rows(model: nn.Module) -> Iterator[None]:
-    """As long as this lasts, weights have a copy that is laid out so, and may not change."""
+    """As long as this lasts, weights have a copy that is laid out so, and may not change; and what a module gives is
+    good until it is asked again."""
     multiplying = [one for one in model.modules() if isinstance(one, Linear | Embedding)]
     for one in multiplying:
         one.few_rows = FewRows()

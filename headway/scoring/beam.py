@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway.scoring.continued import Continued, Found, Hypothesis
+from headway.scoring.continued import Continued, Found, Hypothesis, log_total, parts_of
 
 
 @runtime_checkable
@@ -48,17 +48,13 @@ class BeamSearch:
         rows, length = list(range(B)), 0
         nats = torch.zeros(R, B, 1, device=device)  # of each beginning: to begin with there is one, of nothing
         while rows:
-            logits = self.text.scores()
-            V, places = logits.shape[-1], nats.shape[2]
-            chances = logits.log_softmax(-1).view(R, len(rows), places, V)
-            if self.spec.no_repeat is not None:
-                repeats = repeated(self.text.ids[..., first:], self.spec.no_repeat, V).view(chances.shape)
-                repeats[..., self.end] = False
-                chances = chances.masked_fill(repeats, -torch.inf)
+            logits = self.text.scores().unflatten(1, (len(rows), nats.shape[2]))
             over = [self.limits[b] <= length for b in rows]
-            self._keep_ended(rows, nats - chances[..., self.end], first, over)
-            chances[..., [self.end, *self.text.never]] = -torch.inf
-            nats, parents, tokens = likeliest(nats, chances, K)
+            ends = logits[..., self.end].clone()
+            best, tokens = self._best_of(logits, K, first)
+            nats = nats + log_total(logits)  # from scores to chances
+            self._keep_ended(rows, nats - ends, first, over)
+            nats, parents, tokens = likeliest(nats, best, tokens, K)
             length += 1
             left = self._left(rows, nats[..., 0], over)
             if left:
@@ -67,6 +63,22 @@ class BeamSearch:
                 self.text.branch(kept, parents[:, kept], tokens[:, kept])
             rows = [rows[k] for k in left]
         return self.found
+
+    def _best_of(
+        self, logits: Float[Tensor, "R B K V"], most: int, first: int
+    ) -> tuple[Float[Tensor, "R B K n"], Int[Tensor, "R B K n"]]:
+        """The best tokens to go on with, and their scores; the scores of all are afterwards as they were."""
+        if self.spec.no_repeat is None:
+            allowed = logits
+        else:
+            repeats = repeated(self.text.ids[..., first:], self.spec.no_repeat, logits.shape[-1]).view(logits.shape)
+            allowed = logits.masked_fill(repeats, -torch.inf)
+        never = [self.end, *self.text.never]
+        kept = allowed[..., never]
+        allowed[..., never] = -torch.inf
+        found = largest(allowed, most)
+        allowed[..., never] = kept
+        return found
 
     def _keep_ended(self, rows: list[int], ended: Float[Tensor, "R B K"], first: int, over: list[bool]) -> None:
         """Of the beginnings that end here, those that are among the best of their row."""
@@ -101,26 +113,28 @@ class BeamSearch:
         return math.isfinite(nats) and (len(best) < self.spec.nbest or bound > best[-1].score)
 
 
+def largest(scores: Float[Tensor, "R B K V"], most: int) -> tuple[Float[Tensor, "R B K n"], Int[Tensor, "R B K n"]]:
+    """The largest scores and their tokens. The largest of a vocabulary are in those of its parts that have the largest
+    numbers: only these parts are sorted."""
+    V, (each, whole) = scores.shape[-1], parts_of(scores.shape[-1])
+    if whole // each <= most:
+        return scores.topk(min(most, V), -1)
+    parts = scores[..., :whole].unflatten(-1, (-1, each))
+    there = parts.amax(-1).topk(most, -1).indices  # [R, B, K, most]
+    some = parts.gather(-2, there[..., None].expand(*there.shape, each)).flatten(-2)
+    at = (there[..., None] * each + torch.arange(each, device=there.device)).flatten(-2)
+    rest = torch.arange(whole, V, device=there.device).expand(*at.shape[:-1], -1)
+    some, at = torch.cat((some, scores[..., whole:]), -1), torch.cat((at, rest), -1)
+    best, places = some.topk(most, -1)
+    return best, at.gather(-1, places)
+
+
 def likeliest(
-    nats: Float[Tensor, "R B K"], chances: Float[Tensor, "R B K V"], most: int
+    nats: Float[Tensor, "R B K"], best: Float[Tensor, "R B K m"], tokens: Int[Tensor, "R B K m"], most: int
 ) -> tuple[Float[Tensor, "R B n"], Int[Tensor, "R B n"], Int[Tensor, "R B n"]]:
-    """Of all ways to go on with one token, the likeliest: what each takes altogether, from which it goes on, and with
-    which token. The best of a vocabulary are in those of its parts that have the largest numbers: only these parts are
-    sorted."""
-    *_, K, V = chances.shape
-    per_part = 1 << max(0, (V.bit_length() - 1) // 2)  # about √V
-    whole = V // per_part * per_part
-    if whole // per_part <= most:
-        best, tokens = chances.topk(min(most, V), -1)
-    else:
-        parts = chances[..., :whole].unflatten(-1, (-1, per_part))
-        there = parts.amax(-1).topk(most, -1).indices  # [R, B, K, most]
-        some = parts.gather(-2, there[..., None].expand(*there.shape, per_part)).flatten(-2)
-        at = (there[..., None] * per_part + torch.arange(per_part, device=there.device)).flatten(-2)
-        rest = torch.arange(whole, V, device=there.device).expand(*at.shape[:-1], -1)
-        some, at = torch.cat((some, chances[..., whole:]), -1), torch.cat((at, rest), -1)
-        best, places = some.topk(min(most, V), -1)
-        tokens = at.gather(-1, places)
+    """Of all ways to go on with one of the best tokens, the likeliest: what each takes altogether, from which it goes
+    on, and with which token."""
+    K = nats.shape[2]
     found, places = (nats[..., None] - best).flatten(2).topk(min(most, K * best.shape[-1]), -1, largest=False)
     return found, places // best.shape[-1], tokens.flatten(2).gather(-1, places)
 

@@ -115,6 +115,31 @@ Found = list[list[list[Hypothesis]]]
 """Of every replica, of every row, the best first."""
 
 
+def log_total(scores: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
+    """logsumexp over the tokens, in place: nothing is left of the scores, and no memory is taken for others."""
+    largest = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
+    return (largest + scores.sub_(largest).exp_().sum(-1, keepdim=True).log())[..., 0]
+
+
+def parts_of(vocabulary: int) -> tuple[int, int]:
+    """A vocabulary in parts of about √V tokens: how many are in each, and how many in all whole parts together."""
+    each = 1 << max(0, (vocabulary.bit_length() - 1) // 2)
+    return each, vocabulary // each * each
+
+
+def likeliest_token(scores: Float[Tensor, "*b V"]) -> Int[Tensor, "*b"]:
+    """argmax, the first of equal ones, as torch's; which on a CPU goes through the numbers one by one. Here the largest
+    of each part is found first, and its place is looked for in one of them alone."""
+    V, (each, whole) = scores.shape[-1], parts_of(scores.shape[-1])
+    if scores.device.type != "cpu" or V < 1024:
+        return scores.argmax(-1)
+    largest = scores[..., :whole].unflatten(-1, (-1, each)).amax(-1)
+    if whole < V:
+        largest = torch.cat((largest, scores[..., whole:].amax(-1, keepdim=True)), -1)
+    at = (largest.argmax(-1, keepdim=True) * each + torch.arange(each)).clamp(max=V - 1)
+    return at.gather(-1, scores.gather(-1, at).argmax(-1, keepdim=True))[..., 0]
+
+
 def in_order(rows: Rows) -> Rows:
     """As many places, each where it is."""
     return torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)

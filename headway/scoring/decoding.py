@@ -21,7 +21,16 @@ from headway.core.errors import UserError
 from headway.core.variants import Variant
 from headway.models.language_model import LanguageModel
 from headway.scoring.beam import BeamSearch
-from headway.scoring.continued import Continued, Found, Hypothesis, Rows, Scores, in_order
+from headway.scoring.continued import (
+    Continued,
+    Found,
+    Hypothesis,
+    Rows,
+    Scores,
+    in_order,
+    likeliest_token,
+    log_total,
+)
 
 
 class DecodingSpec(Variant):
@@ -52,7 +61,7 @@ class Greedy(DecodingSpec):
     kind: Literal["greedy"] = "greedy"
 
     def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
-        return one_by_one(text, end, limits, lambda logits, rows: logits.argmax(-1))
+        return one_by_one(text, end, limits, lambda logits, rows: likeliest_token(logits))
 
     @property
     def label(self) -> str:
@@ -129,10 +138,12 @@ def one_by_one(text: Continued, end: int, limits: Sequence[int], choose: Any) ->
     rows, length = torch.arange(B), 0
     while len(rows):
         logits, full = text.scores(), longest[rows] <= length
-        total = logits.logsumexp(-1)
-        logits[..., text.never] = -torch.inf  # what is never written has its share of the chances all the same
+        share = logits[..., text.never]
+        logits[..., text.never] = -torch.inf
         chosen = choose(logits, rows).masked_fill(full.to(device), end)
-        taken = total - logits.gather(-1, chosen[..., None])[..., 0]
+        taken = logits.gather(-1, chosen[..., None])[..., 0]
+        logits[..., text.never] = share  # what is never written has its share of the chances all the same
+        taken = log_total(logits) - taken
         going = ~done[:, rows]
         now = chosen.cpu().where(going, end)
         nats[:, rows] += taken.double().cpu() * going

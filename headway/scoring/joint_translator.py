@@ -8,7 +8,7 @@ reads the source in its own way and keeps a cache of its own, and what is writte
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +68,16 @@ class JointTranslator(nn.Module):
         return next((member.why_no_cache for member in self.each if member.why_no_cache), None)
 
     def read(self, sources: Int[Tensor, "1 B S"], source_mask: Bool[Tensor, "1 B S"] | None = None) -> JointState:
+        return self._read([member.read for member in self.each], sources, source_mask)
+
+    def read_many(self, sources: Int[Tensor, "1 B S"], source_mask: Bool[Tensor, "1 B S"] | None = None) -> JointState:
+        return self._read([member.read_many for member in self.each], sources, source_mask)
+
+    def _read(self, readers: Sequence[Callable[..., Any]], sources: Tensor, source_mask: Tensor | None) -> JointState:
         replicas = tuple(member.replicas for member in self.each)
         read = [
-            member.read(sources.expand(R, -1, -1), None if source_mask is None else source_mask.expand(R, -1, -1))
-            for member, R in zip(self.each, replicas, strict=True)
+            own(sources.expand(R, -1, -1), None if source_mask is None else source_mask.expand(R, -1, -1))
+            for own, R in zip(readers, replicas, strict=True)
         ]
         return JointState(tuple(read), replicas)
 

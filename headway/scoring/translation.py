@@ -110,7 +110,7 @@ def decoded(
             for k, row in enumerate(rows):
                 table[k, : lengths[row]] = torch.as_tensor(rows_of[row])
             mask = torch.arange(table.shape[1]) < torch.as_tensor(lengths[rows])[:, None]
-            state = model.read(table.to(device).expand(R, -1, -1), mask.to(device).expand(R, -1, -1))
+            state = model.read_many(table.to(device).expand(R, -1, -1), mask.to(device).expand(R, -1, -1))
             limits = [_limit(model, how, int(lengths[row]) - 1) for row in rows]
             first = torch.full((R, len(rows), 1), end, device=device)
             text = Continued(model, first, state, cached=cached)

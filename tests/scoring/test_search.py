@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from headway.models import encoder_decoder
 from headway.models.decoder_only import DecoderOnlySpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.positions import Learned, Rotary
 from headway.nn.recurrence import LstmSpec
-from headway.scoring.beam import likeliest, repeated
+from headway.scoring.beam import largest, likeliest, repeated
+from headway.scoring.continued import likeliest_token, log_total
 from headway.scoring.decoding import Beam, Greedy, Sampled
 from headway.scoring.translation import decoded
 
@@ -189,7 +191,7 @@ def test_the_likeliest_ways_to_go_on_are_those_of_all(vocabulary):
     chances = torch.randn(2, 3, 4, vocabulary, generator=generator).log_softmax(-1)
     chances[..., -1] = -torch.inf
     nats = torch.rand(2, 3, 4, generator=generator)
-    found, parents, tokens = likeliest(nats, chances, 5)
+    found, parents, tokens = likeliest(nats, *largest(chances, 5), 5)
     expected, places = (nats[..., None] - chances).flatten(2).topk(5, largest=False)
     torch.testing.assert_close(found, expected)
     assert torch.equal(parents * vocabulary + tokens, places)
@@ -219,3 +221,36 @@ def test_what_is_never_written_is_not():
     for source, (best,) in zip(sources_of(4), greedy, strict=True):  # it has its share of the chances all the same
         if not best.cut:
             assert best.nats == pytest.approx(by_hand(model, source, best.tokens), rel=1e-4)
+
+
+@pytest.mark.parametrize("vocabulary", [3, 1023, 1024, 1500, 10_000])
+def test_the_likeliest_token_is_torchs_argmax_the_first_of_equals(vocabulary: int):
+    drawn = torch.Generator().manual_seed(0)
+    scores = torch.randint(9, (2, 50, vocabulary), generator=drawn).float()  # many are equal
+    scores[0, 1] = -torch.inf
+    scores[1, 2, -1] = 100.0
+    assert torch.equal(likeliest_token(scores), scores.argmax(-1))
+
+
+def test_the_total_is_torchs_logsumexp():
+    scores = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0)) * 50
+    scores[0, 0, 3:] = -torch.inf
+    expected = scores.logsumexp(-1)
+    torch.testing.assert_close(log_total(scores), expected)
+    assert log_total(torch.full((1, 4), -torch.inf)).item() == -torch.inf
+
+
+def test_sources_read_in_groups_are_read_the_same(monkeypatch):
+    """Each group without the padding of the others: what is written goes on from the same vectors."""
+    model = EncoderDecoderSpec(layers=1, encoder_layers=2, width=16, context=12, mixer=AttentionSpec(heads=2)).build(
+        9, 9
+    )
+    model.eval()
+    lengths = torch.tensor([11, 9, 9, 6, 5, 2, 1])
+    mask = (torch.arange(11) < lengths[:, None])[None]
+    sources = torch.randint(8, (1, 7, 11), generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(encoder_decoder, "TOGETHER", 3)
+    with torch.no_grad():
+        together, apart = model.read(sources, mask).memory, model.read_many(sources, mask).memory
+    assert torch.equal(together.padding_mask, apart.padding_mask)
+    torch.testing.assert_close(together.vectors[mask], apart.vectors[mask])
