@@ -1,7 +1,7 @@
 """Which audits there are, and what those of a model find in it, or in the models of a population."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -65,25 +65,40 @@ OF_EACH_REPLICA = (finite, moved, collapsed_answers)
 """What replicas may differ in; they share an architecture, so the other audits of a model are made once."""
 
 
-def audit_models(probes: Iterable[Probe]) -> list[Report]:
-    """The audits of the models of one population. One is looked at closely; of the others, what may differ."""
+@dataclass
+class CloseLook:
+    """What was found of one model that counts for all of its architecture."""
+
+    by_rate: dict[float, Report] = field(default_factory=dict)
+    """Whether a model can learn hangs on its learning rate."""
+    shared: Report | None = None
+    """All else."""
+
+
+def audit_models(probes: Iterable[Probe], look: CloseLook | None = None) -> list[Report]:
+    """The audits of the models of one population. One is looked at closely; of the others, what may differ. `look`:
+    what was found of this architecture before, to which is added what is found now."""
+    look = CloseLook() if look is None else look
     closely: Probe | None = None
     own: list[tuple[float, Report]] = []
-    by_rate: dict[float, Report] = {}  # whether a model can learn hangs on its learning rate
     for probe in probes:
         rate = probe.recipe.training.optimizer.learning_rate
         own.append((rate, audit_model(probe, OF_EACH_REPLICA) + _heads(probe)))
         if not probe.to_train:
-            by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
-        elif rate not in by_rate:
-            by_rate[rate] = audit_model(replace(probe, model=probe.fresh()), (one_batch,))
+            look.by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
+        elif rate not in look.by_rate:
+            look.by_rate[rate] = audit_model(replace(probe, model=probe.fresh()), (one_batch,))
         if closely is None or not closely.is_whole:
             closely = probe
     assert closely is not None, "there is no model to audit"
-    if not closely.is_whole:  # the architecture can be judged on any weights: here on those that training began with
-        closely = replace(closely, model=closely.fresh(), trained=False)
-    shared = audit_model(closely, [one for one in audits_of(closely) if one is not one_batch])
-    return [_merged(mine, by_rate[rate], shared) for rate, mine in own]
+    shared = look.shared
+    if shared is None:
+        is_whole = closely.is_whole
+        if not is_whole:  # the architecture can be judged on any weights: here on those that training began with
+            closely = replace(closely, model=closely.fresh(), trained=False)
+        shared = audit_model(closely, [one for one in audits_of(closely) if one is not one_batch])
+        look.shared = shared if is_whole else None
+    return [_merged(mine, look.by_rate[rate], shared) for rate, mine in own]
 
 
 def audits_of(probe: Probe) -> list[Audit]:

@@ -4,7 +4,9 @@ What is read is the run folder, like every later stage reads it: what is judged 
 models are asked (`probing`) and what its data give (`evidence`); the checks themselves are in headway/audit/.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from headway import tasks
 from headway.audit.audit import Report, write_report
 from headway.audit.populations import audit_population
 from headway.audit.probe import Probe
-from headway.audit.runner import audit_model, audit_models
+from headway.audit.runner import CloseLook, audit_model, audit_models
 from headway.audit.scores import ScoredRun, audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.core.errors import UserError, did_you_mean
@@ -70,12 +72,32 @@ def audit_run(run: Run) -> Report:
 
 def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     """All audits of runs that were trained as one population, a report each."""
-    evidence = task.evidence
-    of_models, of_data = audit_models(_probe_of(run, task) for run in runs), evidence.data + evidence.reading()
+    evidence, looks = task.evidence, _looks.get()
+    look = None if looks is None else looks.setdefault(_but_for_the_seed(runs[0].recipe, task), CloseLook())
+    of_models = audit_models((_probe_of(run, task) for run in runs), look)
+    of_data = evidence.data + evidence.reading()
     scored = (scored_run(run, task, len(runs)) for run in runs)
     of_runs = (evidence.audit(one.run, one.unaided) + audit_scores(one) for one in scored)
     population = population_report(runs, task)
     return [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
+
+
+_looks: ContextVar[dict[str, CloseLook] | None] = ContextVar("looks", default=None)
+
+
+@contextmanager
+def one_close_look_each() -> Iterator[None]:
+    """While this lasts, runs that differ in their seeds alone are audited like the members of one population, though
+    they are trained one after the other: one is looked at closely, and of the others what may differ."""
+    before = _looks.set({})
+    try:
+        yield
+    finally:
+        _looks.reset(before)
+
+
+def _but_for_the_seed(recipe: Recipe, task: Task) -> str:
+    return f"{recipe.model_copy(update={'seed': 0}).hash} {task.data.identity}"
 
 
 def audit_recipe(recipe: Recipe) -> Report:

@@ -73,7 +73,7 @@ def all_runs(runs: Path) -> list[RunRecord]:
         run = RunRecord(path.parent)
         try:
             run.check_format()
-            run.recipe_text(), run.status, run.scores()  # can they be read?
+            _ = run.recipe_text(), run.status, run.scores()  # can they be read?
             found.append((str(run.facts.get("created", "")), run.name, run))
         except UserError as error:
             print(f"passing over {run.name}: {error}", file=sys.stderr)

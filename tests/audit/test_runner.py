@@ -10,7 +10,7 @@ from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.masking.batches import MASKING_AUDITS
 from headway.audit.populations import POPULATION_AUDITS
 from headway.audit.runner import ALL_AUDITS, MODEL_AUDITS, OF_TRANSLATION
-from headway.experiment.audit import audit_recipe, audit_run, audit_runs
+from headway.experiment.audit import audit_recipe, audit_run, audit_runs, one_close_look_each
 from headway.experiment.train import train
 from headway.recipe.recipe import load as load_recipe
 from headway.recipe.sweep import varied
@@ -80,6 +80,33 @@ def test_replicas_share_what_they_have_in_common(population):
     still = [failures_of_model(report) for report in reports]
     assert still == [["one-batch", "moved"], [], ["one-batch", "moved"], []]
     assert ["learning-rate-zero" in {f.audit for f in report.failures} for report in reports] == [True, False] * 2
+
+
+def test_runs_that_differ_in_their_seeds_alone_need_one_close_look(population):
+    still, learning, _, other_seed = population
+
+    def audited(run):
+        return audit_runs([run], load(run.recipe))[0]
+
+    with one_close_look_each():
+        first, second, other = map(audited, (learning, other_seed, still))
+    for shared in ("causality", "kernel", "one-batch"):  # the very same finding
+        assert first.finding(shared) is second.finding(shared)
+        assert first.finding(shared) is not other.finding(shared)
+    assert first.finding("finite") is not second.finding("finite")  # of weights, which are each run's own
+    assert failures_of_model(other) == ["one-batch", "moved"] and failures_of_model(second) == []
+    assert audited(other_seed).finding("causality") is not second.finding("causality")
+
+
+def test_a_close_look_at_lost_weights_is_none(population):
+    learning, other_seed = population[1], population[3]
+    lost = learning.checkpoint("last")
+    lost.weights["embedding.weight"][0, 0] = torch.nan
+    learning.save_checkpoint(lost)
+    with one_close_look_each():
+        first, second = (audit_runs([run], load(run.recipe))[0] for run in (learning, other_seed))
+    assert first.finding("causality") is not second.finding("causality")
+    assert failures_of_model(first) == ["finite"] and failures_of_model(second) == []
 
 
 def test_a_replica_that_was_lost_does_not_hide_the_others(population):

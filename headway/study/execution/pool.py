@@ -43,6 +43,7 @@ class Worker:
             start_new_session=True,  # Ctrl-C on the terminal reaches the study alone, which asks politely
         )
         self.run: PlannedRun | None = None
+        self.arm: str | None = None  # of the last run it was given
         self.unread = b""
 
     def give(self, run: PlannedRun, order: dict[str, Any]) -> None:
@@ -93,7 +94,9 @@ class Pool:
             selectors.DefaultSelector() as ready,
             interruptible(aloud=False) as stop_asked,
         ):
-            return _Shift(deque(runs), log, output, ready, stop_asked).work(min(self.workers or cores(), len(runs)))
+            measures = [one.model_dump(mode="json") for one in log.folder.study.measures]
+            shift = _Shift(deque(runs), log, output, ready, stop_asked, measures)
+            return shift.work(min(self.workers or cores(), len(runs)))
 
 
 @dataclass
@@ -103,6 +106,8 @@ class _Shift:
     output: IO[bytes]
     ready: selectors.BaseSelector
     stop_asked: Any
+    measures: list[dict[str, Any]]
+    """What is measured of each run beside its scores, as it is told to other processes."""
     stopping: bool = False
 
     def work(self, workers: int) -> bool:
@@ -129,8 +134,19 @@ class _Shift:
         if not self.waiting or self.stopping:
             self.dismiss(worker)
             return
-        run = self.waiting.popleft()
-        worker.give(run, {**order_for(run), "runs": str(self.log.folder.runs)})
+        run = self.next_for(worker)
+        worker.give(run, {**order_for(run), "runs": str(self.log.folder.runs), "measures": self.measures})
+
+    def next_for(self, worker: Worker) -> PlannedRun:
+        """The first that waits of the arm that this process is at, whose model it has looked at closely; else of one
+        that no other process is at."""
+        others = {one.data.arm for one in self.ready.get_map().values() if one.data is not worker}
+        mine = (run for run in self.waiting if run.arm == worker.arm)
+        fresh = (run for run in self.waiting if run.arm not in others)
+        run = next(mine, None) or next(fresh, None) or self.waiting[0]
+        self.waiting.remove(run)
+        worker.arm = run.arm
+        return run
 
     def listen(self, worker: Worker) -> None:
         answers = worker.answers()

@@ -1,6 +1,6 @@
 """A process that trains runs, one after the other, as the study tells it: a line of JSON per order and per answer.
 
-    in   {"recipe": …, "plugins": {"my.py": "…"}, "name": "alibi.seed-3", "runs": "studies/x/runs"}
+    in   {"recipe": …, "plugins": {"my.py": "…"}, "name": "alibi.seed-3", "runs": "studies/x/runs", "measures": […]}
     out  {"event": "stepped", "step": 120, …}                 as it begins, and now and then
          {"ended": {"status": "finished", "step": 300, "reason": null}} or {"failed": "why", "details": "…"}
 
@@ -16,12 +16,13 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from headway.core.events import Began, Event, Listener, Stepped
 from headway.core.plugins import load_text, reason_of
-from headway.core.status import Status
+from headway.core.status import State, Status
 
 SECONDS_BETWEEN_ANSWERS = 0.5
 
@@ -44,16 +45,22 @@ class Answers:
 
 
 def train_one(order: dict[str, Any], listener: Listener) -> Status:
-    """Train a run to its end, from where it stands; gives how it ended."""
+    """Train a run to its end, from where it stands, and measure what the study asks for beside its scores; gives how it
+    ended."""
+    from headway import tasks
     from headway.experiment.train import train
     from headway.recipe.recipe import from_tree
+    from headway.study.results.measuring import measure, measures_from
 
     folder, name = Path(order["runs"]), order["name"]
     for file, text in order["plugins"].items():
         load_text(file, text)
     recipe = from_tree(order["recipe"], name)
     (run,) = train([recipe], [name], folder, resume=(folder / name).exists(), listeners=[listener])
-    return run.status
+    if (status := run.status).state is State.FINISHED and order["measures"]:
+        with suppress(Exception):  # the study measures what is missing when all runs have ended, and says what is wrong
+            measure(run.folder, recipe, tasks.load(recipe), measures_from(order["measures"]))
+    return status
 
 
 def main() -> None:
@@ -70,12 +77,15 @@ def main() -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     answers = Answers(out)
-    while True:
-        order = orders.get()
-        try:
-            answers.send(ended=train_one(order, answers).as_json())
-        except Exception as error:
-            answers.send(failed=reason_of(error), details=traceback.format_exc())
+    from headway.experiment.audit import one_close_look_each
+
+    with one_close_look_each():
+        while True:
+            order = orders.get()
+            try:
+                answers.send(ended=train_one(order, answers).as_json())
+            except Exception as error:
+                answers.send(failed=reason_of(error), details=traceback.format_exc())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from headway.core import random
 from headway.core.files import write_json
@@ -55,6 +56,11 @@ def measured_scores(folder: Path, measures: Sequence[Measure]) -> dict[str, Scor
     found = kept(folder)
     scores = found.get("scores", {}) if found.get("measures") == _asked(measures) else {}
     return {name: Score.from_json(name, one) for name, one in scores.items()}
+
+
+def measures_from(asked: Sequence[dict[str, Any]]) -> list[Measure]:
+    """From how they are written in measures.json, and told to other processes."""
+    return TypeAdapter(list[Measure]).validate_python(asked)
 
 
 def _asked(measures: Sequence[Measure]) -> list[dict[str, Any]]:
