@@ -95,6 +95,21 @@ ENCODERS = {
     "electra": ("ElectraConfig", {"embedding_size": 16}),
     "distilbert": ("DistilBertConfig", {}),
 }
+FOREIGN = {
+    "mpnet": ("MPNetConfig", {"max_position_embeddings": 34}),
+    "deberta": (
+        "DebertaV2Config",
+        {
+            "type_vocab_size": 2,
+            "relative_attention": True,
+            "position_biased_input": False,
+            "pos_att_type": ["p2c", "c2p"],
+        },
+    ),
+    "albert": ("AlbertConfig", {"embedding_size": 8}),
+    "small-electra": ("ElectraConfig", {"embedding_size": 8}),
+}
+"""Encoders that are not of our shape."""
 
 
 @pytest.fixture
@@ -103,7 +118,7 @@ def encoder_folder(tmp_path):
     import transformers
 
     def make(family: str = "bert", head: str = "AutoModel", name: str | None = None, **settings):
-        config_class, given = ENCODERS[family]
+        config_class, given = (ENCODERS | FOREIGN)[family]
         shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
         if family == "distilbert":
             shape = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}

@@ -26,6 +26,7 @@ from headway.formats import bert
 from headway.formats.own_run import OwnRun, is_run
 from headway.formats.packages import located
 from headway.formats.weights import Taken, files_of, read_json, read_weights
+from headway.models.borrowed import shape_of, weights_of
 from headway.models.encoder import EncoderSpec
 from headway.models.start import StartSpec
 
@@ -49,14 +50,10 @@ class Borrowed:
         return read_json(self.folder / "config.json")
 
     @property
-    def family(self) -> str:
-        family = self.config.get("model_type")
-        if family not in bert.FAMILIES:
-            raise UserError(
-                f"{self.name}: config.json describes a '{family}' model (model_type); of encoders, those are read that "
-                f"are written as BERT is: {', '.join(bert.FAMILIES)}"
-            )
-        return family
+    def is_of_our_shape(self) -> bool:
+        """Whether it goes into an encoder of ours; else transformers runs it."""
+        own = self.config.get("embedding_size")
+        return self.config.get("model_type") in bert.FAMILIES and own in (None, self.config.get("hidden_size"))
 
     @property
     def vocabulary(self) -> int:
@@ -72,16 +69,31 @@ class Borrowed:
     @functools.cached_property
     def settled(self) -> dict[str, Any]:
         """The model part of a recipe, as far as the weights settle it."""
-        self.family  # noqa: B018 (or it is refused)
-        return bert.model_tree(self.config, self.tokenizer.number("separator"))
+        if not isinstance(self.config.get("model_type"), str):
+            raise UserError(f"{self.folder / 'config.json'} does not say what the model is (model_type)")
+        separator = self.tokenizer.number("separator")
+        try:
+            return (
+                bert.model_tree(self.config, separator)
+                if self.is_of_our_shape
+                else foreign_tree(self.config, separator)
+            )
+        except UserError as problem:
+            raise UserError(f"{self.name}: {problem}") from None
+        except (TypeError, ValueError) as problem:
+            raise UserError(f"{self.folder / 'config.json'} cannot be read: {problem}") from None
+
+    def take(self, model: EncoderSpec) -> Taken:
+        """The weights of the encoder for a model of this shape; all must be there."""
+        if self.is_of_our_shape:
+            return bert.from_bert(read_weights(self.folder, "AutoModel"), model, self.config)
+        files_of(self.folder)  # or there are none that may be read
+        found = weights_of(self.folder)
+        return Taken({f"body.{name}": tensor for name, tensor in found.items()}, [])
 
     @property
     def was(self) -> str:
         return ", ".join(map(str, self.config.get("architectures") or ["a bare encoder"]))
-
-    def take(self, model: EncoderSpec) -> Taken:
-        """The weights of the encoder for a model of this shape; all must be there."""
-        return bert.from_bert(read_weights(self.folder, "AutoModel"), model, self.config)
 
     @functools.cached_property
     def checksum(self) -> str:
@@ -249,6 +261,25 @@ class Pretrained(Lent):
 
     def lender(self) -> Borrowed | OwnRun:
         return borrowed(self.origin)
+
+
+def foreign_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, Any]:
+    """The model part of a recipe for an encoder that transformers runs: of its shape, what is asked for elsewhere."""
+    shape = shape_of(config)
+    kept = {key: value for key, value in config.items() if key not in ("transformers_version", "_name_or_path")}
+    segments: dict[str, Any] = {"kind": "none"}
+    if isinstance(count := config.get("type_vocab_size"), int) and count > 1:
+        segments = {"kind": "separated", "separator": separator, "count": count}
+    return {
+        "body": {"config": kept},
+        **{key: shape[key] for key in ("layers", "width", "context")},
+        "mixer": {"kind": "attention", "heads": shape["heads"]},
+        "positions": {"kind": "none"},
+        "feedforward": {"kind": "gelu", "hidden": shape.get("hidden")},
+        "norm": {"kind": "layer", "placement": "post"},
+        "segments": segments,
+        "dropout": float(config.get("hidden_dropout_prob", 0.0)),
+    }
 
 
 def _notes(name: str, found: Lender, taken: Taken, own: Mapping[str, Any]) -> list[str]:

@@ -178,10 +178,9 @@ def maps_of(
             padding_mask = torch.arange(one.ids.shape[2]) < len(sentence.ids)
             at = {tap: found[replica, row].cpu() for tap, found in seen.items()}  # [H, T, …]
             weights = {n: at[f"{path}.weights"] for n, path in names.items()}
-            difference = max(
-                float((at[f"{path}.mixed"] - at[f"{path}.weights"] @ at[f"{path}.values"])[:, padding_mask].abs().max())
-                for path in names.values()
-            )
+            fused = [path for path in names.values() if f"{path}.mixed" in at]  # else the weights are the model's own
+            off = [at[f"{path}.mixed"] - at[f"{path}.weights"] @ at[f"{path}.values"] for path in fused]
+            difference = max((one[:, padding_mask].abs().max().item() for one in off), default=0.0)
             padding = (
                 None if padding_mask.all() else {n: of_maps.on_padding(w, padding_mask) for n, w in weights.items()}
             )

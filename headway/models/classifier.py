@@ -78,7 +78,12 @@ class ClassifierSpec(EncoderSpec):
 
     def build(self, vocabulary: int, classes: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> "Classifier":
         """A model with one replica per seed, ready to train."""
-        model = Classifier(self, vocabulary, classes, len(seeds), device)
+        if self.body is None:
+            model = Classifier(self, vocabulary, classes, len(seeds), device)
+        else:
+            from headway.models.borrowed import BorrowedClassifier
+
+            model = BorrowedClassifier(self, vocabulary, classes, len(seeds), device)
         seed(model, seeds, device)
         return model
 

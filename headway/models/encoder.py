@@ -8,13 +8,20 @@ from jaxtyping import Bool, Float, Int
 from pydantic import TypeAdapter, ValidationError, model_validator
 from torch import Tensor
 
-from headway.core.spec import Problem
+from headway.core.spec import Problem, Spec
 from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.start import Drawn, StartSpec
 from headway.nn.masks import Everything
 from headway.nn.segments import NoSegments, SegmentSpec
 
 _START = TypeAdapter(StartSpec)
+
+
+class BorrowedBody(Spec):
+    """Somebody else's architecture (`models/borrowed.py`)."""
+
+    config: dict[str, Any]
+    """All that its config.json says."""
 
 
 class EncoderSpec(BackboneSpec):
@@ -26,7 +33,10 @@ class EncoderSpec(BackboneSpec):
     segments: SegmentSpec = NoSegments()
     """How a token's vector says which of two texts in a row it is of: none, separated."""
 
-    added: ClassVar[frozenset[str]] = BackboneSpec.added | {"start", "segments"}
+    body: BorrowedBody | None = None
+    """An encoder that is not of our shape, as transformers runs it; it follows from `start`. null = layers of ours."""
+
+    added: ClassVar[frozenset[str]] = BackboneSpec.added | {"start", "segments", "body"}
 
     @model_validator(mode="before")
     @classmethod

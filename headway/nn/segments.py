@@ -55,11 +55,14 @@ class SegmentVectors(nn.Module):
         self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None
     ) -> Float[Tensor, "R B T D"]:
         """What is added to the embedding of each token."""
-        return self.table(self.which(ids, padding_mask))
+        return self.table(which_text(ids, padding_mask, self.separator, self.count))
 
-    def which(self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None) -> Int[Tensor, "R B T"]:
-        """The text that each token is of; a separator belongs to the text before it."""
-        ends = (ids == (-1 if self.separator is None else self.separator)).long()
-        if padding_mask is not None:
-            ends = ends * padding_mask
-        return (ends.cumsum(2) - ends).clamp(max=self.count - 1)
+
+def which_text(
+    ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None, separator: int | None, count: int
+) -> Int[Tensor, "R B T"]:
+    """The text that each token is of; a separator belongs to the text before it."""
+    ends = (ids == (-1 if separator is None else separator)).long()
+    if padding_mask is not None:
+        ends = ends * padding_mask
+    return (ends.cumsum(2) - ends).clamp(max=count - 1)
