@@ -301,8 +301,11 @@ def _merge(tree: dict[str, Any], settled: Mapping[str, Any], path: tuple[str, ..
         given = tree.get(key)
         if isinstance(given, str) and isinstance(value, dict):  # `positions: learned` is short for {kind: learned}
             given = {"kind": given}
-        if key not in tree:
+        if key not in tree or (key == "body" and given is None):
             tree[key] = value
+        elif key == "body":  # a config.json of others, whole
+            if given != value:
+                yield name, "its config.json has changed since"
         elif isinstance(given, list) and isinstance(value, list) and len(given) == len(value):
             for k, (one, other) in enumerate(zip(given, value, strict=True)):
                 yield from _merge(one, other, (*here, str(k)))

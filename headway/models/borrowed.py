@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from headway.core.errors import UserError, did_you_mean
 from headway.models.classifier import Classifier, ClassifierSpec
+from headway.models.encoder import EncoderSpec
 from headway.nn.mixer import Mixer
 from headway.nn.positions import Positions
 from headway.nn.replicated import Dropout, Trainable
@@ -60,10 +61,10 @@ class BorrowedClassifier(Classifier):
     def hidden(
         self,
         ids: Int[Tensor, "1 B T"],
-        state: None = None,
+        state: Any = None,
         padding_mask: Bool[Tensor, "1 B T"] | None = None,
         mask=None,
-    ) -> tuple[Float[Tensor, "1 B T D"], None]:
+    ) -> tuple[Float[Tensor, "1 B T D"], Any]:
         self.check_length(ids.shape[2], padding_mask)
         there = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
         # Tokens first, whatever stands around them: architectures count positions by slots.
@@ -228,9 +229,7 @@ def _config(transformers: Any, config: Mapping[str, Any]) -> Any:
     try:
         return transformers.AutoConfig.for_model(family, **settings)
     except (ValueError, KeyError):
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-        hint = did_you_mean(family, CONFIG_MAPPING_NAMES)
+        hint = did_you_mean(family, transformers.CONFIG_MAPPING)
         raise UserError(
             f"config.json describes a '{family}' model (model_type), which transformers {transformers.__version__} "
             f"does not know{hint if 'did you mean' in hint else ''}; code that comes with weights is not run"
@@ -314,5 +313,5 @@ def attend(
     return taps.mixed(mixed[None])[0].transpose(1, 2).contiguous(), None
 
 
-def _kind(spec: ClassifierSpec) -> str:
+def _kind(spec: EncoderSpec) -> str:
     return f"a '{spec.body.config.get('model_type')}'" if spec.body else "this model"
