@@ -57,11 +57,20 @@ def fit(
     unit: Unit = None,
     resamples: Resamples = 1000,
     family: Family = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Draw it all: a page, .html.", metavar="FILE.html")
+    ] = None,
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
     """Fit parabolas and a law to trained models: exponents with intervals, the error of budgets left out, outliers."""
+    _check_page(output)
     found = _analysed(source, _choice(parameters, tokens, flops, loss, unit), resamples, family, studies)
+    if output is not None:
+        from headway.core.files import write_whole
+        from headway.scaling.figures import page
+
+        write_whole(output, page(found))
     if as_json:
         print_json("scaling fit", found.as_json())
         return
@@ -186,14 +195,14 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train the ladder, seeds as populations; write points.csv and the report. The same command goes on."""
-    from headway.cli.study import _folder, carry_out
+    from headway.cli.study import carry_out, folder_of
     from headway.study.design.study import load_study
 
     use_plugins(with_, trust)
     study = load_study(file, studies)
     if study.ladder is None:
         raise UserError(f"{file} has no ladder: headway study run trains its arms")
-    carry_out(study, _folder(file, name, studies), on, workers, [], as_json, minutes)
+    carry_out(study, folder_of(file, name, studies), on, workers, [], as_json, minutes)
 
 
 def _laid_out(
@@ -297,6 +306,17 @@ def _choice(
 
     named = {"parameters": parameters, "tokens": tokens, "flops": flops, "loss": loss}
     return Choice({key: name for key, name in named.items() if name is not None}, _units(unit or []))
+
+
+def _check_page(path: Path | None) -> None:
+    """Before anything is fitted."""
+    if path is None:
+        return
+    from headway.draw.save import check_place
+
+    check_place(path)
+    if path.suffix.lower() != ".html":
+        raise UserError(f"{path}: the pictures of a law are a page; expected a name that ends in .html")
 
 
 def _units(given: list[str]) -> dict[str, float]:

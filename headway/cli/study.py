@@ -61,7 +61,7 @@ def plan(
     from headway.study.verdicts.power import what_seeds_can_show
 
     use_plugins(with_, trust)
-    study, home = load_study(file, studies), StudyFolder(_folder(file, name, studies))
+    study, home = load_study(file, studies), StudyFolder(folder_of(file, name, studies))
     another = home.why_not(study)
     found = plan_study(study, processes_for(study, workers), None if another else home.budgets)
     earlier = [find_study(one, studies) for one in known_from or []]
@@ -99,7 +99,7 @@ def run(
     from headway.study.design.study import load_study
 
     use_plugins(with_, trust)
-    carry_out(load_study(file, studies), _folder(file, name, studies), on, workers, reuse or [], as_json)
+    carry_out(load_study(file, studies), folder_of(file, name, studies), on, workers, reuse or [], as_json)
 
 
 def carry_out(
@@ -210,7 +210,7 @@ def ensembles(
             print(report)
 
 
-def _folder(file: str, name: str | None, studies: Path) -> Path:
+def folder_of(file: str, name: str | None, studies: Path) -> Path:
     """Of a study: by the name it is given, else its file's."""
     from headway.core.files import check_names
 

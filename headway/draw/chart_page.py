@@ -1,4 +1,5 @@
-"""Charts as a file of their own: a page, an SVG that needs none, or a PNG (drawn by matplotlib)."""
+"""Charts as a file of their own: a page, an SVG that needs none, or a PNG (drawn by matplotlib); and any figures as a
+page that is dark where the reader's screen is."""
 
 import io
 import math
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from headway.core.files import write_whole
 from headway.draw.charts import HEIGHT, WIDTH, Curve, colours, line_chart
-from headway.draw.colours import CURVES, curve_variables
+from headway.draw.colours import CURVES, CURVES_ON_DARK, curve_variables
 from headway.draw.picture import PictureTable
 from headway.draw.save import check_place
 from headway.draw.svg import FONT
@@ -20,6 +21,10 @@ _STYLE = (
     ".chart .faint { fill: var(--faint); }\n"
     ".chart .grid { stroke: var(--rule); } .chart .axis { stroke: var(--faint); }\n"
     ".chart .curve { fill: none; stroke-width: 2; stroke-linejoin: round; } .chart .band { fill-opacity: 0.14; }\n"
+)
+_DARK = (
+    ":root { --paper: #17181a; --ink: #e6e5e0; --faint: #a2a4a8; --rule: #3a3c40; "
+    f"{curve_variables(CURVES_ON_DARK)} }}"
 )
 _ABOVE, _BETWEEN = 34, 46  # pixels: for the title, and for the words over a chart
 
@@ -119,6 +124,26 @@ class ChartPage:
         written = io.BytesIO()
         figure.savefig(written, format="png", dpi=120)
         return written.getvalue()
+
+
+def figures_page(title: str, lead: Sequence[str], figures: Sequence[tuple[str, str]], tables: Sequence[str]) -> str:
+    """Figures (SVG, caption) and tables (HTML) as one page, light and dark."""
+    drawn = "\n".join(f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for svg, caption in figures)
+    told = "".join(f"<p>{escape(line)}</p>" for line in lead)
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f"<style>\n{_STYLE}@media (prefers-color-scheme: dark) {{ {_DARK} }}\n"
+        ":root { color-scheme: light dark; } html { background: var(--paper); }\n"
+        f"body {{ margin: 2rem auto; padding: 0 1rem; max-width: 60rem; font-family: {FONT}; color: var(--ink); }}\n"
+        "figure { margin: 0 0 2.4rem; } figcaption { margin-top: 0.4rem; color: var(--faint); max-width: 46rem; }\n"
+        "table { border-collapse: collapse; margin: 1rem 0 2rem; font-variant-numeric: tabular-nums; }\n"
+        "td, th { padding: 0.15rem 1.2rem 0.15rem 0; text-align: left; border-bottom: 1px solid var(--rule); }\n"
+        f"</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n{told}\n{''.join(tables)}\n{drawn}\n</body>\n</html>\n"
+    )
+
+
+def html_table(table: PictureTable) -> str:
+    return _table(table)
 
 
 def _above_zero(curve: Curve) -> Curve:

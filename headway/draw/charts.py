@@ -62,7 +62,7 @@ def line_chart(
     """`categories`: the x values are few and stand at equal distances, each named. `logarithmic`: upwards."""
     curves = [curve for curve, k in zip(curves, colours(curves), strict=True) if k < COLOURS]
     plane = Plane.around(curves, categories, logarithmic)
-    parts = [_open(WIDTH, HEIGHT, label), *_frame(plane, across, up)]
+    parts = [svg_open(WIDTH, HEIGHT, label), *_frame(plane, across, up)]
     for k, curve in zip(colours(curves), curves, strict=True):
         parts += _curve(plane, curve, f"var(--curve-{k + 1})", dots=categories or len(curve.x) == 1)
     return "\n".join([*parts, *_names(plane, curves), "</svg>"])
@@ -103,13 +103,13 @@ def _frame(plane: Plane, across: str, up: str) -> list[str]:
     parts = []
     for tick in y.ticks():
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{edge}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(_text(LEFT - 8, y(tick) + 4, short(tick), "end"))
-    parts += [_text(plane.x(place), floor + 18, name, "middle") for place, name in plane.named.items()]
+        parts.append(svg_text(LEFT - 8, y(tick) + 4, short(tick), "end"))
+    parts += [svg_text(plane.x(place), floor + 18, name, "middle") for place, name in plane.named.items()]
     turned = f'transform="translate(14 {(TOP + floor) / 2}) rotate(-90)"'
     return [
         *parts,
         f'<line class="axis" x1="{LEFT}" x2="{edge}" y1="{floor}" y2="{floor}"/>',
-        _text((LEFT + edge) / 2, HEIGHT - 6, across, "middle"),
+        svg_text((LEFT + edge) / 2, HEIGHT - 6, across, "middle"),
         f'<text class="faint" {turned} text-anchor="middle">{escape(up)}</text>',
     ]
 
@@ -153,7 +153,7 @@ def interval_mark(effect: float, low: float, high: float) -> str:
     most = max(abs(low), abs(high), abs(effect)) * 1.08 or 1.0
     x = Axis(-most, most, 6, width - 6)
     parts = [
-        _open(width, height, f"effect {effect:.3g}, from {low:.3g} to {high:.3g}"),
+        svg_open(width, height, f"effect {effect:.3g}, from {low:.3g} to {high:.3g}"),
         f'<line class="grid" x1="6" x2="{width - 6}" y1="11" y2="11"/>',
         f'<line class="axis" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="2" y2="20"/>',
         f'<line class="reach" x1="{x(low):.1f}" x2="{x(high):.1f}" y1="11" y2="11"/>',
@@ -177,13 +177,13 @@ def heat_map(
     low, high = min(finite), max(finite)
     left = 16 + 7 * max(map(len, [*rows, titles[0]]))
     wide, tall, top = max(74, min(120, (WIDTH - left) // len(columns))), 36, 46
-    parts = [_open(left + wide * len(columns) + 2, top + tall * len(rows) + 4, label)]
-    parts.append(_text(left + wide * len(columns) / 2, 14, titles[1], "middle"))
-    parts.append(_text(left - 10, top - 8, titles[0], "end"))
+    parts = [svg_open(left + wide * len(columns) + 2, top + tall * len(rows) + 4, label)]
+    parts.append(svg_text(left + wide * len(columns) / 2, 14, titles[1], "middle"))
+    parts.append(svg_text(left - 10, top - 8, titles[0], "end"))
     for j, column in enumerate(columns):
-        parts.append(_text(left + wide * (j + 0.5), top - 8, _cut(column, 14), "middle", "name"))
+        parts.append(svg_text(left + wide * (j + 0.5), top - 8, _cut(column, 14), "middle", "name"))
     for i, row in enumerate(rows):
-        parts.append(_text(left - 10, top + tall * (i + 0.5) + 4, row, "end", "name"))
+        parts.append(svg_text(left - 10, top + tall * (i + 0.5) + 4, row, "end", "name"))
         for j, column in enumerate(columns):
             value = values.get((row, column), math.nan)
             place = f'x="{left + wide * j + 1}" y="{top + tall * i + 1}" width="{wide - 2}" height="{tall - 2}" rx="3"'
@@ -192,7 +192,7 @@ def heat_map(
             parts.append(f'<rect {place} style="fill:var(--curve-2);fill-opacity:{strength:.2f}"/>')
             ink = "on-dark" if strength > 0.75 else "name"
             text = shown(value) if math.isfinite(value) else "–"
-            parts.append(_text(left + wide * (j + 0.5), top + tall * (i + 0.5) + 4, text, "middle", ink))
+            parts.append(svg_text(left + wide * (j + 0.5), top + tall * (i + 0.5) + 4, text, "middle", ink))
     return "\n".join([*parts, "</svg>"])
 
 
@@ -243,11 +243,11 @@ def short(value: float) -> str:
     return f"{value:,.10g}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _open(width: float, height: float, label: str) -> str:
+def svg_open(width: float, height: float, label: str) -> str:
     return f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(label)}">'
 
 
-def _text(x: float, y: float, text: str, anchor: str, kind: str = "faint") -> str:
+def svg_text(x: float, y: float, text: str, anchor: str, kind: str = "faint") -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 

@@ -32,7 +32,8 @@ OUTLYING = 3.5
 """A point is an outlier if it is farther from the law than this many robust standard deviations (1.4826 · MAD)."""
 FEWEST = 8
 """Points that five parameters are fitted to."""
-_STEPS = 300
+_ROUGHLY, _EXACTLY = (100, 1e-6), (400, 1e-10)  # steps at most, and what a step must gain, as a share
+_LOWEST = 60  # of all starts, so many are followed to the end
 _ROWS = 256  # at once: as many as stay in a cache
 
 
@@ -158,7 +159,7 @@ class Fit:
     """`[resamples, 5]`: the law of each."""
     starts: int
     reached: int
-    """How many starts ended in this minimum."""
+    """How many starts ended in this minimum, or within a thousandth of it."""
     minima: np.ndarray
     """`[k, 5]`: this minimum, and the next ones that starts ended in."""
 
@@ -202,17 +203,18 @@ def fit_law(points: Points, resamples: int = RESAMPLES, starts: np.ndarray | Non
     """The law of these points. The same points have the same resamples, always."""
     logs, n = points.logs, len(points)
     starts = grid_of_starts() if starts is None else starts
-    rows, objectives = minimise(starts, *logs, np.ones((1, n)))
+    rows, roughly = minimise(starts, *logs, np.ones((1, n)), *_ROUGHLY)
+    rows, objectives = minimise(rows[np.argsort(roughly)[:_LOWEST]], *logs, np.ones((1, n)))
     order = np.argsort(objectives)
     best = objectives[order[0]]
-    reached = int((objectives <= best * (1 + 1e-6) + 1e-15).sum())
+    reached = int((roughly <= best * 1.001 + 1e-12).sum())
     minima = _distinct(rows[order], objectives[order])
     weights = np.random.default_rng(random.key("scaling", n, resamples)).exponential(1.0, (resamples, n))
     weights /= weights.mean(1, keepdims=True) if resamples else 1.0
     found = np.tile(minima[0], (resamples, 1))
     lowest = np.full(resamples, np.inf)
     for start in minima:
-        drawn, of_drawn = minimise(np.tile(start, (resamples, 1)), *logs, weights)
+        drawn, of_drawn = minimise(np.tile(start, (resamples, 1)), *logs, weights, 200, 1e-8)
         found, lowest = np.where((of_drawn < lowest)[:, None], drawn, found), np.minimum(lowest, of_drawn)
     law = Law.of(minima[0])
     return Fit(points, law, float(best), Cost.fitted(points), found, len(starts), reached, minima)
@@ -230,10 +232,16 @@ def _distinct(rows: np.ndarray, objectives: np.ndarray, most: int = 3) -> np.nda
 
 
 def minimise(
-    starts: np.ndarray, n: np.ndarray, d: np.ndarray, loss: np.ndarray, weights: np.ndarray
+    starts: np.ndarray,
+    n: np.ndarray,
+    d: np.ndarray,
+    loss: np.ndarray,
+    weights: np.ndarray,
+    steps: int = _EXACTLY[0],
+    gain: float = _EXACTLY[1],
 ) -> tuple[np.ndarray, np.ndarray]:
     """From starts `[S, 5]` and weights `[S or 1, points]`: the minima `[S, 5]`, and the objective there. n, d and loss
-    are logarithms."""
+    are logarithms. A row has arrived when several steps in turn gained less than this share."""
     centre = np.array([n.mean(), d.mean()])
     n, d = n - centre[0], d - centre[1]  # else log A and α could hardly be told apart
     rows = starts.astype(np.float64)
@@ -242,13 +250,13 @@ def minimise(
     for first in range(0, len(rows), _ROWS):
         part = slice(first, first + _ROWS)
         own = weights if len(weights) == 1 else weights[part]
-        rows[part], objectives[part] = _minimise(rows[part], n, d, loss, own)
+        rows[part], objectives[part] = _minimise(rows[part], n, d, loss, own, steps, gain)
     rows[:, [0, 2]] += rows[:, [1, 3]] * centre
     return rows, objectives
 
 
 def _minimise(
-    rows: np.ndarray, n: np.ndarray, d: np.ndarray, loss: np.ndarray, weights: np.ndarray
+    rows: np.ndarray, n: np.ndarray, d: np.ndarray, loss: np.ndarray, weights: np.ndarray, steps: int, gain: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Newton's method on the points within the corner, damped by the matrix of reweighted least squares on all. With
     much damping a step is one of the latter, which never fails for long; with little the end is reached at once. A step
@@ -258,7 +266,7 @@ def _minimise(
     left = np.arange(len(rows))  # rows that are still on their way
     value, residuals, shares = _objective(rows, n, d, loss, weights)
     damping, calm = np.ones(len(rows)), np.zeros(len(rows), dtype=int)
-    for step in range(_STEPS):
+    for step in range(steps):
         size = np.abs(residuals)
         soft = weights * np.minimum(1.0, CORNER / np.maximum(size, 1e-300))
         gradient = slopes.gradient(soft * residuals, shares)
@@ -271,13 +279,13 @@ def _minimise(
         new = rows + move
         new_value, new_residuals, new_shares = _objective(new, n, d, loss, weights)
         better = new_value < value
-        calm = np.where(better & (value - new_value > 1e-10 * value), 0, calm + 1)
+        calm = np.where(better & (value - new_value > gain * value), 0, calm + 1)
         rows = np.where(better[:, None], new, rows)
         residuals = np.where(better[:, None], new_residuals, residuals)
         shares = np.where(better[:, None], new_shares, shares)
         value = np.where(better, new_value, value)
         damping = np.clip(damping * np.where(better, 0.3, 5.0), 1e-4, 1e8)
-        on = calm < 8 if step < _STEPS - 1 else np.zeros(len(rows), dtype=bool)
+        on = calm < 8 if step < steps - 1 else np.zeros(len(rows), dtype=bool)
         if not on.all():
             ends[left[~on]], values[left[~on]] = rows[~on], value[~on]
             left, rows, value, damping, calm = left[on], rows[on], value[on], damping[on], calm[on]

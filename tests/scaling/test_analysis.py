@@ -98,3 +98,27 @@ def test_json_has_no_infinities(found):
     import json
 
     json.dumps([found.as_json(), found.advise(1e18).as_json()], allow_nan=False)
+
+
+def test_every_picture_is_drawn_and_says_what_it_shows(found):
+    import xml.etree.ElementTree as ElementTree
+
+    from headway.scaling.figures import Traces, envelope, figures, page
+
+    traces = Traces({"width 8": ([1e12, 1e13], [9.0, 8.0]), "width 16": ([2e12, 1e14], [8.5, 7.0])})
+    drawn = figures(found, traces)
+    assert len(drawn) == 5
+    for figure in drawn:
+        ElementTree.fromstring(figure.picture)
+        assert figure.caption.endswith(".") and "nan" not in figure.picture
+    assert drawn[1].picture.count("FLOPs") >= len(found.curves.found)
+    assert envelope(traces) == ([1e12, 2e12, 1e13, 1e14], [9.0, 8.5, 8.0, 7.0])
+    assert page(found).count("<svg") == 5
+
+
+def test_pictures_without_minima_leave_those_out():
+    from headway.scaling.figures import figures
+
+    falling = analyse(table(change=lambda n, d, loss: 20 - np.log(n)), 100)
+    assert falling.curves.parameters is None
+    assert len(figures(falling)) == 4

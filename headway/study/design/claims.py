@@ -22,7 +22,18 @@ from typing import Literal
 from pydantic import Field
 
 from headway.core.spec import Problem, Spec
-from headway.study.design.questions import Best, Better, BetterTuned, Depends, Ordered, PairedBootstrap, Question
+from headway.study.design.questions import (
+    Best,
+    BestSize,
+    Better,
+    BetterTuned,
+    Depends,
+    NeedsCompute,
+    Ordered,
+    PairedBootstrap,
+    Question,
+    Steeper,
+)
 
 Answer = Literal["better", "worse", "no difference", "in order", "depends"]
 ANSWERS: dict[type, tuple[Answer, ...]] = {
@@ -31,6 +42,9 @@ ANSWERS: dict[type, tuple[Answer, ...]] = {
     BetterTuned: ("better", "worse", "no difference"),
     Ordered: ("in order",),
     Depends: ("depends",),
+    Steeper: ("better", "worse", "no difference"),
+    NeedsCompute: ("better", "worse", "no difference"),
+    BestSize: ("no difference",),
 }
 
 

@@ -11,7 +11,7 @@ from headway.core.spec import Problem
 from headway.core.validation import InvalidError
 from headway.study.design.factors import Factor, is_data, key_of
 from headway.study.design.measures import Chosen
-from headway.study.design.questions import Best, Better, BetterTuned, Depends, PairedBootstrap
+from headway.study.design.questions import Best, Better, BetterTuned, Depends, LadderQuestion, PairedBootstrap
 
 if TYPE_CHECKING:
     from headway.study.design.study import Study
@@ -190,10 +190,17 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
         if isinstance(question, BetterTuned):
             levels = {arm.levels[question.factor]: 0 for arm in study.arms if question.factor in arm.levels}
             asked |= {"factor": [*study.factors]} | ({"level": [*levels], "than": [*levels]} if levels else {})
+        if isinstance(question, LadderQuestion):
+            if study.ladder is None:
+                yield Problem((place,), f"'{question.kind}' is asked of a ladder, and this study has none")
+                continue
+            families = [*study.ladder.families] or [""]
+            asked = {key: families for key in ("family", "than") if key in type(question).model_fields}
         for key, known in asked.items():
             name = getattr(question, key)
             if name not in known:
                 what = "factor" if key in ("effect", "on_factor", "factor") else "level" if len(asked) > 2 else "arm"
+                what = "family" if isinstance(question, LadderQuestion) else what
                 reason = f"there is no {what} '{name}'{did_you_mean(name, known)}"
                 yield Problem((f"{place}.{key}",), reason)
         if isinstance(question, Best) and len(arms) == 1:

@@ -8,7 +8,7 @@ from pydantic import Field
 from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
-from headway.scoring.metrics import METRICS, metric_of, parsed
+from headway.scoring.metrics import LOSS, METRICS, metric_of, parsed
 
 
 class Question(Variant):
@@ -174,3 +174,66 @@ class Depends(ScoreQuestion):
 
     def __str__(self) -> str:
         return f"Does the effect of {self.effect} on {self.on} depend on {self.on_factor}?"
+
+
+# --- of ladders ------------------------------------------------------------------------------------------------------
+
+
+class LadderQuestion(ScoreQuestion):
+    """What is asked of the law that is fitted to a ladder."""
+
+    on: str = "valid.loss"
+    """The loss that the law is of."""
+    family: str = ""
+    """Which of the ladder's families; empty, where it has none."""
+
+    def problems(self) -> Iterator[Problem]:
+        found = list(super().problems())
+        yield from found
+        if not found and metric_of(self.on).name != LOSS.name:
+            yield Problem(("on",), f"a law is of a loss, such as valid.loss, and not of {self.on}")
+
+
+class TwoFamilies(LadderQuestion):
+    than: str
+    """The family that it is compared with."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.family == self.than:
+            yield Problem(("family", "than"), f"'{self.family}' would be compared with itself")
+
+
+class Steeper(TwoFamilies):
+    """Does the loss of one family fall faster with FLOPs than another's? Of what is above the floor of each."""
+
+    kind: Literal["steeper"] = "steeper"
+
+    def __str__(self) -> str:
+        return f"Does {self.on} of {self.family} fall faster with compute than that of {self.than}?"
+
+
+class NeedsCompute(TwoFamilies):
+    """How many times the compute does another family need for the same loss?"""
+
+    kind: Literal["compute"] = "compute"
+    flops: float | None = Field(default=None, gt=0)
+    """What the first spends; the other's compute for the loss that this buys is asked. Null = the largest budget."""
+
+    def __str__(self) -> str:
+        spent = "the largest budget" if self.flops is None else f"{self.flops:.3g} FLOPs"
+        return f"How many times the compute does {self.than} need for the {self.on} of {self.family} at {spent}?"
+
+
+class BestSize(LadderQuestion):
+    """Is the best model for so many FLOPs of this size?"""
+
+    kind: Literal["best-size"] = "best-size"
+    flops: float = Field(gt=0)
+    """What is spent."""
+    parameters: float = Field(gt=0)
+    """The size that somebody gave."""
+
+    def __str__(self) -> str:
+        of = f" of {self.family}" if self.family else ""
+        return f"Has the best model{of} for {self.flops:.3g} FLOPs {self.parameters:.3g} parameters?"

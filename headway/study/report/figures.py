@@ -26,6 +26,8 @@ class Figure:
 
 
 def figures(results: Results) -> list[Figure]:
+    if results.study.ladder is not None:  # which has figures of its own
+        return []
     return [f for f in (learning_curves(results), by_length(results), two_factors(results)) if f is not None]
 
 
@@ -49,7 +51,7 @@ def _rank(results: Results, arm: str, score: str) -> float:
 def learning_curves(results: Results) -> Figure | None:
     """The loss that was looked at while training: the mean of the seeds, and the band they span."""
     arms, remark = shown_arms(results)
-    lines = {arm: [_evaluations(results, run.folder, arm) for run in results.of(arm)] for arm in arms}
+    lines = {arm: [evaluations(results, run.folder, arm) for run in results.of(arm)] for arm in arms}
     names = dict.fromkeys(name for found in lines.values() for run in found for at in run.values() for name in at)
     losses = {parsed(name).split: name for name in names if parsed(name).metric == LOSS.name}
     asked = next((parsed(score).split for score in asked_scores(results)), "valid")
@@ -65,7 +67,7 @@ def learning_curves(results: Results) -> Figure | None:
     return Figure(line_chart(curves, "step", f"{name} ({LOSS.unit})", caption), caption + remark)
 
 
-def _evaluations(results: Results, folder: Path, arm: str) -> dict[int, dict[str, float]]:
+def evaluations(results: Results, folder: Path, arm: str) -> dict[int, dict[str, float]]:
     metrics = Run(folder, results.study.recipes[arm]).metrics()
     return {line["step"]: line["scores"] for line in metrics if isinstance(line.get("scores"), dict)}
 

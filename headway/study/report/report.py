@@ -26,6 +26,7 @@ from headway.experiment.inspect import look_at
 from headway.run.folder import Run
 from headway.study.report import tables
 from headway.study.report.figures import Figure, figures
+from headway.study.report.scaling import LawInReport, laws_in_report
 from headway.study.results.results import Results
 from headway.study.verdicts.analysis import Verdict, notes_once
 from headway.study.verdicts.judgement import ClaimStatus, Judgement, overall
@@ -156,6 +157,11 @@ class Paper:
     @cached_property
     def figures(self) -> list[Figure]:
         return figures(self.results)
+
+    @cached_property
+    def laws(self) -> list[LawInReport]:
+        """Of a ladder."""
+        return laws_in_report(self.results)
 
     @cached_property
     def maps(self) -> list[Figure]:

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from headway.core.status import State, Status
+from headway.scaling.analysis import ScalingAnalysis
 from headway.scoring.metrics import Metric, metric_of
 
 
@@ -68,6 +69,10 @@ class StudyEvidence(Protocol):
         """What cheap methods get for this score, by the method's name."""
         ...
 
+    def laws(self, score: str) -> Mapping[str, ScalingAnalysis]:
+        """Of a ladder: what follows from the points of each family."""
+        ...
+
 
 def best_arms(evidence: StudyEvidence, score: str, factor: str | None = None) -> dict[str, str]:
     """The arm with the best mean of a score over its seeds: of each level of a factor; or of all, under an empty name.
@@ -102,12 +107,17 @@ class Measured:
     """Score → method → value."""
     looks: Literal["one", "any"] = "one"
     earlier_looks: Sequence[EarlierLook] = ()
+    scaling: Mapping[str, ScalingAnalysis] = field(default_factory=dict)
+    """By family, where the numbers are those of a ladder."""
 
     def table(self, score: str) -> Mapping[str, Mapping[int, float]]:
         return self.scores.get(score, {})
 
     def cheap(self, score: str) -> Mapping[str, float]:
         return self.cheap_methods.get(score, {})
+
+    def laws(self, score: str) -> Mapping[str, ScalingAnalysis]:
+        return self.scaling
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import numpy as np
 from headway.core.errors import UserError
 from headway.core.files import write_whole
 from headway.run.record import read_json
+from headway.scaling.analysis import ScalingAnalysis, analyse
 from headway.scaling.points import Choice, PointTable, table
 from headway.scoring.cost import six_n_d
 from headway.scoring.score import Score
-from headway.study.folder import StudyFolder
 from headway.study.results.results import Results
 
 FILE = "points.csv"
@@ -106,22 +107,35 @@ def write_points(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 def tables_of(results: Results, choice: Choice | None = None, score: str = SCORE) -> dict[str, PointTable]:
     """The points of each family, by its name; of a ladder without families, under an empty one."""
+    rows = _rows_of(results, score)
+    return {
+        family: table(COLUMNS, own, family or results.folder.name, choice or Choice()) for family, own in rows.items()
+    }
+
+
+def laws_of(results: Results, score: str = SCORE) -> dict[str, ScalingAnalysis]:
+    """What follows from each family's points. Verdicts and the report ask for the same: it is fitted once."""
+    rows = _rows_of(results, score)
+    return {family: _fitted(own, family or results.folder.name) for family, own in rows.items()}
+
+
+@lru_cache(maxsize=8)
+def _fitted(rows: tuple[tuple[str, ...], ...], source: str) -> ScalingAnalysis:
+    return analyse(table(COLUMNS, rows, source, Choice()))
+
+
+def _rows_of(results: Results, score: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     if results.study.ladder is None:
         raise UserError(f"{results.folder} is no ladder: its study has arms or factors, and no budgets to fit a law to")
     rows = points_of(results, score)
     if not rows:
         raise UserError(f"no run of {results.folder} has ended yet: headway scaling run trains them")
     families = dict.fromkeys(row["family"] for row in rows)
-    found = {}
-    for family in families:
-        own = [[_written(row[name]) for name in COLUMNS] for row in rows if row["family"] == family]
-        found[family] = table(COLUMNS, own, family or results.folder.name, choice or Choice())
-    return found
+    return {
+        family: tuple(tuple(_written(row[name]) for name in COLUMNS) for row in rows if row["family"] == family)
+        for family in families
+    }
 
 
 def _written(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
-
-
-def is_ladder(folder: Path) -> bool:
-    return (folder / "study.yaml").is_file() and StudyFolder(folder).study.ladder is not None

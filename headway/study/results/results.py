@@ -3,7 +3,7 @@
 import glob
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from headway.audit.audit import Finding, Report, read_report
 from headway.core.errors import UserError, did_you_mean
 from headway.core.status import State, Status
 from headway.run.record import DAMAGED, read_json, read_status
+from headway.scaling.analysis import ScalingAnalysis
 from headway.scoring.score import Score
 from headway.study.design.factors import Arm
 from headway.study.design.measures import Measure
@@ -135,6 +136,12 @@ class Results:
         """What the methods that every score is set beside get for this one."""
         found = (b for run in self.runs if run.audit for b in run.audit.baselines if b.score.name == score)
         return {baseline.method: baseline.score.value for baseline in found}
+
+    def laws(self, score: str) -> Mapping[str, ScalingAnalysis]:
+        """Of a ladder: what follows from the points of each family; a UserError where too few have ended."""
+        from headway.study.results.ladder_points import laws_of
+
+        return laws_of(self, score)
 
     def label(self, score: str) -> str:
         """The whole truth about this score, as the first run that has it says it."""

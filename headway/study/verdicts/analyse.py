@@ -17,6 +17,7 @@ from headway.study.verdicts import (  # noqa: F401 (read, they are known)
     interaction,
     ordered,
     other_sentences,
+    scaling_laws,
     tuned_arms,
     two_arms,
 )

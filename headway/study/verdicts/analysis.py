@@ -27,6 +27,8 @@ Outcome = Literal[
     "in order",
     "not in order",
     "depends",
+    "larger",
+    "smaller",
     "not distinguishable",
     "not comparable",
     "cannot say",

@@ -16,7 +16,7 @@ from headway.scoring.metrics import metric_of
 from headway.stats.intervals import FEWEST_FOR_POWER, LEVEL, POWER, noncentrality, visible
 from headway.stats.stopping import ANY_TIME, FIXED_SEEDS
 from headway.stats.tests import picked_among
-from headway.study.design.questions import Best, Better, Depends, Ordered, Question
+from headway.study.design.questions import Best, Better, Depends, LadderQuestion, Ordered, Question
 from headway.study.design.study import Study
 from headway.study.results.evidence import Circumstances, column
 from headway.study.results.results import Results
@@ -57,6 +57,8 @@ def what_seeds_can_show(study: Study, earlier: Sequence[Results]) -> list[SeedsC
 
 
 def _of(question: Question, study: Study, earlier: Sequence[Results]) -> SeedsCanShow:
+    if isinstance(question, LadderQuestion):
+        return SeedsCanShow(question, "what a ladder shows follows from its points, and is known when they are")
     count, known = len(study.seeds), [found for one in earlier if (found := _spread(question, study, one))]
     if count < 2:
         return SeedsCanShow(question, "one seed shows nothing: without spread, chance cannot be told from effect")

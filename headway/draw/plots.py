@@ -1,0 +1,205 @@
+"""Points, lines and bands in a plane with logarithmic axes: what scaling laws are drawn with.
+
+As the charts of a report (`charts.py`), they are SVG that takes its colours from the page. What is ordered (budgets,
+sizes) has one colour that grows stronger; what differs in kind has colours of its own. Names stand at the right.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from headway.draw.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, apart, short, svg_open, svg_text
+
+FAINTEST = 0.35
+
+
+@dataclass(frozen=True)
+class Ink:
+    """A colour of the page, and how strong it is."""
+
+    curve: int = 1
+    """1 … 8, as the page defines them."""
+    strength: float = 1.0
+
+    @property
+    def stroke(self) -> str:
+        return f"stroke:var(--curve-{self.curve});stroke-opacity:{self.strength:.2f}"
+
+    @property
+    def fill(self) -> str:
+        return f"fill:var(--curve-{self.curve});fill-opacity:{self.strength:.2f}"
+
+
+def ramp(many: int, curve: int = 2) -> list[Ink]:
+    """For things in an order, the first the faintest."""
+    return [Ink(curve, FAINTEST + (1 - FAINTEST) * (k / max(1, many - 1))) for k in range(many)]
+
+
+@dataclass(frozen=True)
+class PlottedLine:
+    x: Sequence[float]
+    y: Sequence[float]
+    ink: Ink = field(default_factory=Ink)
+    name: str = ""
+    """Written where it ends; empty = nothing is."""
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    """The band around it."""
+    dashed: bool = False
+    thin: bool = False
+
+
+@dataclass(frozen=True)
+class PlottedPoints:
+    x: Sequence[float]
+    y: Sequence[float]
+    ink: Ink = field(default_factory=Ink)
+    name: str = ""
+    """Written beside the last, if there is no line that says it."""
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    """Where the bar of each ends."""
+    upright: bool = True
+    """Whether bars stand or lie."""
+    hollow: bool = False
+    size: float = 3.0
+
+
+@dataclass(frozen=True)
+class Plot:
+    across: str
+    up: str
+    label: str
+    """For those who cannot see it."""
+    lines: Sequence[PlottedLine] = ()
+    points: Sequence[PlottedPoints] = ()
+    logarithmic: tuple[bool, bool] = (True, True)
+    """Across, and up."""
+    within: tuple[float, float] | None = None
+    """From where to where upwards; None = all that is drawn."""
+
+    def svg(self) -> str:
+        x, y = self._axes()
+        parts = [svg_open(WIDTH, HEIGHT, self.label), *self._frame(x, y)]
+        for line in self.lines:
+            parts += _line(x, y, line)
+        for some in self.points:
+            parts += _points(x, y, some)
+        return "\n".join([*parts, *self._names(x, y), "</svg>"])
+
+    def _axes(self) -> tuple[Axis, Axis]:
+        across = [v for part in (*self.lines, *self.points) for v in _finite(part.x)]
+        across += [
+            v for some in self.points if not some.upright for v in _finite((*(some.low or ()), *(some.high or ())))
+        ]
+        if self.within is not None:
+            low, high = self.within
+        else:
+            ups = [v for part in (*self.lines, *self.points) for v in _finite((*part.y, *_ends(part)))]
+            low, high = min(ups), max(ups)
+            low, high = _room(low, high, self.logarithmic[1])
+        left, right = _room(min(across), max(across), self.logarithmic[0], 0.02)
+        x = Axis(left, right, LEFT, WIDTH - RIGHT, self.logarithmic[0])
+        return x, Axis(low, high, HEIGHT - BOTTOM, TOP, self.logarithmic[1])
+
+    def _frame(self, x: Axis, y: Axis) -> list[str]:
+        edge, floor, parts = WIDTH - RIGHT, HEIGHT - BOTTOM, []
+        for tick in y.ticks():
+            parts.append(f'<line class="grid" x1="{LEFT}" x2="{edge}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
+            parts.append(svg_text(LEFT - 8, y(tick) + 4, short(tick), "end"))
+        for tick in x.ticks():
+            parts.append(f'<line class="axis" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{floor}" y2="{floor + 4}"/>')
+            parts.append(svg_text(x(tick), floor + 18, short(tick), "middle"))
+        turned = f'transform="translate(14 {(TOP + floor) / 2}) rotate(-90)"'
+        return [
+            *parts,
+            f'<line class="axis" x1="{LEFT}" x2="{edge}" y1="{floor}" y2="{floor}"/>',
+            svg_text((LEFT + edge) / 2, HEIGHT - 6, self.across, "middle"),
+            f'<text class="faint" {turned} text-anchor="middle">{escape(self.up)}</text>',
+        ]
+
+    def _names(self, x: Axis, y: Axis) -> list[str]:
+        """At the right, moved apart where they would stand on each other, with a line that leads there."""
+        named = []
+        for part in (*self.lines, *self.points):
+            if part.name and (at := _last_inside(x, y, part)) is not None:
+                named.append((part, *at))
+        heights = apart([height for _, _, height in named], 15)
+        below = max((height - (HEIGHT - BOTTOM) for height in heights), default=0.0)
+        heights = [height - max(0.0, below) for height in heights]
+        edge, parts = WIDTH - RIGHT, []
+        for (part, last, height), moved in zip(named, heights, strict=True):
+            parts.append(
+                f'<line x1="{last + 4:.1f}" y1="{height:.1f}" x2="{edge + 12}" y2="{moved:.1f}" '
+                f'stroke-dasharray="1 4" style="{part.ink.stroke}"/>'
+            )
+            text = part.name if len(part.name) <= 22 else part.name[:21] + "…"
+            colour = f"fill:var(--curve-{part.ink.curve})"
+            parts.append(f'<text x="{edge + 16}" y="{moved + 4:.1f}" style="{colour}">{escape(text)}</text>')
+        return parts
+
+
+def _line(x: Axis, y: Axis, line: PlottedLine) -> list[str]:
+    parts = []
+    if line.low is not None and line.high is not None:
+        there = [(a, b) for a, b in zip(line.x, line.high, strict=True) if math.isfinite(b)]
+        back = [(a, b) for a, b in zip(line.x, line.low, strict=True) if math.isfinite(b)][::-1]
+        if there and back:
+            fill = f"fill:var(--curve-{line.ink.curve})"
+            parts.append(f'<polygon class="band" style="{fill}" points="{_path(x, y, [*there, *back])}"/>')
+    inside = [(a, b) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(a) and math.isfinite(b)]
+    dashes = ";stroke-dasharray:6 4" if line.dashed else ""
+    width = ";stroke-width:1" if line.thin else ""
+    style = f"{line.ink.stroke}{dashes}{width}"
+    return [*parts, f'<polyline class="curve" style="{style}" points="{_path(x, y, inside)}"/>']
+
+
+def _path(x: Axis, y: Axis, places: Sequence[tuple[float, float]]) -> str:
+    """What leaves the plane is held at its edge."""
+    floor, top = max(y.start, y.end), min(y.start, y.end)
+    return " ".join(f"{x(a):.1f},{min(max(y(b), top - 2), floor + 2):.1f}" for a, b in places)
+
+
+def _points(x: Axis, y: Axis, some: PlottedPoints) -> list[str]:
+    parts = []
+    for k, (a, b) in enumerate(zip(some.x, some.y, strict=True)):
+        if not (math.isfinite(a) and math.isfinite(b)):
+            continue
+        if some.low is not None and some.high is not None and math.isfinite(some.low[k] + some.high[k]):
+            ends = (some.low[k], some.high[k])
+            at = [(x(a), y(end)) for end in ends] if some.upright else [(x(end), y(b)) for end in ends]
+            (x1, y1), (x2, y2) = at
+            parts.append(
+                f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
+                f'style="{some.ink.stroke};stroke-width:1.5"/>'
+            )
+        style = f"fill:var(--paper);{some.ink.stroke};stroke-width:1.6" if some.hollow else some.ink.fill
+        parts.append(f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="{some.size:g}" style="{style}"/>')
+    return parts
+
+
+def _ends(part: PlottedLine | PlottedPoints) -> Sequence[float]:
+    if isinstance(part, PlottedPoints) and not part.upright:
+        return ()
+    return (*(part.low or ()), *(part.high or ()))
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    return [v for v in values if math.isfinite(v)]
+
+
+def _room(low: float, high: float, logarithmic: bool, share: float = 0.05) -> tuple[float, float]:
+    if logarithmic:
+        span = (math.log(high / low) or 1.0) * share
+        return low * math.exp(-span), high * math.exp(span)
+    span = ((high - low) or abs(high) or 1.0) * share
+    return low - span, high + span
+
+
+def _last_inside(x: Axis, y: Axis, part: PlottedLine | PlottedPoints) -> tuple[float, float] | None:
+    """Where the part ends that can be seen, in pixels."""
+    floor, top = max(y.start, y.end), min(y.start, y.end)
+    seen = [(x(a), y(b)) for a, b in zip(part.x, part.y, strict=True) if math.isfinite(a) and math.isfinite(b)]
+    seen = [place for place in seen if top - 1 <= place[1] <= floor + 1]
+    return max(seen, key=lambda place: place[0]) if seen else None
