@@ -16,7 +16,7 @@ from headway.study.conclude import conclude
 from headway.study.design.study import Study
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
-from headway.study.execution.plan import Sizes, check_scores
+from headway.study.execution.plan import Sizes, budgets, check_scores
 
 CASES = list(packaged())
 STUDIES = [name for name in CASES if isinstance(load_case(name, True), Study)]
@@ -54,6 +54,7 @@ def test_the_cases_so_far():
         "D3",
         "D4",
         "D5",
+        "D6",
         "E1",
         "E2",
         "E3",
@@ -85,10 +86,13 @@ def test_the_quick_form_is_quick(name):
     """All arms, three seeds or more, data that is always there, and no more work than promised."""
     quick, whole, sizes = study_of(name, True), study_of(name, False), Sizes()
     arms = [arm.name for arm in whole.arms if not (name == "C1" and arm.name.startswith("kept"))]  # no rows to be kept
-    assert [arm.name for arm in quick.arms] == arms
-    assert len(quick.seeds) >= 3 and len(whole.seeds) >= 3
+    if quick.ladder is None:
+        assert [arm.name for arm in quick.arms] == arms
+        assert len(quick.seeds) >= 3 and len(whole.seeds) >= 3
+    else:  # sizes and budgets are what is quick about it; seeds stand beside neighbouring sizes
+        assert len(quick.ladder.rungs) >= 3 and len(quick.seeds) >= 2
     seconds = 0.0
-    for run in quick.runs():
+    for run in quick.runs(budgets(quick, sizes)):
         assert run.recipe.data.source in EMBEDDED
         size = sizes.of(run.recipe.model_copy(update={"seed": 0}))
         seconds += size.steps * size.flops_per_step / FLOPS_A_SECOND[run.recipe.model.kind]

@@ -21,7 +21,7 @@ from headway.study.verdicts.caveats import no_such_number, sees_the_future
 from headway.study.verdicts.wording import amount, listed
 
 FARTHEST = 30.0
-"""So many times beyond the largest budget a verdict may rest on a law: resamples know nothing of laws of other forms."""
+"""So many times beyond the largest budget a verdict may rest on a law: resamples know nothing of other forms of it."""
 NO_FLOOR = "its loss is below what this law can ever reach"
 
 
