@@ -137,7 +137,7 @@ WRONG = {
     "arms: {a: [seed=5]}": "arms.a: the seed is no part of an arm",
     "arms: {a: []}\nchanges: [seed=5]": "changes: the seed is no part of an arm",
     "arms: {a: []}\nquestions: [{kind: best}]": "'a' is the only arm: there is nothing to be the best of",
-    "arms: {a: []}\nquestions: [{arm: a}]": "its kind is missing; there are: best, best-size, better, compute",
+    "arms: {a: []}\nquestions: [{arm: a}]": "its kind is missing; there are: best, best-size, better",
     "arms: {a: []}\nlook: [{text: x, layer: 7}]": "look.0.layer: the model has 3 layers, counted from 0",
     "factors: {p: {key: model.width, values: [16]}, q: {key: model.width, values: [32]}}": "which 'p' sets as well",
     "factors: {p: {key: model.mixer, values: [{heads: 2}]}, q: {key: model.mixer.heads, values: [1]}}": "as well",
