@@ -1,6 +1,8 @@
 """Where and in which precision to compute: chosen once, with the reason."""
 
+import ctypes
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -94,3 +96,16 @@ def _compile(asked: str, device: torch.device, sharded: bool = False) -> tuple[b
     if device.type == "cuda":
         return True, "compiled: pays on CUDA after the first minute"
     return False, "not compiled: on a CPU it costs 20–60 s and gains little"
+
+
+def keep_freed_memory() -> None:
+    """Every step takes and frees the same memory. glibc hands what is freed at the end of its heap back to the system,
+    and the next step pays for each page anew: at width 128, 3,600 of them and a fifteenth of the step. So up to 256 MB
+    are kept. (Blocks of more than 32 MB come from the system and go back to it, as ever.)"""
+    with suppress(OSError, AttributeError):  # other C libraries have other ways
+        allocator = ctypes.CDLL(None)
+        allocator.mallopt(_MMAP_THRESHOLD, 32 << 20)
+        allocator.mallopt(_TRIM_THRESHOLD, 256 << 20)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h has them

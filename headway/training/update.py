@@ -17,7 +17,7 @@ from headway.training.averaging import Averages
 from headway.training.carried import CarriedState
 from headway.training.optimizers import Optimizer
 from headway.training.parallel import Parallel
-from headway.training.setting import Setting
+from headway.training.setting import Setting, keep_freed_memory
 from headway.training.spec import TrainingSpec
 
 STEPS_BEFORE_RECORDING = 3  # kernels are chosen, compiled and warmed up in the first ones; they train like the others
@@ -87,6 +87,8 @@ class Update:
         self.carried = CarriedState(self.parallel.processes) if carried is None else carried
         self.averages = averages
         self.loss = model.loss
+        if alive.device.type == "cpu":
+            keep_freed_memory()
         if setting.compiled:
             # By itself the compiler would make one program for any shape, which is slower than one for each of a few.
             self.loss = torch.compile(model.loss, dynamic=False if isinstance(sampler, SamplerOfShapes) else None)

@@ -1,12 +1,15 @@
 """Where and in which precision: chosen once, with the reason."""
 
+import platform
+import resource
+
 import pytest
 import torch
 
 from headway.core.errors import UserError
 from headway.training.parallel import Fsdp
 from headway.training.processes import Processes
-from headway.training.setting import choose
+from headway.training.setting import choose, keep_freed_memory
 from headway.training.spec import TrainingSpec
 
 
@@ -97,3 +100,15 @@ def test_processes_on_cpus_talk_by_gloo(no_cuda):
     setting = choose(TrainingSpec(parallel=Fsdp()), 128, Processes(rank=0, world=2))
     assert setting.device.type == "cpu" and "gloo" in setting.reasons[0]
     assert "not compiled: fsdp" in setting.reasons[2] and "each keeps 1/2 of the weights" in setting.reasons[-1]
+
+
+def test_freed_memory_is_kept_for_the_next_step():
+    """Whatever the C library: it is asked politely, and may be asked again."""
+    keep_freed_memory()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        torch.ones(1 << 20)  # 4 MB, of which every page would be fetched anew
+    pages = 50 * (4 << 20) // resource.getpagesize()
+    if platform.libc_ver()[0] == "glibc":
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < pages / 4
+    keep_freed_memory()
