@@ -14,6 +14,7 @@ from headway.audit.recount import CLOSE, Answer, Counted, Recount, file_of, spre
 from headway.data.labelled import sources as tables
 from headway.data.labelled.sources import KNOWN_TABLES
 from headway.data.labelled.tables import ENDINGS, Row, read_table
+from headway.data.marks import BETWEEN
 from headway.data.running.sources import known_files
 from headway.data.tokenizers import Tokenizer
 from headway.scoring.score import Score
@@ -84,7 +85,7 @@ class RowRecount(Recount):
     @torch.no_grad()
     def _chances(self, rows: Sequence[Row], answer: Answer) -> list[list[float]]:
         """Rows of one length are asked together: nothing is ever filled up."""
-        ids = [self._as_row(ids, self.context) for ids in self.tokenizer.encode_rows([row.text for row in rows])]
+        ids = self._as_rows(rows, self.context)
         found: list[list[float]] = [[] for _ in rows]
         for length in {len(one) for one in ids}:
             here = [k for k, one in enumerate(ids) if len(one) == length]
@@ -97,14 +98,23 @@ class RowRecount(Recount):
                     found[k] = said.tolist()
         return found
 
-    def _as_row(self, ids: np.ndarray, longest: int) -> np.ndarray:
-        """Cut, and with the marks that the vocabulary has for what stands around a text."""
+    def _as_rows(self, rows: Sequence[Row], longest: int) -> list[np.ndarray]:
+        """The tokens of each, cut, with the marks that the vocabulary has for what stands around a text, or two."""
         marks = self.tokenizer.marks
         if marks is None:
-            return ids[:longest]
-        empty = marks.around([ids[:0]])
-        before, behind = empty[: marks.before], empty[marks.before :]
-        return np.concatenate([before, ids[: max(0, longest - len(empty))], behind])[:longest]
+            return [ids[:longest] for ids in self.tokenizer.encode_rows([row.text for row in rows])]
+        parts = [row.text.split(BETWEEN) for row in rows]
+        flat, found = iter(self.tokenizer.encode_rows([text for row in parts for text in row])), []
+        for row in parts:
+            texts = [next(flat).tolist() for _ in row]
+            empty = marks.around([np.zeros(0, np.int32)] * len(row)).tolist()
+            while any(texts) and sum(map(len, texts)) + len(empty) > longest:
+                max(reversed(texts), key=len).pop()  # the longer one loses its last, and of two as long the second
+            made = empty[: marks.before] + texts[0]
+            for text in texts[1:]:
+                made += empty[marks.before : len(empty) - marks.behind] + text
+            found.append(np.array((made + empty[len(empty) - marks.behind :])[:longest], dtype=np.int32))
+        return found
 
     def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
         """An interval tells of how many rows it is. (95 %, Wilson: https://doi.org/10.1080/01621459.1927.10502953)"""
@@ -132,7 +142,7 @@ class RowRecount(Recount):
         if off := sum(tuple(row) != one for row, one in zip(self.rows, theirs, strict=True)):
             return f"{off:,} of the {len(theirs):,} rows that are scored have another text or class in the source"
         lengths = self.used.lengths
-        ids = [self._as_row(ids, 10**9) for ids in self.tokenizer.encode_rows([row.text for row in self.rows])]
+        ids = self._as_rows(self.rows, 10**9)
         if [len(one) for one in ids] != lengths.tolist() or not np.array_equal(np.concatenate(ids), self.used.ids):
             return "the tokens that are scored are not those of the texts"
         return None

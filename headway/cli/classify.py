@@ -12,6 +12,7 @@ from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_js
 def classify(
     run: Annotated[str, typer.Argument(help="A classifier's run: its name or folder.", metavar="RUN")],
     text: Annotated[str, typer.Argument(help="The text.", metavar="TEXT")],
+    second: Annotated[str | None, typer.Argument(help="Of a pair: the second text.", metavar="TEXT")] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
     with_: With = None,
@@ -20,11 +21,13 @@ def classify(
 ) -> None:
     """Which class a text is of, by a classifier: the probability of each."""
     from headway.cli import printing
+    from headway.data.marks import BETWEEN
     from headway.experiment.evaluate import classify_text
     from headway.run.folder import open_run
 
     use_plugins(with_, trust)
     opened = open_run(run, runs)
+    text = text if second is None else BETWEEN.join((text, second))
     found = classify_text(opened, text, checkpoint)
     if as_json:
         print_json("classify", {"run": str(opened.folder), "text": text, **found.as_json()})

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+BETWEEN = " ␞ "
+"""What stands between the two texts of a pair, where they are one string."""
 NAMES = (("[CLS]", "[SEP]", "[MASK]", "[PAD]"), ("<s>", "</s>", "<mask>", "<pad>"))
 """BERT's, which new vocabularies get; and RoBERTa's."""
 
@@ -53,6 +55,15 @@ class Marks:
             longer = max(range(len(left)), key=lambda k: (left[k], k))
             left[longer] = max(0, left[longer] - 1)
         return self.around([text[:length] for text, length in zip(texts, left, strict=True)]).astype(np.int32)
+
+    def taken_apart(self, row: np.ndarray) -> list[np.ndarray]:
+        """The two texts of a row that `around` has made of a pair."""
+        nothing = row[:0]
+        between = self.room(2) - self.before - self.behind
+        mark = self.around([nothing, nothing])[self.before]
+        inside = row[self.before : len(row) - self.behind]
+        first = int(np.argmax(inside == mark))
+        return [inside[:first], inside[first + between :]]
 
     def around(self, texts: Sequence[np.ndarray]) -> np.ndarray:
         """The texts as a row, whole."""

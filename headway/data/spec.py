@@ -150,8 +150,9 @@ class Labelled(DataSpec):
     path: str | None = None
     """For source: files. A table with a text in each row (.tsv, .csv; .gz too); or a folder of such, named train, valid
     and test."""
-    text: Column = "text"
-    """For source: files. The column that is the text: its name in the first line, or its number from 1."""
+    text: Column | list[Column] = "text"
+    """For source: files. The column that is the text: its name in the first line, or its number from 1; or a list of
+    two, whose texts are read as a pair."""
     label: Column = "label"
     """For source: files. The column that is the class."""
     header: bool | None = None
@@ -177,13 +178,22 @@ class Labelled(DataSpec):
             for key in ("text", "label", "header"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     yield Problem(("source", key), f"{self.source} has columns of its own; {key} is for source: files")
-        elif self.header is False and not (isinstance(self.text, int) and isinstance(self.label, int)):
+        elif isinstance(self.text, list) and len(self.text) != 2:
+            reason = (
+                f"{len(self.text)} columns: a row is a text, or a pair of two, such as data.text=[premise, hypothesis]"
+            )
+            yield Problem(("text",), reason)
+        elif self.header is False and not all(isinstance(column, int) for column in self._columns):
             reason = "without a header, columns have no names; give their numbers, such as data.text=1 data.label=2"
             yield Problem(("header", "text", "label"), reason)
 
     @property
+    def _columns(self) -> list[Column]:
+        return [*(self.text if isinstance(self.text, list) else [self.text]), self.label]
+
+    @property
     def columns(self) -> Columns:
-        named = isinstance(self.text, str) or isinstance(self.label, str)
+        named = any(isinstance(column, str) for column in self._columns)
         return Columns(self.text, self.label, named if self.header is None else self.header)
 
     def row_length(self, context: int) -> int:

@@ -148,13 +148,26 @@ class Tokenizer(ABC):
         return Tokens(*(np.concatenate([getattr(part, what) for part in parts]) for what in ("ids", "bytes", "starts")))
 
     def encode_row(self, text: str) -> Tokens:
-        """A text somebody typed as a model reads it: with marks around it, if the vocabulary has them."""
+        """A text somebody typed, or a pair with BETWEEN between its two, as a model reads it: with marks around it, if
+        the vocabulary has them."""
         if self.marks is None:
             return self.encode(text)
-        tokens = self.encode_with_masks(text)
-        row, before = self.marks.row([tokens.ids]), self.marks.before
-        behind = len(row) - len(tokens) - before
-        return Tokens(row, np.pad(tokens.bytes, (before, behind)), np.pad(tokens.starts, (before, behind)))
+        parts = [self.encode_with_masks(part) for part in text.split(marks.BETWEEN)]
+        row = self.marks.around([part.ids for part in parts]).astype(np.int32)
+        sizes, starts = np.zeros(len(row), np.int32), np.zeros(len(row), np.bool_)
+        at, between = self.marks.before, self.marks.room(2) - self.marks.room(1)
+        for part in parts:
+            sizes[at : at + len(part)], starts[at : at + len(part)] = part.bytes, part.starts
+            at += len(part) + between
+        return Tokens(row, sizes, starts)
+
+    def rows_of(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Many texts, or pairs, as models read them (int32): with marks, if the vocabulary has them."""
+        if self.marks is None:
+            return self.encode_rows(texts)
+        parts = [text.split(marks.BETWEEN) for text in texts]
+        flat = iter(self.encode_rows([part for row in parts for part in row]))
+        return [self.marks.row([next(flat) for _ in row]) for row in parts]
 
     def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids (int32) of many short texts, each by itself."""

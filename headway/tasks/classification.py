@@ -25,6 +25,7 @@ from headway.data.labelled import dataset
 from headway.data.labelled.batches import RowSampler
 from headway.data.labelled.dataset import LabelledSet, Texts
 from headway.data.labelled.tables import Row
+from headway.data.marks import BETWEEN
 from headway.data.spec import Labelled
 from headway.look.gradients import Explained, likeliest
 from headway.models.classifier import Classifier, ClassifierSpec
@@ -170,7 +171,9 @@ class Classification(Task, JoinsOthers, Classifies):
 
     @classmethod
     def classify(cls, run: Run, model: Classifier, text: str) -> Classified:
-        tokenizer = run.tokenizer
+        tokenizer, pairs = run.tokenizer, isinstance(_data(run.recipe).text, list)
+        if pairs != (BETWEEN in text):
+            raise UserError(f"{run.name} reads {'two texts, and one is' if pairs else 'one text, and two are'} given")
         tokens = tokenizer.encode_row(text)
         ids = torch.as_tensor(tokens.ids)
         if not tokens.bytes.any():

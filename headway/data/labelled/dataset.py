@@ -13,6 +13,7 @@ import numpy as np
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.labelled.sources import Columns, Splits, normalised, read_rows
+from headway.data.marks import BETWEEN, Marks
 from headway.data.tokenizers import Tokenizer, TokenizerSpec
 
 
@@ -31,6 +32,8 @@ class Texts:
     """int64: where in `ids` each text ends."""
     closing: int = 0
     """How many of the last tokens of a text stand behind every text, and are kept where one is cut."""
+    pairs: Marks | None = None
+    """What stands around them, where rows hold two texts: of these, the longer one is cut."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -45,7 +48,9 @@ class Texts:
         begins, lengths = self.ends - self.lengths, self.lengths[rows]
         ids = [self.ids[begins[k] : self.ends[k]] for k in rows]
         some = [self.texts[k] for k in rows]
-        return Texts(some, self.labels[rows], self.seen[rows], np.concatenate(ids), np.cumsum(lengths), self.closing)
+        return Texts(
+            some, self.labels[rows], self.seen[rows], np.concatenate(ids), np.cumsum(lengths), self.closing, self.pairs
+        )
 
     def padded(self, context: int) -> tuple[np.ndarray, np.ndarray]:
         """The first `context` tokens of each text, filled up to the longest; and how many of them are real. A text that
@@ -55,7 +60,11 @@ class Texts:
         padding_mask = np.arange(table.shape[1]) < lengths[:, None]
         begins = self.ends - self.lengths
         table[padding_mask] = self.ids[(begins[:, None] + np.arange(table.shape[1]))[padding_mask]]
-        if self.closing and len(cut := np.flatnonzero(self.lengths > context)):
+        if self.pairs is not None:
+            for k in np.flatnonzero(self.lengths > context):
+                texts = self.pairs.taken_apart(self.ids[begins[k] : self.ends[k]])
+                table[k, :context] = self.pairs.row(texts, context)[:context]
+        elif self.closing and len(cut := np.flatnonzero(self.lengths > context)):
             kept = min(self.closing, context)
             table[cut, context - kept : context] = self.ids[self.ends[cut][:, None] - np.arange(kept, 0, -1)]
         return table, lengths
@@ -103,6 +112,7 @@ def load(
             arrays[f"{split}/ids"],
             arrays[f"{split}/ends"],
             0 if made.marks is None else made.marks.behind,
+            made.marks if any(BETWEEN in row.text for row in rows["train"]) else None,
         )
         for split, some in rows.items()
     }
@@ -118,15 +128,15 @@ def _in_order(label: str) -> tuple[bool, float, str]:
 
 
 def _tokenise(name: str, rows: Splits, spec: TokenizerSpec) -> tuple[Tokenizer, cache.Arrays]:
-    tokenizer = spec.learn("\n".join(row.text for row in rows["train"]))
+    tokenizer = spec.learn("\n".join(part for row in rows["train"] for part in row.text.split(BETWEEN)))
+    if any(BETWEEN in row.text for row in rows["train"]):
+        tokenizer = tokenizer.with_marks()  # something must tell where the one text ends
     arrays = {}
     for split, some in rows.items():
         try:
-            encoded = tokenizer.encode_rows([row.text for row in some])
+            encoded = tokenizer.rows_of([row.text for row in some])
         except UserError as problem:
             raise UserError(f"labelled set '{name}', split '{split}', {problem}") from None
-        if (marks := tokenizer.marks) is not None:
-            encoded = [marks.row([ids]) for ids in encoded]
         arrays[f"{split}/ids"] = np.concatenate(encoded)
         arrays[f"{split}/ends"] = np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
     return tokenizer, arrays

@@ -67,7 +67,8 @@ LABELLED_SETS = (*EMBEDDED, *KNOWN_TABLES, FILES)
 
 @dataclass(frozen=True)
 class Columns:
-    text: Column = "text"
+    text: Column | list[Column] = "text"
+    """Or two of them: then every row is a pair of texts."""
     label: Column = "label"
     header: bool = True
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
+from headway.data.marks import BETWEEN
 from headway.data.running.sources import read_text
 
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 Column = int | str
+"""By name, or by number from 1."""
 
 
 class Row(NamedTuple):
@@ -23,17 +25,30 @@ class Row(NamedTuple):
     label: str
 
 
-def read_table(path: Path, text: Column, label: Column, header: bool) -> list[Row]:
-    """The two columns that matter; every row has a text and a label, or one message says which has not."""
+def read_table(path: Path, text: Column | Sequence[Column], label: Column, header: bool) -> list[Row]:
+    """The columns that matter; every row has a text (or two, which become one string with BETWEEN in it) and a label,
+    or one message says which has not."""
     lines = fields_of(path)
     names = lines.pop(0)[1] if header else None
     if not lines:
         raise UserError(f"'{path}' has no rows{' below its header' if header else ''}")
-    places = [_place(path, key, names, lines[0][1], column) for key, column in (("text", text), ("label", label))]
-    if places[0] == places[1]:
-        raise UserError(f"data.text and data.label are the same column of '{path.name}', {text!r}")
-    rows = [Row(*(_cell(path, fields, number, place) for place in places)) for number, fields in lines]
-    _check_text(path, rows, text, names, lines[0][1])
+    columns = [text] if isinstance(text, int | str) else list(text)
+    *texts, of_label = [
+        _place(path, key, names, lines[0][1], column)
+        for key, column in (*(("text", column) for column in columns), ("label", label))
+    ]
+    if of_label in texts:
+        raise UserError(f"data.text and data.label are the same column of '{path.name}', {label!r}")
+    if len(set(texts)) < len(texts):
+        raise UserError(f"data.text: both texts of a pair are the same column of '{path.name}', {columns[0]!r}")
+    rows = []
+    for number, fields in lines:
+        cells = [_cell(path, fields, number, place) for place in texts]
+        if len(cells) > 1 and any(BETWEEN.strip() in cell for cell in cells):
+            raise UserError(f"'{path}', line {number}: a text has {BETWEEN.strip()} in it, which stands between two")
+        rows.append(Row(BETWEEN.join(cells), _cell(path, fields, number, of_label)))
+    if len(texts) == 1:
+        _check_text(path, rows, columns[0], names, lines[0][1])
     return rows
 
 
