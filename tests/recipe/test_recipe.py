@@ -1,7 +1,7 @@
 import pytest
 import yaml
 from pydantic import ValidationError
-from tiny import RECIPE
+from tiny import RECIPE, with_weights
 
 from headway.core.errors import UserError
 from headway.core.yaml import read_tree
