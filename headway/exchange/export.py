@@ -23,11 +23,13 @@ from headway.core.files import write_folder_whole
 from headway.core.format import number
 from headway.experiment.train import load_model
 from headway.formats import bert, gpt2, marian, marian_tokenizers, tokenizer
+from headway.models.classifier import ClassifierSpec
 from headway.models.masked_language_model import MaskedLanguageModelSpec
 from headway.models.spec import ModelSpec
 from headway.recipe.text import annotated
 from headway.run.folder import Run
 from headway.scoring.score import Score
+from headway.tasks.classification import classes_of
 from headway.tasks.translation import tokenizers_of
 
 
@@ -66,6 +68,7 @@ def export_run(run: Run, to: str | None, folder: Path | None, which: str = "auto
     """Write a run's model in another format; None = the one that its kind of model has. All of it is made before
     anything is written."""
     usual = "bert" if run.recipe.model.reads_rows else "gpt2"
+    usual = "bert-encoder" if isinstance(run.recipe.model, ClassifierSpec) else usual
     to = to or (usual if run.recipe.data.kind != "pairs" else "marian")
     if to not in FORMATS:
         raise UserError(f"there is no format '{to}' to export to{did_you_mean(to, FORMATS)}")
@@ -129,10 +132,55 @@ def _as_bert(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
 def _why_no_bert(model: Any) -> list[str]:
     if isinstance(model, MaskedLanguageModelSpec):
         return bert.why_not(model)
-    return [f"model.kind: a BERT that others read is a masked-language-model, not a {model.kind}"]
+    other = "; --to bert-encoder writes its encoder" if isinstance(model, ClassifierSpec) else ""
+    return [f"model.kind: a BERT that fills in words is a masked-language-model, not a {model.kind}{other}"]
+
+
+def _as_encoder(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
+    spec, marks = run.recipe.model, run.tokenizer.marks
+    padding = max(0, marks.pad) if marks is not None else 0
+    config = bert.config_of(spec, run.tokenizer.size, padding, "bert")
+    tensors = bert.to_bert(weights, spec, padding, "bert")
+    if _is_whole(spec):
+        tensors = {f"{bert.FAMILIES['bert'].prefix}{name}": tensor for name, tensor in tensors.items()}
+        tensors |= {f"classifier.{kind}": weights[f"head.output.{kind}"] for kind in ("weight", "bias")}
+        classes = {str(k): name for k, name in enumerate(classes_of(run))}
+        config |= {"architectures": ["BertForSequenceClassification"], "id2label": classes}
+        config |= {"label2id": {name: int(k) for k, name in classes.items()}}
+        config["classifier_dropout"] = spec.head.dropout
+    return {
+        "model.safetensors": _saved(tensors),
+        "config.json": _json(config),
+        tokenizer.FILE: _marked(run).to_str(pretty=True).encode(),
+        "tokenizer_config.json": _json(
+            tokenizer.tokenizer_config(tokenizer.library_of(run.tokenizer), spec.context)
+            if marks is None
+            else tokenizer.marked_config(run.tokenizer, spec.context)
+        ),
+    }
+
+
+def _marked(run: Run) -> Any:
+    """A tokenizer that somebody lent knows what stands around a text; ours are told."""
+    own = run.tokenizer
+    return tokenizer.library_of(own) if own.marks is None or own.kind == "borrowed" else tokenizer.with_template(own)
+
+
+def _is_whole(model: Any) -> bool:
+    """Whether pooling and head are those that BERT is fine-tuned with: then the folder holds all of the classifier."""
+    return model.pooling.kind == "pooler" and model.head.kind == "linear"
+
+
+def _why_no_encoder(model: Any) -> list[str]:
+    if not isinstance(model, ClassifierSpec):
+        return [f"model.kind: a bare encoder is written of a classifier, not of a {model.kind}"]
+    if model.body is not None:
+        return [f"model.body: this encoder is a '{model.body.config.get('model_type')}', and no BERT"]
+    return bert.why_not(model)
 
 
 FORMATS = {
+    "bert-encoder": Format(_why_no_encoder, _as_encoder, "BERT", "AutoModel and AutoTokenizer", "feature-extraction"),
     "bert": Format(_why_no_bert, _as_bert, "BERT", "AutoModelForMaskedLM and AutoTokenizer", "fill-mask"),
     "gpt2": Format(gpt2.why_not, _as_gpt2, "GPT-2", "AutoModelForCausalLM and AutoTokenizer", "text-generation"),
     "marian": Format(marian.why_not, _as_marian, "Marian", "AutoModelForSeq2SeqLM and AutoTokenizer", "translation"),
@@ -192,6 +240,7 @@ _ABOUT_TEXT = {
     "bpe": "Byte pairs: any text can be encoded, and decoding gives it back byte for byte (in small letters where "
     "the recipe says `lower`).",
     "sentencepiece": "Pieces of SentencePiece; what it lacks becomes `<unk>`.",
+    "borrowed": "The tokenizer of the model that training started from, as it was.",
 }
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from tiny import snapshot
+from tiny import cache_in, snapshot
 
 from headway.core.errors import UserError
 from headway.exchange.export import export_run
@@ -125,3 +125,45 @@ def test_the_weights_are_no_pickle_and_say_whose_layout_they_have(workshop, tmp_
     with safetensors.safe_open(folder / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
         assert "transformer.h.0.attn.c_attn.weight" in file.keys() and "lm_head.weight" not in file.keys()  # noqa: SIM118
+
+
+@pytest.mark.parametrize("parts", [{"pooling": "pooler", "head": "linear"}, {"pooling": "mean"}])
+def test_a_classifier_leaves_as_the_bert_it_came_as(encoder_folder, reviews, tmp_path, workshop, parts):
+    import torch
+    from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+    from headway.experiment.train import load_model, train
+    from headway.recipe.recipe import from_tree
+
+    folder, _ = encoder_folder()
+    start = {"kind": "pretrained", "from": str(folder)}
+    steps = {"duration": "2 steps", "batch": 4, "evaluate_every": "2 steps"}
+    data = {"kind": "labelled", "source": "files", "path": str(reviews)}
+    tree = {"model": {"kind": "classifier", "start": start, **parts}, "data": data, "training": steps}
+    with cache_in(workshop.cache):
+        (run,) = train([from_tree(tree, "recipe")], ["run"], tmp_path / "runs")
+    made = export_run(run, None, tmp_path / "out")
+    assert "pytorch_model.bin" not in made.files
+    texts = ["a good film", "no"]
+    given = AutoTokenizer.from_pretrained(tmp_path / "out")(texts, padding=True, return_tensors="pt")
+    model, _ = load_model(run)
+    there = given["attention_mask"].bool()
+    with torch.no_grad():
+        theirs = AutoModel.from_pretrained(tmp_path / "out").eval()(**given).last_hidden_state
+        ours, _ = model.hidden(given["input_ids"][None], padding_mask=there[None])
+        assert torch.allclose(ours[0][there], theirs[there], atol=1e-5)
+        if parts["pooling"] == "pooler":
+            whole = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+            assert torch.allclose(whole(**given).logits, model(given["input_ids"][None], there[None])[0], atol=1e-5)
+            assert whole.config.id2label == {0: "bad", 1: "good"}
+    again = from_tree({**tree, "model": {**tree["model"], "start": {**start, "from": str(tmp_path / "out")}}}, "again")
+    assert (again.model.layers, again.model.norm) == (2, run.recipe.model.norm)
+
+
+def test_a_classifier_that_is_no_bert_says_why(workshop, tmp_path):
+    from headway.formats.bert import why_not
+    from headway.models.classifier import ClassifierSpec
+
+    reasons = why_not(ClassifierSpec())
+    assert any("norm.placement" in reason for reason in reasons)
+    assert any("of_embeddings" in reason for reason in reasons)
