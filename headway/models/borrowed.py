@@ -8,6 +8,7 @@ them; an architecture that has attention of its own shows the weights that it ha
 """
 
 import inspect
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from headway.models.classifier import Classifier, ClassifierSpec
 from headway.models.encoder import EncoderSpec
 from headway.nn.mixer import Mixer
 from headway.nn.positions import Positions
-from headway.nn.replicated import Dropout, Trainable
+from headway.nn.replicated import Dropout, Trainable, seed_part
 from headway.nn.segments import Separated, which_text
 from headway.nn.taps import Display, Tap
 
@@ -106,10 +107,43 @@ class BorrowedClassifier(Classifier):
     def add_adapters(
         self, targets: Sequence[str], rank: int, alpha: float, dropout: float, seeds: Sequence[int]
     ) -> int:
-        raise UserError(
-            f"training.tuning: adapters stand beside the maps of Headway's own layers, and {_kind(self.spec)} has its "
-            "own; tune it as a whole, frozen, layerwise or in its last layers"
-        )
+        """Those of `peft`, beside the maps that architectures name so."""
+        wanted = re.compile("|".join(_MAKES[target] for target in targets))
+        within = re.escape(layers_in(self.body, self.spec.layers))
+        named = ((name, re.match(rf"{within}\.\d+\.(.*)", name), part) for name, part in self.body.named_modules())
+        places = [name for name, of, part in named if isinstance(part, nn.Linear) and of and wanted.search(f".{of[1]}")]
+        if not places:
+            return 0
+        config = peft().LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=places)
+        peft().inject_adapter_in_model(config, self.body)
+        for p in self.body.parameters():
+            p.requires_grad_(True)  # peft has frozen the others; what is trained, their pace says
+        for name, part in list(self.body.named_modules()):
+            if ".lora_dropout." in f"{name}." and isinstance(part, nn.Dropout):
+                owner, _, key = name.rpartition(".")
+                part = BorrowedDropout(dropout, fixed=True)
+                setattr(self.body.get_submodule(owner), key, part)
+            elif isinstance(part, nn.Linear) and self.is_added(name):
+                spread = 1 / math.sqrt(3 * part.in_features) if ".lora_A." in name else 0.0
+                part.weight = _with_axis(part.weight.cpu(), spread)
+            else:
+                continue
+            seed_part(self, part, f"body.{name}", seeds)
+            part.to(next(self.body.parameters()).device)
+        return len(places)
+
+    def is_added(self, name: str) -> bool:
+        return ".lora_" in name
+
+
+_MAKES = {
+    "queries": r"\.(query|query_proj|q_lin|q_proj|q)$",
+    "keys": r"\.(key|key_proj|k_lin|k_proj|k)$",
+    "values": r"\.(value|value_proj|v_lin|v_proj|v)$",
+    "output": r"\.(attention\.output\.dense|attention\.dense|out_lin|out_proj|o_proj|o)$",
+    "feedforward": r"\.(intermediate\.dense|ffn|ffn_output|fc1|fc2|lin1|lin2)$|(?<!attention)\.output\.dense$",
+}
+"""What maps are called by whom."""
 
 
 class LayerTaps(nn.Module):
@@ -238,9 +272,20 @@ def _config(transformers: Any, config: Mapping[str, Any]) -> Any:
         raise UserError(f"config.json of a '{family}' model: {problem}") from None
 
 
-def _with_axis(parameter: nn.Parameter) -> nn.Parameter:
+def peft() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise UserError(
+            "training.tuning: adapters in this architecture are made by the package peft, which is not installed: "
+            "pip install 'headway[pretrained]'"
+        ) from None
+    return peft
+
+
+def _with_axis(parameter: nn.Parameter | Tensor, spread: float = 0.0) -> nn.Parameter:
     made = nn.Parameter(parameter.detach()[None].clone(), requires_grad=parameter.requires_grad)
-    made.start = (0.0, 0.0)  # pyright: ignore[reportAttributeAccessIssue]
+    made.start = (0.0, spread)  # pyright: ignore[reportAttributeAccessIssue]
     made.decays = parameter.ndim >= 2  # pyright: ignore[reportAttributeAccessIssue]
     return made
 

@@ -136,10 +136,35 @@ def test_what_it_cannot_do_is_said(encoder_folder):
     made = recipe(folder)
     with pytest.raises(UserError, match="one replica at a time"):
         made.model.build(len(PIECES), 2, [0, 1])
-    with pytest.raises(UserError, match="adapters stand beside"):
-        recipe(folder, "training.tuning=lora").training.tuning.apply(started(made), [0])
     frozen = recipe(folder, "training.tuning=frozen").training.tuning.apply(started(made), [0])
     paces = {name: p.pace for name, p in frozen.named_parameters()}
     assert paces["head.output.weight"] == 1 and not any(pace for name, pace in paces.items() if "head" not in name)
     with pytest.raises(UserError, match=r"model\.start"):
         recipe(folder, "model.layers=3")
+
+
+@pytest.mark.parametrize("family", ["mpnet", "deberta"])
+@torch.no_grad()
+def test_adapters_are_put_in_by_peft(encoder_folder, family):
+    pytest.importorskip("peft")
+    folder, _ = encoder_folder(family)
+    targets = "[queries, keys, values, output, feedforward]"
+    made = recipe(folder, f"training.tuning={{kind: lora, rank: 2, dropout: 0.5, targets: {targets}}}")
+    plain = started(made)
+    models = [made.training.tuning.apply(started(made), [seed]).eval() for seed in (0, 0, 1)]
+    one, same, other = (dict(model.named_parameters()) for model in models)
+    added = [name for name in one if models[0].is_added(name)]
+    assert len(added) == 2 * 2 * 6  # layers; down and up; queries, keys, values, output, two of the feed-forward net
+    assert {name for name, p in one.items() if p.pace} == {*added, *(name for name in one if name.startswith("head."))}
+    for name in added:
+        assert one[name].shape[0] == 1 and torch.equal(one[name], same[name])
+        assert torch.equal(one[name], other[name]) == ("lora_B" in name)  # which begins as nothing
+    ids = torch.tensor([[[2, 5, 6, 11, 3]]])
+    assert torch.allclose(models[0](ids), plain(ids), atol=1e-6)
+    with torch.enable_grad():
+        models[0].train()
+        models[0](ids).sum().backward()
+    assert all(one[name].grad is not None for name in added)
+    for name in added:
+        one[name].normal_()
+    assert not torch.allclose(models[0].eval()(ids), plain(ids), atol=1e-3)
