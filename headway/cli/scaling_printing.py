@@ -47,12 +47,16 @@ def show_analysis(found: ScalingAnalysis) -> None:
         ]
         show_table(["FLOPs", "error of the loss", "on average"], errors)
     if len(found.conventions) > 1:
-        console.print("\nParameters counted in other ways")
+        console.print("\nThe power of parameters, counted in other ways")
         counted = [
-            [c.name, *_told(c.alpha), *_told(c.beta), *_told(c.parameters_exponent), *(_told(c.curves_exponent))]
+            [
+                c.name.removeprefix("parameters_"),
+                " ".join(_told(c.parameters_exponent)),
+                " ".join(_told(c.curves_exponent)),
+            ]
             for c in found.conventions
         ]
-        show_table(["column", "α", "", "β", "", "power, by the law", "", "by parabolas", ""], counted)
+        show_table(["counted", "by the law", "by parabolas"], counted)
     for note in found.notes():
         console.print(f"note: {note}", style="yellow", markup=False)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from headway.draw.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, apart, short, svg_open, svg_text
+from headway.draw.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, apart, round_ticks, svg_open, svg_text
 
 FAINTEST = 0.35
 
@@ -105,12 +105,12 @@ class Plot:
 
     def _frame(self, x: Axis, y: Axis) -> list[str]:
         edge, floor, parts = WIDTH - RIGHT, HEIGHT - BOTTOM, []
-        for tick in y.ticks():
+        for tick in _ticks(y):
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{edge}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-            parts.append(svg_text(LEFT - 8, y(tick) + 4, short(tick), "end"))
-        for tick in x.ticks():
+            parts.append(svg_text(LEFT - 8, y(tick) + 4, _said(tick), "end"))
+        for tick in _ticks(x):
             parts.append(f'<line class="axis" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{floor}" y2="{floor + 4}"/>')
-            parts.append(svg_text(x(tick), floor + 18, short(tick), "middle"))
+            parts.append(svg_text(x(tick), floor + 18, _said(tick), "middle"))
         turned = f'transform="translate(14 {(TOP + floor) / 2}) rotate(-90)"'
         return [
             *parts,
@@ -177,6 +177,22 @@ def _points(x: Axis, y: Axis, some: PlottedPoints) -> list[str]:
         style = f"fill:var(--paper);{some.ink.stroke};stroke-width:1.6" if some.hollow else some.ink.fill
         parts.append(f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="{some.size:g}" style="{style}"/>')
     return parts
+
+
+def _ticks(axis: Axis) -> list[float]:
+    """Of a range that is no decade, round numbers."""
+    found = axis.ticks()
+    return found if len(found) > 2 else round_ticks(axis.low, axis.high)
+
+
+def _said(value: float) -> str:
+    """2e4 and not 20,000: there is no room for long numbers."""
+    return f"{value:.3g}".replace("e+0", "e").replace("e+", "e") if abs(value) < 1e4 else _power(value)
+
+
+def _power(value: float) -> str:
+    exponent = math.floor(math.log10(abs(value)) + 1e-9)
+    return f"{value / 10**exponent:.3g}e{exponent}"
 
 
 def _ends(part: PlottedLine | PlottedPoints) -> Sequence[float]:
