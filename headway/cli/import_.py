@@ -14,8 +14,8 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A GPT-2, Llama, Mistral, Qwen2 or Marian: a folder with config.json, model.safetensors, tokenizer; "
-            "a .gguf file; hub:owner/name; or smollm2.",
+            help="A GPT-2, Llama, Mistral, Qwen2, BERT or Marian: a folder with config.json, model.safetensors, "
+            "tokenizer; a .gguf file; hub:owner/name; or smollm2, minilm.",
             metavar="FOLDER",
         ),
     ],

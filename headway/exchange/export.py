@@ -118,7 +118,7 @@ def _as_marian(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
 
 def _as_bert(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
     spec, marks = run.recipe.model, run.tokenizer.marks
-    assert marks is not None
+    assert marks is not None and isinstance(spec, MaskedLanguageModelSpec)
     library = tokenizer.with_template(run.tokenizer)
     config = bert.config_of(spec, run.tokenizer.size, marks.pad, "bert")
     return {
@@ -138,6 +138,7 @@ def _why_no_bert(model: Any) -> list[str]:
 
 def _as_encoder(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
     spec, marks = run.recipe.model, run.tokenizer.marks
+    assert isinstance(spec, ClassifierSpec)
     padding = max(0, marks.pad) if marks is not None else 0
     config = bert.config_of(spec, run.tokenizer.size, padding, "bert")
     tensors = bert.to_bert(weights, spec, padding, "bert")

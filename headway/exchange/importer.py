@@ -18,11 +18,12 @@ from headway.core.files import check_names
 from headway.core.status import State, Status
 from headway.data.library import adopted
 from headway.data.tokenizers import Tokenizer
-from headway.formats import gguf, gpt2, llama, marian, marian_tokenizers, packages, pretrained
+from headway.formats import bert, gguf, gpt2, llama, marian, marian_tokenizers, packages, pretrained
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
 from headway.formats.packages import PACKAGES
 from headway.formats.weights import WEIGHTS, read_json, read_weights
+from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, check_new
@@ -58,6 +59,8 @@ class Arrived(NamedTuple):
     """By the names they have in a run folder."""
     vocabulary: int
     notes: Sequence[str]
+    facts: Mapping[str, Any] = {}
+    """What the run folder must know beside."""
 
 
 def located(source: str, name: str | None) -> tuple[Path, str | None]:
@@ -164,6 +167,35 @@ def _as_llama(
     return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, config["vocab_size"], notes)
 
 
+def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+    """As a classifier: with the classes and the head that it has, or with two that it has not learnt yet."""
+    tokenizer = pretrained.read_tokenizer(folder, _rows(folder, config))
+    tensors = read_weights(folder, "AutoModel")
+    names = {int(k): str(name) for k, name in (config.get("id2label") or {}).items()}
+    head = {f"head.output.{kind}": tensors.get(f"classifier.{kind}") for kind in ("weight", "bias")}
+    is_whole = all(tensor is not None for tensor in head.values()) and any("pooler.dense" in name for name in tensors)
+    classes = [names.get(k, str(k)) for k in range(len(head["head.output.bias"]))] if is_whole else ["0", "1"]  # pyright: ignore
+    settled = bert.model_tree(config, tokenizer.number("separator"))
+    parts = {"pooling": "pooler", "head": {"kind": "linear"}} if is_whole else {}
+    given = {"kind": "given", "path": str(home / "tokenizer.json")}
+    tree = {"model": {"kind": "classifier", **settled, **parts}, "data": {"kind": "labelled", "tokenizer": given}}
+    recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
+    assert isinstance(recipe.model, ClassifierSpec)
+    taken = bert.from_bert(tensors, recipe.model, config)
+    own = {name for name, _ in recipe.model.build(tokenizer.size, len(classes)).named_parameters()}
+    weights = {name: tensor for name, tensor in taken.weights.items() if name in own}
+    notes = _narrow({name: tensor for name, tensor in tensors.items() if not bert.BUFFERS.fullmatch(name)})
+    if is_whole:
+        weights |= {name: tensor.float() for name, tensor in head.items() if tensor is not None}
+    else:
+        left = f" ({', '.join(taken.left)} has no place here)" if taken.left else ""
+        notes.append(
+            f"it has no head that tells classes apart{left}: its attention is its own, its answers mean nothing"
+        )
+        notes.append("to train one: headway train with model.start={kind: pretrained, from: …}")
+    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, tokenizer.size, notes, {"classes": classes})
+
+
 def _rows(folder: Path, config: Mapping[str, Any]) -> int:
     rows = config.get(*gpt2.VOCABULARY)
     if not isinstance(rows, int) or rows < 1:
@@ -190,6 +222,7 @@ READERS: dict[str, Callable[[Path, dict[str, Any], Path, Sequence[str]], Arrived
     "gpt2": _read_gpt2,
     "marian": _read_marian,
     **dict.fromkeys(llama.KINDS, _read_llama),
+    **dict.fromkeys(bert.FAMILIES, _read_bert),
 }
 """By the `model_type` of config.json."""
 
@@ -201,12 +234,13 @@ def _narrow(tensors: Mapping[str, Tensor]) -> list[str]:
 
 def _make(home: Path, found: Arrived, origin: str) -> Run:
     recipe = found.recipe
-    run = Run.create(home, recipe, "cpu", imported_from=origin)
+    run = Run.create(home, recipe, "cpu", imported_from=origin, **found.facts)
     try:
         for name, tokenizer in found.tokenizers.items():
             run.keep_tokenizer(tokenizer, name)
         model = tasks.of(recipe).rebuild(run, "cpu")
-        load_weights(model, 0, dict(found.weights))
+        drawn = {name: p[0].detach() for name, p in model.named_parameters()}  # a head that the folder does not have
+        load_weights(model, 0, {**drawn, **found.weights} if found.facts else dict(found.weights))
         # Without an optimizer: one that has not moved yet is made as well as read.
         weights = {name: p[0].detach() for name, p in model.named_parameters()}
         run.save_checkpoint(Checkpoint(0, {"standing": ReplicaState().as_json()}, weights, {}, {}))

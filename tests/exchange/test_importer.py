@@ -253,3 +253,31 @@ def test_a_failed_import_leaves_nothing(gpt2_folder, tmp_path, monkeypatch, fail
     with pytest.raises(type(failure)):
         import_folder(gpt2_folder()[0], None, tmp_path / "runs")
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_classifier_of_others_classifies_as_it_did_and_is_looked_into(encoder_folder, tmp_path):
+    from transformers import AutoTokenizer
+
+    from headway.experiment.evaluate import classify_text
+    from headway.experiment.inspect import look_at
+
+    folder, theirs = encoder_folder(head="AutoModelForSequenceClassification", id2label={0: "bad", 1: "good", 2: "so"})
+    run = import_folder(folder, None, tmp_path / "runs").run
+    with torch.no_grad():
+        expected = theirs(**AutoTokenizer.from_pretrained(folder)("a good film", return_tensors="pt")).logits.softmax(
+            -1
+        )
+    found = classify_text(run, "a good film", "auto").chances
+    assert [found[name] for name in ("bad", "good", "so")] == pytest.approx(expected[0].tolist(), abs=1e-5)
+    shown = look_at(run, "a good film")
+    assert shown.tokens == ("[CLS]", "a", "good", "film", "[SEP]") and shown.largest_difference < 1e-5
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert"])
+def test_an_encoder_without_classes_can_be_looked_into(encoder_folder, tmp_path, family):
+    from headway.experiment.inspect import look_at
+
+    folder, _ = encoder_folder(family)
+    made = import_folder(folder, None, tmp_path / "runs")
+    assert "no head" in " ".join(made.notes)
+    assert set(look_at(made.run, "a good film").layers) == {0, 1}
