@@ -25,7 +25,6 @@ from headway.cases.exercise import (
     drawn_by,
     share,
 )
-from headway.core.format import duration
 from headway.data.embedded import scenes
 from headway.data.embedded.scenes import COLOURS, COUNTS, RELATIONS, SHAPES, Scene
 from headway.draw.match_page import as_uri
@@ -69,9 +68,14 @@ def player(instances: int) -> Player:
         (run,) = train([recipe], ["scenes"], Path(folder))
         scores = {score.name: score.value for score in run.scores()}
         matcher = tasks.able(run, MatchesPictures).matcher(run, load_model(run)[0])
-        took = f"{recipe.training.duration} in {duration(run.facts['seconds'])}"
     held_out = scenes.splits()["test"]
-    return Player(matcher, scores["test.captions_at_1"], took, held_out, matcher.see([_shown(one) for one in held_out]))
+    return Player(
+        matcher,
+        scores["test.captions_at_1"],
+        str(recipe.training.duration),
+        held_out,
+        matcher.see([_shown(one) for one in held_out]),
+    )
 
 
 def _shown(one: Scene) -> Shown:
