@@ -112,6 +112,10 @@ def _opened(name: str, folder: Path, changed: int) -> Borrowed:
 def borrowed(name: str) -> Borrowed | OwnRun:
     """The model of this name, or a UserError that says how to get it."""
     folder = located(name)
+    if folder.is_file():
+        raise UserError(
+            f"'{name}' is one file, of a language model, and no encoder: headway import {name} makes a run of it"
+        )
     if is_run(folder):
         return OwnRun(name, folder)
     config = folder / "config.json"

@@ -221,6 +221,12 @@ def test_a_name_that_there_is_not():
         recipe("minilmm")
 
 
+def test_a_file_is_no_encoder(tmp_path):
+    (tmp_path / "some.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UserError, match="headway import"):
+        recipe(tmp_path / "some.gguf")
+
+
 def test_folders_that_are_none(encoder_folder):
     folder, theirs = encoder_folder()
     made, weights, content = recipe(folder), folder / "model.safetensors", (folder / "model.safetensors").read_bytes()
