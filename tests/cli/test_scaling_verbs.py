@@ -15,7 +15,7 @@ LAW = Law(E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28)
 def points(tmp_path, monkeypatch):
     whole = scaling.grid_of_starts()
     for module in ("headway.stats.scaling", "headway.scaling.analysis"):
-        monkeypatch.setattr(f"{module}.grid_of_starts", lambda: whole[::60])
+        monkeypatch.setattr(f"{module}.grid_of_starts", lambda: whole[::150])
     rng, lines = np.random.default_rng(0), ["N,D,val_loss"]
     for flops in (1e13, 1e14, 1e15):
         best = optimum(LAW.row, Cost(), flops)[0]

@@ -16,7 +16,7 @@ LAW = Law(E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28)
 def few_starts(monkeypatch):
     whole = scaling.grid_of_starts()
     for module in ("headway.stats.scaling", "headway.scaling.analysis"):
-        monkeypatch.setattr(f"{module}.grid_of_starts", lambda: whole[::60])
+        monkeypatch.setattr(f"{module}.grid_of_starts", lambda: whole[::150])
 
 
 def table(noise: float = 0.003, change=lambda n, d, loss: loss, **counted) -> PointTable:
@@ -34,7 +34,7 @@ def table(noise: float = 0.003, change=lambda n, d, loss: loss, **counted) -> Po
 def found() -> ScalingAnalysis:
     whole = scaling.grid_of_starts()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("headway.stats.scaling.grid_of_starts", lambda: whole[::60])
+        patched.setattr("headway.stats.scaling.grid_of_starts", lambda: whole[::150])
         return analyse(table(), resamples=200)
 
 
@@ -68,11 +68,11 @@ def test_advice_inside_and_beyond(found):
 
 
 def test_what_stands_beside_the_numbers():
-    wrong = analyse(table(change=lambda n, d, loss: np.where(np.arange(len(n)) == 5, 0.5, loss)), 100)
+    wrong = analyse(table(change=lambda n, d, loss: np.where(np.arange(len(n)) == 5, 0.5, loss)), 40)
     notes = " ".join(wrong.notes())
     assert "1 point lies below the floor" in notes and "1 point lies more than" in notes
     assert list(wrong.fit.outliers) == [5]
-    endless = analyse(table(change=lambda n, d, loss: loss - LAW.E), 100)
+    endless = analyse(table(change=lambda n, d, loss: loss - LAW.E), 40)
     assert "cannot be told from 0" in " ".join(endless.notes())
 
 
@@ -80,14 +80,14 @@ def test_a_budget_without_a_minimum_is_named():
     def tilted(n, d, loss):
         return np.where(d * n < 1e13 / 5, 3 + 0.2 * np.log(n / n.min()) ** 1.5, loss)
 
-    found = analyse(table(change=tilted), 100)
+    found = analyse(table(change=tilted), 40)
     assert [curve.missing for curve in found.curves.curves] == ["smaller", "", "", ""]
     assert any("1e+13 FLOPs has no minimum" in note for note in found.notes())
     assert found.curves.parameters is not None
 
 
 def test_the_convention_changes_the_exponents():
-    found = analyse(table(without=lambda n: n - 0.9 * n.min()), 100)
+    found = analyse(table(without=lambda n: n - 0.9 * n.min()), 40)
     assert [one.name for one in found.conventions] == ["parameters", "without"]
     first, second = found.conventions
     assert second.parameters_exponent.value > first.parameters_exponent.value + 0.02
@@ -119,6 +119,6 @@ def test_every_picture_is_drawn_and_says_what_it_shows(found):
 def test_pictures_without_minima_leave_those_out():
     from headway.scaling.figures import figures
 
-    falling = analyse(table(change=lambda n, d, loss: 20 - np.log(n)), 100)
+    falling = analyse(table(change=lambda n, d, loss: 20 - np.log(n)), 40)
     assert falling.curves.parameters is None
     assert len(figures(falling)) == 4

@@ -8,6 +8,8 @@ import pytest
 from tiny import tiny_recipe
 
 from headway.core.errors import UserError
+from headway.scaling.analysis import analyse
+from headway.stats.scaling import grid_of_starts
 from headway.study.design.ladder import Ladder
 from headway.study.design.study import Study
 from headway.study.execution.ladder_plan import Climb, check_ladder, doubts, lay_out
@@ -143,6 +145,10 @@ def test_a_ladder_is_trained_as_a_study_and_leaves_points(workshop, tmp_path, mo
     from headway.study.results.results import read_results
 
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    whole = grid_of_starts()
+    monkeypatch.setattr("headway.stats.scaling.grid_of_starts", lambda: whole[::450])
+    monkeypatch.setattr("headway.scaling.analysis.grid_of_starts", lambda: whole[::450])
+    monkeypatch.setattr("headway.study.results.ladder_points.analyse", lambda table: analyse(table, 20))
     rungs = [{"flops": flops, "widths": [8, 12, 16, 20]} for flops in (5e6, 1.5e7)]
     tree = {"title": "t", "base": tiny_recipe(workshop.text), "ladder": {"rungs": rungs, **SHAPE}, "seeds": 2}
     done = execute(Study.model_validate(tree), tmp_path / "ladder", InProcess())

@@ -27,7 +27,7 @@ FLOOR = Law(E=4.0, A=400.0, B=410.0, alpha=0.34, beta=0.28)
 def laws():
     whole = scaling.grid_of_starts()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("headway.stats.scaling.grid_of_starts", lambda: whole[::60])
+        patched.setattr("headway.stats.scaling.grid_of_starts", lambda: whole[::150])
         yield {name: law_of(law, name, 10 + k) for k, (name, law) in enumerate(PLANTED.items())}
 
 
