@@ -1,6 +1,7 @@
 """`headway match`: which caption fits which picture, to which class a picture belongs, and the caption game."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,6 +83,7 @@ def match(
         found = matching.classify(matcher, pictures, names, prompt or ["a photo of a {}"])
         answer |= _classes_as_json(matcher.name, [one.name for one in pictures], found)
         drawn = None if page is None else _page_of_classes(matcher.name, pictures, found)
+        show = partial(_show_classes, [one.name for one in pictures], found, top)
     else:
         place = None if target is None else _target(target, [one.name for one in pictures])
         matched = matching.match(matcher, pictures, texts)
@@ -90,17 +92,15 @@ def match(
         if played is not None and place is not None:
             answer["game"] = {"target": pictures[place].name, "turns": [_turn_as_json(one) for one in played]}
         drawn = None if page is None else _page(matched, played, place)
+        show = partial(_show, matched, top)
+        if played is not None and place is not None:
+            show = partial(_show_game, pictures[place].name, len(pictures), played)
     if page is not None and drawn is not None:
         write_whole(page, drawn.html())
     if as_json:
         print_json("match", answer)
         return
-    if classes:
-        _show_classes([one.name for one in pictures], found, top)
-    elif played is not None and place is not None:
-        _show_game(pictures[place].name, len(pictures), played)
-    else:
-        _show(matched, top)
+    show()
     for note in answer["notes"]:
         print(note, file=sys.stderr)
     if page is not None:
