@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headway.audit.data.row_set import RowSet
 from headway.audit.plants.library import faults
-from headway.audit.plants.needs import CLASSIFIER, JUDGED_BY_BLEU, MATCHER, TRANSLATOR
+from headway.audit.plants.needs import CLASSIFIER, JUDGED_BY_BLEU, MASKED, MATCHER, TRANSLATOR
 from headway.audit.plants.planting import Fault
 from headway.audit.runner import ALL_AUDITS
 from headway.data.embedded.numbers_en_fr import english, french
@@ -90,8 +90,10 @@ def recipe_for(fault: Fault) -> Recipe:
         overrides = [one for one in fault.changes if one not in MATCHER.changes]
         return from_tree(deepcopy(PICTURES), "small", overrides=overrides)
     is_of_rows = CLASSIFIER in fault.needs or fault.of is RowSet
-    changes = [change for change in fault.changes if change not in CLASSIFIER.changes]
+    changes = [change for change in fault.changes if change not in (*CLASSIFIER.changes, *MASKED.changes)]
     tree = deepcopy(ROWS if is_of_rows else TEXT)
+    if MASKED in fault.needs:
+        tree["model"] |= {"kind": "masked-language-model"}
     if fault.of is None and not is_of_rows:
         tree["data"] |= {"source": "files", "path": some_text()}
     return from_tree(tree, "small", overrides=changes)

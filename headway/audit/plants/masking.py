@@ -6,14 +6,24 @@ from typing import Any
 
 import torch
 
-from headway.audit.plants.needs import DROPOUT, LINES, MASKED
-from headway.audit.plants.planting import Bed, Patch
+from headway.audit.plants.needs import DROPOUT, LINES, MASKED, part
+from headway.audit.plants.planting import Bed, Need, Patch
 from headway.data.running.masking import Hiding, MaskedBatch, MaskedSampler
 from headway.models.masked_language_model import MaskedLanguageModel
 from headway.scoring import masked
 from headway.scoring.masked import Guesses
 
 _bed = Bed("masking", MASKED)
+DEEP = Need(
+    "two layers of width 32",
+    lambda recipe: part(recipe, "model.width") >= 32 and part(recipe, "model.layers") >= 2,
+    ("model.width=32", "model.layers=2", "model.positions=rotary"),
+)
+UNLIKE = Need(
+    "lines of any length together",
+    lambda recipe: part(recipe, "data.batches.buckets") == 1,
+    ("data.batches={kind: lines, buckets: 1}",),
+)
 
 
 # --- what is hidden --------------------------------------------------------------------------------------------------
@@ -161,7 +171,7 @@ def targets_of_the_place_before(patch):
 # --- what is asked ---------------------------------------------------------------------------------------------------
 
 
-@_bed.plant("gradient", also=("loss",))
+@_bed.plant("loss", DEEP, also=("gradient",))
 def hidden_tokens_given_to_the_model_by_its_loss(patch):
     honest = MaskedLanguageModel.loss
     patch.setattr(
@@ -182,7 +192,7 @@ def loss_of_all_tokens(patch):
     patch.setattr(MaskedLanguageModel, "loss", loss)
 
 
-@_bed.plant("loss", LINES)
+@_bed.plant("loss", LINES, UNLIKE)
 def loss_of_places_that_do_not_count(patch):
     """In short rows fewer tokens are asked for than in long ones."""
     honest = MaskedLanguageModel.loss
