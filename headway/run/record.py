@@ -4,6 +4,7 @@ Who lists hundreds of runs wants no more than that, and at once; who goes on wit
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ class RunRecord:
             raise UserError(f"{self.folder} is not a whole run: recipe.yaml is missing") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read: {why_not_read(path, error)}") from None
-        if not text.strip():
+        if not re.search(r"^\w+:", text, re.MULTILINE):
             raise UserError(f"{path} cannot be read: it is empty; {DAMAGED}")
         return text
 
