@@ -9,7 +9,7 @@ from headway.audit.data.batches import LABEL_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.masking.batches import MASKING_AUDITS
 from headway.audit.populations import POPULATION_AUDITS
-from headway.audit.runner import ALL_AUDITS, MODEL_AUDITS, OF_TRANSLATION
+from headway.audit.runner import ALL_AUDITS, MODEL_AUDITS, OF_PICTURES, OF_TRANSLATION
 from headway.experiment.audit import audit_recipe, audit_run, audit_runs, one_close_look_each
 from headway.experiment.train import train
 from headway.recipe.recipe import load as load_recipe
@@ -44,7 +44,8 @@ def test_a_trained_run(workshop, monkeypatch):
     # Too short to say more: all that was not run says why.
     assert {"plateaued", "still-improving", "underfitted", "overfitted"} < set(report.not_run)
     assert set(said) | set(report.not_run) == {one.name for one in ALL_AUDITS} - {
-        one.name for one in (*ROW_AUDITS, *LABEL_AUDITS, *MASKING_AUDITS, *POPULATION_AUDITS, *OF_TRANSLATION)
+        one.name
+        for one in (*ROW_AUDITS, *LABEL_AUDITS, *MASKING_AUDITS, *POPULATION_AUDITS, *OF_TRANSLATION, *OF_PICTURES)
     }
     assert [b.method for b in report.baselines] == ["unigram", "5-gram"]
 
