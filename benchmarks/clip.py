@@ -97,8 +97,8 @@ def games(run: Run) -> dict[str, float]:
 def _with_interval(values: list[float]) -> dict[str, Any]:
     told: dict[str, Any] = {"mean": round(statistics.fmean(values), 4), "values": [round(one, 4) for one in values]}
     if len(values) > 1:
-        half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-        told["interval"] = [round(told["mean"] - half, 4), round(told["mean"] + half, 4)]
+        half = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+        told["interval"] = [round(max(0.0, told["mean"] - half), 4), round(min(1.0, told["mean"] + half), 4)]
     return told
 
 
