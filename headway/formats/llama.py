@@ -139,7 +139,7 @@ def _in_a_layer(model: LanguageModelSpec) -> dict[str, str]:
         "mlp.gate_proj.weight": "H D",
         "mlp.up_proj.weight": "H D",
         "mlp.down_proj.weight": "D H",
-        **(bias if model.mixers[0].bias else {}),
+        **(bias if getattr(model.mixers[0], "bias", False) else {}),
     }
 
 

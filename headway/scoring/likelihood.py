@@ -116,8 +116,9 @@ class Surprise:
         if self.unknown:
             how += f" · {self.unknown:,} of the tokens ({self.unknown / self.tokens:.1%}) are unknown words"
         per_token = self.nats / self.tokens
+        pieces = self.pieces if math.isfinite(per_token) else None
         found = [
-            Score(f"{split}.loss", per_token, f"nats per token ({self.token_kind}) · {how}", counts=self.pieces),
+            Score(f"{split}.loss", per_token, f"nats per token ({self.token_kind}) · {how}", counts=pieces),
             Score(f"{split}.perplexity", _exp(per_token), f"perplexity per token ({self.token_kind}) · {how}"),
         ]
         if self.words:

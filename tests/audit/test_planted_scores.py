@@ -13,7 +13,7 @@ from tiny import cache_in
 from headway import tasks
 from headway.audit.audit import AUDITS
 from headway.audit.plants.library import faults
-from headway.audit.plants.needs import MASKED, TRANSLATOR
+from headway.audit.plants.needs import MASKED, MATCHER, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.recount import Counted
 from headway.audit.scores import SCORE_AUDITS, ScoredRun, Twice, _off_parts
@@ -32,7 +32,7 @@ def ground(tmp_path_factory) -> Iterator[Ground]:
 OF_SCORES = [  # those of translators and of hidden tokens: test_planted_translators.py, test_planted_masking.py
     fault
     for fault in faults()
-    if AUDITS[fault.caught_by].subject == "scores" and not {MASKED, TRANSLATOR} & {*fault.needs}
+    if AUDITS[fault.caught_by].subject == "scores" and not {MASKED, MATCHER, TRANSLATOR} & {*fault.needs}
 ]
 
 

@@ -55,6 +55,7 @@ def test_the_cases_so_far():
         "D4",
         "D5",
         "D6",
+        "D7",
         "D8",
         "E1",
         "E2",

@@ -105,7 +105,12 @@ def test_all_runs_must_be_new_before_any_is_made(base: Recipe, variants: list[Re
 def test_the_best_checkpoint_is_the_one_with_the_lowest_loss(base: Recipe):
     """A rate so high that the loss goes up and down."""
     recipe = base.with_changes(
-        ["training.keep_best=true", "training.optimizer.learning_rate=1.0", "training.evaluate_tokens=null"]
+        [
+            "training.keep_best=true",
+            "training.schedule=constant",
+            "training.optimizer.learning_rate=0.1",
+            "training.evaluate_tokens=null",
+        ]
     )
     (run,) = train([recipe], ["run"])
     by_hand = min(evaluations(run).items(), key=lambda entry: entry[1])

@@ -17,7 +17,7 @@ def tuned(kind: str, *more: str) -> Need:
 @_bed.spoil("tuning", tuned("frozen"))
 def frozen_weights_that_were_decayed(model):
     for p in model.layers[0].parameters():
-        p *= 0.999
+        p.data *= 0.999
 
 
 @_bed.plant("tuning", tuned("frozen"), also=("one-batch", "moved"))
@@ -33,7 +33,7 @@ def last_layers_counted_from_the_tokens(patch):
     patch.setattr(LastLayers, "pace", pace)
 
 
-@_bed.plant("step", tuned("layerwise"))
+@_bed.plant("tuning", tuned("layerwise"))
 def layers_that_all_have_the_rate_of_the_head(patch):
     patch.setattr(optimizers, "pace_of", lambda p: 1.0)
 

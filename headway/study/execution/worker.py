@@ -50,6 +50,7 @@ def train_one(order: dict[str, Any], listener: Listener) -> Status:
     from headway import tasks
     from headway.experiment.train import train
     from headway.recipe.recipe import from_tree
+    from headway.study.design.measures import Chosen
     from headway.study.results.measuring import measure, measures_from
 
     folder, name = Path(order["runs"]), order["name"]
@@ -57,9 +58,11 @@ def train_one(order: dict[str, Any], listener: Listener) -> Status:
         load_text(file, text)
     recipe = from_tree(order["recipe"], name)
     (run,) = train([recipe], [name], folder, resume=(folder / name).exists(), listeners=[listener])
-    if (status := run.status).state is State.FINISHED and order["measures"]:
-        with suppress(Exception):  # the study measures what is missing when all runs have ended, and says what is wrong
-            measure(run.folder, recipe, tasks.load(recipe), measures_from(order["measures"]))
+    status, measures = run.status, measures_from(order["measures"])
+    # Which arms are chosen is known when all have ended: the study measures then, as it does whatever is missing.
+    if status.state is State.FINISHED and measures and not any(isinstance(one, Chosen) for one in measures):
+        with suppress(Exception):  # it says what is wrong, too
+            measure(run.folder, recipe, tasks.load(recipe), measures, measures)
     return status
 
 
