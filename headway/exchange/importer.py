@@ -22,7 +22,7 @@ from headway.formats import bert, gguf, gpt2, llama, marian, marian_tokenizers, 
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
 from headway.formats.packages import PACKAGES
-from headway.formats.weights import WEIGHTS, read_json, read_weights
+from headway.formats.weights import WEIGHTS, check_shape, read_json, read_weights
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.recipe.recipe import Recipe, from_tree
@@ -176,6 +176,7 @@ def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
     is_whole = all(tensor is not None for tensor in head.values()) and any("pooler.dense" in name for name in tensors)
     classes = [names.get(k, str(k)) for k in range(len(head["head.output.bias"]))] if is_whole else ["0", "1"]  # pyright: ignore
     settled = bert.model_tree(config, tokenizer.number("separator"))
+    check_shape(settled, config["vocab_size"], folder)
     parts = {"pooling": "pooler", "head": {"kind": "linear"}} if is_whole else {}
     given = {"kind": "given", "path": str(home / "tokenizer.json")}
     tree = {"model": {"kind": "classifier", **settled, **parts}, "data": {"kind": "labelled", "tokenizer": given}}

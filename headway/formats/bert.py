@@ -173,10 +173,16 @@ def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping
     for one in maps:
         for kind in ("weight", "bias") if one.bias else ("weight",):
             weights[f"{one.ours}.{kind}"] = torch.cat([own[f"{name}.{kind}"].float() for name in one.theirs])
-    if any(name.startswith(GUESSES) for name in found):
+    if any(name.startswith(GUESSES) for name in found) and _is_tied(found, weights["embedding.weight"]):
         weights |= _guessing(found, sizes)
     weights["positions.table.weight"] = weights["positions.table.weight"][first : first + model.context].contiguous()
     return Taken(weights, left)
+
+
+def _is_tied(found: Mapping[str, Tensor], embedding: Tensor) -> bool:
+    """Whether tokens are guessed by the embedding table, as here; a head with a table of its own has no place."""
+    table = found.get(f"{GUESSES}decoder.weight")
+    return table is None or torch.equal(table.float(), embedding)
 
 
 def _guessing(found: Mapping[str, Tensor], sizes: dict[str, int]) -> dict[str, Tensor]:
@@ -257,8 +263,13 @@ ALWAYS: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
-    "chunk_size_feed_forward": 0,
 }
+
+
+def is_ours(config: Mapping[str, Any]) -> bool:
+    """Whether a model of one of these families goes into our encoder; else transformers has a form for it."""
+    activation = config.get(FAMILIES[config["model_type"]].activation, "gelu")
+    return activation in ACTIVATIONS and config.get("embedding_size") in (None, config.get("hidden_size"))
 
 
 def model_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, Any]:
@@ -293,6 +304,8 @@ def model_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, An
     tree["context"] -= family.first_position(config.get("pad_token_id"))
     if family.types is not None:
         count = config.get(family.types, 2)
+        if family.after_padding and count != 1:  # RoBERTa's tokenizers tell no text from another
+            separator = None
         tree["segments"] = {"kind": "separated", "separator": separator, "count": count}
     return tree
 

@@ -25,7 +25,7 @@ from headway.data.tokenizers import Tokenizer, TokenizerSpec
 from headway.formats import bert
 from headway.formats.own_run import OwnRun, is_run
 from headway.formats.packages import located
-from headway.formats.weights import Taken, files_of, read_json, read_weights
+from headway.formats.weights import Taken, check_finite, check_shape, files_of, read_json, read_weights
 from headway.models.borrowed import shape_of, weights_of
 from headway.models.encoder import EncoderSpec
 from headway.models.start import StartSpec
@@ -52,8 +52,7 @@ class Borrowed:
     @property
     def is_of_our_shape(self) -> bool:
         """Whether it goes into an encoder of ours; else transformers runs it."""
-        own = self.config.get("embedding_size")
-        return self.config.get("model_type") in bert.FAMILIES and own in (None, self.config.get("hidden_size"))
+        return self.config.get("model_type") in bert.FAMILIES and bert.is_ours(self.config)
 
     @property
     def vocabulary(self) -> int:
@@ -73,13 +72,11 @@ class Borrowed:
             raise UserError(f"{self.folder / 'config.json'} does not say what the model is (model_type)")
         separator = self.tokenizer.number("separator")
         try:
-            return (
-                bert.model_tree(self.config, separator)
-                if self.is_of_our_shape
-                else foreign_tree(self.config, separator)
-            )
+            tree = (bert.model_tree if self.is_of_our_shape else foreign_tree)(self.config, separator)
+            check_shape(tree, self.vocabulary, self.folder)
+            return tree
         except UserError as problem:
-            raise UserError(f"{self.name}: {problem}") from None
+            raise problem if str(self.folder) in str(problem) else UserError(f"{self.name}: {problem}") from None
         except (TypeError, ValueError) as problem:
             raise UserError(f"{self.folder / 'config.json'} cannot be read: {problem}") from None
 
@@ -88,8 +85,9 @@ class Borrowed:
         if self.is_of_our_shape:
             return bert.from_bert(read_weights(self.folder, "AutoModel"), model, self.config)
         files_of(self.folder)  # or there are none that may be read
-        found = weights_of(self.folder)
-        return Taken({f"body.{name}": tensor for name, tensor in found.items()}, [])
+        found, left = weights_of(self.folder)
+        check_finite(found)
+        return Taken({f"body.{name}": tensor for name, tensor in found.items()}, left)
 
     @property
     def was(self) -> str:

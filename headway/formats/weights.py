@@ -4,6 +4,7 @@ Nothing is unpickled: that would run whatever code a file holds.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,10 +31,10 @@ def files_of(folder: Path, loader: str = "AutoModel") -> list[Path]:
     if not (folder / INDEX).exists():
         raise UserError(_why_no_weights(folder, loader))
     named = read_json(folder / INDEX).get("weight_map")
-    parts = sorted(set(named.values())) if isinstance(named, dict) else []
+    parts = list(named.values()) if isinstance(named, dict) else []
     if not parts or not all(isinstance(part, str) and Path(part).name == part for part in parts):
         raise UserError(f"{folder / INDEX} names no files of this folder (weight_map)")
-    return [folder / part for part in parts]
+    return [folder / part for part in sorted(set(parts))]
 
 
 def check_fit(found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], what: str) -> None:
@@ -50,6 +51,38 @@ def check_fit(found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], 
         raise UserError(f"these weights do not fit config.json: {some(wrong, '; ')}")
     if whole := [f"{name} ({t.dtype})" for name, t in found.items() if not t.is_floating_point()]:
         raise UserError(f"these weights are no floating-point numbers (quantised?): {some(whole)}")
+    check_finite(found)
+
+
+def check_finite(found: Mapping[str, Tensor]) -> None:
+    if broken := [name for name, t in found.items() if not bool(t.float().isfinite().all())]:
+        raise UserError(f"these weights are not all finite numbers (NaN or infinity): {some(broken)}")
+
+
+def check_shape(tree: Mapping[str, Any], vocabulary: int, folder: Path) -> None:
+    """What config.json says of sizes, before anything of these sizes is built: whole numbers, and a model that could be
+    in the files, where no weight takes less than a byte."""
+    sizes = {
+        "layers": tree["layers"],
+        "width": tree["width"],
+        "positions": tree["context"],
+        "heads": tree["mixer"]["heads"],
+        "hidden units": tree["feedforward"]["hidden"] or 1,
+        "segments": tree["segments"].get("count", 1),
+        "tokens": vocabulary,
+    }
+    for what, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise UserError(f"{folder / 'config.json'}: expected a number of {what}, not {size!r}")
+    for what, rate in (("dropout", tree["dropout"]), ("dropout of attention", tree["mixer"].get("dropout", 0.0))):
+        if not isinstance(rate, int | float) or not 0 <= rate < 1:
+            raise UserError(f"{folder / 'config.json'}: {what}: expected a share from 0 to below 1, not {rate!r}")
+    if not 0 < tree["norm"].get("eps", 1e-12) < math.inf:
+        raise UserError(f"{folder / 'config.json'}: expected a small number that norms add, not {tree['norm']['eps']}")
+    room = sum(file.stat().st_size for file in files_of(folder) if file.exists())
+    what = max(sizes, key=lambda name: sizes[name])
+    if room and sizes[what] > room:
+        raise UserError(f"{folder}: config.json says {sizes[what]:,} {what}, and its weights are {room:,} bytes")
 
 
 class Taken(NamedTuple):

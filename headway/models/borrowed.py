@@ -10,7 +10,8 @@ them; an architecture that has attention of its own shows the weights that it ha
 import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,13 @@ def built(config: Mapping[str, Any]) -> Any:
     transformers = library()
     _register(transformers)
     wanted = _config(transformers, config)
-    module = transformers.AutoModel.from_config(wanted, attn_implementation=KERNEL, trust_remote_code=False).float()
+    try:
+        module = transformers.AutoModel.from_config(wanted, attn_implementation=KERNEL, trust_remote_code=False).float()
+    except Exception as problem:  # an activation that it has not, sizes that do not fit each other …
+        raise UserError(
+            f"transformers cannot build the '{config.get('model_type')}' of config.json: "
+            f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
+        ) from None
     if getattr(module, "pooler", None) is not None:  # which nobody would train: pooling is ours
         module.pooler = None
     replaced: dict[int, nn.Parameter] = {}
@@ -199,29 +206,53 @@ def built(config: Mapping[str, Any]) -> Any:
     return module
 
 
-def weights_of(folder: Path) -> dict[str, Tensor]:
+def weights_of(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
     """The weights of a folder's encoder, as transformers reads them, without a pickle and without code of the folder's;
-    those that the folder lacks are not among them."""
+    those that the folder lacks are not among them. And what else it has: heads, by the first part of their names."""
     transformers = library()
+    safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     try:
-        found, told = transformers.AutoModel.from_pretrained(
-            str(folder), use_safetensors=True, trust_remote_code=False, local_files_only=True, output_loading_info=True
-        )
+        with _quiet(transformers):
+            found, told = transformers.AutoModel.from_pretrained(
+                str(folder), **safe, output_loading_info=True, ignore_mismatched_sizes=True
+            )
     except Exception as problem:  # transformers raises whatever it stumbles over
         raise UserError(f"{folder}: transformers cannot read it: {str(problem).splitlines()[0]}") from None
     missing, wrong = set(told["missing_keys"]), told.get("mismatched_keys") or ()
     if lost := [name for name in sorted(missing) if "pooler" not in name]:
         raise UserError(f"{folder}: these weights are missing: {', '.join(lost[:5])}")
     if wrong:
-        raise UserError(
-            f"{folder}: these weights do not fit config.json: {', '.join(str(one) for one in list(wrong)[:3])}"
-        )
-    return {name: tensor.detach().float() for name, tensor in found.named_parameters() if name not in missing}
+        named = [f"{name} is {list(here)}, config.json says {list(said)}" for name, here, said in sorted(wrong)[:3]]
+        raise UserError(f"{folder}: these weights do not fit config.json: {'; '.join(named)}")
+    more = sorted(name.removeprefix(f"{found.base_model_prefix}.") for name in told["unexpected_keys"])
+    parts = [name for name, _ in found.named_children()]
+    if layers := [name for name in more if name.split(".")[0] in parts and re.search(r"\.\d+\.", name)]:
+        raise UserError(f"{folder}: these weights have no place in what config.json says: {', '.join(layers[:5])}")
+    left = list(dict.fromkeys(name.split(".")[0] for name in more if name.split(".")[0] not in parts))
+    weights = {name: tensor.detach().float() for name, tensor in found.named_parameters() if name not in missing}
+    return weights, left
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Its report of what it did not find is made ours."""
+    logging = transformers.utils.logging
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def shape_of(config: Mapping[str, Any]) -> dict[str, int]:
     """Layers, width, heads, hidden units and longest sequence, by whatever name this architecture has for them."""
     wanted = _config(library(), config)
+    if getattr(wanted, "is_encoder_decoder", False):
+        raise UserError(f"a '{config.get('model_type')}' model is an encoder with a decoder; expected an encoder alone")
     names = {
         "layers": "num_hidden_layers",
         "width": "hidden_size",

@@ -203,6 +203,8 @@ def classify(matcher: Matcher, pictures: Sequence[Shown], classes: Sequence[str]
     """Each class is the mean of its prompts, of length one again."""
     if len(classes) < 2:
         raise UserError("to classify, there must be two classes at least")
+    if twice := [name for k, name in enumerate(classes) if name in classes[:k]]:
+        raise UserError(f"the class '{twice[0]}' is given twice: each would get half of its probability")
     if wrong := [one for one in prompts if one.count("{}") != 1]:
         raise UserError(f"the prompt '{wrong[0]}' needs one {{}}, where the name of the class goes")
     texts = [prompt.replace("{}", name) for name in classes for prompt in prompts]

@@ -131,6 +131,7 @@ def test_captions_from_a_file_and_long_ones_are_counted(headway, home):
         (["--images", "pictures", "--captions", "x", "--target", "red-blu.png"], "none of the 3 pictures"),
         (["--images", "test:1", "--captions", "x", "--target", "1"], "two at least"),
         (["--images", "pictures", "--classes", "cat"], "two classes at least"),
+        (["--images", "pictures", "--classes", "cat,dog,cat"], "given twice"),
         (["--images", "pictures", "--classes", "cat,dog", "--prompt", "a photo"], "needs one {}"),
         (["--images", "pictures", "--captions", "x", "--page", "x.pdf"], ".html"),
         (["--images", "pictures", "--captions", "absent.txt"], "no file of captions"),

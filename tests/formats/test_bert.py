@@ -256,7 +256,7 @@ def test_config_and_weights_that_contradict_each_other(encoder_folder):
         ("num_hidden_layers", 1, "have no place in a BertModel of 1 layer"),
         ("num_hidden_layers", 3, "are missing"),
         ("vocab_size", 99, "config.json says"),
-        ("hidden_act", "mish", "there is no 'mish' here"),
+        ("hidden_act", "mash", "mash"),
         ("position_embedding_type", "relative_key", "only 'absolute' has a form here"),
     ):
         (folder / "config.json").write_text(json.dumps(config | {key: value}))
@@ -310,3 +310,82 @@ def test_minilm_gives_what_transformers_gives():
         ours, _ = model.eval().hidden(given["input_ids"][None], padding_mask=there[None])
         theirs = AutoModel.from_pretrained(folder).eval()(**given).last_hidden_state
     assert torch.allclose(ours[0][there], theirs[there], atol=1e-5)
+
+
+# --- folders that are not what they say ------------------------------------------------------------------------------
+
+
+def rewritten(folder, **config):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return folder
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("num_hidden_layers", number) for number in (0, 10**9)),
+        *(("hidden_size", 10**9), ("vocab_size", 10**10), ("intermediate_size", 10**12)),
+        ("hidden_dropout_prob", 2.0),
+    ],
+)
+def test_sizes_that_no_weights_can_have_are_refused_before_they_are_built(encoder_folder, family, key, value):
+    folder = rewritten(encoder_folder(family)[0], **{key: value})
+    with pytest.raises(UserError, match=r"config\.json") as refused:
+        recipe(folder)
+    assert f"{value:,}" in str(refused.value) or repr(value) in str(refused.value)
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(encoder_folder, family, number):
+    folder, theirs = encoder_folder(family)
+    with torch.no_grad():
+        theirs.embeddings.word_embeddings.weight[3, 2] = number
+    theirs.save_pretrained(folder)
+    with pytest.raises(UserError, match=r"not all finite.*word_embeddings"):
+        started(recipe(folder))
+
+
+def test_an_activation_that_we_have_not_is_run_by_transformers(encoder_folder):
+    folder, theirs = encoder_folder(hidden_act="quick_gelu")
+    model = started(recipe(folder))
+    ids = torch.tensor([[2, 5, 6, 11, 3]])
+    assert torch.allclose(model.hidden(ids[None])[0][0], theirs(ids).last_hidden_state, atol=1e-5)
+
+
+def test_roberta_tells_no_text_from_another(encoder_folder):
+    folder, theirs = encoder_folder("roberta", type_vocab_size=2)
+    expected, found = both(folder, theirs, TEXTS, TEXTS[::-1])
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_head_with_a_table_of_its_own_has_no_place(encoder_folder):
+    folder, theirs = encoder_folder(head="AutoModelForMaskedLM", tie_word_embeddings=False)
+    _, model = encoder_folder(head="AutoModelForMaskedLM", name="tied")
+    for given, has in ((theirs, False), (model, True)):
+        taken = bert.from_bert(given.state_dict(), recipe(folder).model, given.config.to_dict())
+        assert (bert.OUTPUT_BIAS in taken.weights) == has
+    assert "cls" in taken.left
+
+
+def test_an_index_of_nonsense_names_no_files(encoder_folder):
+    folder, _ = encoder_folder()
+    (folder / "model.safetensors").rename(folder / "other")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": [1]}}')
+    with pytest.raises(UserError, match="weight_map"):
+        recipe(folder)
+
+
+def test_layers_and_shapes_that_transformers_would_pass_over(encoder_folder, capfd):
+    fewer = rewritten(encoder_folder("mpnet")[0], num_hidden_layers=1)
+    with pytest.raises(UserError, match=r"no place.*encoder\.layer\.1\."):
+        started(recipe(fewer))
+    wider = rewritten(encoder_folder("mpnet", name="wider")[0], intermediate_size=25)
+    with pytest.raises(UserError, match=r"intermediate\.dense\.bias is \[24\], config.json says \[25\]"):
+        started(recipe(wider))
+    capfd.readouterr()
+    guessing, _ = encoder_folder("mpnet", head="AutoModelForMaskedLM", name="guessing")
+    assert any("lm_head.*" in note for note in started(recipe(guessing)).notes)
+    assert "REPORT" not in capfd.readouterr().err

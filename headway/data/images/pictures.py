@@ -85,6 +85,10 @@ def open_image(content: bytes, name: str) -> tuple[Any, list[str]]:
             return _in_colour(upright, notes), notes
         except UserError:
             raise
+        except Image.DecompressionBombError:  # which Pillow says before it tells the size
+            raise UserError(
+                f"'{name}' says it has far more than {MOST_PIXELS:,} pixels; more are not unpacked"
+            ) from None
         except UnidentifiedImageError:
             reason = f"it is none of {', '.join(FORMATS)}"
             raise UserError(f"'{name}' cannot be read as a picture: {reason}") from None
