@@ -1,5 +1,6 @@
 """The verbs of `headway scaling`."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -225,6 +226,8 @@ def _laid_out(
     if (budgets is None) == (minutes is None):
         raise UserError("give --flops 1e12..1e14:5, or --minutes for what the whole ladder may take")
     if minutes is not None:
+        if not math.isfinite(minutes):
+            raise UserError(f"--minutes {minutes:g}: expected a finite number")
         ladder = Ladder.model_construct(**shape, families={}, rungs=[])
         spent = budgets_for(minutes, base, rungs, sizes, seeds, ladder)
     else:
@@ -243,8 +246,10 @@ def _budgets(text: str) -> list[float]:
             low, high = (float(end) for end in ends.split(".."))
             many = int(count or 5)
             found = [float(f"{low * (high / low) ** (k / (many - 1)):.3g}") for k in range(many)]
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         raise UserError(f"--flops {text}: expected LOW..HIGH:COUNT, such as 1e12..1e14:5, or 1e12,1e13") from None
+    if not all(map(math.isfinite, found)):
+        raise UserError(f"--flops {text}: expected finite numbers, such as 1e12..1e14:5")
     if len(found) < 2 or found[0] <= 0 or found[0] >= found[-1]:
         raise UserError(f"--flops {text}: expected at least two budgets, the smallest first")
     return found

@@ -33,11 +33,11 @@ def show_analysis(found: ScalingAnalysis) -> None:
     _show_curves(found)
     exponents = found.exponents
     rows = [
-        ["parameters of the best model", *_pair(exponents, "parameters")],
-        ["tokens", *_pair(exponents, "tokens")],
-        ["its loss above E", *_pair(exponents, "loss")],
+        ["parameters N", *_pair(exponents, "parameters")],
+        ["tokens D", *_pair(exponents, "tokens")],
+        ["loss above E", *_pair(exponents, "loss")],
     ]
-    console.print("\nPowers of FLOPs")
+    console.print("\nPowers of FLOPs, of the best model")
     show_table(["", "by the law", "", "by parabolas", ""], rows)
     if found.left_out:
         console.print("\nEach budget, as the law of all others tells it")
@@ -50,7 +50,7 @@ def show_analysis(found: ScalingAnalysis) -> None:
         console.print("\nThe power of parameters, counted in other ways")
         counted = [
             [
-                c.name.removeprefix("parameters_"),
+                c.name.removeprefix("parameters_").replace("_", " "),
                 " ".join(_told(c.parameters_exponent)),
                 " ".join(_told(c.curves_exponent)),
             ]
@@ -147,6 +147,14 @@ def _sizes(study: Study, rung: ClimbedRung, plan: Plan) -> list[dict[str, Any]]:
     return found
 
 
+def _short(count: float) -> str:
+    """Three digits in five letters: 15.8k, 1.02M."""
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= unit:
+            return f"{count / unit:.3g}{letter}" if count < 999.5 * unit else f"{count / unit:.0f}{letter}"
+    return f"{count:.0f}"
+
+
 def show_climb(
     study: Study, rungs: Sequence[ClimbedRung], plan: Plan, notes: Sequence[str], tuned: TunedRate | None
 ) -> None:
@@ -155,11 +163,12 @@ def show_climb(
     rows = []
     for rung in rungs:
         for size in _sizes(study, rung, plan):
-            told = [f"{rung.flops:.3g}", f"{size['width']}", f"{size['layers']}", f"{size['parameters']:,}"]
-            data = [f"{size['tokens']:,}", f"{size['tokens_per_parameter']:.3g}", f"{size['passes']:.2g}"]
+            told = [f"{rung.flops:.3g}", f"{size['width']}", f"{size['layers']}", f"{_short(size['parameters'])}"]
+            data = [f"{_short(size['tokens'])}", f"{size['tokens_per_parameter']:.3g}", f"{size['passes']:.2g}"]
             rows.append([*told, *data, f"{size['steps']:,}", f"{size['rate']:.3g}", duration(size["seconds"])])
-    names = ["FLOPs", "width", "layers", "parameters", "tokens", "per parameter", "passes", "steps", "rate", "a run"]
+    names = ["FLOPs", "width", "layers", "N", "D", "D/N", "passes", "steps", "rate", "a run"]
     show_table(names, rows)
+    console.print("N: parameters; D: tokens; passes: how often the text is read", style="dim")
     assert study.ladder is not None
     ladder = study.ladder
     heads = f"heads of {ladder.head_width}" if ladder.head_width else "the recipe's heads"

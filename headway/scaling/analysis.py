@@ -181,10 +181,11 @@ class ScalingAnalysis:
         if many := len(fit.outliers):
             lie = f"{many} points lie" if many > 1 else "1 point lies"
             limit = OUTLYING * max(fit.spread, 1e-4)
-            alone = fit.without(fit.outliers).law
+            alone, them = fit.without(fit.outliers).law, "them" if many > 1 else "it"
+            count = "count as outliers" if many > 1 else "counts as outlier"
             found.append(
                 f"{lie} more than {100 * limit:.2g} % off the law ({OUTLYING:g} robust standard deviations) and "
-                f"count{'s' * (many == 1)} as outlier{'s' * (many > 1)}; the Huber loss holds them down: without them "
+                f"{count}; the Huber loss holds {them} down: without {them} "
                 f"α is {alone.alpha:.4g} and β {alone.beta:.4g}"
             )
         if fit.law.alpha <= 0 or fit.law.beta <= 0:

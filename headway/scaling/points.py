@@ -24,9 +24,12 @@ NAMES = {
     "loss": ("loss", "l", "validloss", "valloss", "validationloss", "evalloss", "testloss", "finalloss"),
 }
 """What columns are called; small letters, and letters alone."""
-UNITS = ("parameters", "tokens", "flops")
+COSTS = ("parameters", "tokens", "flops")
+UNITS = (*COSTS, "loss")
 MISSING = ("", "nan", "na", "n/a", "none", "null", "-", "inf", "-inf", "+inf", "infinity")
-_LARGEST_LOSS = 25.0  # nats per token: e^25 words is more than any vocabulary
+_LARGEST_LOSS = 13.0  # nats per token: a blind guess among e^13 = 440,000 words, more than vocabularies have
+_BITS, _PERPLEXITY = ("bits", "bpb", "bpc", "bpt", "bpw"), ("perplexity", "ppl")  # in the name of a column of losses
+_SAME_UNITS = 100.0  # attention and tables move FLOPs from 6·N·D by less than this
 _LIKELY = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "10¹²", 1e15: "10¹⁵", 1e18: "10¹⁸"}
 
 
@@ -37,7 +40,7 @@ class Choice:
     columns: Mapping[str, str] = field(default_factory=dict)
     """parameters, tokens, flops, loss → the name of a column, where it is not one of the usual ones."""
     units: Mapping[str, float] = field(default_factory=dict)
-    """parameters, tokens, flops → what the numbers in the table are multiplied by."""
+    """parameters, tokens, flops, loss → what the numbers in the table are multiplied by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,17 +53,22 @@ class PointTable:
     columns: dict[str, str]
     """What is read from which column; where FLOPs or tokens are not, they follow from the others."""
     not_finite: int
-    """Rows without a loss that is a number: left out."""
+    """Rows without a loss, parameters, tokens or FLOPs that are a number: left out."""
     repeated: int
     """Rows that are another row once more: left out."""
     conventions: dict[str, np.ndarray] = field(default_factory=dict)
     """Other columns that count parameters, by their name."""
 
+    @property
+    def _of_cost(self) -> list[str]:
+        return [name for name in self.columns if name != "loss"]
+
     def notes(self) -> list[str]:
         found = []
         if self.not_finite:
             many = f"{self.not_finite} rows have" if self.not_finite > 1 else "1 row has"
-            found.append(f"{many} no finite loss and {'are' if self.not_finite > 1 else 'is'} left out")
+            left_out = "are left out" if self.not_finite > 1 else "is left out"
+            found.append(f"{many} no finite loss (or no finite {', '.join(self._of_cost)}) and {left_out}")
         if self.repeated:
             many = f"{self.repeated} rows repeat" if self.repeated > 1 else "1 row repeats"
             found.append(f"{many} another to the last digit and {'count' if self.repeated > 1 else 'counts'} once")
@@ -79,7 +87,7 @@ def read_points(path: Path, choice: Choice | None = None) -> PointTable:
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; expected a table of points, as a .csv file") from None
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise UserError(f"cannot read {path}: {reason}") from None
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
@@ -98,11 +106,12 @@ def read_points(path: Path, choice: Choice | None = None) -> PointTable:
 def table(names: Sequence[str], rows: Sequence[Sequence[str]], source: str, choice: Choice) -> PointTable:
     places = _columns(names, source, choice)
     units = _units(choice, places)
+    _check_name_of_loss(names[places["loss"]], source, units)
     values = {key: _values(names, rows, source, key, place) for key, place in places.items()}
     for key, unit in units.items():
         values[key] = values[key] * unit
     finite = np.isfinite(values["loss"])
-    for key in UNITS:
+    for key in COSTS:
         if key in values:
             _check_positive(values[key], finite, source, names[places[key]])
     others = {
@@ -144,6 +153,9 @@ def _columns(names: Sequence[str], source: str, choice: Choice) -> dict[str, int
             found[key] = names.index(given)
             continue
         known = {_plain(name): k for k, name in reversed(list(enumerate(names)))}
+        for name in usual:
+            if sum(name == _plain(other) for other in names) > 1:
+                raise UserError(f"{source}: two columns are called '{names[known[name]]}'; rename one ({key})")
         if place := next((known[name] for name in usual if name in known), None):
             found[key] = place
         elif place == 0:
@@ -174,6 +186,14 @@ def _units(choice: Choice, places: Mapping[str, int]) -> dict[str, float]:
         if key not in places:
             raise UserError(f"--unit {key}: the table has no such column, and they follow from the others")
     return dict(choice.units)
+
+
+def _check_name_of_loss(name: str, source: str, units: Mapping[str, float]) -> None:
+    plain = _plain(name)
+    if any(word in plain for word in _PERPLEXITY):
+        raise UserError(f"{source}: '{name}' is called a perplexity; expected its logarithm, nats per token")
+    if "loss" not in units and any(word in plain for word in _BITS):
+        raise UserError(f"{source}: '{name}' is called bits; a bit is log 2 nats: --unit loss=0.693147")
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -223,11 +243,13 @@ def _check(points: Points, source: str, left_out: int, places: Mapping[str, int]
         raise UserError(f"{source}: {len(points)} points{also} are too few for five parameters; expected {FEWEST}")
     if (points.loss <= 0).any():
         raise UserError(f"{source}: a loss of {points.loss.min():g}; expected nats per token, which are more than 0")
-    if points.loss.min() > _LARGEST_LOSS:
+    if np.median(points.loss) > _LARGEST_LOSS:
         low, high = points.loss.min(), points.loss.max()
         raise UserError(
             f"{source}: losses from {low:.4g} to {high:.4g}: that looks like perplexity; expected its logarithm"
         )
+    if np.ptp(points.loss) == 0:
+        raise UserError(f"{source}: all losses are {points.loss[0]:g}; there is nothing that could fall")
     _check_units(points, source, places, choice)
     groups = budgets_of(points)
     if len(groups) == 1:
@@ -244,26 +266,51 @@ def _check_units(points: Points, source: str, places: Mapping[str, int], choice:
     ratio = float(np.median(points.flops / (6 * points.parameters * points.tokens)))
     all_given = {"tokens", "flops"} <= set(places)
     if all_given and 0.02 < ratio < 50:
-        return
+        return _check_rows(points, source)
     for key, low, high in (("parameters", 50.0, 1e14), ("tokens", 1e3, 1e16), ("flops", 1e6, 1e30)):
         values = getattr(points, key)
         if key in places and np.median(values) < low:
             usual = 1e15 if key == "flops" else 1e6
-            unit = (_unit_that_fits(points, key) if all_given else None) or usual
+            unit = (_unit_that_fits(points, key) if all_given else _usual_unit(points, key, places)) or usual
             logarithms = " (or to be logarithms)" if key == "flops" and values.max() < 40 else ""
             shown = f"{key} from {values.min():.4g} to {values.max():.4g} look to be in {_LIKELY[unit]}{logarithms}"
             raise UserError(f"{source}: {shown}: --unit {key}={unit:g}")
         if key in places and np.median(values) > high:
             raise UserError(f"{source}: {key} of {np.median(values):.3g} are more than there can be")
+        if key in places and values.min() < low:
+            odd = f"{key} of {values.min():.4g} in one row, and {_middle(values)} in most"
+            raise UserError(f"{source}: {odd}: rows in different units?")
     if not all_given:
-        return
+        return None
     said = f"{source}: FLOPs are {ratio:.3g} times 6·N·D (N {_middle(points.parameters)}, D {_middle(points.tokens)},"
     said = f"{said} C {_middle(points.flops)}): they do not belong together"
-    meant = [(key, unit) for key in UNITS if key not in choice.units and (unit := _unit_that_fits(points, key))]
+    meant = [(key, unit) for key in COSTS if key not in choice.units and (unit := _unit_that_fits(points, key))]
     if meant:
         key, unit = max(meant, key=lambda one: (one[0] == "tokens", one[1]))
         said += f"; it looks as if {key} were in {_LIKELY[unit]}: --unit {key}={unit:g}"
     raise UserError(said)
+
+
+def _check_rows(points: Points, source: str) -> None:
+    """Columns that belong together in most rows, and not in some."""
+    ratios = points.flops / (6 * points.parameters * points.tokens)
+    off = np.abs(np.log(ratios / np.median(ratios)))
+    if off.max() > math.log(_SAME_UNITS):
+        k, many = int(off.argmax()), int((off > math.log(_SAME_UNITS)).sum())
+        shown = f"N {points.parameters[k]:.4g}, D {points.tokens[k]:.4g}, C {points.flops[k]:.4g}"
+        also = f" (and {many - 1} more)" if many > 1 else ""
+        raise UserError(
+            f"{source}: the row with {shown}{also} has FLOPs {ratios[k]:.3g} times 6·N·D, and most rows "
+            f"{np.median(ratios):.3g} times: they do not belong together; rows in different units?"
+        )
+
+
+def _usual_unit(points: Points, key: str, places: Mapping[str, int]) -> float | None:
+    """Of tokens beside parameters: what comes nearest to twenty tokens for each."""
+    if key != "tokens" or "parameters" not in places:
+        return None
+    wanted = 20 * float(np.median(points.parameters / points.tokens))
+    return min((1e3, 1e6, 1e9, 1e12), key=lambda unit: abs(math.log(wanted / unit)))
 
 
 def _unit_that_fits(points: Points, key: str) -> float | None:

@@ -15,7 +15,7 @@ LAW = Law(E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28)
 def points(tmp_path, monkeypatch):
     whole = scaling.grid_of_starts()
     for module in ("headway.stats.scaling", "headway.scaling.analysis"):
-        monkeypatch.setattr(f"{module}.grid_of_starts", lambda: whole[::150])
+        monkeypatch.setattr(f"{module}.grid_of_starts", lambda: whole[::450])
     rng, lines = np.random.default_rng(0), ["N,D,val_loss"]
     for flops in (1e13, 1e14, 1e15):
         best = optimum(LAW.row, Cost(), flops)[0]
@@ -52,6 +52,9 @@ def test_fit_and_advise(points, command_line, tmp_path):
         (("plan", "demo"), "give --flops"),
         (("plan", "demo", "--flops", "1e12..1e11:3"), "the smallest first"),
         (("plan", "demo", "--flops", "1e12..x"), "expected LOW..HIGH:COUNT"),
+        (("plan", "demo", "--flops", "nan,1e12"), "expected finite numbers"),
+        (("plan", "demo", "--flops", "1e30..1e33:3"), "take a smaller budget"),
+        (("plan", "demo", "--minutes", "inf"), "expected a finite number"),
         (("plan", "demo", "--flops", "1e7..1e8:2"), "too few sizes around it"),
         (("plan", "demo", "--flops", "1e9,1e10", "--tokens-per-parameter", "5", "--from", "x"), "give one"),
     ],

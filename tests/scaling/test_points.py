@@ -132,3 +132,34 @@ def test_files_that_are_no_tables(tmp_path):
     assert "too few" in complaint(written(tmp_path, rows(2, 2)))
     (tmp_path / "short.csv").write_text("parameters,tokens,loss\n1e6,1e7\n")
     assert "row 1: 2 cells" in complaint(tmp_path / "short.csv")
+
+
+def test_rows_in_other_units_than_the_rest_are_refused(tmp_path):
+    given = rows()
+    given[5]["tokens"] /= 1e6
+    assert "rows in different units" in complaint(written(tmp_path, given))
+    names = {"parameters": "N", "tokens": "D", "loss": "loss"}
+    given[5]["tokens"] /= 10
+    assert "rows in different units" in complaint(written(tmp_path, given, names))
+    assert "--unit tokens=1e+09" in complaint(
+        written(tmp_path, [{**row, "tokens": row["tokens"] / 1e9} for row in rows()], names)
+    )
+
+
+def test_losses_that_are_no_nats(tmp_path):
+    names = {"parameters": "N", "tokens": "D", "loss": "bits_per_token"}
+    columns = {"loss": "bits_per_token"}
+    path = written(tmp_path, [{**row, "loss": row["loss"] / np.log(2)} for row in rows()], names)
+    assert "--unit loss=0.693147" in complaint(path, Choice(columns))
+    found = read_points(path, Choice(columns, {"loss": np.log(2)}))
+    np.testing.assert_allclose(found.points.loss, [row["loss"] for row in rows()])
+    given = [{**row, "loss": float(np.exp(row["loss"]))} for row in rows()]
+    assert "perplexity" in complaint(written(tmp_path, given))  # some of them below 25
+    assert "perplexity" in complaint(written(tmp_path, given, {**names, "loss": "PPL"}), Choice({"loss": "PPL"}))
+
+
+def test_tables_that_say_nothing_or_two_things(tmp_path):
+    assert "all losses are 3" in complaint(written(tmp_path, [{**row, "loss": 3.0} for row in rows()]))
+    assert "two columns are called" in complaint(
+        written(tmp_path, rows(), {"parameters": "N", "tokens": "N", "flops": "C", "loss": "loss"})
+    )

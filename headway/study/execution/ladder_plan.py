@@ -14,6 +14,7 @@ from typing import Any
 
 from headway.core.errors import UserError
 from headway.core.format import duration
+from headway.core.validation import validated
 from headway.recipe.recipe import Recipe
 from headway.study.design.ladder import FEWEST_WIDTHS, Ladder, Rung
 from headway.study.design.study import Study
@@ -29,6 +30,7 @@ DECADES = 2.0
 """What budgets span, where a time is given for all of them."""
 _NEXT_WIDTH = 1.12  # a width is tried if it is so much wider than the last
 _WIDEST = 8192
+_LARGEST = 1e9  # parameters: every size is built once, to be counted
 
 Expected = Callable[[float], float]
 """From FLOPs to the parameters that are thought best."""
@@ -93,6 +95,7 @@ class Climb:
         def expected(flops: float) -> float:
             # FLOPs per token grow with parameters, about as 6N: the equation is solved on what is known, and between.
             n = math.sqrt(flops / (6 * tokens_per_parameter))
+            _check_not_too_large(flops, n)
             for _ in range(20):
                 near = self._nearest(n)
                 per_parameter = near.flops_per_token / near.parameters
@@ -127,6 +130,7 @@ class Climb:
     def around(self, flops: float, expected: float, many: int) -> list[int]:
         """So many widths, evenly spread around what is thought best."""
         low, high = expected / REACH, expected * REACH
+        _check_not_too_large(flops, expected)
         known: list[SizeOnLadder] = []
         for width in self.widths():
             known.append(self.size(width))
@@ -155,6 +159,14 @@ class Climb:
         return ClimbedRung(rung.flops, expected(rung.flops), sizes, passes)
 
 
+def _check_not_too_large(flops: float, parameters: float) -> None:
+    if not REACH * parameters <= _LARGEST:
+        raise UserError(
+            f"{flops:.3g} FLOPs: the best model would have about {parameters:.2g} parameters, and a ladder needs sizes "
+            f"up to {REACH:g} times that: plans go up to {_LARGEST:.0e} parameters; take a smaller budget"
+        )
+
+
 def lay_out(
     base: Recipe,
     budgets: Sequence[float],
@@ -174,7 +186,7 @@ def lay_out(
     ]
     title = f"How does the loss fall with size and tokens, from {budgets[0]:.3g} to {budgets[-1]:.3g} FLOPs?"
     tree = {"title": title, "base": base, "ladder": {**keys, "rungs": rungs}, "seeds": seeds}
-    study = Study.model_validate(tree)
+    study = validated(Study, tree, "ladder", lambda key: "")
     check_ladder(study, expected, climb)
     return study
 
