@@ -241,8 +241,10 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         chances = model(given)[0, 0].double().softmax(-1).cpu()
         guesses = []
         for place in places + marks.before:
-            likeliest_first = chances[place].topk(min(most, len(tokenizer.words)))
-            names = tokenizer.pieces(likeliest_first.indices.tolist())
+            likeliest_first = chances[place, tokenizer.words].topk(
+                min(most, len(tokenizer.words))
+            )  # marks are no words
+            names = tokenizer.pieces(tokenizer.words[likeliest_first.indices.numpy()].tolist())
             guesses.append(list(zip(names, likeliest_first.values.tolist(), strict=True)))
         filled, words = tokens.ids.copy(), tokenizer.words
         filled[places] = words[chances[places + marks.before][:, words].argmax(-1).numpy()]
