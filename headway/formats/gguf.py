@@ -53,11 +53,11 @@ class Gguf(NamedTuple):
 def read_gguf(path: Path) -> Gguf:
     try:
         import gguf
-        from gguf.quants import dequantize
+        from gguf.quants import dequantize  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(f"{path.name}: GGUF is read by the package gguf: pip install 'headway[pretrained]'") from None
     try:
-        reader = gguf.GGUFReader(path)
+        reader = gguf.GGUFReader(path)  # pyright: ignore[reportAttributeAccessIssue]
         facts = {name: field.contents() for name, field in reader.fields.items()}
     except Exception as problem:  # the library raises whatever it stumbles over
         raise UserError(f"{path} cannot be read as GGUF: {problem}") from None

@@ -305,7 +305,7 @@ def _config(transformers: Any, config: Mapping[str, Any]) -> Any:
 
 def peft() -> Any:
     try:
-        import peft
+        import peft  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(
             "training.tuning: adapters in this architecture are made by the package peft, which is not installed: "
