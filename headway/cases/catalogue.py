@@ -66,6 +66,14 @@ def title_of(name: str) -> str:
     return str(ast.literal_eval(next(given.value for given in made.keywords if given.arg == "title")))
 
 
+def conclusion_of(name: str) -> str:
+    """Of the report; read likewise, for a case may rest on weights that are not installed here."""
+    if _is_exercise(name):
+        reported = import_module(f"headway.cases.library.{name}").EXERCISE.reported
+        return reported.conclusion if reported else ""
+    return str((read_tree(packaged()[name], f"{name}.yaml")[0].get("reported") or {}).get("conclusion", ""))
+
+
 def takes(name: str, quick: bool) -> str:
     """Device and time, as the head of the file says."""
     found = re.search(rf"^# {'quick' if quick else 'full'}:\s*(.*)$", packaged()[name], re.MULTILINE)

@@ -7,7 +7,7 @@ case that was not run is said to be not run.
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.cases.catalogue import folder_of, load_case, packaged, title_of
+from headway.cases.catalogue import conclusion_of, folder_of, packaged, title_of
 from headway.cases.exercise import reach_table
 from headway.cases.exercise_report import read_verdicts
 from headway.study.conclude import so_far
@@ -25,8 +25,8 @@ with verdicts, audits that must pass), and stands as well as the weakest of thes
 shown** (these seeds cannot tell), or cannot say. The quick size is another, smaller experiment on other text, where
 figures do not compare with the report's; it shows what can be found in two minutes.
 
-B1, B2, D1, D2, D3 and E1 are exercises: solved by hand, and checked on random instances, with a proof where something
-is impossible. Their quick size is the same with fewer instances.
+B1, B2, D1, D2, D3, D8 and E1 are exercises: solved by hand, and checked on random instances, with a proof where something
+is impossible (D8 trains a model for it). Their quick size is the same with fewer instances.
 
 Made by `headway cases --table`, from what `headway case ID` and `headway case ID --quick` measured.
 """
@@ -49,9 +49,7 @@ def case_table(studies: Path) -> str:
     found = {name: {quick: _done(studies, name, quick) for quick in (False, True)} for name in packaged()}
     rows = []
     for name, sizes in found.items():
-        reported = load_case(name, False).reported
-        said = reported.conclusion if reported else ""
-        cells = [title_of(name), said, *(_status(sizes[quick]) for quick in (False, True))]
+        cells = [title_of(name), conclusion_of(name), *(_status(sizes[quick]) for quick in (False, True))]
         rows.append(TableRow(f"[{name}](#{name.lower()})", cells))
     head = markdown(Table("", ["case", "what is asked", "the report's conclusion", "full size", "quick size"], rows))
     return "\n".join([HEAD, head, *(_section(name, sizes) for name, sizes in found.items())])
