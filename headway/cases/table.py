@@ -25,8 +25,8 @@ with verdicts, audits that must pass), and stands as well as the weakest of thes
 shown** (these seeds cannot tell), or cannot say. The quick size is another, smaller experiment on other text, where
 figures do not compare with the report's; it shows what can be found in two minutes.
 
-B1, B2, D1, D2, D3, D8 and E1 are exercises: solved by hand, and checked on random instances, with a proof where something
-is impossible (D8 trains a model for it). Their quick size is the same with fewer instances.
+B1, B2, D1, D2, D3, D8 and E1 are exercises: solved by hand, and checked on random instances, with a proof where
+something is impossible (D8 trains a model for it). Their quick size is the same with fewer instances.
 
 Made by `headway cases --table`, from what `headway case ID` and `headway case ID --quick` measured.
 """
