@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from headway.data.tokenizers import Char, Tokenizer, Word
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import Char, Word
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs

@@ -18,8 +18,9 @@ from headway.audit.data.text import TEXT_AUDITS
 from headway.audit.data.tokens import TOKEN_AUDITS
 from headway.audit.gradient import ABOUT_GRADIENTS
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
-from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, moved, one_batch
+from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, one_batch
 from headway.audit.masking.batches import MASKING_AUDITS
+from headway.audit.moving import ABOUT_WEIGHTS, moved
 from headway.audit.noise import ABOUT_NOISE
 from headway.audit.pictures.data import PICTURE_AUDITS, PICTURE_BATCH_AUDITS
 from headway.audit.pictures.matching import OF_MATCHING
@@ -34,7 +35,7 @@ from headway.audit.translation.crossing import OF_CROSSING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.audit.translation.written import WRITTEN_AUDITS
 
-ABOUT_TRAINING = (*ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_GRADIENTS, *ABOUT_STEPS)
+ABOUT_TRAINING = (*ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_WEIGHTS, *ABOUT_GRADIENTS, *ABOUT_STEPS)
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_TRAINING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
 OF_ROWS = (*ROW_AUDITS, *PAIR_AUDITS, *PICTURE_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)

@@ -75,7 +75,9 @@ class BorrowedTokenizer(Tokenizer):
             tokens.bytes[-1] += len(text.encode()) - tokens.bytes.sum()
         return tokens
 
-    def _token_ends(self, ids: np.ndarray, encoding: tokenizers.Encoding, letter_ends: np.ndarray) -> np.ndarray:
+    def _token_ends(
+        self, ids: np.ndarray, encoding: tokenizers.Encoding, chunk: str, letter_ends: np.ndarray
+    ) -> np.ndarray:
         covers = [end for _, end in encoding.offsets]
         ends = np.concatenate(([0], letter_ends))[covers]
         return np.maximum.accumulate(ends) if len(ends) else np.zeros(0, np.int64)

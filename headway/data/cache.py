@@ -22,7 +22,8 @@ import tokenizers
 
 from headway.core import files
 from headway.core.errors import UserError
-from headway.data.tokenizers import Tokenizer, TokenizerSpec
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import TokenizerSpec
 
 Arrays = Mapping[str, np.ndarray]
 FORMAT = 1

@@ -11,7 +11,8 @@ import tokenizers
 from tokenizers import AddedToken, pre_tokenizers
 
 from headway.core.errors import UserError
-from headway.data.tokenizers import UNKNOWN, Char, Tokenizer, Word
+from headway.data.tokenizers import UNKNOWN, Tokenizer
+from headway.data.vocabularies import Char, Word
 
 FEW = 32
 """Single bytes that a vocabulary may lack: those that are in no text in UTF-8 are thirteen, and there are signs that

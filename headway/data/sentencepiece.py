@@ -61,7 +61,9 @@ class SentencePieceTokenizer(Tokenizer):
         # By their names: what the file knows and the list does not is unknown, and the other way round.
         return np.array([self._number.get(token, self.unknown) for token in encoding.tokens], dtype=np.int32)
 
-    def _token_ends(self, ids: np.ndarray, encoding: tokenizers.Encoding, letter_ends: np.ndarray) -> np.ndarray:
+    def _token_ends(
+        self, ids: np.ndarray, encoding: tokenizers.Encoding, chunk: str, letter_ends: np.ndarray
+    ) -> np.ndarray:
         # The space that is put before a text is no part of it, and covers nothing.
         ends = np.concatenate(([0], letter_ends))[[end for _, end in encoding.offsets]]
         return np.maximum.accumulate(ends) if len(ends) else np.zeros(0, np.int64)

@@ -12,6 +12,7 @@ from headway.core.spec import Problem
 from headway.core.variants import Variant
 from headway.data.images.batches import PictureBatchSpec, ShuffledPictures
 from headway.data.images.sources import PICTURE_SETS, has_classes
+from headway.data.labelled import by_length  # noqa: F401 (to be known)
 from headway.data.labelled.batches import RowBatchSpec, Shuffled
 from headway.data.labelled.sources import LABELLED_SETS, Columns
 from headway.data.labelled.tables import Column
@@ -19,9 +20,8 @@ from headway.data.pairs.batches import Buckets, PairBatchSpec
 from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import BY_RULE, PAIRED_SETS, Sides, is_direction
 from headway.data.running.batches import BatchSpec, Crops
-from headway.data.running.masking import Masking
 from headway.data.running.sources import CORPORA
-from headway.data.tokenizers import Char, Given, TokenizerSpec, Word
+from headway.data.vocabularies import Char, Given, TokenizerSpec, Word
 
 
 class DataSpec(Variant):
@@ -71,10 +71,6 @@ class Text(DataSpec):
     batches: BatchSpec = Crops()
     """Which rows a step sees: crops (random), contiguous (in order, so that state can be carried), contiguous-shifted
     (the same, cut at other places in every pass over the text); lines, for masked-language-models."""
-    masking: Masking = Masking()
-    """For masked-language-models: which tokens training asks for, and what stands in their place."""
-
-    added: ClassVar[frozenset[str]] = frozenset({"masking"})
 
     def problems(self) -> Iterator[Problem]:
         if self.source not in CORPORA:
@@ -104,9 +100,6 @@ class Text(DataSpec):
         if self.batches.by_line:
             reason = "a language model reads on from line to line; rows of single lines are for masked-language-models"
             yield Problem(("data.batches", "model.kind"), reason)
-        if self.masking != Masking():
-            reason = f"a {model.kind} guesses the next token, and none is hidden; data.masking is for"
-            yield Problem(("data.masking", "model.kind"), f"{reason} masked-language-models")
         scored = scoring.segment or segment
         if model.horizon is not None and segment > context:
             reason = f"segments of {segment} tokens do not fit a model whose context is {context}"

@@ -1,10 +1,8 @@
 """Tokenizers: text to numbers and back, at the level of characters, words or byte pairs.
 
-Three specs say which (`Char`, `Word`, `Bpe`); `spec.learn(text)` reads a vocabulary off the train split and gives a
-`Tokenizer`; a fourth (`Given`) takes one that is there already. The work is done by the `tokenizers` library. What
-Headway adds is in `Tokens`: for each token the bytes of text it stands for and whether a word begins there, so
-perplexity can be given per word and in bits per byte whatever the tokenizer, and models with different vocabularies can
-be compared.
+The work is done by the `tokenizers` library. What Headway adds is in `Tokens`: for each token the bytes of text it
+stands for and whether a word begins there, so perplexity can be given per word and in bits per byte whatever the
+tokenizer, and models with different vocabularies can be compared. Where a vocabulary comes from: `vocabularies.py`.
 """
 
 import functools
@@ -13,16 +11,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import tokenizers
-from pydantic import Field
-from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, pre_tokenizers
 
 from headway.core.errors import UserError
-from headway.core.variants import Variant
 from headway.data import marks
 from headway.data.marks import Marks
 
@@ -30,8 +25,8 @@ UNKNOWN = "<unk>"
 LINE_END = "\n"
 
 # White space as `str.split` has it. The library's own \s lacks U+001C–1F, and words would be counted in two ways.
-_BLANK = "\t\x0b-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_WHITE = "\n" + _BLANK
+BLANK = "\t\x0b-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+WHITE = "\n" + BLANK
 _BEYOND_WHITE = 0x3001
 _IS_WHITE = np.array([chr(code).isspace() for code in range(_BEYOND_WHITE + 1)])
 
@@ -214,19 +209,19 @@ class Tokenizer(ABC):
 
     def _encodings(self, text: str) -> Iterator[tuple[str, tokenizers.Encoding]]:
         # Not all at once: the library's objects take a hundred bytes for each token.
-        chunks = list(_chunks(text))
-        for first in range(0, len(chunks), _CHUNKS_AT_ONCE):
-            some = chunks[first : first + _CHUNKS_AT_ONCE]
+        cut = list(chunks(text))
+        for first in range(0, len(cut), _CHUNKS_AT_ONCE):
+            some = cut[first : first + _CHUNKS_AT_ONCE]
             yield from zip(some, self._library.encode_batch(some, add_special_tokens=False), strict=True)
 
     def _measure(self, chunk: str, encoding: tokenizers.Encoding) -> Tokens:
         ids = self._ids(encoding)
-        codes = np.frombuffer(chunk.encode("utf-32-le"), dtype=np.uint32)
+        codes = _codes(chunk)
         letter_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
         letter_ends = np.cumsum(letter_bytes)
         white = _IS_WHITE[np.minimum(codes, _BEYOND_WHITE)]
         begins_word = ~white & np.concatenate([[True], white[:-1]])
-        token_ends = self._token_ends(ids, encoding, letter_ends)
+        token_ends = self._token_ends(ids, encoding, chunk, letter_ends)
         starts = np.zeros(len(ids), dtype=np.bool_)
         begin = np.searchsorted(token_ends, (letter_ends - letter_bytes)[begins_word], side="right")
         starts[begin[begin < len(ids)]] = True  # beyond the last token stands what the vocabulary does not see at all
@@ -235,7 +230,9 @@ class Tokenizer(ABC):
     def _ids(self, encoding: tokenizers.Encoding) -> np.ndarray:
         return np.array(encoding.ids, dtype=np.int32)
 
-    def _token_ends(self, ids: np.ndarray, encoding: tokenizers.Encoding, letter_ends: np.ndarray) -> np.ndarray:
+    def _token_ends(
+        self, ids: np.ndarray, encoding: tokenizers.Encoding, chunk: str, letter_ends: np.ndarray
+    ) -> np.ndarray:
         """Where each token ends, in bytes. Tokens that are all of the text end where their bytes do."""
         return np.cumsum(self._lengths[ids])
 
@@ -279,7 +276,9 @@ class WordTokenizer(Tokenizer):
     def _bytes_of(self, token: str) -> bytes:
         return token.encode()
 
-    def _token_ends(self, ids: np.ndarray, encoding: tokenizers.Encoding, letter_ends: np.ndarray) -> np.ndarray:
+    def _token_ends(
+        self, ids: np.ndarray, encoding: tokenizers.Encoding, chunk: str, letter_ends: np.ndarray
+    ) -> np.ndarray:
         # A token's own bytes say nothing of the white space before it, nor of the word that <unk> stands for.
         return letter_ends[[end - 1 for _, end in encoding.offsets]] if len(ids) else np.zeros(0, np.int64)
 
@@ -306,135 +305,23 @@ class BpeTokenizer(Tokenizer):
             sign = next(k for k, letter in enumerate(text) if self.lacks(letter))
             raise UserError(f"the vocabulary has no bytes to write {text[sign]!r} with, {_place(text, sign)}")
 
+    def _token_ends(
+        self, ids: np.ndarray, encoding: tokenizers.Encoding, chunk: str, letter_ends: np.ndarray
+    ) -> np.ndarray:
+        ends = super()._token_ends(ids, encoding, chunk, letter_ends)
+        lower = self._library.normalizer
+        if lower is None or chunk.isascii():
+            return ends
+        # A small letter may have more bytes than the capital that stood in the text (U+0130), or fewer (U+1E9E).
+        letters, which = np.unique(_codes(chunk), return_inverse=True)
+        lowered_ends = np.cumsum(np.array([len(lower.normalize_str(chr(c)).encode()) for c in letters])[which])
+        return np.interp(ends, np.append(0, lowered_ends), np.append(0, letter_ends)).astype(np.int64)
+
     def _bytes_of(self, token: str) -> bytes:
-        return bytes(_BYTE_OF_SIGN[sign] for sign in token)
+        return bytes(BYTE_OF_SIGN[sign] for sign in token)
 
 
 _OF_KIND = {cls.kind: cls for cls in (CharTokenizer, WordTokenizer, BpeTokenizer)}
-
-
-class TokenizerSpec(Variant):
-    """Where a vocabulary comes from."""
-
-    @abstractmethod
-    def learn(self, text: str) -> Tokenizer:
-        """The tokenizer, with what it takes from the train split."""
-
-    def identity(self) -> str:
-        """Beside the text, all that the tokens depend on."""
-        return self.model_dump_json()
-
-    is_given: ClassVar[bool] = False
-    """Whether it takes nothing from the train split: a vocabulary that is there already, and may be gone one day."""
-
-
-class Char(TokenizerSpec):
-    """One token per character. The vocabulary is the characters of the train split, and text with others is refused."""
-
-    kind: Literal["char"] = "char"
-
-    def learn(self, text: str) -> Tokenizer:
-        library = tokenizers.Tokenizer(models.WordLevel({letter: i for i, letter in enumerate(sorted(set(text)))}))
-        library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-        return CharTokenizer(library)
-
-
-class Word(TokenizerSpec):
-    """One token per word, and one per line end. Words that the vocabulary lacks become `<unk>`."""
-
-    kind: Literal["word"] = "word"
-    size: Annotated[int, Field(ge=3)] | None = None
-    """The most tokens the vocabulary may have, `<unk>` and the line end among them; the commonest words of the train
-    split are taken. None: all of its words."""
-    lower: bool = False
-    """Make no difference between upper and lower case."""
-    punctuation: Literal["attached", "apart"] = "attached"
-    """Whether signs belong to the word they touch, or each is a token: `(yes!)` or `( yes ! )`. Apostrophes inside
-    a word stay there."""
-
-    def learn(self, text: str) -> Tokenizer:
-        counted = self._library({})
-        trainer = trainers.WordLevelTrainer(vocab_size=len(text) + 1, min_frequency=0, show_progress=False)
-        counted.train_from_iterator(_chunks(text), trainer)
-        by_count = counted.get_vocab()  # the commonest first, equals by alphabet
-        always = [UNKNOWN, LINE_END]
-        words = [word for word in sorted(by_count, key=by_count.__getitem__) if word not in always]
-        kept = (always + words)[: self.size]
-        return WordTokenizer(self._library({word: i for i, word in enumerate(kept)}))
-
-    def _library(self, vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-        library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-        if self.lower:
-            library.normalizer = normalizers.Lowercase()
-        word = f"[^{_WHITE}]+" if self.punctuation == "attached" else rf"{UNKNOWN}|\w+(?:['’]\w+)*|[^{_WHITE}\w]"
-        library.pre_tokenizer = pre_tokenizers.Split(Regex(f"\n|{word}"), "removed", invert=True)
-        return library
-
-
-class Bpe(TokenizerSpec):
-    """Byte pairs: common words are one token, rare ones several, and any text at all can be written. A line end is
-    always a token of its own, and no token goes beyond one word. (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909)
-    """
-
-    kind: Literal["bpe"] = "bpe"
-    size: Annotated[int, Field(ge=256)] = 4096
-    """The most tokens the vocabulary may have, 256 single bytes among them."""
-    lower: bool = False
-    """Make no difference between upper and lower case: what is written has no capitals."""
-
-    added: ClassVar[frozenset[str]] = frozenset({"lower"})
-
-    def identity(self) -> str:
-        return self.model_dump_json(exclude=None if self.lower else {"lower"})
-
-    def learn(self, text: str) -> Tokenizer:
-        letters, signs = r" ?[\p{L}\p{M}]+| ?\p{N}+", rf" ?[^{_WHITE}\p{{L}}\p{{M}}\p{{N}}]+"
-        # The last of several blanks goes with the word after it, as it does between words.
-        blanks = f"[{_BLANK}]+(?![^{_WHITE}])|[{_BLANK}]+"
-        library = tokenizers.Tokenizer(models.BPE())
-        if self.lower:
-            library.normalizer = normalizers.Lowercase()
-        library.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(f"\n|{letters}|{signs}|{blanks}"), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        trainer = trainers.BpeTrainer(vocab_size=self.size, initial_alphabet=list(_BYTE_OF_SIGN), show_progress=False)
-        library.train_from_iterator(_chunks(text), trainer)
-        return BpeTokenizer(library)
-
-
-class Given(TokenizerSpec):
-    """A vocabulary that is there already, and is taken as it is: another run's, or an imported model's."""
-
-    kind: Literal["given"] = "given"
-    is_given: ClassVar[bool] = True
-    path: str
-    """The tokenizer.json of a run folder, or one that the `tokenizers` library wrote (byte-level BPE, or words)."""
-
-    def learn(self, text: str) -> Tokenizer:
-        content = self._content()
-        try:
-            tree = json.loads(content)
-            ours = not isinstance(tree, dict) or "headway_tokenizer" in tree or "model" not in tree
-            library = None if ours else tokenizers.Tokenizer.from_str(content)
-        except Exception as problem:  # the library raises nothing more particular
-            raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {problem}") from None
-        if library is None:
-            return Tokenizer.from_json(content)
-        from headway.data.library import adopted
-
-        return adopted(library, self.path)[0]
-
-    def identity(self) -> str:
-        return self._content()
-
-    def _content(self) -> str:
-        try:
-            return Path(self.path).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {error}") from None
 
 
 @functools.cache
@@ -447,16 +334,20 @@ def byte_of_sign() -> dict[str, int]:
     return dict(zip(signs, printable + others, strict=True))
 
 
-_BYTE_OF_SIGN = byte_of_sign()
+BYTE_OF_SIGN = byte_of_sign()
 
 
-def _chunks(text: str) -> Iterator[str]:
+def chunks(text: str) -> Iterator[str]:
     begin = 0
     while begin < len(text):
         word_end = _WORD_ENDS.search(text, begin + _CHUNK)
         end = word_end.start() if word_end else len(text)
         yield text[begin:end]
         begin = end
+
+
+def _codes(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
 def _place(text: str, index: int) -> str:

@@ -37,29 +37,25 @@ def ramp(many: int, curve: int = 2) -> list[Ink]:
 
 
 @dataclass(frozen=True)
-class PlottedLine:
+class Plotted:
     x: Sequence[float]
     y: Sequence[float]
     ink: Ink = field(default_factory=Ink)
     name: str = ""
-    """Written where it ends; empty = nothing is."""
+    """Written where a line ends, or beside the last point if no line says it; empty = nothing is."""
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
-    """The band around it."""
+    """The band around a line; where the bar of each point ends."""
+
+
+@dataclass(frozen=True)
+class PlottedLine(Plotted):
     dashed: bool = False
     thin: bool = False
 
 
 @dataclass(frozen=True)
-class PlottedPoints:
-    x: Sequence[float]
-    y: Sequence[float]
-    ink: Ink = field(default_factory=Ink)
-    name: str = ""
-    """Written beside the last, if there is no line that says it."""
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
-    """Where the bar of each ends."""
+class PlottedPoints(Plotted):
     upright: bool = True
     """Whether bars stand or lie."""
     hollow: bool = False

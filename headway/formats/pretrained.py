@@ -21,7 +21,8 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.validation import ImpossibleError
 from headway.data.borrowed import BorrowedTokenizer, word_piece
-from headway.data.tokenizers import Tokenizer, TokenizerSpec
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import TokenizerSpec
 from headway.formats import bert
 from headway.formats.own_run import OwnRun, is_run
 from headway.formats.packages import located

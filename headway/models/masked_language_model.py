@@ -7,18 +7,40 @@ logits        [R, B, T, V]   by the embedding table, and a number for every toke
                              places that are asked for
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 
+from headway.core.spec import Problem, Spec
 from headway.models.encoder import Encoder, EncoderSpec
 from headway.nn.block import NoFeedForward
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.replicated import Carried, Linear, parameter, seed
 from headway.nn.taps import Tap
+
+
+class Masking(Spec):
+    """How many tokens are asked for, and what stands in their place."""
+
+    share: float = Field(default=0.15, gt=0, lt=1)
+    """Of the tokens of a row: these are asked for."""
+    masked: float = Field(default=0.8, gt=0, le=1)
+    """Of those asked for: [MASK] stands in their place."""
+    random: float = Field(default=0.1, ge=0, lt=1)
+    """Of those asked for: any other token stands in their place. What is left of them stays as it is."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.masked + self.random > 1:
+            reason = f"{self.masked:.0%} hidden and {self.random:.0%} exchanged are more than all that are chosen"
+            yield Problem(("masked", "random"), reason)
+
+
+ALL_HIDDEN = Masking(masked=1.0, random=0.0)
+"""As models are scored: what is guessed is not seen."""
 
 
 class MaskedLanguageModelSpec(EncoderSpec):
@@ -30,6 +52,8 @@ class MaskedLanguageModelSpec(EncoderSpec):
     evaluated: ClassVar[tuple[str, ...]] = ("loss", "masked_accuracy")
 
     kind: Literal["masked-language-model"] = "masked-language-model"
+    masking: Masking = Masking()
+    """Which tokens training asks for, and what stands in their place."""
 
     def forward_flops_per_row(self, vocabulary: int, length: int, guessed: int) -> int:
         """For one row of this length in one replica, of which so many tokens are guessed."""

@@ -19,7 +19,8 @@ from headway.core.errors import UserError
 from headway.data import cache
 from headway.data.running import corpus
 from headway.data.spec import Text
-from headway.data.tokenizers import Tokenizer, TokenizerSpec
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import TokenizerSpec
 from headway.formats.own_run import OwnRun, is_run, shape_of
 from headway.formats.pretrained import Lent
 

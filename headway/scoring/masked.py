@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headway.core.errors import UserError
-from headway.data.running.masking import ALL_HIDDEN, Hiding, MaskedBatch
+from headway.data.running.masking import Hiding, MaskedBatch
 from headway.data.running.rows import TextRows
 from headway.data.tokenizers import Tokenizer
-from headway.models.masked_language_model import MaskedLanguageModel
+from headway.models.masked_language_model import ALL_HIDDEN, MaskedLanguageModel
 from headway.scoring.score import Score
 
 LARGEST = 2**25  # numbers in the largest tensor of a batch: 128 MB in float32

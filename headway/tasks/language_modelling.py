@@ -26,7 +26,8 @@ from headway.data.running import corpus as corpora
 from headway.data.running.corpus import Corpus
 from headway.data.running.sources import FILES, read_text
 from headway.data.spec import Text
-from headway.data.tokenizers import Given, Tokenizer, Tokens
+from headway.data.tokenizers import Tokenizer, Tokens
+from headway.data.vocabularies import Given
 from headway.look.gradients import Explained, likeliest
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.recipe.recipe import Recipe

@@ -22,7 +22,8 @@ from headway.data.running.masking import Hiding, MaskedSampler
 from headway.data.running.rows import RowCorpus, in_rows, pieces, rows_of_lines
 from headway.data.running.sources import FILES, read_text
 from headway.data.spec import Text
-from headway.data.tokenizers import Given, Tokenizer
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import Given
 from headway.look.gradients import Explained, likeliest
 from headway.models.masked_language_model import MaskedLanguageModel, MaskedLanguageModelSpec
 from headway.recipe.recipe import Recipe
@@ -94,7 +95,7 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         train, marks = self.data.split("train"), tokenizer.marks
         assert marks is not None
         words = torch.as_tensor(tokenizer.words).to(device)
-        hide = Hiding(data.masking, marks, words, seeds, self.recipe.segment, "hidden")
+        hide = Hiding(_spec(self.recipe).masking, marks, words, seeds, self.recipe.segment, "hidden")
         if isinstance(data.batches, TextLines):
             table, lengths = train.padded(marks)
             no_labels = np.zeros(len(train), np.int64)
@@ -123,7 +124,7 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
     @property
     def flops_per_step(self) -> int:
         """Every row counts as filled up, whether or not the device computes the padding."""
-        guessed = max(1, round(_data(self.recipe).masking.share * self.longest))
+        guessed = max(1, round(_spec(self.recipe).masking.share * self.longest))
         per_row = _spec(self.recipe).forward_flops_per_row(self.data.tokenizer.size, self.recipe.segment, guessed)
         return 3 * self.recipe.training.batch * per_row
 
@@ -139,7 +140,7 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
         for split in self.recipe.training.evaluate_on:
             rows = self.data.split(split).beginning(self.recipe.training.evaluate_tokens)
-            told = guess(model, rows, self.data.tokenizer, _data(self.recipe).masking.share)
+            told = guess(model, rows, self.data.tokenizer, _spec(self.recipe).masking.share)
             for scores, one in zip(found, told, strict=True):
                 scores |= {
                     f"{split}.{LOSS.name}": float(one.nats.mean()),
@@ -159,7 +160,7 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         what = f"{len(train.ids):,} {data.tokenizer.kind} tokens to train on, {model.vocabulary:,} kinds"
         if data.batches.by_line:
             what += f", in {len(train):,} lines of at most {self.longest}"
-        mask = data.masking
+        mask = _spec(self.recipe).masking
         how = f"{mask.share:.0%} of each row are guessed: {mask.masked:.0%} hidden, {mask.random:.0%} exchanged"
         left = f"{max(0.0, 1 - mask.masked - mask.random):.0%} as they are"
         return [f"{self.data.name}: {what}", f"{how}, {left}", *model.notes]
@@ -190,7 +191,7 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
     # --- what else such models can do --------------------------------------------------------------------------------
 
     def told(self, model: MaskedLanguageModel, split: str) -> list[Guesses]:
-        return guess(model, self.data.split(split), self.data.tokenizer, _data(self.recipe).masking.share)
+        return guess(model, self.data.split(split), self.data.tokenizer, _spec(self.recipe).masking.share)
 
     def together(self, split: str, told: Sequence[Guesses]) -> ScoredTogether:
         nats = np.stack([one.nats for one in told])
@@ -222,7 +223,7 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         longest = _longest(run.recipe, tokenizer)
         by_line = _data(run.recipe).batches.by_line
         rows = rows_of_lines(text, tokenizer, longest) if by_line else pieces(tokenizer.encode(text).ids, longest)
-        return guess(model, rows, tokenizer, _data(run.recipe).masking.share)[0].scores(path.name)
+        return guess(model, rows, tokenizer, _spec(run.recipe).masking.share)[0].scores(path.name)
 
     @classmethod
     @torch.no_grad()

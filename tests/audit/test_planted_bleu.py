@@ -16,7 +16,7 @@ from headway.audit.plants.needs import BEAM, JUDGED_BY_BLEU
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.translation.ngrams import counts_of, made_of
 from headway.audit.translation.recount import PairRecount
-from headway.data.tokenizers import Word
+from headway.data.vocabularies import Word
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import train
 from headway.recipe.recipe import from_tree

@@ -19,7 +19,7 @@ from headway.audit.training import TRAINING_AUDITS
 from headway.audit.training.curve import TrainingCurve
 from headway.data.labelled.batches import ShuffledSampler
 from headway.data.running import sources
-from headway.data.tokenizers import Bpe, Word
+from headway.data.vocabularies import Bpe, Word
 from headway.experiment.train import train
 from headway.recipe.recipe import load as load_recipe
 from headway.scoring.spec import Reading

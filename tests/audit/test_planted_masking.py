@@ -62,9 +62,9 @@ def test_planted(fault: Fault, home, tmp_path):
 CLEAN = [
     (),
     ("data.batches=lines", "training.accumulate=2"),
-    ("data.tokenizer=word", "model.context=5", "data.masking.share=0.4"),
+    ("data.tokenizer=word", "model.context=5", "model.masking.share=0.4"),
     ("data.tokenizer={kind: bpe, size: 300}", "data.batches=contiguous", "model.dropout=0.1"),
-    ("data.masking={share: 0.3, masked: 1.0, random: 0.0}", "model.norm.placement=post"),
+    ("model.masking={share: 0.3, masked: 1.0, random: 0.0}", "model.norm.placement=post"),
 ]
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from headway.core.errors import UserError
 from headway.data.marks import Marks
-from headway.data.tokenizers import Bpe, Char, Tokenizer, Word
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import Bpe, Char, Word
 
 TEXT = "the cat sat on the mat, and the dog sat on the cat, and an [SEP]arate [MASK]ed dog sat\n" * 8
 SPECS = (Char(), Word(), Bpe(size=280))

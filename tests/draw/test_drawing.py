@@ -153,7 +153,7 @@ def test_html_holds_everything_and_asks_for_nothing(maps, tmp_path):
 
 
 def test_a_sentence_of_harmful_signs_is_shown_as_it_is(decoder, words, tmp_path):
-    from headway.data.tokenizers import Word
+    from headway.data.vocabularies import Word
 
     tokenizer = Word().learn(HARM)
     (maps,) = maps_of(decoder(tokenizer.size), tokenizer, [HARM])
@@ -167,7 +167,7 @@ def test_a_sentence_of_harmful_signs_is_shown_as_it_is(decoder, words, tmp_path)
 
 
 def test_the_end_of_a_script_in_a_token_does_not_end_the_script(decoder):
-    from headway.data.tokenizers import Word
+    from headway.data.vocabularies import Word
 
     tokenizer = Word().learn("</script><script>alert(1)</script> x")
     (maps,) = maps_of(decoder(tokenizer.size), tokenizer, ["</script><script>alert(1)</script> x"])

@@ -10,7 +10,8 @@ from tiny import TEXT
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from headway.core.errors import UserError
-from headway.data.tokenizers import Bpe, Char, Given, Tokenizer, Word
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import Bpe, Char, Given, Word
 from headway.formats.tokenizer import library_of, read_tokenizer, tokenizer_config
 
 SPECS = [Char(), Word(), Word(size=9, lower=True), Word(punctuation="apart"), Bpe(size=300)]

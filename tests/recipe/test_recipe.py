@@ -7,7 +7,7 @@ from headway.core.errors import UserError
 from headway.core.yaml import read_tree
 from headway.data.running.batches import Contiguous
 from headway.data.spec import Text
-from headway.data.tokenizers import Word
+from headway.data.vocabularies import Word
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.block import Rms, SwiGlu

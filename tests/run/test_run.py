@@ -11,7 +11,7 @@ from tiny import snapshot
 
 import headway
 from headway.core.errors import UserError
-from headway.data.tokenizers import Word
+from headway.data.vocabularies import Word
 from headway.recipe.recipe import Recipe
 from headway.run.folder import KEPT_CHECKPOINTS, Run, environment, open_run
 from headway.run.record import FORMAT, all_runs

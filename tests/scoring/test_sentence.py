@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headway.core.errors import UserError
-from headway.data.tokenizers import Bpe, Char, Word
+from headway.data.vocabularies import Bpe, Char, Word
 from headway.scoring.likelihood import token_losses
 from headway.scoring.sentence import score_text
 from headway.scoring.spec import Reading

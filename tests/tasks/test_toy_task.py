@@ -24,7 +24,8 @@ from headway.core import random
 from headway.core.errors import UserError, did_you_mean
 from headway.data.labelled.batches import Shuffled
 from headway.data.spec import DataSpec
-from headway.data.tokenizers import Char, Tokenizer, TokenizerSpec
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import Char, TokenizerSpec
 from headway.experiment.audit import audit_recipe
 from headway.experiment.evaluate import classify_text, sample_text, score_splits_again
 from headway.experiment.inspect import look

@@ -13,8 +13,8 @@ from torch import Tensor
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.data.batches import FEW_ROWS, Place, TextPlaces
 from headway.data.marks import Marks
-from headway.data.running.masking import Masking
 from headway.data.running.rows import TextRows
+from headway.models.masked_language_model import Masking
 
 STEPS = 24
 """Of training that are looked at."""
@@ -102,7 +102,7 @@ def hidden_tokens(given: HiddenInTraining) -> Outcome:
 def masking(given: HiddenInTraining) -> Outcome:
     """As many tokens are hidden as the recipe says, of all kinds and from everywhere, and others at every step.
 
-    Of every row the share of tokens that data.masking says must be asked for, rounded and at least one: there is no
+    Of every row the share of tokens that model.masking says must be asked for, rounded and at least one: there is no
     threshold, and marks and padding are never among them. Of these, as many must be hidden behind [MASK], and as many
     exchanged for drawn tokens of text, as the recipe says; they must stand at all places of rows alike, and be as
     frequent or rare as all tokens are; and two steps must not choose the same places. What is drawn may be off by 5.5

@@ -48,7 +48,7 @@ class MaskedEvidence(Evidence):
     @property
     def _masking(self) -> tuple[Any, ...]:
         tokenizer = self.task.data.tokenizer
-        return self.recipe.data.masking, tokenizer.marks, tokenizer.words
+        return self.recipe.model.masking, tokenizer.marks, tokenizer.words
 
     def _changed(self, train: TextRows) -> Any:
         """The same task on a text in which every token is another."""
@@ -60,10 +60,10 @@ class MaskedEvidence(Evidence):
 
     @property
     def baselines_depend_on(self) -> Sequence[Any]:
-        return [self.recipe.data.masking.share]
+        return [self.recipe.model.masking.share]
 
     def measure_baselines(self) -> Sequence[Baseline]:
-        data, share = self.task.data, self.recipe.data.masking.share
+        data, share = self.task.data, self.recipe.model.masking.share
         splits = {split: data.split(split) for split in self.task.scored_splits}
         return guessed_cheaply(data.split("train").ids, splits, data.tokenizer, share)
 
@@ -74,7 +74,7 @@ class MaskedEvidence(Evidence):
 
     def size(self, split: str) -> int:
         rows = self.task.data.split(split)
-        share = self.recipe.data.masking.share
+        share = self.recipe.model.masking.share
         return sum(min(max(1, round(share * n)), n) for n in rows.lengths.tolist())
 
     def recount(self, split: str) -> MaskedRecount:
@@ -83,7 +83,7 @@ class MaskedEvidence(Evidence):
         if self.task.reads_as_said:
             text = text_again(spec.source, spec.path, split, dict(data.texts))
         longest, by_line = self.task.longest, spec.batches.by_line
-        return MaskedRecount(text, data.tokenizer, data.split(split), longest, by_line, spec.masking.share)
+        return MaskedRecount(text, data.tokenizer, data.split(split), longest, by_line, self.recipe.model.masking.share)
 
     @cached_property
     def train_again(self) -> str | None:

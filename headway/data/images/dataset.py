@@ -14,7 +14,8 @@ from jaxtyping import Bool, Int, UInt8
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.images.sources import Splits, read_pictures
-from headway.data.tokenizers import Tokenizer, TokenizerSpec
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import TokenizerSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,7 @@ so the shape of a step depends on data and step alone, and a replica's dropout d
 step recorded as a CUDA graph has one shape, so there every batch is as long as the longest text: the rows are the same
 as on a CPU, with more padding around them.
 
-Or as many shapes as there are lengths (`ByLength`): texts stand in line by length, a batch is a piece of that line, and
-is filled up to its own longest. Where the pieces begin and when their turn comes is drawn by epoch, the same for all
-seeds; who stands before whom among texts of one length is drawn by every replica.
+Or as many shapes as there are lengths: `by_length.py`.
 """
 
 import math
@@ -127,6 +125,25 @@ def bucket_widths(lengths: Int[np.ndarray, " N"], buckets: int, batch: int) -> l
     return [*widths[:-1], int(lengths.max())]
 
 
+class RowTable:
+    """Texts on the device, filled up to one length, with their classes: what batches are taken from."""
+
+    def __init__(
+        self,
+        table: Int[np.ndarray, "N L"],
+        lengths: Int[np.ndarray, " N"],
+        labels: Int[np.ndarray, " N"],
+        device: str,
+    ):
+        self.table, self.lengths, self.labels = (torch.as_tensor(a).to(device) for a in (table, lengths, labels))
+        self._slots = torch.arange(table.shape[1], device=device)
+
+    def batch(self, rows: Int64[Tensor, "R B"], longest: int) -> RowBatch:
+        """These, cut to the length of the longest."""
+        told = self._slots[:longest] < self.lengths[rows][..., None]
+        return RowBatch(self.table[rows][..., :longest].long(), told, self.labels[rows])
+
+
 class ShuffledSampler:
     def __init__(
         self,
@@ -143,7 +160,7 @@ class ShuffledSampler:
         turns = [math.ceil(size / batch) for size in sizes]
         self.steps_per_epoch = sum(turns)
         self._widths, self._batch = widths, batch
-        self._table, self._lengths, self._labels = (torch.as_tensor(a).to(device) for a in (table, lengths, labels))
+        self._texts = RowTable(table, lengths, labels, device)
         self._bucket, self._sizes = (torch.as_tensor(a).to(device) for a in (bucket, sizes))
         self._firsts = self._sizes.cumsum(0) - self._sizes
         # The turns of an epoch, before they are shuffled: which bucket's, and which of that bucket's batches.
@@ -151,16 +168,13 @@ class ShuffledSampler:
         self._turn_batch = torch.cat([torch.arange(n) for n in turns]).to(device)
         self._keys = random.stream_keys(seeds, "texts").to(device)
         self._turn_keys = random.stream_keys([0], "turns").to(device)
-        self._slots = torch.arange(table.shape[1], device=device)
         self._recordable = torch.device(device).type == "cuda"  # one shape for all steps, and the host never waits
         self._known: tuple[int, Tensor, Tensor] | None = None
 
     def at(self, step: Step) -> RowBatch:
         rows, bucket = self._found(step)
-        slots = self._slots if self._recordable else self._slots[: self._widths[int(bucket)]]
-        return RowBatch(
-            self._table[rows][..., : len(slots)].long(), slots < self._lengths[rows][..., None], self._labels[rows]
-        )
+        longest = self._texts.table.shape[1] if self._recordable else self._widths[int(bucket)]
+        return self._texts.batch(rows, longest)
 
     def rows_at(self, step: Step) -> Int64[Tensor, "R B"]:
         return self._found(step)[0]
@@ -179,113 +193,12 @@ class ShuffledSampler:
         """Of this epoch: every replica's texts, bucket after bucket, shuffled within each; and the order of turns."""
         if not self._recordable and self._known and self._known[0] == int(epoch):
             return self._known[1:]
-        drawn = random.integers(self._keys, epoch, 2**31, len(self._labels))
+        drawn = random.integers(self._keys, epoch, 2**31, len(self._texts.labels))
         order = (self._bucket * 2**31 + drawn).argsort(dim=1, stable=True)
         turns = random.integers(self._turn_keys, epoch, 2**31, self.steps_per_epoch)[0].argsort(stable=True)
         if not self._recordable:
             self._known = int(epoch), order, turns
         return order, turns
-
-
-class ByLength(RowBatchSpec):
-    """In every epoch every text once, those of one length together: each batch is filled up to its own longest text.
-    On a GPU, where a step of each shape is recorded once, to a multiple of eight. Texts that are alone with their
-    length always have the same neighbours: where lengths are many and texts few, use shuffled."""
-
-    kind: Literal["by-length"] = "by-length"
-
-    def build(
-        self,
-        table: Int[np.ndarray, "N L"],
-        lengths: Int[np.ndarray, " N"],
-        labels: Int[np.ndarray, " N"],
-        batch: int,
-        seeds: Sequence[int],
-        device: str,
-    ) -> "ByLengthSampler":
-        return ByLengthSampler(table, lengths, labels, batch, seeds, device)
-
-
-class ByLengthSampler:
-    """The line of texts is cut into one piece more than fill it, so two pieces next to each other overlap: by how much
-    depends on the data, and where on the epoch."""
-
-    def __init__(
-        self,
-        table: Int[np.ndarray, "N L"],
-        lengths: Int[np.ndarray, " N"],
-        labels: Int[np.ndarray, " N"],
-        batch: int,
-        seeds: Sequence[int],
-        device: str,
-    ):
-        N = len(lengths)
-        self.steps_per_epoch = N // batch + 1 if batch < N else 1
-        self._batch, self._overlap = batch, self.steps_per_epoch * batch - N
-        self._in_line = np.sort(lengths)
-        self._table, self._lengths, self._labels = (torch.as_tensor(a).to(device) for a in (table, lengths, labels))
-        self._keys = random.stream_keys(seeds, "texts").to(device)
-        self._turn_keys = random.stream_keys([0], "turns").to(device)
-        self._on_host = self._turn_keys.cpu()
-        self._recordable = torch.device(device).type == "cuda"  # few shapes, and the host never waits
-        self._known: tuple[int, Tensor] | None = None
-
-    def at(self, step: Step) -> RowBatch:
-        return self.of_shape(self.shape_of(int(step))).at(step)
-
-    def rows_at(self, step: Step) -> Int64[Tensor, "R B"]:
-        step = on_device(step, self._keys)
-        epoch, now = step // self.steps_per_epoch, step % self.steps_per_epoch
-        first = self._firsts(self._turn_keys, epoch)[now.view(1)]  # a lone number would make us wait
-        places = first + torch.arange(self._batch, device=first.device)
-        return self._line(epoch)[:, places % len(self._lengths)]
-
-    def shape_of(self, step: int) -> int:
-        """How long the longest text of this step is. Asked on the host, which knows its step."""
-        epoch, now = divmod(step, self.steps_per_epoch)
-        last = int(self._firsts(self._on_host, epoch)[now]) + self._batch - 1
-        longest = int(self._in_line[min(last, len(self._in_line) - 1)])
-        return min(math.ceil(longest / 8) * 8 if self._recordable else longest, self._table.shape[1])
-
-    def of_shape(self, shape: int) -> "OfOneLength":
-        """For steps of this shape alone: nothing in it waits for the device."""
-        return OfOneLength(self, shape)
-
-    def _firsts(self, keys: Tensor, epoch: Step) -> Int64[Tensor, " S"]:
-        """Where in the line the batches of an epoch begin, in the order in which they come."""
-        S = self.steps_per_epoch
-        pieces = torch.arange(S, device=keys.device)
-        *turns, cut = random.integers(keys, epoch, 2**31, S + 1)[0].split([S, 1])
-        behind = pieces > cut % max(1, S - 1)
-        return (pieces * self._batch - behind * self._overlap)[turns[0].argsort(stable=True)]
-
-    def _line(self, epoch: Int32[Tensor, ""]) -> Int64[Tensor, "R N"]:
-        """Every replica's texts by length; of one length, as its seed has them in this epoch."""
-        if not self._recordable and self._known and self._known[0] == int(epoch):
-            return self._known[1]
-        drawn = random.integers(self._keys, epoch, 2**31, len(self._lengths))
-        line = (self._lengths.long() * 2**31 + drawn).argsort(dim=1, stable=True)
-        if not self._recordable:
-            self._known = int(epoch), line
-        return line
-
-
-@dataclass(frozen=True)
-class OfOneLength:
-    """The steps of a sampler whose longest text is so long."""
-
-    sampler: ByLengthSampler
-    longest: int
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.sampler.steps_per_epoch
-
-    def at(self, step: Step) -> RowBatch:
-        rows, own = self.sampler.rows_at(step), self.sampler
-        slots = torch.arange(self.longest, device=rows.device)
-        padding_mask = slots < own._lengths[rows][..., None]
-        return RowBatch(own._table[rows][..., : self.longest].long(), padding_mask, own._labels[rows])
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.labelled.sources import Columns, Splits, normalised, read_rows
 from headway.data.marks import BETWEEN, Marks
-from headway.data.tokenizers import Tokenizer, TokenizerSpec
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import TokenizerSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,8 @@ from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import Sides, Splits, normalised, read_pairs, some_of, with_valid
-from headway.data.tokenizers import Tokenizer, TokenizerSpec
+from headway.data.tokenizers import Tokenizer
+from headway.data.vocabularies import TokenizerSpec
 
 SIDES, ARRAYS = ("source", "target"), ("ids", "ends")
 

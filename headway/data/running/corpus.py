@@ -11,7 +11,8 @@ from pathlib import Path
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.running import sources
-from headway.data.tokenizers import Tokenizer, TokenizerSpec, Tokens
+from headway.data.tokenizers import Tokenizer, Tokens
+from headway.data.vocabularies import TokenizerSpec
 
 _PARTS = ("ids", "bytes", "starts")
 """Of the tokens of a split, as they are kept: `train/ids` …"""

@@ -11,43 +11,32 @@ behind [MASK]; some have another token in their place and some are left as they 
 step.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int, Int32, Int64
-from pydantic import Field
 from torch import Tensor
 
 from headway.core import random
 from headway.core.errors import UserError
-from headway.core.spec import Problem, Spec
 from headway.data.marks import Marks
 from headway.data.running.batches import Step, on_device
 
 HIGH = 2**31
 
 
-class Masking(Spec):
-    """How many tokens are asked for, and what stands in their place."""
+class Shares(Protocol):
+    """How many tokens are asked for, and what stands in their place; a model of masked tokens says it."""
 
-    share: float = Field(default=0.15, gt=0, lt=1)
-    """Of the tokens of a row: these are asked for."""
-    masked: float = Field(default=0.8, gt=0, le=1)
-    """Of those asked for: [MASK] stands in their place."""
-    random: float = Field(default=0.1, ge=0, lt=1)
-    """Of those asked for: any other token stands in their place. What is left of them stays as it is."""
-
-    def problems(self) -> Iterator[Problem]:
-        if self.masked + self.random > 1:
-            reason = f"{self.masked:.0%} hidden and {self.random:.0%} exchanged are more than all that are chosen"
-            yield Problem(("masked", "random"), reason)
-
-
-ALL_HIDDEN = Masking(masked=1.0, random=0.0)
-"""As models are scored: what is guessed is not seen."""
+    @property
+    def share(self) -> float: ...
+    @property
+    def masked(self) -> float: ...
+    @property
+    def random(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +90,7 @@ class Hiding:
     """Hides tokens of rows: for some seeds, and for rows of at most so many tokens."""
 
     def __init__(
-        self, spec: Masking, marks: Marks, words: Int64[Tensor, " W"], seeds: Sequence[int], longest: int, what: str
+        self, spec: Shares, marks: Marks, words: Int64[Tensor, " W"], seeds: Sequence[int], longest: int, what: str
     ):
         """`words`: the tokens of text, one of which may stand in the place of another; `what` is hidden, for keys."""
         self.spec, self.marks, self.words, self.longest = spec, marks, words, longest

@@ -11,7 +11,7 @@ from headway.core.errors import UserError
 from headway.data.images.batches import ShuffledPictures
 from headway.data.images.dataset import load, with_end
 from headway.data.images.sources import has_classes, read_pictures
-from headway.data.tokenizers import Word
+from headway.data.vocabularies import Word
 
 
 def folder_with(home: Path, table: str, *names: str) -> Path:

@@ -11,7 +11,7 @@ from headway.core.errors import UserError
 from headway.data.labelled.dataset import LabelledSet, load
 from headway.data.labelled.sources import Columns, normalised, read_rows
 from headway.data.spec import Labelled, Text
-from headway.data.tokenizers import Char, Word
+from headway.data.vocabularies import Char, Word
 
 DATA = pytest.mark.skipif("HEADWAY_DATA" not in os.environ, reason="HEADWAY_DATA is not set")
 

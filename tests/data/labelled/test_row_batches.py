@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headway.core.errors import UserError
-from headway.data.labelled.batches import ByLength, RowBatch, Shuffled, bucket_widths
+from headway.data.labelled.batches import RowBatch, Shuffled, bucket_widths
+from headway.data.labelled.by_length import ByLength
 
 
 def table(lengths: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,9 +111,10 @@ def test_a_step_to_be_recorded_sees_the_same_rows_in_one_shape_and_never_asks_fo
         width = theirs.inputs.shape[2]
         assert torch.equal(ours.inputs[..., :width], theirs.inputs) and not ours.padding_mask[..., width:].any()
     with FakeTensorMode() as fake:  # tensors without numbers: to ask for one is an error
-        for name, value in vars(recorded).items():
-            if isinstance(value, torch.Tensor):
-                setattr(recorded, name, fake.from_tensor(value))
+        for part in (recorded, recorded._texts):
+            for name, value in vars(part).items():
+                if isinstance(value, torch.Tensor):
+                    setattr(part, name, fake.from_tensor(value))
         made = recorded.at(torch.empty((), dtype=torch.int32))
         assert made.inputs.shape == (2, 8, 30)
 
@@ -188,7 +190,8 @@ def test_by_length_a_step_to_be_recorded_has_few_shapes_the_same_rows_and_never_
         assert torch.equal(ours.targets, theirs.targets) and torch.equal(ours.inputs[..., :width], theirs.inputs)
         assert not ours.padding_mask[..., width:].any()
     with FakeTensorMode() as fake:
-        for name, value in vars(recorded).items():
-            if isinstance(value, torch.Tensor):
-                setattr(recorded, name, fake.from_tensor(value))
+        for part in (recorded, recorded.texts):
+            for name, value in vars(part).items():
+                if isinstance(value, torch.Tensor):
+                    setattr(part, name, fake.from_tensor(value))
         assert recorded.of_shape(16).at(torch.empty((), dtype=torch.int32)).inputs.shape == (2, 8, 16)

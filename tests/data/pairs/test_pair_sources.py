@@ -11,7 +11,7 @@ from headway.data.pairs import dataset
 from headway.data.pairs.alignment import where_they_part
 from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import Sides, TextPair, read_pairs, with_valid
-from headway.data.tokenizers import Char, Word
+from headway.data.vocabularies import Char, Word
 
 EN = [
     f"The {name} met {k} people in {city}." for k in range(40) for name, city in (("cat", "Rome"), ("old dog", "Oslo"))

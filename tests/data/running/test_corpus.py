@@ -9,7 +9,7 @@ from headway.core.errors import UserError
 from headway.data import cache
 from headway.data.running import corpus, sources
 from headway.data.running.corpus import load
-from headway.data.tokenizers import Bpe, Char, TokenizerSpec, Word
+from headway.data.vocabularies import Bpe, Char, TokenizerSpec, Word
 
 LINES = "".join(f"line {i} of the text, naïve and long\n" for i in range(200))
 

@@ -10,9 +10,10 @@ from headway.audit.masking.recount import chosen
 from headway.core.errors import UserError
 from headway.core.validation import ImpossibleError
 from headway.data.marks import Marks
-from headway.data.running.masking import ALL_HIDDEN, Hiding, Masking
+from headway.data.running.masking import Hiding
 from headway.data.running.rows import pieces, rows_of_lines
-from headway.data.tokenizers import Word
+from headway.data.vocabularies import Word
+from headway.models.masked_language_model import ALL_HIDDEN, Masking
 from headway.recipe.recipe import from_tree
 from headway.scoring.masked import hide
 
@@ -99,8 +100,8 @@ def test_rows():
 @pytest.mark.parametrize(
     ("data", "model", "said"),
     [
-        ({"masking": {"masked": 0.8, "random": 0.3}}, {}, "more than all"),
-        ({"masking": {"share": 0.2}}, {"kind": "language-model"}, "none is hidden"),
+        ({}, {"masking": {"masked": 0.8, "random": 0.3}}, "more than all"),
+        ({}, {"kind": "language-model", "masking": {"share": 0.2}}, "masking"),
         ({"batches": "lines"}, {"kind": "language-model"}, "masked-language-models"),
         ({"segment": 3}, {}, "4 at least"),
         ({"segment": 65}, {}, "do not fit"),

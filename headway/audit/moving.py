@@ -1,0 +1,205 @@
+"""Audits of weights: those that training is to move did move, and those that it is to leave alone are as they were.
+
+The start is a pure function of the seed, or of what was borrowed: it is made again, and compared.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.audit import definitions
+from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.probe import TINY, Probe, difference
+from headway.nn.attention import Attention
+from headway.nn.replicated import moving, pace_of
+
+
+@audit("model")
+def moved(probe: Probe) -> Outcome:
+    """Training has moved every parameter away from its start, and every part of it that means something.
+
+    The start is a pure function of the seed, so it is made again and compared: tensor by tensor; queries, keys and
+    values of each head, which share a matrix; and the embeddings of the tokens of the first batch, which training is
+    known to have seen. What is where it began, or has only been shrunk by weight decay (to a hundred-thousandth), was
+    frozen: by a learning rate of zero, a lost gradient, or a layer that nothing flows through. One such part is a
+    failure; of embeddings, a quarter. Queries and keys learn more slowly than values: what has a gradient at the start,
+    and has moved as far beside the others as that lets expect (a hundredth of it is enough), is not frozen.
+    Weights that were imported began elsewhere and are not compared, and those that training is to leave alone are
+    looked at by `tuning`.
+    """
+    if not probe.trained:
+        raise DoesNotApply("these weights did not come from training by this recipe")
+    batch = probe.excerpt(rows=4, tokens=64)
+    fresh, slope = probe.start, _gradient(probe.fresh(), batch)
+    to_move = moving(dict(fresh.named_parameters()))
+    parts = _Course(
+        *({name: p for name, p in model.named_parameters() if name in to_move} for model in (fresh, probe.model, slope))
+    )
+    share = len(parts.still) / len(parts.start)
+    if len(parts.still) == len(parts.start):
+        return failed(share, "training has moved nothing: every parameter is where it began", "not trained")
+    if frozen := parts.frozen:
+        share = len(frozen) / len(parts.start)
+        return failed(share, f"{share:.0%} of the parameters never moved: {_first_two(frozen)}")
+    heads = _Course(*(_parts_of_heads(model, to_move) for model in (fresh, probe.model, slope)))
+    if frozen := heads.frozen:
+        share = len(frozen) / len(heads.start)
+        return failed(share, f"{share:.0%} of what the heads are made of never moved: {_first_two(frozen)}")
+    said = f"all {len(parts.start)} parameters that are trained have moved since the start"
+    if "embedding.weight" not in to_move:
+        return passed(0, said)
+    told = getattr(batch, "padding_mask", None)
+    tokens = (batch.inputs if told is None else batch.inputs[told]).unique().tolist()
+    rows = _Course(*({str(t): model.embedding.weight[0, t] for t in tokens} for model in (fresh, probe.model, slope)))
+    if len(tokens) >= 8 and (share := len(rows.frozen) / len(tokens)) >= 0.25:
+        return failed(share, f"{share:.0%} of the embeddings of tokens that training has seen never moved")
+    return passed(0, f"{said}, and so have all parts of the heads")
+
+
+@audit("model")
+def tuning(probe: Probe) -> Outcome:
+    """Training moves the weights that training.tuning says, at the pace it says, and leaves all others as they were.
+
+    What the learning rate of each parameter is multiplied by is worked out again, from how far above the tokens it
+    stands, and compared with what the optimizer goes by. Weights that should stay are compared with those that training
+    began with, to the bit. Adapters must begin as nothing: a fresh model with them answers as it does without. And a
+    model that has (α / r) · up · down added to its matrices answers as one that has it beside them. When it fails, more
+    or less was trained than was said: look for weight decay of what is frozen, for layers that are counted from the
+    wrong end, for weights that were exchanged in a checkpoint.
+    """
+    spec, model, fresh = probe.recipe.training.tuning, probe.model, probe.start
+    paces = {name: pace_of(p) for name, p in fresh.named_parameters()}
+    if all(pace == 1 for pace in paces.values()) and spec.kind == "full":
+        raise DoesNotApply("all weights are trained, at one rate")
+    if (formula := definitions.PACES.get(spec.kind)) is not None:
+        for name, pace in paces.items():
+            expected = formula(spec, fresh.depth_of(name), fresh.depth, fresh.is_added(name))
+            if not math.isclose(pace, expected, rel_tol=1e-6):
+                sentence = f"{name} is trained at {pace:.3g} of the rate; {spec.kind} tuning has it at {expected:.3g}"
+                return failed(pace - expected, sentence)
+    start, stays = dict(fresh.named_parameters()), [name for name, pace in paces.items() if pace == 0]
+    if added := [name for name in paces if fresh.is_added(name)]:
+        off = difference(*(probe.how.answer(one, probe.sentences) for one in (fresh, _without(probe.fresh(), added))))
+        if not off <= TINY:
+            return failed(off, f"adapters do not begin as nothing: answers differ by {off:.2g} with them")
+        ours = any(".adapter." in name for name in added)  # and not those of a library
+        off = difference(probe.answers, probe.how.answer(_as_one(probe, added), probe.sentences)) if ours else 0.0
+        if not off <= TINY:
+            return failed(off, f"adapters are not what they add to their matrices: answers are off by {off:.2g}")
+    if probe.trained:
+        now = dict(model.named_parameters())
+        if went := [name for name in stays if not torch.equal(now[name], start[name])]:
+            share = len(went) / len(stays)
+            return failed(share, f"{share:.0%} of what should stay as it was has moved: {_first_two(went)}")
+    own = {pace for pace in paces.values() if pace > 0}
+    at = f"at paces from {min(own):.2g} to {max(own):.2g}" if len(own) > 1 else "at one rate"
+    return passed(0, f"{len(paces) - len(stays)} parameters are trained, {at}; {len(stays)} stay as they were")
+
+
+def _as_one(probe: Probe, added: Collection[str]) -> Any:
+    """The model without adapters: what they add is added to the matrices they stand beside."""
+    alone, spec = probe.fresh(), probe.recipe.training.tuning
+    scale = getattr(spec, "alpha", 1.0) / getattr(spec, "rank", 1)
+    trained, merged = dict(probe.model.named_parameters()), dict(alone.named_parameters())
+    for name, p in merged.items():
+        p.copy_(trained[name])
+    for name in added:
+        matrix, _, part = name.rpartition(".up")[0].partition(".adapter.")
+        if part:
+            up, down = trained[name], trained[name.removesuffix("up") + "down"]
+            makes = alone.get_submodule(matrix).makes
+            rows = merged[f"{matrix}.weight"].chunk(len(makes), 1)[makes.index(part)]
+            rows += scale * torch.einsum("rok, rki -> roi", up, down)
+    return _without(alone, added)
+
+
+def _without(model: Any, added: Collection[str]) -> Any:
+    """This model, all that was added to it being nothing."""
+    for name, p in model.named_parameters():
+        if name in added:
+            p.zero_()
+    return model
+
+
+@dataclass(frozen=True)
+class _Course:
+    """Parts of a model by name: where training began, where it ended, and the gradient at the start."""
+
+    start: dict[str, Tensor]
+    end: dict[str, Tensor]
+    gradient: dict[str, Tensor]
+
+    @cached_property
+    def still(self) -> list[str]:
+        return [name for name in self.start if name in self.end and _is_still(self.end[name], self.start[name])]
+
+    @property
+    def frozen(self) -> list[str]:
+        """Those that are still, and should not be by what the gradient of the start lets expect beside the others."""
+        if not self.still:
+            return []
+        way = {name: _way(self.end[name], self.start[name]) for name in self.start if name in self.end}
+        sizes = {name: self.start[name].norm().clamp(min=1e-12) for name in way}
+        slope = {name: (self.gradient[name].norm() / sizes[name]).item() for name in way}
+        drawn = [name for name in way if self.start[name].numel() > 1 and self.start[name].std() > 0]
+        usual, steep = (float(np.median([of[name] for name in drawn])) for of in (way, slope))
+        found = []
+        for name in self.still:
+            expected = usual * slope[name] / max(steep, 1e-30)
+            if slope[name] <= 1e-9 * steep or way[name] < 0.01 * expected > 1e-9:
+                found.append(name)
+        return found
+
+
+def _gradient(model: Any, batch: Any) -> Any:
+    """This model with the gradient of the batch's loss in place of its weights."""
+    with torch.enable_grad():
+        model.loss(batch)[0].sum().backward()
+    for p in model.parameters():
+        p.data = torch.zeros_like(p) if p.grad is None else p.grad
+    return model
+
+
+def _first_two(names: list[str]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def _parts_of_heads(model: Any, to_move: Collection[str]) -> dict[str, Tensor]:
+    """The rows of the projections' matrices, by head and what they make; of those that are to move."""
+    found: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, Attention) and any(
+            f"{name}.project.{own}" in to_move for own, p in module.project.named_parameters() if p.ndim == 3
+        ):
+            for what, matrix in module.project.matrices.items():
+                for head, rows in enumerate(matrix.unflatten(1, (module.spec.heads, -1)).unbind(1)):
+                    found[f"{what} of head {head} in {name}"] = rows
+    return found
+
+
+def _is_still(now: Tensor, start: Tensor) -> bool:
+    """Equal, or the start times one number."""
+    if torch.equal(now, start):
+        return True
+    if not now.any():  # weight decay alone never arrives at zero
+        return False
+    if now.numel() < 2 or not start.any() or start.min() == start.max():  # a vector of ones may grow as a whole
+        return False
+    return _way(now, start) <= 1e-5
+
+
+def _way(now: Tensor, start: Tensor) -> float:
+    """How far a part has moved, for its size: without what weight decay does, which is the start times one number."""
+    now, start = now.flatten().double(), start.flatten().double()
+    size = start @ start
+    along = (now @ start / size) * start if size > 0 else torch.zeros_like(now)
+    return ((now - along).norm() / now.norm().clamp(min=1e-30)).item()
+
+
+ABOUT_WEIGHTS = (moved, tuning)

@@ -1,0 +1,117 @@
+"""Labelled texts in as many shapes as there are lengths: each batch is filled up to its own longest text.
+
+Texts stand in line by length, and a batch is a piece of that line. Where the pieces begin and when their turn comes is
+drawn by epoch, the same for all seeds; who stands before whom among texts of one length is drawn by every replica.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Int, Int32, Int64
+from torch import Tensor
+
+from headway.core import random
+from headway.data.labelled.batches import RowBatch, RowBatchSpec, RowTable
+from headway.data.running.batches import Step, on_device
+
+
+class ByLength(RowBatchSpec):
+    """In every epoch every text once, those of one length together: each batch is filled up to its own longest text.
+    On a GPU, where a step of each shape is recorded once, to a multiple of eight. Texts that are alone with their
+    length always have the same neighbours: where lengths are many and texts few, use shuffled."""
+
+    kind: Literal["by-length"] = "by-length"
+
+    def build(
+        self,
+        table: Int[np.ndarray, "N L"],
+        lengths: Int[np.ndarray, " N"],
+        labels: Int[np.ndarray, " N"],
+        batch: int,
+        seeds: Sequence[int],
+        device: str,
+    ) -> "ByLengthSampler":
+        return ByLengthSampler(table, lengths, labels, batch, seeds, device)
+
+
+class ByLengthSampler:
+    """The line of texts is cut into one piece more than fill it, so two pieces next to each other overlap: by how much
+    depends on the data, and where on the epoch."""
+
+    def __init__(
+        self,
+        table: Int[np.ndarray, "N L"],
+        lengths: Int[np.ndarray, " N"],
+        labels: Int[np.ndarray, " N"],
+        batch: int,
+        seeds: Sequence[int],
+        device: str,
+    ):
+        N = len(lengths)
+        self.steps_per_epoch = N // batch + 1 if batch < N else 1
+        self._batch, self._overlap = batch, self.steps_per_epoch * batch - N
+        self._in_line = np.sort(lengths)
+        self.texts = RowTable(table, lengths, labels, device)
+        self._keys = random.stream_keys(seeds, "texts").to(device)
+        self._turn_keys = random.stream_keys([0], "turns").to(device)
+        self._on_host = self._turn_keys.cpu()
+        self._recordable = torch.device(device).type == "cuda"  # few shapes, and the host never waits
+        self._known: tuple[int, Tensor] | None = None
+
+    def at(self, step: Step) -> RowBatch:
+        return self.of_shape(self.shape_of(int(step))).at(step)
+
+    def rows_at(self, step: Step) -> Int64[Tensor, "R B"]:
+        step = on_device(step, self._keys)
+        epoch, now = step // self.steps_per_epoch, step % self.steps_per_epoch
+        first = self._firsts(self._turn_keys, epoch)[now.view(1)]  # a lone number would make us wait
+        places = first + torch.arange(self._batch, device=first.device)
+        return self._line(epoch)[:, places % len(self._in_line)]
+
+    def shape_of(self, step: int) -> int:
+        """How long the longest text of this step is. Asked on the host, which knows its step."""
+        epoch, now = divmod(step, self.steps_per_epoch)
+        last = int(self._firsts(self._on_host, epoch)[now]) + self._batch - 1
+        longest = int(self._in_line[min(last, len(self._in_line) - 1)])
+        return min(math.ceil(longest / 8) * 8 if self._recordable else longest, self.texts.table.shape[1])
+
+    def of_shape(self, shape: int) -> "OfOneLength":
+        """For steps of this shape alone: nothing in it waits for the device."""
+        return OfOneLength(self, shape)
+
+    def _firsts(self, keys: Tensor, epoch: Step) -> Int64[Tensor, " S"]:
+        """Where in the line the batches of an epoch begin, in the order in which they come."""
+        S = self.steps_per_epoch
+        pieces = torch.arange(S, device=keys.device)
+        *turns, cut = random.integers(keys, epoch, 2**31, S + 1)[0].split([S, 1])
+        behind = pieces > cut % max(1, S - 1)
+        return (pieces * self._batch - behind * self._overlap)[turns[0].argsort(stable=True)]
+
+    def _line(self, epoch: Int32[Tensor, ""]) -> Int64[Tensor, "R N"]:
+        """Every replica's texts by length; of one length, as its seed has them in this epoch."""
+        if not self._recordable and self._known and self._known[0] == int(epoch):
+            return self._known[1]
+        drawn = random.integers(self._keys, epoch, 2**31, len(self._in_line))
+        line = (self.texts.lengths.long() * 2**31 + drawn).argsort(dim=1, stable=True)
+        if not self._recordable:
+            self._known = int(epoch), line
+        return line
+
+
+@dataclass(frozen=True)
+class OfOneLength:
+    """The steps of a sampler whose longest text is so long."""
+
+    sampler: ByLengthSampler
+    longest: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.sampler.steps_per_epoch
+
+    def at(self, step: Step) -> RowBatch:
+        return self.sampler.texts.batch(self.sampler.rows_at(step), self.longest)

@@ -1,0 +1,152 @@
+"""Where a vocabulary comes from: characters, words or byte pairs of the train split, or one that is there already.
+
+A spec says which; `spec.learn(text)` gives a `Tokenizer` (`tokenizers.py`).
+"""
+
+import json
+from abc import abstractmethod
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import tokenizers
+from pydantic import Field
+from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
+
+from headway.core.errors import UserError
+from headway.core.variants import Variant
+from headway.data.tokenizers import (
+    BLANK,
+    BYTE_OF_SIGN,
+    LINE_END,
+    UNKNOWN,
+    WHITE,
+    BpeTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    chunks,
+)
+
+
+class TokenizerSpec(Variant):
+    """Where a vocabulary comes from."""
+
+    @abstractmethod
+    def learn(self, text: str) -> Tokenizer:
+        """The tokenizer, with what it takes from the train split."""
+
+    def identity(self) -> str:
+        """Beside the text, all that the tokens depend on."""
+        return self.model_dump_json()
+
+    is_given: ClassVar[bool] = False
+    """Whether it takes nothing from the train split: a vocabulary that is there already, and may be gone one day."""
+
+
+class Char(TokenizerSpec):
+    """One token per character. The vocabulary is the characters of the train split, and text with others is refused."""
+
+    kind: Literal["char"] = "char"
+
+    def learn(self, text: str) -> Tokenizer:
+        library = tokenizers.Tokenizer(models.WordLevel({letter: i for i, letter in enumerate(sorted(set(text)))}))
+        library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        return CharTokenizer(library)
+
+
+class Word(TokenizerSpec):
+    """One token per word, and one per line end. Words that the vocabulary lacks become `<unk>`."""
+
+    kind: Literal["word"] = "word"
+    size: Annotated[int, Field(ge=3)] | None = None
+    """The most tokens the vocabulary may have, `<unk>` and the line end among them; the commonest words of the train
+    split are taken. None: all of its words."""
+    lower: bool = False
+    """Make no difference between upper and lower case."""
+    punctuation: Literal["attached", "apart"] = "attached"
+    """Whether signs belong to the word they touch, or each is a token: `(yes!)` or `( yes ! )`. Apostrophes inside
+    a word stay there."""
+
+    def learn(self, text: str) -> Tokenizer:
+        counted = self._library({})
+        trainer = trainers.WordLevelTrainer(vocab_size=len(text) + 1, min_frequency=0, show_progress=False)
+        counted.train_from_iterator(chunks(text), trainer)
+        by_count = counted.get_vocab()  # the commonest first, equals by alphabet
+        always = [UNKNOWN, LINE_END]
+        words = [word for word in sorted(by_count, key=by_count.__getitem__) if word not in always]
+        kept = (always + words)[: self.size]
+        return WordTokenizer(self._library({word: i for i, word in enumerate(kept)}))
+
+    def _library(self, vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+        library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+        if self.lower:
+            library.normalizer = normalizers.Lowercase()
+        word = f"[^{WHITE}]+" if self.punctuation == "attached" else rf"{UNKNOWN}|\w+(?:['’]\w+)*|[^{WHITE}\w]"
+        library.pre_tokenizer = pre_tokenizers.Split(Regex(f"\n|{word}"), "removed", invert=True)
+        return library
+
+
+class Bpe(TokenizerSpec):
+    """Byte pairs: common words are one token, rare ones several, and any text at all can be written. A line end is
+    always a token of its own, and no token goes beyond one word. (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909)
+    """
+
+    kind: Literal["bpe"] = "bpe"
+    size: Annotated[int, Field(ge=256)] = 4096
+    """The most tokens the vocabulary may have, 256 single bytes among them."""
+    lower: bool = False
+    """Make no difference between upper and lower case: what is written has no capitals."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"lower"})
+
+    def identity(self) -> str:
+        return self.model_dump_json(exclude=None if self.lower else {"lower"})
+
+    def learn(self, text: str) -> Tokenizer:
+        letters, signs = r" ?[\p{L}\p{M}]+| ?\p{N}+", rf" ?[^{WHITE}\p{{L}}\p{{M}}\p{{N}}]+"
+        # The last of several blanks goes with the word after it, as it does between words.
+        blanks = f"[{BLANK}]+(?![^{WHITE}])|[{BLANK}]+"
+        library = tokenizers.Tokenizer(models.BPE())
+        if self.lower:
+            library.normalizer = normalizers.Lowercase()
+        library.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(f"\n|{letters}|{signs}|{blanks}"), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        trainer = trainers.BpeTrainer(vocab_size=self.size, initial_alphabet=list(BYTE_OF_SIGN), show_progress=False)
+        library.train_from_iterator(chunks(text), trainer)
+        return BpeTokenizer(library)
+
+
+class Given(TokenizerSpec):
+    """A vocabulary that is there already, and is taken as it is: another run's, or an imported model's."""
+
+    kind: Literal["given"] = "given"
+    is_given: ClassVar[bool] = True
+    path: str
+    """The tokenizer.json of a run folder, or one that the `tokenizers` library wrote (byte-level BPE, or words)."""
+
+    def learn(self, text: str) -> Tokenizer:
+        content = self._content()
+        try:
+            tree = json.loads(content)
+            ours = not isinstance(tree, dict) or "headway_tokenizer" in tree or "model" not in tree
+            library = None if ours else tokenizers.Tokenizer.from_str(content)
+        except Exception as problem:  # the library raises nothing more particular
+            raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {problem}") from None
+        if library is None:
+            return Tokenizer.from_json(content)
+        from headway.data.library import adopted
+
+        return adopted(library, self.path)[0]
+
+    def identity(self) -> str:
+        return self._content()
+
+    def _content(self) -> str:
+        try:
+            return Path(self.path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {error}") from None
