@@ -90,7 +90,13 @@ class Hiding:
     """Hides tokens of rows: for some seeds, and for rows of at most so many tokens."""
 
     def __init__(
-        self, spec: MaskedShares, marks: Marks, words: Int64[Tensor, " W"], seeds: Sequence[int], longest: int, what: str
+        self,
+        spec: MaskedShares,
+        marks: Marks,
+        words: Int64[Tensor, " W"],
+        seeds: Sequence[int],
+        longest: int,
+        what: str,
     ):
         """`words`: the tokens of text, one of which may stand in the place of another; `what` is hidden, for keys."""
         self.spec, self.marks, self.words, self.longest = spec, marks, words, longest
