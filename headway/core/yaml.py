@@ -1,7 +1,8 @@
 """YAML as recipes use it: plain values, and the line every key stands on.
 
 Differs from PyYAML's defaults where those surprise people: `1e-3` is a number, `no` and `off` are words, and a key that
-is given twice is an error.
+is given twice is an error. A text may come from anybody, so it is read within limits: of its length, of how deep it is
+nested, and of what it comes to once its aliases are written out. Nothing grows before they are checked.
 """
 
 import json
@@ -14,11 +15,26 @@ from headway.core.errors import UserError
 
 Path = tuple[str, ...]
 DEEPEST = 20  # no recipe goes as deep, but an alias of itself (`&a {b: *a}`) has no end
+LONGEST = 1_000_000  # letters
+MOST_VALUES = 20_000  # with aliases written out: ten lines of them can stand for billions
+MOST_DIGITS = 19  # what 64 bits hold
 MOST_CHANGES_SAID = 5
 
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012 (PyYAML's own way to be told)
+    depth = nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """PyYAML goes down one call for each level: it is stopped before Python's own stack is full."""
+        self.depth, self.nodes = self.depth + 1, self.nodes + 1
+        if self.depth > DEEPEST + 1:
+            raise _too_deep(self.peek_event().start_mark)
+        if self.nodes > 2 * MOST_VALUES:  # a key is a node too
+            raise _too_many(self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
@@ -37,14 +53,22 @@ class _Dumper(yaml.SafeDumper):
 
 def read_tree(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
     """The mapping a YAML text holds, and the line of every key in it."""
+    if len(text) > LONGEST:
+        raise UserError(f"{name}: {len(text):,} letters are more than anybody describes a run with ({LONGEST:,})")
     try:
         node = yaml.compose(text, _Loader)
+    except _RefusedError as error:
+        raise UserError(f"{name}:{error.line}: {error}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{name}: not valid YAML: {_first_line(error)}") from None
     if node is None:
         return {}, {}
-    lines: dict[Path, int] = {}
-    tree = _value(node, (), name, lines)
+    reading = _Reading()
+    try:
+        tree = reading.value(node, ())
+    except _RefusedError as error:
+        raise UserError(f"{name}:{error.line}: {error}") from None
+    lines = reading.lines
     if not isinstance(tree, dict):
         raise UserError(f"{name}: expected keys and values, found {_kind(tree)}")
     return tree, lines
@@ -52,11 +76,16 @@ def read_tree(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
 
 def read_value(text: str) -> Any:
     """One value, as it would be read after a colon in a file."""
+    if len(text) > LONGEST:
+        raise UserError(f"a value of {len(text):,} letters is longer than any that is meant ({LONGEST:,})")
     try:
         node = yaml.compose(text, _Loader)
+        return None if node is None else _Reading().value(node, ())
+    except _RefusedError as error:
+        shown = text if len(text) <= 40 else f"{text[:39]}…"
+        raise UserError(f"{shown}: {error}") from None
     except yaml.YAMLError:
         return text  # a word that only looks like broken YAML
-    return None if node is None else _value(node, (), "", {})
 
 
 def write_value(value: Any) -> str:
@@ -93,31 +122,70 @@ def what_changed(was: dict[str, Any], now: dict[str, Any]) -> str:
     return changes + (f" and {len(keys) - MOST_CHANGES_SAID} more" if len(keys) > MOST_CHANGES_SAID else "")
 
 
-def _value(node: yaml.Node, path: Path, name: str, lines: dict[Path, int]) -> Any:
-    if len(path) > DEEPEST:
-        raise UserError(f"{name}:{node.start_mark.line + 1}: {path[0]} is nested more than {DEEPEST} levels deep")
-    if isinstance(node, yaml.MappingNode):
+class _RefusedError(UserError):
+    """What is valid YAML and is not taken all the same; the line is for whoever knows the name of the file."""
+
+    def __init__(self, reason: str, mark: yaml.Mark):
+        super().__init__(reason)
+        self.line = mark.line + 1
+
+
+def _too_deep(mark: yaml.Mark) -> _RefusedError:
+    return _RefusedError(f"values are nested more than {DEEPEST} levels deep", mark)
+
+
+def _too_many(mark: yaml.Mark) -> _RefusedError:
+    return _RefusedError(f"with its aliases written out this is more than {MOST_VALUES:,} values", mark)
+
+
+class _Reading:
+    """From nodes to plain values, counting them: an alias is read again wherever it stands."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Path, int] = {}
+        self.values = 0
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        self.values += 1
+        if len(path) > DEEPEST:
+            raise _too_deep(node.start_mark)
+        if self.values > MOST_VALUES:
+            raise _too_many(node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, str(k))) for k, item in enumerate(node.value)]
+        return _scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         tree: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise UserError(f"{name}:{line}: a key must be a word, not a list or a mapping")
+                raise _RefusedError("a key must be a word, not a list or a mapping", key_node.start_mark)
             key = str(key_node.value)
             if key in tree:
-                raise UserError(f"{name}:{line}: {'.'.join((*path, key))} is given twice")
-            lines[*path, key] = line
-            tree[key] = _value(value_node, (*path, key), name, lines)
+                raise _RefusedError(f"{'.'.join((*path, key))} is given twice", key_node.start_mark)
+            self.lines[*path, key] = key_node.start_mark.line + 1
+            tree[key] = self.value(value_node, (*path, key))
         return tree
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, (*path, str(k)), name, lines) for k, item in enumerate(node.value)]
-    if node.tag == "tag:yaml.org,2002:float":
-        special = node.value.lower().replace(".inf", "inf").replace(".nan", "nan")
-        return float(special.replace("_", ""))
-    if node.tag == "tag:yaml.org,2002:int":
-        return int(node.value.replace("_", ""))
-    if node.tag == "tag:yaml.org,2002:bool":
-        return node.value.lower() == "true"
-    return None if node.tag == "tag:yaml.org,2002:null" else str(node.value)
+
+
+def _scalar(node: yaml.Node) -> Any:
+    kind, text = node.tag.removeprefix("tag:yaml.org,2002:"), str(node.value)
+    if kind == "null":
+        return None
+    if kind == "bool" and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind == "int" and len(text.lstrip("+-")) > MOST_DIGITS:
+        raise _RefusedError(f"a number of {len(text):,} digits is larger than any that is meant", node.start_mark)
+    try:
+        if kind == "int":
+            return int(text.replace("_", ""))
+        if kind == "float":
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan").replace("_", ""))
+    except ValueError:  # somebody wrote the tag: !!int three
+        raise _RefusedError(f"'{text}' is no {kind}", node.start_mark) from None
+    return text
 
 
 def _kind(value: Any) -> str:

@@ -5,6 +5,11 @@ import pytest
 from headway.core.errors import UserError
 from headway.core.yaml import read_tree, read_value
 
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+"""Nine lines that stand for nine to the ninth values."""
+
 
 @pytest.mark.parametrize(
     ("text", "value"),
@@ -83,7 +88,18 @@ def test_a_file_of_comments_is_an_empty_tree():
         ("- 1\n- 2", "x.yaml: expected keys and values, found a list"),
         ("hello", "x.yaml: expected keys and values, found the single value 'hello'"),
         ("a: 1\n[1, 2]: 3", "x.yaml:2: a key must be a word"),
-        ("a: &x\n  b: *x", "a is nested more than"),
+        ("a: &x\n  b: *x", "x.yaml:1: values are nested more than"),
+        ("a:\n  b: " + "[" * 500 + "]" * 500, "x.yaml:2: values are nested more than"),
+        ("a: " + "{b: " * 10_000, "values are nested more than"),
+        ("".join(f"{'  ' * k}a:\n" for k in range(600)), "values are nested more than"),
+        (BOMB, "is more than 20,000 values"),
+        ("a: &x [*x, *x, *x]", "values are nested more than"),
+        ("a: [" + "1, " * 41_000 + "]", "is more than 20,000 values"),
+        ("a: " + "x" * 2_000_000, "2,000,003 letters"),
+        ("a:\n  seed: " + "9" * 5000, "x.yaml:2: a number of 5,000 digits"),
+        ("a: !!int three", "x.yaml:1: 'three' is no int"),
+        ("a: !!float [", "not valid YAML"),
+        ("a: !!float three", "'three' is no float"),
     ],
 )
 def test_what_is_no_tree_is_refused_with_its_place(text, message):
@@ -91,3 +107,15 @@ def test_what_is_no_tree_is_refused_with_its_place(text, message):
         read_tree(text, "x.yaml")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 500 + "]" * 500, "9" * 5000, "x" * 2_000_000, "!!int three"])
+def test_a_single_value_has_the_same_limits(text):
+    with pytest.raises(UserError) as caught:
+        read_value(text)
+    assert len(str(caught.value)) < 200
+
+
+def test_aliases_are_for_people_who_repeat_themselves():
+    tree, _ = read_tree("a: &a {b: 1}\nc: *a\nd: [*a, *a]", "x.yaml")
+    assert tree == {"a": {"b": 1}, "c": {"b": 1}, "d": [{"b": 1}, {"b": 1}]}
