@@ -36,6 +36,15 @@ def test_a_study_is_described_without_torch(module):
     assert answer.stdout.strip() == "[]"
 
 
+def test_training_begins_with_nothing_that_it_may_never_need():
+    """Every import stands between a command and its first step."""
+    unused = ("scipy", "transformers", "matplotlib", "triton", "torch._dynamo", "torch._inductor")
+    modules = "headway.experiment.population, headway.cli.printing, headway.cli.progress"
+    code = f"import sys, {modules}; print([name for name in {unused} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
 def test_the_help_of_a_verb_is_there_at_once():
     """In half a second, as the processor counts it; twice that here, because machines that test are busy."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -4,7 +4,12 @@ A *spec* is a small frozen description that stands beside the thing it describes
 (position schemes, head fusions, optimizers …) are specs with different `kind`s: `variants.py`.
 """
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Iterator
+from functools import cache
+from inspect import get_annotations
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
@@ -21,9 +26,7 @@ class Spec(BaseModel):
     """Frozen and strict: an unknown key or a value of another type is an error, and the docstring below a field
     is its documentation, in the code and on the command line alike."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     added: ClassVar[frozenset[str]] = frozenset()
     """Keys that came when there were recipes already. Left at their default they do not count in the hash of a recipe:
@@ -59,6 +62,35 @@ class Spec(BaseModel):
             for k, one in enumerate(value if isinstance(value, list) else []):
                 if isinstance(one, Spec):
                     yield from one.all_problems(f"{prefix}{name}.{k}.")
+
+
+@cache
+def documentation(cls: type[Spec]) -> dict[str, str]:
+    """Of each field the docstring below it, its own or that of the base it comes from. Read from the source when
+    somebody asks: to read it as every class is made, as pydantic offers, takes a tenth of the start of a command."""
+    found: dict[str, str] = {}
+    for base in [one for one in reversed(cls.__mro__) if issubclass(one, Spec)]:
+        below = _below_fields(base)
+        for name in get_annotations(base).keys() & cls.model_fields.keys():
+            found.pop(name, None)
+            found |= {name: below[name]} if name in below else {}
+    return found
+
+
+def _below_fields(cls: type) -> dict[str, str]:
+    try:
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError, SyntaxError):  # typed in somewhere, and written nowhere
+        return {}
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as said)):
+                found[name] = inspect.cleandoc(said)
+            case _:
+                pass
+    return found
 
 
 def as_ever(spec: Spec, tree: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 from headway.core.plugins import used_by
-from headway.core.spec import Spec
+from headway.core.spec import Spec, documentation
 from headway.core.yaml import write_value
 from headway.recipe.recipe import Recipe
 
@@ -25,7 +25,7 @@ def _lines(spec: Spec, depth: int) -> list[str]:
     # The kind first, wherever a spec has it from: what the other keys mean depends on it.
     for name, field in sorted(type(spec).model_fields.items(), key=lambda item: item[0] != "kind"):
         value, written = getattr(spec, name), field.alias or name
-        text = field.description or (type(value).__doc__ if isinstance(value, Spec) else "") or ""
+        text = documentation(type(spec)).get(name) or (type(value).__doc__ if isinstance(value, Spec) else "") or ""
         found += [f"{indent}# {line}" for line in textwrap.wrap(" ".join(text.split()), WIDTH - len(indent) - 2)]
         if isinstance(value, Spec):
             found.append(f"{indent}{written}:")

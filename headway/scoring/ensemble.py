@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy import special
 
 from headway.core.format import number
 from headway.scoring.accuracy import Predictions
@@ -84,6 +83,8 @@ def gain(
     pieces: int | None = None,
 ) -> Gain:
     """From what each token or row has: of every member, and of the ensemble. `pieces`: so many; None = each alone."""
+    from scipy import special
+
     better = (members.mean(0) - ensemble) * (1 if lower_is_better else -1)
     cut = np.array_split(better, min(pieces or len(better), len(better)))
     means = np.array([piece.mean() for piece in cut])

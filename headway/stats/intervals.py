@@ -16,7 +16,6 @@ from functools import cache, cached_property
 from statistics import NormalDist
 
 import numpy as np
-from scipy import special
 
 from headway.core import random
 from headway.stats.stopping import FIXED_SEEDS, Stopping
@@ -130,6 +129,8 @@ def contrast(
 
 def visible(effect: float, freedom: float) -> Visible:
     """This effect, which follows from a spread that is known with so many degrees of freedom."""
+    from scipy import special
+
     low, high = (math.sqrt(freedom / special.chdtri(freedom, tail)) for tail in (LEVEL / 2, 1 - LEVEL / 2))
     return Visible(effect, (low * effect, high * effect))
 
@@ -164,6 +165,8 @@ def _resampling(n: int, resamples: int) -> np.ndarray:
 @cache
 def noncentrality(degrees_of_freedom: float, critical: float, power: float) -> float:
     """How many standard errors an effect must measure for |t| to exceed the critical value with this power."""
+    from scipy import special
+
     # The power of a z test, averaged over what the estimated spread may turn out to be, in units of the true one.
     spreads = np.sqrt(special.chdtri(degrees_of_freedom, (np.arange(2000) + 0.5) / 2000) / degrees_of_freedom)
 

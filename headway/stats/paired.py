@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
 from headway.core.errors import UserError
 from headway.stats.intervals import LEVEL
@@ -25,6 +24,8 @@ class McNemar:
     @property
     def p(self) -> float:
         """Exact and two-sided: a fair coin for each row they disagree on."""
+        from scipy import special
+
         few, rows = min(self.only_first, self.only_second), self.only_first + self.only_second
         return min(1.0, 2 * float(special.bdtr(few, rows, 0.5))) if rows else 1.0
 
@@ -72,6 +73,8 @@ def rows_and_seeds(first: np.ndarray, second: np.ndarray) -> RowsAndSeeds:
         raise UserError("rows and seeds need at least two of each; for one seed there is McNemar's test")
     per_seed = tuple(mcnemar(a, b) for a, b in zip(first, second, strict=True))
     d = first.astype(float) - second.astype(float)
+    from scipy import special
+
     S, N = d.shape
     effect, by_seed, by_row = float(d.mean()), d.mean(1), d.mean(0)
     of_seeds = N * float(((by_seed - effect) ** 2).sum()) / (S - 1)

@@ -14,8 +14,6 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from scipy import special
-
 
 class Stopping(ABC):
     """What it takes to conclude something, given how it was decided that the seeds are enough."""
@@ -33,9 +31,13 @@ class FixedSeeds(Stopping):
     """As many seeds as were planned: Student's t."""
 
     def reach(self, degrees_of_freedom: float, level: float) -> float:
+        from scipy import special
+
         return float(special.stdtrit(degrees_of_freedom, 1 - level / 2))
 
     def p(self, degrees_of_freedom: float, t: float) -> float:
+        from scipy import special
+
         return float(2 * special.stdtr(degrees_of_freedom, -abs(t)))
 
 

@@ -15,10 +15,12 @@ that merely share a topic; and it takes many hashes to estimate what is cheap to
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 SHARED = 0.5
 FEWEST_NATS = 20.0
@@ -103,12 +105,14 @@ def near_copies(
     return NearCopies(*(part[counted] for part in found))
 
 
-def _weighted(bags: Bags, weights: np.ndarray) -> sp.csr_matrix:
+def _weighted(bags: Bags, weights: np.ndarray) -> "csr_matrix":
     """[rows, words], with the weight of a word where a row has it."""
+    from scipy.sparse import csr_matrix
+
     telling = weights[bags.word] > 0
     row, word = bags.row[telling], bags.word[telling]
     begins = np.searchsorted(row, np.arange(bags.rows + 1))
-    return sp.csr_matrix((weights[word], word, begins), shape=(bags.rows, len(weights)))
+    return csr_matrix((weights[word], word, begins), shape=(bags.rows, len(weights)))
 
 
 def _said(bags: Bags, weights: np.ndarray) -> np.ndarray:

@@ -7,15 +7,17 @@ What is natural must not raise an alarm: "plus" makes a sum positive, "logger" s
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import scipy.sparse as sp
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned, worst_of
 from headway.audit.data.near_copies import evenly
 from headway.audit.data.row_set import RowSet, normalise, shortened
 from headway.audit.data.word_model import WordModel
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 MOST_ROWS = 5000  # of train that are looked at, taken evenly
 FEWEST_ROWS = 20
@@ -102,10 +104,12 @@ def telltale_sign(data: RowSet) -> Outcome:
     They count from 40 % of the rows on, and only as far as a model of words gets worse without them: 0.05 of the F1 of
     the class is a warning, 0.15 a failure. Remove the sign from all rows.
     """
+    from scipy.sparse import csr_matrix
+
     rows, labels, classes = train_of(data)
     signs, table = _table(rows)
     sizes = np.bincount(labels, minlength=len(classes))
-    by_class = np.asarray((sp.csr_matrix(np.eye(len(classes))[labels]).T @ table).todense())
+    by_class = np.asarray((csr_matrix(np.eye(len(classes))[labels]).T @ table).todense())
     everywhere = by_class.sum(0)
     found: list[tuple[float, Outcome]] = []
     for k, name in enumerate(classes):
@@ -158,8 +162,10 @@ def _f1(data: RowSet, token: str, of: int) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _table(rows: Sequence[str]) -> tuple[list[Sign], sp.csr_matrix]:
+def _table(rows: Sequence[str]) -> tuple[list[Sign], "csr_matrix"]:
     """The signs that five rows or more have, and which rows have them."""
+    from scipy.sparse import csr_matrix
+
     of_rows = [signs_of(row) for row in rows]
     times = Counter(what for signs in of_rows for what in signs)
     edges = Counter(f"“{token}”" for row in rows for token in {*row.split()[:1], *row.split()[-1:]})
@@ -170,7 +176,7 @@ def _table(rows: Sequence[str]) -> tuple[list[Sign], sp.csr_matrix]:
     at_edge = {what for what in numbers if long and edges[what] >= 0.8 * times[what]}
     pairs = [(row, numbers[what]) for row, signs in enumerate(of_rows) for what in signs if what in numbers]
     place = np.array(pairs, np.int64).reshape(-1, 2).T
-    table = sp.csr_matrix((np.ones(place.shape[1]), (place[0], place[1])), shape=(len(rows), len(numbers)))
+    table = csr_matrix((np.ones(place.shape[1]), (place[0], place[1])), shape=(len(rows), len(numbers)))
     kinds: dict[str, Kind] = {what: "word" if words[what] else "written" for what in numbers}
     kinds |= dict.fromkeys((what for what in at_edge if words[what]), "first or last")
     return [Sign(what, kinds[what]) for what in numbers], table

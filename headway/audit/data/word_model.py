@@ -8,11 +8,14 @@ answer that does not know its label, without a fit for each.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 
 from headway.audit.data.near_copies import Bags, evenly
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 MOST_ROWS = 1500
 """It is fitted on; the inverse of a matrix of that size takes a quarter of a second."""
@@ -54,9 +57,11 @@ class WordModel:
         return np.asarray(_weighted(Bags.of_texts(known, self.numbers), self.idf) @ self.weights) + self.frequencies
 
 
-def _weighted(bags: Bags, idf: np.ndarray) -> sp.csr_matrix:
+def _weighted(bags: Bags, idf: np.ndarray) -> "csr_matrix":
     """[rows, words], each row of length one."""
+    from scipy.sparse import csr_matrix
+
     lengths = np.sqrt(np.bincount(bags.row, idf[bags.word] ** 2, minlength=bags.rows))
     entries = idf[bags.word] / lengths[bags.row]
     begins = np.searchsorted(bags.row, np.arange(bags.rows + 1))
-    return sp.csr_matrix((entries, bags.word, begins), shape=(bags.rows, len(idf)))
+    return csr_matrix((entries, bags.word, begins), shape=(bags.rows, len(idf)))
