@@ -13,7 +13,7 @@ import torch
 from headway.audit.recount import CLOSE, Answer, Counted, Recount, file_of, spread
 from headway.data.labelled import sources as tables
 from headway.data.labelled.sources import KNOWN_TABLES
-from headway.data.labelled.tables import ENDINGS, Row, read_table
+from headway.data.labelled.tables import ENDINGS, Row, labelled_rows
 from headway.data.marks import BETWEEN
 from headway.data.running.sources import known_files
 from headway.data.tokenizers import Tokenizer
@@ -153,23 +153,23 @@ def rows_again(source: str, path: str | None, columns: Any, split: str, used: di
     names: dict[str, str] = {}
     if source in KNOWN_TABLES:
         known = KNOWN_TABLES[source]
-        names, read = known.names, (known.text, known.label, known.header)
+        names, read = known.names, lambda file: labelled_rows(file, known.text, known.label, known.header)
         files: dict[str, Path | None] = {**known_files(source, known.files)}
     elif source == tables.FILES and path is not None:
-        folder, read = Path(path).expanduser(), (columns.text, columns.label, columns.header)
+        folder, read = Path(path).expanduser(), columns.read
         files = {one: file_of(folder, one, ENDINGS) for one in used} if folder.is_dir() else {"train": folder}
     else:
         return used[split]
 
     def of(file: Path) -> list[Row]:
-        return [Row(text, names.get(label, label)) for text, label in read_table(file, *read)]
+        return [Row(text, names.get(label, label)) for text, label in read(file)]
 
-    of_train = files["train"]
-    if files.get("valid") is None and split in ("train", "valid") and "valid" in used and of_train is not None:
-        other, left = Counter(used["valid" if split == "train" else "train"]), []
+    of_train, held_out = files["train"], [one for one in ("valid", "test") if one in used and files.get(one) is None]
+    if held_out and split in ("train", *held_out) and of_train is not None:
+        others, left = Counter(row for one in ("train", *held_out) if one != split for row in used[one]), []
         for row in of(of_train):
-            if other[row]:
-                other[row] -= 1
+            if others[row]:
+                others[row] -= 1
             else:
                 left.append(row)
         return left

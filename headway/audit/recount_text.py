@@ -153,7 +153,7 @@ def _log_softmax(logits: Tensor) -> Tensor:
     return logits - logits.exp().sum(-1, keepdim=True).log()
 
 
-def text_again(source: str, path: str | None, split: str, texts: dict[str, str]) -> str:
+def text_again(source: str, path: str | None, split: str, texts: dict[str, str], encoding: str | None = None) -> str:
     """The text of a split as its file has it. What was cut off one text for it must be all that is left of that text.
     What a program makes, or the hub has, is taken as it was read."""
     file, cut = None, False
@@ -168,7 +168,15 @@ def text_again(source: str, path: str | None, split: str, texts: dict[str, str])
     if file is None:
         return texts[split]
     content = file.read_bytes()
-    text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8-sig").replace("\r\n", "\n")
+    content = gzip.decompress(content) if file.suffix == ".gz" else content
+    is_wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    try:
+        text = content.decode(encoding or ("utf-16" if is_wide else "utf-8-sig"))
+    except UnicodeDecodeError:
+        text = content.decode("utf-32" if is_wide else "utf-16-le")
+    if encoding is None and "\0" in text:  # UTF-16 without a mark is UTF-8 as well, with zeros in it
+        text = content.decode("utf-16-be" if content[:1] == b"\0" else "utf-16-le")
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if not cut:
         return text
     length = len(texts["train"])

@@ -57,13 +57,15 @@ class Marks:
         return self.around([text[:length] for text, length in zip(texts, left, strict=True)]).astype(np.int32)
 
     def taken_apart(self, row: np.ndarray) -> list[np.ndarray]:
-        """The two texts of a row that `around` has made of a pair."""
+        """The texts of a row that `around` has made of several."""
         nothing = row[:0]
         between = self.room(2) - self.before - self.behind
         mark = self.around([nothing, nothing])[self.before]
-        inside = row[self.before : len(row) - self.behind]
-        first = int(np.argmax(inside == mark))
-        return [inside[:first], inside[first + between :]]
+        inside, texts = row[self.before : len(row) - self.behind], []
+        while len(ends := np.flatnonzero(inside == mark)):
+            texts.append(inside[: ends[0]])
+            inside = inside[ends[0] + between :]
+        return [*texts, inside]
 
     def around(self, texts: Sequence[np.ndarray]) -> np.ndarray:
         """The texts as a row, whole."""

@@ -14,13 +14,14 @@ from headway.data.images.batches import PictureBatchSpec, ShuffledPictures
 from headway.data.images.sources import PICTURE_SETS, has_classes
 from headway.data.labelled import by_length  # noqa: F401 (to be known)
 from headway.data.labelled.batches import RowBatchSpec, Shuffled
+from headway.data.labelled.held_out import HeldOut
 from headway.data.labelled.sources import LABELLED_SETS, Columns
-from headway.data.labelled.tables import Column
 from headway.data.pairs.batches import Buckets, PairBatchSpec
 from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import BY_RULE, PAIRED_SETS, Sides, is_direction
 from headway.data.running.batches import BatchSpec, Crops
-from headway.data.running.sources import CORPORA
+from headway.data.running.sources import CORPORA, why_no_encoding
+from headway.data.tables import Column, Format
 from headway.data.vocabularies import Char, Given, TokenizerSpec, Word
 
 
@@ -54,6 +55,8 @@ class DataSpec(Variant):
 class Text(DataSpec):
     """Which text, cut into which tokens, read in which order."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"encoding"})
+
     kind: Literal["text"] = "text"
     source: str = "python-docs"
     """python-docs (made from the running Python's documentation), arithmetic-in-words (made by rule); wikitext-2,
@@ -64,6 +67,8 @@ class Text(DataSpec):
     For source: hub. owner/name[@revision][/folder, file or pattern inside][#column that is the text]."""
     valid_fraction: float = Field(default=0.1, gt=0, lt=1)
     """How much of the end of a single file, or of a dataset without a `valid` of its own, becomes `valid`."""
+    encoding: str | None = None
+    """For source: files. How letters are written: cp1252, latin-1 …; null = UTF-8, or UTF-16 where a file begins so."""
     tokenizer: TokenizerSpec = Char()
     """What a token is: char, word, bpe; or given, with the path of a run's tokenizer.json."""
     segment: int | None = Field(default=None, ge=1)
@@ -83,6 +88,10 @@ class Text(DataSpec):
         elif self.source not in ("files", "hub") and self.path is not None:
             reason = f"path is only read with source: files or hub, not with {self.source}; set data.source=files"
             yield Problem(("source", "path"), reason)
+        if why := why_no_encoding(self.encoding):
+            yield Problem(("encoding",), why)
+        elif self.encoding is not None and self.source != "files":
+            yield Problem(("source", "encoding"), f"{self.source} is written as it is; encoding is for source: files")
 
     def row_length(self, context: int) -> int:
         """Tokens per training row of a model with this context."""
@@ -136,22 +145,35 @@ class Text(DataSpec):
 class Labelled(DataSpec):
     """Which labelled texts, cut into which tokens, read in which order."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"encoding", "delimiter", "empty", "test_fraction", "split_seed"})
+
     kind: Literal["labelled"] = "labelled"
     source: str = "python-modules"
     """python-modules (docstrings of the running Python, by package), arithmetic-in-words (made by rule);
     cse256-speeches, sst2 or verbal-arithmetic (from the folder that HEADWAY_DATA names); or files, with a path."""
     path: str | None = None
-    """For source: files. A table with a text in each row (.tsv, .csv; .gz too); or a folder of such, named train, valid
-    and test."""
+    """For source: files. A table with a text in each row (.csv, .tsv, .jsonl; .gz too), which is split into train,
+    valid and test; or a folder of such, named train, valid and test."""
     text: Column | list[Column] = "text"
     """For source: files. The column that is the text: its name in the first line, or its number from 1; or a list of
-    two, whose texts are read as a pair."""
+    several, such as [title, description], whose texts are read as one row with separators between them."""
     label: Column = "label"
     """For source: files. The column that is the class."""
     header: bool | None = None
     """For source: files. Whether the first line names the columns; null = it does, if a column is given by name."""
+    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    """For source: files. What separates cells; null = commas in .csv, tabs in .tsv, or as the first lines have it."""
+    encoding: str | None = None
+    """For source: files. How letters are written: cp1252, latin-1 …; null = UTF-8, or UTF-16 where a file begins so."""
+    empty: Literal["refuse", "drop"] = "refuse"
+    """For source: files. What becomes of rows without a text or a label."""
     valid_fraction: float = Field(default=0.1, ge=0, lt=1)
     """How much of train becomes `valid` where the source has none. 0 = nothing; then evaluate_on must name others."""
+    test_fraction: float | None = Field(default=None, ge=0, lt=1)
+    """For source: files. How much of train becomes `test` where there is none; null = of a single table as much as
+    becomes valid, of a folder nothing."""
+    split_seed: int = Field(default=0, ge=0)
+    """For source: files. Which rows those are: of every class its share, and all rows of one text on the same side."""
     tokenizer: TokenizerSpec = Word()
     """What a token is: char, word, bpe; or given, with the path of a run's tokenizer.json."""
     batches: RowBatchSpec = Shuffled()
@@ -168,17 +190,21 @@ class Labelled(DataSpec):
             reason = f"path is only read with source: files, not with {self.source}; set data.source=files"
             yield Problem(("source", "path"), reason)
         if self.source in known and self.source != "files":
-            for key in ("text", "label", "header"):
+            for key in ("text", "label", "header", "delimiter", "encoding", "empty", "test_fraction", "split_seed"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     yield Problem(("source", key), f"{self.source} has columns of its own; {key} is for source: files")
-        elif isinstance(self.text, list) and len(self.text) != 2:
-            reason = (
-                f"{len(self.text)} columns: a row is a text, or a pair of two, such as data.text=[premise, hypothesis]"
-            )
+        elif isinstance(self.text, list) and len(self.text) < 2:
+            reason = f"{len(self.text)} columns in a list: a row is a text, data.text=NAME, or several, [title, body]"
             yield Problem(("text",), reason)
         elif self.header is False and not all(isinstance(column, int) for column in self._columns):
             reason = "without a header, columns have no names; give their numbers, such as data.text=1 data.label=2"
             yield Problem(("header", "text", "label"), reason)
+        if why := why_no_encoding(self.encoding):
+            yield Problem(("encoding",), why)
+        if self.valid_fraction + (self.test_fraction or 0) >= 1:
+            yield Problem(
+                ("valid_fraction", "test_fraction"), "together they are all of train: nothing is left to learn"
+            )
 
     @property
     def _columns(self) -> list[Column]:
@@ -186,8 +212,11 @@ class Labelled(DataSpec):
 
     @property
     def columns(self) -> Columns:
-        named = any(isinstance(column, str) for column in self._columns)
-        return Columns(self.text, self.label, named if self.header is None else self.header)
+        return Columns(self.text, self.label, self.header, Format(self.encoding, self.delimiter), self.empty)
+
+    @property
+    def held_out(self) -> HeldOut:
+        return HeldOut(self.valid_fraction, self.test_fraction, self.split_seed)
 
     def row_length(self, context: int) -> int:
         """Longer texts are cut."""
@@ -202,7 +231,7 @@ class Labelled(DataSpec):
 class Pairs(DataSpec):
     """Which pairs of texts, source and target, cut into which tokens, read in which order."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"rows"})
+    added: ClassVar[frozenset[str]] = frozenset({"rows", "encoding", "delimiter"})
 
     kind: Literal["pairs"] = "pairs"
     source: str = "pig-latin"
@@ -217,6 +246,10 @@ class Pairs(DataSpec):
     columns; null = as a known set has it, and in tables from the first column to the second."""
     header: bool | None = None
     """Of a table. Whether the first line names the columns; null = it does, if one is given by name."""
+    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    """Of a table. What separates cells; null = commas in .csv and tabs in .tsv, or as the first lines have it."""
+    encoding: str | None = None
+    """For source: files. How letters are written: cp1252, latin-1 …; null = UTF-8, or UTF-16 where a file begins so."""
     filters: Filters = Filters()
     """What is dropped from train: metadata, empty, untranslated, longest, ratio."""
     rows: int | None = Field(default=None, ge=1)
@@ -235,7 +268,7 @@ class Pairs(DataSpec):
 
     @property
     def sides(self) -> Sides:
-        return Sides(self.direction, self.header)
+        return Sides(self.direction, self.header, Format(self.encoding, self.delimiter))
 
     @property
     def is_exact(self) -> bool:
@@ -260,6 +293,8 @@ class Pairs(DataSpec):
                 yield Problem(("direction",), reason)
             elif self.source in BY_RULE:
                 yield Problem(("source", "direction"), f"{self.source} has one direction only")
+        if why := why_no_encoding(self.encoding):
+            yield Problem(("encoding",), why)
 
     def row_length(self, context: int) -> int:
         """Of either side, with its END: pairs with a longer one are not trained on."""

@@ -174,7 +174,8 @@ class Training:
                 check_reopened(self.written)
             for run in () if self.resume else self.written:  # all of them before the first is made
                 check_new(run.folder)
-        self.task = _load_task(self.recipe, self.processes)
+        known_as = self.members[0].facts.get("corpus") if self.resume else None
+        self.task = _load_task(self.recipe, self.processes, known_as)
         with self.processes.together():
             for run in self.written:
                 if run.folder.exists():
@@ -289,13 +290,13 @@ class Training:
         ]
 
 
-def _load_task(recipe: Recipe, processes: Processes) -> Task:
+def _load_task(recipe: Recipe, processes: Processes, known_as: str | None) -> Task:
     """The writer first: what it prepared the others find in the cache."""
     task: Task | None = None
     for turn in (True,) if processes.world == 1 else (True, False):
         with processes.together():
             if processes.is_writer == turn:
-                task = tasks.load(recipe)
+                task = tasks.load(recipe, known_as)
                 task.check_splits()
     assert task is not None
     processes.check_same("recipe and text", f"{recipe.hash} {task.data.identity}")

@@ -92,7 +92,9 @@ class TrainedTokens(TokenizerSpec):
 
     def learn(self, text: str) -> Tokenizer:
         data = _recipe(self.recipe, tuple(self.changes)).data
-        return corpus.load(data.source, data.path, data.valid_fraction, data.tokenizer).tokenizer.with_marks()
+        return corpus.load(
+            data.source, data.path, data.valid_fraction, data.tokenizer, data.encoding
+        ).tokenizer.with_marks()
 
     def identity(self) -> str:
         return self.learn("").to_json()

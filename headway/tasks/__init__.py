@@ -46,13 +46,14 @@ def able(run: Run, ability: type[SomeAbility]) -> type[SomeAbility]:
     return task
 
 
-def load(recipe: Recipe) -> Task:
-    """That task, with its data read and made into tokens, or found so."""
-    return of(recipe).load(recipe)
+def load(recipe: Recipe, known_as: str | None = None) -> Task:
+    """That task, with its data read and made into tokens, or found so; for a run, the data that it knows by this."""
+    return of(recipe).load(recipe) if known_as is None else of(recipe).load_again(recipe, known_as)
 
 
 def load_for(run: Run) -> Task:
     """The task of a finished run, on the data that it was trained on."""
-    task = load(run.recipe.model_copy(update={"data": run.recipe.data.kept_in(run.folder)}))
+    recipe = run.recipe.model_copy(update={"data": run.recipe.data.kept_in(run.folder)})
+    task = load(recipe, run.facts.get("corpus"))
     task.check_same_data(run)
     return task

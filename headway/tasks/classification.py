@@ -64,9 +64,12 @@ class Classification(Task, JoinsOthers, Classifies):
 
     @classmethod
     def load(cls, recipe: Recipe) -> Self:
+        return cls.load_again(recipe, None)
+
+    @classmethod
+    def load_again(cls, recipe: Recipe, known_as: str | None) -> Self:
         data = _data(recipe)
-        made = dataset.load(data.source, data.path, data.columns, data.valid_fraction, data.tokenizer)
-        return cls(recipe, made)
+        return cls(recipe, dataset.load(data.source, data.path, data.columns, data.held_out, data.tokenizer, known_as))
 
     @classmethod
     def rebuild(cls, run: Run, device: str) -> Classifier:
@@ -138,10 +141,7 @@ class Classification(Task, JoinsOthers, Classifies):
         lines = [f"{self.data.name}: {what}", *model.notes]
         if cut := int((train.lengths > self.recipe.segment).sum()):
             lines.append(f"{cut:,} of them are longer than {self.recipe.segment} tokens (model.context), and are cut")
-        if self.data.held_out:
-            share, n = _data(self.recipe).valid_fraction, len(self.data.split("valid"))
-            lines.append(f"valid: {n:,} texts, {share:.0%} of train held out, for the set has no valid of its own")
-        return lines
+        return [*lines, self.data.held_out] if self.data.held_out else lines
 
     def gather_evidence(self) -> "RowEvidence":
         return RowEvidence(self)

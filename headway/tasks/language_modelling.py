@@ -84,7 +84,7 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
     def load(cls, recipe: Recipe) -> Self:
         data = recipe.data
         assert isinstance(data, Text)
-        return cls(recipe, corpora.load(data.source, data.path, data.valid_fraction, data.tokenizer))
+        return cls(recipe, corpora.load(data.source, data.path, data.valid_fraction, data.tokenizer, data.encoding))
 
     @classmethod
     def rebuild(cls, run: Run, device: str) -> LanguageModel:
@@ -295,7 +295,7 @@ class TextEvidence(Evidence):
         data, spec, recipe = self.task.data, self.recipe.data, self.recipe
         text, used = data.texts[split], data.split(split)
         if type(self.task).load.__func__ is LanguageModelling.load.__func__:  # others may read theirs in any way
-            text = text_again(spec.source, spec.path, split, dict(data.texts))
+            text = text_again(spec.source, spec.path, split, dict(data.texts), spec.encoding)
         return TextRecount(text, data.tokenizer.encode(text), used, *recipe.reading)
 
     @cached_property
@@ -303,7 +303,7 @@ class TextEvidence(Evidence):
         texts, spec = dict(self.task.data.texts), self.recipe.data
         if type(self.task).load.__func__ is not LanguageModelling.load.__func__:
             return None
-        used, again = texts["train"], text_again(spec.source, spec.path, "train", texts)
+        used, again = texts["train"], text_again(spec.source, spec.path, "train", texts, spec.encoding)
         return None if used == again else f"{len(used):,} letters, and the source has {len(again):,}"
 
 

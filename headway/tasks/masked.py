@@ -76,7 +76,7 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
     @classmethod
     def load(cls, recipe: Recipe) -> Self:
         data = _data(recipe)
-        corpus = corpora.load(data.source, data.path, data.valid_fraction, data.tokenizer)
+        corpus = corpora.load(data.source, data.path, data.valid_fraction, data.tokenizer, data.encoding)
         tokenizer = corpus.tokenizer.with_marks()
         return cls(recipe, in_rows(corpus, tokenizer, _longest(recipe, tokenizer), data.batches.by_line))
 

@@ -90,6 +90,11 @@ class Task(ABC):
         """Read the data."""
 
     @classmethod
+    def load_again(cls, recipe: Recipe, known_as: str | None) -> Self:
+        """For a run, which has noted down what identity its data have."""
+        return cls.load(recipe)
+
+    @classmethod
     @abstractmethod
     def rebuild(cls, run: Run, device: str) -> Trainable:
         """The model of a run as a population of one, with nothing learnt yet; from the run folder alone."""

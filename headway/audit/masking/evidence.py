@@ -81,7 +81,7 @@ class MaskedEvidence(Evidence):
         data, spec = self.task.data, self.recipe.data
         text = data.texts[split]
         if self.task.reads_as_said:
-            text = text_again(spec.source, spec.path, split, dict(data.texts))
+            text = text_again(spec.source, spec.path, split, dict(data.texts), spec.encoding)
         longest, by_line = self.task.longest, spec.batches.by_line
         return MaskedRecount(text, data.tokenizer, data.split(split), longest, by_line, self.recipe.model.masking.share)
 
@@ -90,7 +90,7 @@ class MaskedEvidence(Evidence):
         texts, spec = dict(self.task.data.texts), self.recipe.data
         if not self.task.reads_as_said:
             return None
-        used, again = texts["train"], text_again(spec.source, spec.path, "train", texts)
+        used, again = texts["train"], text_again(spec.source, spec.path, "train", texts, spec.encoding)
         return None if used == again else f"{len(used):,} letters, and the source has {len(again):,}"
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
-from headway.data.labelled.sources import Columns, Splits, normalised, read_rows
+from headway.data.labelled.held_out import HeldOut, normalised
+from headway.data.labelled.sources import FILES, Columns, Splits, read_rows
 from headway.data.marks import BETWEEN, Marks
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import TokenizerSpec
@@ -82,8 +83,8 @@ class LabelledSet:
     classes: tuple[str, ...]
     identity: str
     """Stands for everything the tokens and labels depend on."""
-    held_out: bool
-    """Whether `valid` was taken out of train, because the source has none."""
+    held_out: str
+    """What was taken out of train, because the source has no split for it, in words."""
 
     def split(self, name: str) -> Texts:
         if name not in self.splits:
@@ -95,20 +96,31 @@ class LabelledSet:
 
 
 def load(
-    source: str, path: str | None, columns: Columns, valid_fraction: float, tokenizer: TokenizerSpec
+    source: str,
+    path: str | None,
+    columns: Columns,
+    held_out: HeldOut,
+    tokenizer: TokenizerSpec,
+    known_as: str | None = None,
 ) -> LabelledSet:
-    """Reads the rows and tokenises them, or finds that this was done before. Only the train split is learnt from."""
-    rows, held_out = read_rows(source, path, columns, valid_fraction)
+    """Reads the rows and tokenises them, or finds that this was done before. Only the train split is learnt from.
+    `known_as` is the identity that a run has noted down: runs from before tables gave up a test are told by it."""
+    rows, told = read_rows(source, path, columns, held_out)
+    if known_as is not None and source == FILES and _identity(rows, tokenizer) != known_as:
+        before, told_before = read_rows(source, path, columns, HeldOut(held_out.valid, seed=None))
+        if _identity(before, tokenizer) == known_as:
+            rows, told = before, told_before
     name = Path(path).name if path else source
     identity = _identity(rows, tokenizer)
     classes = tuple(sorted({row.label for row in rows["train"]}, key=_in_order))
     names = [f"{split}/{part}" for split in rows for part in ("ids", "ends")]
     made, arrays = cache.tokenised(f"labelled-{identity}", names, lambda: _tokenise(name, rows, tokenizer))
     in_train = {normalised(row.text) for row in rows["train"]}
+    place = {label: k for k, label in enumerate(classes)}
     splits = {
         split: Texts(
             [row.text for row in some],
-            np.array([classes.index(row.label) for row in some], dtype=np.int64),
+            np.array([place[row.label] for row in some], dtype=np.int64),
             np.array([normalised(row.text) in in_train for row in some]),
             arrays[f"{split}/ids"],
             arrays[f"{split}/ends"],
@@ -117,7 +129,7 @@ def load(
         )
         for split, some in rows.items()
     }
-    return LabelledSet(name, made, splits, classes, identity, held_out)
+    return LabelledSet(name, made, splits, classes, identity, told)
 
 
 def _in_order(label: str) -> tuple[bool, float, str]:

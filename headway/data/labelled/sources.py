@@ -1,19 +1,22 @@
 """Where labelled texts come from: docstrings of the running Python, known sets under HEADWAY_DATA, the user's tables.
 
 Everything here ends in rows by split, "train" first. A set without a `valid` of its own gives up a share of train for
-it, for nothing may be chosen by looking at test: all rows of one text go to the same side.
+it, for nothing may be chosen by looking at test; and a single table gives up a `test` as well, for what was chosen by
+looking at valid is not reported by it. How: `held_out.py`.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.telling import say_once
 from headway.data.embedded import arithmetic, python_modules
-from headway.data.labelled.tables import ENDINGS, Column, Row, read_table
+from headway.data.labelled.held_out import HeldOut, by_text
+from headway.data.labelled.tables import ENDINGS, PLAIN, Column, Row, labelled_rows
 from headway.data.running.sources import known_files, split_of_stem
+from headway.data.tables import Format, doubts_about_labels
 
 Splits = dict[str, list[Row]]
 
@@ -67,14 +70,23 @@ LABELLED_SETS = (*EMBEDDED, *KNOWN_TABLES, FILES)
 
 @dataclass(frozen=True)
 class Columns:
+    """Where in a table the texts and labels are, and how it is written."""
+
     text: Column | list[Column] = "text"
-    """Or two of them: then every row is a pair of texts."""
+    """Or several of them: then every row is a pair of texts."""
     label: Column = "label"
-    header: bool = True
+    header: bool | None = None
+    """null = there is one, if a column is given by name."""
+    format: Format = PLAIN
+    empty: str = "refuse"
+    """What becomes of rows with empty cells: refuse, drop."""
+
+    def read(self, file: Path) -> list[Row]:
+        return labelled_rows(file, self.text, self.label, self.header, self.format, self.empty)
 
 
-def read_rows(source: str, path: str | None, columns: Columns, valid_fraction: float) -> tuple[Splits, bool]:
-    """Rows by split, and whether `valid` was held out of train."""
+def read_rows(source: str, path: str | None, columns: Columns, held_out: HeldOut) -> tuple[Splits, str]:
+    """Rows by split; and, in words, what of them was held out of train."""
     if source in EMBEDDED:
         splits = EMBEDDED[source]()
     elif source in KNOWN_TABLES:
@@ -82,23 +94,22 @@ def read_rows(source: str, path: str | None, columns: Columns, valid_fraction: f
     else:
         assert path is not None
         splits = _from_path(Path(path).expanduser(), columns)
-    name = path or source
-    held_out = "valid" not in splits and valid_fraction > 0
-    if held_out:
-        splits = _with_valid(splits, valid_fraction, name)
+    name, told = path or source, ""
+    if "valid" not in splits and held_out.valid > 0 and (source != FILES or held_out.seed is None):
+        splits, told = by_text(splits, held_out.valid, name)
+    elif source == FILES and held_out.seed is not None:
+        splits, told = held_out.by_class(splits, name, single=Path(name).expanduser().is_file())
     _check(splits, name)
-    return splits, held_out
-
-
-def normalised(text: str) -> str:
-    """Two texts are the same if they differ in nothing but white space."""
-    return " ".join(text.split())
+    if source == FILES:
+        for doubt in doubts_about_labels([row.label for rows in splits.values() for row in rows]):
+            say_once(f"{Path(name).name}: {doubt}")
+    return splits, told
 
 
 def _from_known_table(name: str) -> Splits:
     known = KNOWN_TABLES[name]
     found = {
-        split: read_table(file, known.text, known.label, known.header)
+        split: labelled_rows(file, known.text, known.label, known.header)
         for split, file in known_files(name, known.files).items()
     }
     return {split: [Row(text, known.names.get(label, label)) for text, label in rows] for split, rows in found.items()}
@@ -111,7 +122,7 @@ def _from_path(path: Path, columns: Columns) -> Splits:
         files = _in_folder(path) if path.is_dir() else {"train": path}
     except PermissionError:
         raise UserError(f"'{path}' may not be read: permission denied") from None
-    return {split: read_table(file, columns.text, columns.label, columns.header) for split, file in files.items()}
+    return {split: columns.read(file) for split, file in files.items()}
 
 
 def _in_folder(folder: Path) -> dict[str, Path]:
@@ -125,21 +136,8 @@ def _in_folder(folder: Path) -> dict[str, Path]:
         if split is not None:
             found[split] = file
     if "train" not in found:
-        raise UserError(f"folder '{folder}' has no train file: expected train.tsv or train.csv in it")
+        raise UserError(f"folder '{folder}' has no train file: expected train.tsv, train.csv or train.jsonl in it")
     return {split: found[split] for split in sorted(found, key=lambda s: (s != "train", s != "valid", s))}
-
-
-def _with_valid(splits: Splits, fraction: float, name: str) -> Splits:
-    """A share of the texts of train, chosen by a hash of the text, so that the order of the rows has no say in it."""
-    texts = sorted({normalised(row.text) for row in splits["train"]}, key=_hash)
-    chosen = set(texts[: max(1, round(fraction * len(texts)))])
-    sides: dict[bool, list[Row]] = {False: [], True: []}
-    for row in splits["train"]:
-        sides[normalised(row.text) in chosen].append(row)
-    if not sides[False]:
-        raise UserError(f"'{name}' has {len(texts)} different texts, too few to hold out {fraction:.0%} of them")
-    rest = {split: rows for split, rows in splits.items() if split != "train"}
-    return {"train": sides[False], "valid": sides[True], **rest}
 
 
 def _check(splits: Mapping[str, list[Row]], name: str) -> None:
@@ -155,7 +153,3 @@ def _check(splits: Mapping[str, list[Row]], name: str) -> None:
             hint = did_you_mean(strange[0], known)
             what = f"{strange.count(strange[0]):,} of the texts of '{split}' are of class '{strange[0]}'"
             raise UserError(f"'{name}': {what}, which is empty in train{hint}")
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from headway.core.errors import UserError, did_you_mean
+from headway.core.errors import UserError
 from headway.data.embedded import numbers_en_fr, pig_latin
-from headway.data.labelled.tables import ENDINGS, fields_of
 from headway.data.running.sources import known_files, read_text, split_of_stem
+from headway.data.tables import ENDINGS, PLAIN, Format, read_table
 
 
 class TextPair(NamedTuple):
@@ -74,6 +74,7 @@ class Sides:
     direction: str | None = None
     header: bool | None = None
     """Of a table: whether the first line names the columns; None = it does, if a column is given by name."""
+    format: Format = PLAIN
 
     @property
     def both(self) -> tuple[str, str]:
@@ -131,14 +132,14 @@ def normalised(text: str) -> str:
     return " ".join(text.split())
 
 
-def lines_of(path: Path) -> list[str]:
+def lines_of(path: Path, encoding: str | None = None) -> list[str]:
     """Of a parallel file: every line is a text, empty ones too."""
-    return [line.strip() for line in read_text(path).removesuffix("\n").split("\n")]
+    return [line.strip() for line in read_text(path, encoding).removesuffix("\n").split("\n")]
 
 
-def joined(source: Path, target: Path) -> list[TextPair]:
+def joined(source: Path, target: Path, encoding: str | None = None) -> list[TextPair]:
     """Two files, line by line."""
-    ours, theirs = lines_of(source), lines_of(target)
+    ours, theirs = lines_of(source, encoding), lines_of(target, encoding)
     if len(ours) != len(theirs):
         from headway.data.pairs.alignment import where_they_part  # only where something is wrong
 
@@ -196,7 +197,7 @@ def _from_path(path: Path, sides: Sides) -> Splits:
     if alone := [*(ours.keys() - theirs), *(theirs.keys() - ours)]:
         file = ours.get(alone[0]) or theirs[alone[0]]
         raise UserError(f"folder '{path}': '{file.name}' has no counterpart in the other language")
-    return {split: joined(ours[split], theirs[split]) for split in ours}
+    return {split: joined(ours[split], theirs[split], sides.format.encoding) for split in ours}
 
 
 def _by_split(folder: Path, files: Sequence[Path], endings: Sequence[str]) -> dict[str, Path]:
@@ -214,26 +215,10 @@ def _by_split(folder: Path, files: Sequence[Path], endings: Sequence[str]) -> di
 
 
 def _table(path: Path, sides: Sides) -> list[TextPair]:
-    lines = fields_of(path)
-    named = [side for side in sides.both if not side.isdigit()]
-    header = bool(named) if sides.header is None else sides.header
-    names = [name.strip() for name in lines.pop(0)[1]] if header and lines else []
-    if not lines:
-        raise UserError(f"'{path}' has no rows{' below its header' if header else ''}")
-    places = []
-    for side in sides.both:
-        if side.isdigit() and not 1 <= int(side) <= len(lines[0][1]):
-            raise UserError(f"data.direction={sides.direction}: '{path.name}' has columns 1 to {len(lines[0][1])}")
-        if not side.isdigit() and side not in names:
-            raise UserError(f"data.direction: '{path.name}' has no column '{side}'{did_you_mean(side, names)}")
-        places.append(int(side) - 1 if side.isdigit() else names.index(side))
-    found = []
-    for number, fields in lines:
-        if max(places) >= len(fields):
-            have = f"{len(fields)} column{'s' if len(fields) > 1 else ''}"
-            raise UserError(f"'{path}', line {number}: column {max(places) + 1} is asked for, and there is only {have}")
-        found.append(TextPair(*(fields[place].strip() for place in places)))
-    return found
+    columns = [int(side) if side.isdigit() else side for side in sides.both]
+    table = read_table(path, columns, sides.header, sides.format)
+    places = [table.place("data.direction", column) for column in columns]
+    return [TextPair(*(table.cell(line, place) for place in places)) for line in table.lines]
 
 
 def _hash(text: str) -> bytes:

@@ -37,9 +37,11 @@ class Corpus:
         return self.splits[name]
 
 
-def load(source: str, path: str | None, valid_fraction: float, tokenizer: TokenizerSpec) -> Corpus:
+def load(
+    source: str, path: str | None, valid_fraction: float, tokenizer: TokenizerSpec, encoding: str | None = None
+) -> Corpus:
     """Reads the text and tokenises it, or finds that this was done before. Only the train split is learnt from."""
-    texts = sources.read_splits(source, path, valid_fraction)
+    texts = sources.read_splits(source, path, valid_fraction, encoding)
     name = Path(path).name if path else source
     identity = _identity(texts, tokenizer)
     names = [f"{split}/{part}" for split in texts for part in _PARTS]

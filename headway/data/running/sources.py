@@ -1,9 +1,11 @@
 """Where raw text comes from: generators that are part of Headway, a folder of known sets, the user's files, or the hub.
 
-Everything here ends in `dict[str, str]`, text by split, with "train" first. Text is UTF-8; a byte-order mark is dropped
-and Windows line ends become "\\n", so the same text gives the same tokens wherever it was saved.
+Everything here ends in `dict[str, str]`, text by split, with "train" first. Text is UTF-8, or UTF-16 where a file
+begins like that, or what data.encoding says; a byte-order mark is dropped and Windows line ends become "\\n", so the
+same text gives the same tokens wherever it was saved.
 """
 
+import codecs
 import gzip
 import os
 import re
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.telling import say_once
 from headway.data.embedded import arithmetic, python_docs
 
 Splits = dict[str, str]
@@ -57,7 +60,7 @@ _FURTHER_TEST = re.compile(r"test-.+")
 _TEXT_ENDINGS = (".txt", ".txt.gz")
 
 
-def read_splits(source: str, path: str | None, valid_fraction: float) -> Splits:
+def read_splits(source: str, path: str | None, valid_fraction: float, encoding: str | None = None) -> Splits:
     """Text by split name, "train" first. `path` belongs to sources 'files' and 'hub', and `valid_fraction` to text that
     has no split `valid` of its own."""
     if source not in CORPORA:
@@ -72,7 +75,7 @@ def read_splits(source: str, path: str | None, valid_fraction: float) -> Splits:
             from headway.data.running import hub  # where it is used: it stands on this module
 
             return hub.read_splits(path, valid_fraction)
-        return _from_path(Path(path).expanduser(), valid_fraction)
+        return _from_path(Path(path).expanduser(), valid_fraction, encoding)
     if path is not None:
         raise UserError(f"corpus '{source}' takes no path (given: '{path}'); to read your own text use source 'files'")
     return EMBEDDED[source]() if source in EMBEDDED else _from_known_set(source)
@@ -111,18 +114,18 @@ def _with_or_without_gz(expected: Path) -> Path:
     return other if other.exists() and not expected.exists() else expected
 
 
-def _from_path(path: Path, valid_fraction: float) -> Splits:
+def _from_path(path: Path, valid_fraction: float, encoding: str | None) -> Splits:
     try:
         if path.is_dir():
-            return _from_folder(path)
+            return _from_folder(path, encoding)
         if not path.exists():
             raise UserError(f"there is no file or folder '{path}'")
     except PermissionError:
         raise UserError(f"'{path}' may not be read: permission denied") from None
-    return hold_out(read_text(path), valid_fraction, path)
+    return hold_out(read_text(path, encoding), valid_fraction, path)
 
 
-def _from_folder(folder: Path) -> Splits:
+def _from_folder(folder: Path, encoding: str | None) -> Splits:
     """The files whose names say which split they are."""
     found: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
@@ -138,7 +141,7 @@ def _from_folder(folder: Path) -> Splits:
     if "train" not in found:
         raise UserError(f"folder '{folder}' has no train file: expected train.txt or train.txt.gz in it")
     in_order = sorted(found, key=lambda split: ({"train": 0, "valid": 1, "test": 2}.get(split, 3), split))
-    return {split: read_text(found[split]) for split in in_order}
+    return {split: read_text(found[split], encoding) for split in in_order}
 
 
 def split_of_stem(stem: str) -> str | None:
@@ -163,7 +166,7 @@ def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:
     return splits
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:
     """The text of one file, plain or gzip by its ending; or one sentence that says why it cannot be text."""
     try:
         content = path.read_bytes()
@@ -177,17 +180,61 @@ def read_text(path: Path) -> str:
         raise UserError(f"'{path}' is not a whole gzip file ({problem})") from None
     except OSError as problem:
         raise UserError(f"'{path}' cannot be read: {problem.strerror or problem}") from None
-    inside = ", after decompression" if path.suffix == ".gz" else ""
-    if (zero := content.find(b"\0")) >= 0:
-        raise UserError(f"'{path}' is binary, not text: there is a zero byte at offset {zero}{inside}")
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        found = content[problem.start]
-        raise UserError(
-            f"'{path}' is not UTF-8 text: byte 0x{found:02x} at offset {problem.start}{inside} cannot be decoded"
-        ) from None
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    text = decoded(content, path, encoding, key)
     if not text.strip():
         raise UserError(f"'{path}' {'has only white space in it' if text else 'is empty'}; expected text")
     return text
+
+
+def decoded(content: bytes, path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:
+    """As text. What begins like UTF-16 is taken for that; any other encoding has to be said."""
+    inside = ", after decompression" if path.suffix == ".gz" else ""
+    if encoding is None and (found := _wide(content)):
+        encoding = found
+        say_once(f"{path.name}: this is {found.upper()} (data.encoding), as its first bytes say")
+    if encoding is None and (zero := content.find(b"\0")) >= 0:
+        raise UserError(f"'{path}' is binary, not text: there is a zero byte at offset {zero}{inside}")
+    try:
+        text = content.decode(encoding or "utf-8")
+    except UnicodeDecodeError as problem:
+        byte = content[problem.start]
+        what = f"byte 0x{byte:02x} at offset {problem.start}{inside} cannot be decoded"
+        if encoding is not None:
+            raise UserError(f"'{path}' is not {encoding} text: {what}") from None
+        remedy = f"Excel and older programs of Windows write cp1252: say {key}cp1252 (or latin-1, or what it is)"
+        raise UserError(f"'{path}' is not UTF-8 text: {what}; {remedy}") from None
+    if encoding is not None and "\0" in text:
+        raise UserError(f"'{path}' read as {encoding} has zero bytes in it: it is something else, or no text at all")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _wide(content: bytes) -> str | None:
+    """UTF-16 or UTF-32: told by the byte-order mark; without one, by every second byte, zero in Western text."""
+    for mark, name in (
+        (codecs.BOM_UTF32_LE, "utf-32"),
+        (codecs.BOM_UTF32_BE, "utf-32"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        if content.startswith(mark):
+            return name
+    some = content[:4096]
+    for first, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        zeros, others = some[first::2].count(0), some[1 - first :: 2].count(0)
+        if len(some) >= 4 and others == 0 and zeros > 0.8 * len(some[first::2]):
+            return name
+    return None
+
+
+def why_no_encoding(encoding: str | None) -> str:
+    """Why text cannot be in it, in words; nothing, if it can."""
+    if encoding is None:
+        return ""
+    try:
+        is_text = codecs.lookup(encoding)._is_text_encoding  # rot13 and zip are codecs, too
+        b"".decode(encoding)
+    except (LookupError, ValueError):
+        is_text = False
+    return (
+        "" if is_text else f"'{encoding}' is no encoding of text that Python knows; such as cp1252, latin-1, shift_jis"
+    )

@@ -9,7 +9,8 @@ import pytest
 
 from headway.core.errors import UserError
 from headway.data.labelled.dataset import LabelledSet, load
-from headway.data.labelled.sources import Columns, normalised, read_rows
+from headway.data.labelled.held_out import HeldOut, normalised
+from headway.data.labelled.sources import Columns, read_rows
 from headway.data.spec import Labelled, Text
 from headway.data.vocabularies import Char, Word
 
@@ -31,12 +32,12 @@ def write(folder: Path, name: str, rows: list[tuple[str, str]]) -> Path:
 ROWS = [(f"word{k} is a {kind}", kind) for k in range(20) for kind in ("cat", "dog")]
 
 
-def from_files(path: Path, valid_fraction: float = 0.1, tokenizer=None) -> LabelledSet:
-    return load("files", str(path), Columns(), valid_fraction, tokenizer or Word())
+def from_files(path: Path, valid_fraction: float = 0.1, tokenizer=None, test_fraction=None) -> LabelledSet:
+    return load("files", str(path), Columns(), HeldOut(valid_fraction, test_fraction), tokenizer or Word())
 
 
 def test_a_single_table_gives_up_a_share_for_valid(tmp_path: Path):
-    made = from_files(write(tmp_path, "t.tsv", [*ROWS, *ROWS[:7]]), 0.25)
+    made = from_files(write(tmp_path, "t.tsv", [*ROWS, *ROWS[:7]]), 0.25, test_fraction=0.0)
     assert made.held_out and list(made.splits) == ["train", "valid"]
     train, valid = made.split("train"), made.split("valid")
     assert len({normalised(t) for t in valid.texts}) == 10 and len(train) + len(valid) == 47
@@ -111,7 +112,11 @@ def test_classes_that_are_numbers_stand_in_their_order(tmp_path: Path):
 BAD = {
     "one class only": ([("a b", "x"), ("c d", "x"), ("e f", "x")], None, "all 2 texts of train are of one class, 'x'"),
     "an empty class": (ROWS, [("new", "cta")], "1 of the texts of 'test' are of class 'cta', which is empty in train"),
-    "too few to hold out": ([("a b", "x"), ("a  b", "y")], None, "has 1 different texts, too few to hold out 10%"),
+    "too few to hold out": (
+        [("a b", "x"), ("a  b", "y")],
+        None,
+        "has 1 different texts in 1 classes, too few",
+    ),
 }
 
 
@@ -129,7 +134,7 @@ def test_files_that_are_not_there_or_twice(tmp_path: Path):
     with pytest.raises(UserError, match="there is no file or folder"):
         from_files(tmp_path / "nothing.tsv")
     write(tmp_path / "set", "valid.tsv", ROWS)
-    with pytest.raises(UserError, match=r"has no train file: expected train.tsv or train.csv"):
+    with pytest.raises(UserError, match=r"has no train file: expected train.tsv, train.csv or"):
         from_files(tmp_path / "set")
     write(tmp_path / "set", "train.tsv", ROWS)
     write(tmp_path / "set", "train.csv", ROWS)
@@ -169,18 +174,21 @@ def test_a_set_of_labelled_texts_is_no_running_text():
     assert problem.reason == "there is no corpus called 'sst2'; as one of data.kind=labelled there is"
 
 
-def test_there_is_a_header_where_columns_have_names():
-    def header(**given) -> bool:
-        return Labelled(source="files", path="x", **given).columns.header
+def test_there_is_a_header_where_columns_have_names(tmp_path: Path):
+    (tmp_path / "t.tsv").write_text("text\tlabel\na b\tx\nc d\ty\n", "utf-8")
 
-    assert header() and header(text=2) and not header(text=1, label=2) and header(text=1, label=2, header=True)
+    def rows(**given) -> int:
+        return len(Labelled(source="files", path="x", **given).columns.read(tmp_path / "t.tsv"))
+
+    assert rows() == rows(text=1) == rows(text=1, label=2, header=True) == 2
+    assert rows(text=1, label=2, header=False) == 3
 
 
 # What comes with Headway, and what lies under HEADWAY_DATA
 
 
 def test_python_modules_are_eight_classes_split_by_module():
-    splits, held_out = read_rows("python-modules", None, Columns(), 0.1)
+    splits, held_out = read_rows("python-modules", None, Columns(), HeldOut(0.1))
     assert not held_out and list(splits) == ["train", "valid", "test"]
     counts = {split: Counter(row.label for row in rows) for split, rows in splits.items()}
     assert all(len(count) == 8 for count in counts.values())
@@ -202,7 +210,7 @@ def test_python_modules_are_eight_classes_split_by_module():
     ],
 )
 def test_known_sets_have_the_rows_they_are_known_for(name, sizes, classes):
-    splits, _ = read_rows(name, None, Columns(), 0.0)
+    splits, _ = read_rows(name, None, Columns(), HeldOut(0.0))
     assert {split: len(rows) for split, rows in splits.items()} == sizes
     assert Counter(row.label for row in splits["train"]) == classes
 
@@ -210,11 +218,11 @@ def test_known_sets_have_the_rows_they_are_known_for(name, sizes, classes):
 @DATA
 @pytest.mark.data
 def test_most_of_the_speeches_to_be_judged_are_in_train():
-    made = load("cse256-speeches", None, Columns(), 0.0, Word())
+    made = load("cse256-speeches", None, Columns(), HeldOut(0.0), Word())
     assert made.split("test").seen.sum() == 551
 
 
 def test_a_known_set_without_its_folder_says_where_it_would_be(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
     with pytest.raises(UserError, match="corpus 'sst2' is read from the folder named by the environment variable"):
-        read_rows("sst2", None, Columns(), 0.1)
+        read_rows("sst2", None, Columns(), HeldOut(0.1))

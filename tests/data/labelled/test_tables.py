@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.errors import UserError
-from headway.data.labelled.tables import Row, read_table
+from headway.data.labelled.tables import Row, labelled_rows
 
 
 @pytest.fixture
@@ -24,24 +24,24 @@ def table(tmp_path: Path):
 def test_columns_by_name_and_by_number(table):
     path = table("id\tlabel\ttext\n1\tgood\tfine film\n2\tbad\tnot this\n")
     rows = [Row("fine film", "good"), Row("not this", "bad")]
-    assert read_table(path, "text", "label", header=True) == rows
-    assert read_table(path, 3, 2, header=True) == rows
-    assert read_table(path, "text", 2, header=True) == rows
-    assert read_table(table("fine film\tgood\nnot this\tbad"), 1, 2, header=False) == rows
+    assert labelled_rows(path, "text", "label", header=True) == rows
+    assert labelled_rows(path, 3, 2, header=True) == rows
+    assert labelled_rows(path, "text", 2, header=True) == rows
+    assert labelled_rows(table("fine film\tgood\nnot this\tbad"), 1, 2, header=False) == rows
 
 
 def test_quotes_mean_something_in_csv_and_nothing_in_tsv(table):
     quoted = table('text,label\n"a, ""b""\nc",x\nd,"y"\n', "table.csv")
-    assert read_table(quoted, "text", "label", True) == [Row('a, "b"\nc', "x"), Row("d", "y")]
+    assert labelled_rows(quoted, "text", "label", True) == [Row('a, "b"\nc', "x"), Row("d", "y")]
     plain = table('"To be\tx\nor not"\ty\n')
-    assert read_table(plain, 1, 2, False) == [Row('"To be', "x"), Row('or not"', "y")]
+    assert labelled_rows(plain, 1, 2, False) == [Row('"To be', "x"), Row('or not"', "y")]
 
 
 def test_gzip_windows_line_ends_byte_order_marks_and_blank_lines(table):
     content = "\ufefftext,label\r\none,x\r\n\r\n , \r\ntwo,y\r\n\r\n"
     for name in ("t.csv", "t.csv.gz"):
-        assert read_table(table(content, name), "text", "label", True) == [Row("one", "x"), Row("two", "y")]
-    assert read_table(table("a b\tx\r\n\r\nc\ty\r\n"), 1, 2, False) == [Row("a b", "x"), Row("c", "y")]
+        assert labelled_rows(table(content, name), "text", "label", True) == [Row("one", "x"), Row("two", "y")]
+    assert labelled_rows(table("a b\tx\r\n\r\nc\ty\r\n"), 1, 2, False) == [Row("a b", "x"), Row("c", "y")]
 
 
 CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), min_size=1).filter(
@@ -56,7 +56,7 @@ def test_what_pythons_csv_writes_is_read_back(tmp_path_factory, rows):
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([["label", "text"], *[[label, f"w {text}"] for text, label in rows]])
     path.write_text(out.getvalue(), "utf-8", newline="")
-    found = read_table(path, "text", "label", True)
+    found = labelled_rows(path, "text", "label", True)
     assert found == [Row(f"w {text}".strip(), label.strip()) for text, label in rows]
 
 
@@ -100,14 +100,14 @@ BAD = {
 def test_bad_tables_are_refused_in_words(table, case):
     content, asked, words = BAD[case]
     with pytest.raises(UserError, match=words):
-        read_table(table(content), *asked)
+        labelled_rows(table(content), *asked)
 
 
 def test_lines_are_counted_across_quoted_line_ends(table):
-    with pytest.raises(UserError, match="line 4: column 2 is empty"):
-        read_table(table('t,l\n"a\nb",x\nc,\n', "table.csv"), 1, 2, True)
+    with pytest.raises(UserError, match="line 4: column 'l' is empty"):
+        labelled_rows(table('t,l\n"a\nb",x\nc,\n', "table.csv"), 1, 2, True)
 
 
 def test_half_a_quotation_is_not_csv(table):
     with pytest.raises(UserError, match="line 2: this is not CSV"):
-        read_table(table('t,l\n"a,x\n', "table.csv"), 1, 2, True)
+        labelled_rows(table('t,l\n"a,x\n', "table.csv"), 1, 2, True)

@@ -107,7 +107,7 @@ def test_where_files_part_is_not_guessed():
         ({"train.en": EN, "train.fr": FR, "valid.en": EN}, "en-fr", "'valid.en' has no counterpart"),
         ({"train.en": EN, "train.fr": FR}, None, "say data.direction=en-de"),
         ({"train.tsv": ["a"]}, "1-2", "line 1: column 2 is asked for, and there is only 1 column|columns 1 to 1"),
-        ({"train.tsv": ["en\tfr", "a\tb"]}, "en-de", "no column 'de'"),
+        ({"train.tsv": ["en\tfr", "a\tb"]}, "en-de", "data.direction=de: .*no column of that name"),
     ],
 )
 def test_bad_files_are_told_in_words(tmp_path, files, direction, message):
