@@ -56,7 +56,7 @@ PLAIN = Format()
 
 
 @dataclass(frozen=True)
-class Table:
+class GivenTable:
     path: Path
     names: list[str] | None
     """Of the columns, where there is a header."""
@@ -99,7 +99,7 @@ class Table:
     def called(self, place: int) -> str:
         return f"column {place + 1}" if self.names is None else f"column '{self.names[place].strip() or place + 1}'"
 
-    def without_empty(self, places: Sequence[int], empty: str) -> "Table":
+    def without_empty(self, places: Sequence[int], empty: str) -> "GivenTable":
         """Every row has something in these columns. Those that have not are refused, or dropped where that is said."""
         gaps = {line.number: place for line in self.lines for place in reversed(places) if not self.cell(line, place)}
         if not gaps:
@@ -114,10 +114,10 @@ class Table:
         if count == n:
             raise UserError(f"'{self.path}': all {n:,} rows have an empty cell: nothing is left (data.empty=drop)")
         say_once(f"{self.path.name}: {count:,} of {n:,} rows have an empty cell and are left out (data.empty=drop)")
-        return Table(self.path, self.names, [line for line in self.lines if line.number not in gaps])
+        return GivenTable(self.path, self.names, [line for line in self.lines if line.number not in gaps])
 
 
-def read_table(path: Path, columns: Sequence[Column], header: bool | None, format: Format = PLAIN) -> Table:
+def read_table(path: Path, columns: Sequence[Column], header: bool | None, format: Format = PLAIN) -> GivenTable:
     """The whole table, with a header if a column is asked for by name. Rows that do not fit it are refused."""
     named = [column for column in columns if isinstance(column, str)]
     lines, fixed = _lines(path, format, named)
@@ -126,7 +126,7 @@ def read_table(path: Path, columns: Sequence[Column], header: bool | None, forma
     below = lines[1:] if has_header else lines
     if not below:
         raise UserError(f"'{path}' has no rows{' below its header' if has_header else ''}")
-    table = Table(path, names, below)
+    table = GivenTable(path, names, below)
     if not fixed:
         _check_widths(table)
         if header is None and names is None:
@@ -243,7 +243,7 @@ def _as_cell(path: Path, number: int, name: str, value: object) -> str:
 # --- what people get wrong -------------------------------------------------------------------------------------------
 
 
-def _check_widths(table: Table) -> None:
+def _check_widths(table: GivenTable) -> None:
     """No row is wider than the header; without one, than most rows. Empty cells at the end do no harm."""
     widths = [_filled(line.cells) for line in table.lines]
     usual = table.width if table.names is not None else Counter(widths).most_common(1)[0][0]
@@ -269,7 +269,7 @@ def _filled(cells: Sequence[str]) -> int:
     return max((k for k, cell in enumerate(cells, 1) if cell.strip()), default=0)
 
 
-def _check_no_header(table: Table) -> None:
+def _check_no_header(table: GivenTable) -> None:
     """Columns are given by number, so the first line is a row; and yet it looks like a header."""
     first, rest = table.lines[0].cells, table.lines[1:]
     usual = {cell.strip().lower() for cell in first} & set(_USUAL_NAMES.split())
@@ -285,7 +285,7 @@ def _check_no_header(table: Table) -> None:
         )
 
 
-def _check_header(table: Table) -> None:
+def _check_header(table: GivenTable) -> None:
     """The first line is said to be a header; and yet it looks like a row."""
     assert table.names is not None
     again = [

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from headway.core.errors import UserError
 from headway.data.marks import BETWEEN
-from headway.data.tables import ENDINGS, PLAIN, Column, Format, Table, is_number, read_table
+from headway.data.tables import ENDINGS, PLAIN, Column, Format, GivenTable, is_number, read_table
 
 __all__ = ["ENDINGS", "PLAIN", "Column", "Row", "labelled_rows"]
 
@@ -44,14 +44,14 @@ def labelled_rows(
     return rows
 
 
-def joined(table: Table, number: int, cells: Sequence[str]) -> str:
+def joined(table: GivenTable, number: int, cells: Sequence[str]) -> str:
     """The texts of one row as one string."""
     if len(cells) > 1 and any(BETWEEN.strip() in cell for cell in cells):
         raise UserError(f"'{table.path}', line {number}: a text has {BETWEEN.strip()} in it, which stands between two")
     return BETWEEN.join(cells)
 
 
-def _check_text(table: Table, rows: Sequence[Row], text: Column) -> None:
+def _check_text(table: GivenTable, rows: Sequence[Row], text: Column) -> None:
     """A column of nothing but numbers is not the text: somebody has miscounted."""
     if not all(is_number(row.text) for row in rows):
         return
