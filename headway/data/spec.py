@@ -21,7 +21,7 @@ from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import BY_RULE, PAIRED_SETS, Sides, is_direction
 from headway.data.running.batches import BatchSpec, Crops
 from headway.data.running.sources import CORPORA, why_no_encoding
-from headway.data.tables import Column, Format
+from headway.data.tables import Column, WrittenAs
 from headway.data.vocabularies import Char, Given, TokenizerSpec, Word
 
 
@@ -212,7 +212,7 @@ class Labelled(DataSpec):
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.text, self.label, self.header, Format(self.encoding, self.delimiter), self.empty)
+        return Columns(self.text, self.label, self.header, WrittenAs(self.encoding, self.delimiter), self.empty)
 
     @property
     def held_out(self) -> HeldOut:
@@ -268,7 +268,7 @@ class Pairs(DataSpec):
 
     @property
     def sides(self) -> Sides:
-        return Sides(self.direction, self.header, Format(self.encoding, self.delimiter))
+        return Sides(self.direction, self.header, WrittenAs(self.encoding, self.delimiter))
 
     @property
     def is_exact(self) -> bool:

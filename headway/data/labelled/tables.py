@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from headway.core.errors import UserError
 from headway.data.marks import BETWEEN
-from headway.data.tables import ENDINGS, PLAIN, Column, Format, GivenTable, is_number, read_table
+from headway.data.tables import ENDINGS, PLAIN, Column, GivenTable, WrittenAs, is_number, read_table
 
 __all__ = ["ENDINGS", "PLAIN", "Column", "Row", "labelled_rows"]
 
@@ -21,7 +21,7 @@ def labelled_rows(
     text: Column | Sequence[Column],
     label: Column,
     header: bool | None = None,
-    format: Format = PLAIN,
+    format: WrittenAs = PLAIN,
     empty: str = "refuse",
 ) -> list[Row]:
     """The columns that matter; every row has a text (or several, which become one string with BETWEEN in it) and a

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from headway.core.errors import UserError
 from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.running.sources import known_files, read_text, split_of_stem
-from headway.data.tables import ENDINGS, PLAIN, Format, read_table
+from headway.data.tables import ENDINGS, PLAIN, WrittenAs, read_table
 
 
 class TextPair(NamedTuple):
@@ -74,7 +74,7 @@ class Sides:
     direction: str | None = None
     header: bool | None = None
     """Of a table: whether the first line names the columns; None = it does, if a column is given by name."""
-    format: Format = PLAIN
+    format: WrittenAs = PLAIN
 
     @property
     def both(self) -> tuple[str, str]:
