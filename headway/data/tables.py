@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Format:
+class WrittenAs:
     """How a table is written, where its file does not tell."""
 
     encoding: str | None = None
@@ -52,7 +52,7 @@ class Format:
     """null = as the ending says, or as the file has it."""
 
 
-PLAIN = Format()
+PLAIN = WrittenAs()
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class GivenTable:
         return GivenTable(self.path, self.names, [line for line in self.lines if line.number not in gaps])
 
 
-def read_table(path: Path, columns: Sequence[Column], header: bool | None, format: Format = PLAIN) -> GivenTable:
+def read_table(path: Path, columns: Sequence[Column], header: bool | None, format: WrittenAs = PLAIN) -> GivenTable:
     """The whole table, with a header if a column is asked for by name. Rows that do not fit it are refused."""
     named = [column for column in columns if isinstance(column, str)]
     lines, fixed = _lines(path, format, named)
@@ -136,7 +136,7 @@ def read_table(path: Path, columns: Sequence[Column], header: bool | None, forma
     return table
 
 
-def fields_of(path: Path, format: Format = PLAIN) -> list[Line]:
+def fields_of(path: Path, format: WrittenAs = PLAIN) -> list[Line]:
     """The cells of every line that is not blank, with the line's number; a header is one of them."""
     return _lines(path, format, [])[0]
 
@@ -144,7 +144,7 @@ def fields_of(path: Path, format: Format = PLAIN) -> list[Line]:
 # --- how a file is written -------------------------------------------------------------------------------------------
 
 
-def _lines(path: Path, format: Format, named: Sequence[str]) -> tuple[list[Line], bool]:
+def _lines(path: Path, format: WrittenAs, named: Sequence[str]) -> tuple[list[Line], bool]:
     """And whether the first line is a header for certain."""
     content = read_text(path, format.encoding)
     if any(ending in JSON_LINES for ending in path.suffixes[-2:]):
