@@ -106,6 +106,8 @@ def keep(folder: Path, kept: Path) -> None:
 
 def main(folder: Path, minutes: float, kept: Path | None) -> None:
     began, interrupted = time.perf_counter(), True
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
     try:
         with stopping_after(60 * minutes):
             ladder = the_study(folder)

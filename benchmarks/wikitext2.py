@@ -1,4 +1,4 @@
-"""Perplexity of recurrent language models on WikiText-2, words, each a population of seeds, beside what is published.
+"""Perplexity of language models on WikiText-2, words, each a population of seeds, beside what is published.
 
     HEADWAY_DATA=… python -m benchmarks.wikitext2 FOLDER [MODEL …] [--seeds 3] [--times 1.0]
 
@@ -65,6 +65,26 @@ def lstm(layers: int, width: int, segment: int, batch: int, epochs: int, rate: f
     ]
 
 
+def stream(mixer: str, segment: int, batch: int, epochs: int, rate: float, *changes: str) -> list[str]:
+    """Layers that add to a stream, with a norm before each, and Adam with its momentum, as suits attention."""
+    return [
+        *ANNEALED,
+        "data.batches=contiguous-shifted",
+        f"model.mixer={mixer}",
+        "model.noise=locked",
+        "model.noise.words=0.1",
+        f"model.context={segment}",
+        f"data.segment={segment}",
+        f"training.batch={batch}",
+        f"training.duration={epochs} epochs",
+        f"training.optimizer.learning_rate={rate}",
+        "training.schedule.warmup=1000 steps",
+        *changes,
+    ]
+
+
+REMEMBERING = "{kind: attention, heads: 7, memory: 128}"
+
 MODELS: dict[str, tuple[str, list[str]]] = {
     "lstm-2x200": (
         "100.3: 2×200, tied",
@@ -76,6 +96,18 @@ MODELS: dict[str, tuple[str, list[str]]] = {
             *lstm(2, 640, 35, 40, 40, 3e-3, dropout=0.55, weights=0.3, words=0.05),
             "model.embedding_std=0.1",
         ],
+    ),
+    "transformer-5x448": (
+        "no more parameters than the LSTM 2×640",
+        stream(REMEMBERING, 128, 32, 24, 7e-4, "model.layers=5", "model.width=448", "model.dropout=0.5"),
+    ),
+    "hybrid-4x448": (
+        "two layers of LSTM, then two of attention; no more parameters than the LSTM 2×640",
+        stream(
+            f"[lstm, lstm, {REMEMBERING}, {REMEMBERING}]",
+            *(128, 32, 24, 7e-4),
+            *("model.layers=4", "model.width=448", "model.dropout=0.5", "model.positions=none"),
+        ),
     ),
     "awd-lstm": (
         "65.8: AWD-LSTM, 33M parameters, 750 epochs",
