@@ -16,6 +16,7 @@ from headway.cli import (
     import_,
     look,
     match,
+    open_,
     recipe,
     runs,
     sample,
@@ -62,6 +63,7 @@ app.command("import", epilog="Example: headway import gpt2/ --name gpt2 data.sou
 app.command(epilog="Example: headway recipe shakespeare-char-cpu model.positions=t5")(recipe.recipe)
 app.command(epilog="Example: headway recipes --json")(recipe.recipes)
 app.command(epilog="Example: headway runs --runs demo")(runs.runs)
+app.command("open", epilog="Example: headway open --port 8765")(open_.open_)
 app.command(epilog="Example: headway bench --size tiny --size small")(bench.bench)
 app.command(epilog="Example: headway schema study plan")(schema.schema)
 app.command(epilog="Example: headway cases --json")(case.cases)

@@ -30,6 +30,6 @@ def use_plugins(files: Sequence[str] | None, trust: bool = False) -> None:
 
 def print_json(verb: str, answer: Mapping[str, Any]) -> None:
     """Nothing that the verb's schema does not have."""
-    from headway.cli.answers import checked
+    from headway.answers import checked
 
     print(json.dumps(checked(verb, answer), ensure_ascii=False, allow_nan=False))

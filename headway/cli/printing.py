@@ -1,15 +1,15 @@
-"""Tables and coloured text for the terminal, and the JSON of runs."""
+"""Tables and coloured text for the terminal."""
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headway.audit.audit import Audit, Finding, Report, read_report
-from headway.core.errors import CodeNotRunError
+from headway.answers.telling import headline_of, kept
+from headway.audit.audit import Audit, Finding, Report
 from headway.core.format import duration, number
 from headway.core.status import State
 from headway.run.record import RunRecord
@@ -20,26 +20,6 @@ from headway.scoring.score import Score
 if TYPE_CHECKING:
     from headway.experiment.self_test import Tested
     from headway.scoring.sentence import ScoredText
-
-
-def run_as_json(run: RunRecord, scores: Sequence[Score], report: Report) -> dict[str, Any]:
-    found = {"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}}
-    return {**found, "audits": report.as_json()}
-
-
-def runs_as_json(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """`run`, `scores` and `audits` of the first run; of every one under `runs`, where there are several."""
-    all_of_them = [run_as_json(run, run.scores(), kept(run)) | run.status.as_json() for run in runs]
-    return all_of_them[0] | ({"runs": all_of_them} if len(runs) > 1 else {})
-
-
-def listed_as_json(run: RunRecord) -> dict[str, Any]:
-    found = run_as_json(run, run.scores(), kept(run))
-    return found | {"facts": run.facts, "state": state_of(run.folder).as_json()}
-
-
-def kept(run: RunRecord) -> Report:
-    return read_report(run.folder) or Report()
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -155,27 +135,13 @@ def show_explanation(audit: Audit) -> None:
 def show_runs(runs: Sequence[RunRecord]) -> None:
     rows = []
     for run in runs:
-        headline = _headline(run)
+        headline = headline_of(run)
         named = {parsed(score.name): score.value for score in run.scores()}
         shown = [f"{n.split} {number(v)}" for n, v in named.items() if (n.metric, n.part) == (headline, "")]
         state = state_of(run.folder)
         rows.append([run.name, str(state), f"{state.step:,}", ", ".join(shown)])
-    headlines = dict.fromkeys(METRICS[name].heading if name in METRICS else name for name in map(_headline, runs))
+    headlines = dict.fromkeys(METRICS[name].heading if name in METRICS else name for name in map(headline_of, runs))
     show_table(["run", "status", "steps", " or ".join(headlines)], rows)
-
-
-def _headline(run: RunRecord) -> str:
-    """The metric that a run is judged by. Its folder says so, if it was not made by an early version."""
-    if told := run.facts.get("headline"):
-        return str(told)
-    from headway import tasks
-    from headway.run.folder import Run
-
-    try:
-        recipe = (run if isinstance(run, Run) else Run(run.folder)).recipe
-        return tasks.of(recipe).headline_of(recipe).name
-    except CodeNotRunError:
-        return ""
 
 
 def show_sentence(scored: "ScoredText", scores: Sequence[Score], report: Report) -> None:

@@ -13,13 +13,14 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs in a folder, with how they ended and what they scored."""
+    from headway.answers.telling import listed_as_json
     from headway.cli import printing
     from headway.run.record import all_runs
 
     use_plugins(with_, trust)
     found = all_runs(runs)
     if as_json:
-        told = [printing.listed_as_json(run) for run in found]
+        told = [listed_as_json(run) for run in found]
         print_json("runs", {"runs": told})
     elif not found:
         print(f"there are no runs in {runs} yet; headway train RECIPE makes one", file=sys.stderr)

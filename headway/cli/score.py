@@ -43,6 +43,7 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Perplexity or accuracy of a split, perplexity of a file or a sentence, with what it was measured on."""
+    from headway.answers.telling import run_as_json
     from headway.cli import printing
     from headway.experiment.ensemble import score_together
     from headway.experiment.evaluate import audited, score_file, score_sentence, score_splits_again
@@ -79,7 +80,7 @@ def score(
         if as_json:
             typed = zip(shown.pieces, shown.nats, strict=True) if shown else ()
             by_token = {"tokens": [{"token": piece, "nats": nats} for piece, nats in typed]} if shown else {}
-            print_json("score", {**printing.run_as_json(one, scores, report), **by_token})
+            print_json("score", {**run_as_json(one, scores, report), **by_token})
         elif shown:
             printing.show_sentence(shown, scores, report)
         else:

@@ -38,6 +38,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or a population of them, and score it."""
+    from headway.answers.telling import runs_as_json
     from headway.cli import printing, progress
     from headway.experiment.population import train_in_turns
     from headway.experiment.trackers import Tracking
@@ -56,7 +57,7 @@ def train(
     if not processes.is_writer:
         return
     if as_json:
-        print_json("train", printing.runs_as_json(made))
+        print_json("train", runs_as_json(made))
     else:
         printing.show_scores(made)
     interrupted = [run for run in made if run.status.is_interrupted]

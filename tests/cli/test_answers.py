@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from headway.answers import SCHEMAS, checked, json_schema
 from headway.cli import app
-from headway.cli.answers import SCHEMAS, checked, json_schema
 
 BEFORE = Path(__file__).parents[1] / "run" / "made_before"
 ASKED = {

@@ -3,11 +3,10 @@ import math
 
 import pytest
 
+from headway.answers.telling import run_as_json, runs_as_json
 from headway.audit.audit import Baseline, Finding, Report
 from headway.cli.printing import (
     number,
-    run_as_json,
-    runs_as_json,
     show_chances,
     show_doubts,
     show_labelled,

@@ -1,6 +1,6 @@
 """Of scaling laws."""
 
-from headway.cli.answers.schema import Number, Schema
+from headway.answers.schema import Number, Schema
 
 
 class EstimateSchema(Schema):

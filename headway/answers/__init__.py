@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from headway.cli.answers.looking import LookSchema
-from headway.cli.answers.matching import MatchSchema
-from headway.cli.answers.recipes import BenchSchema, RecipeSchema, RecipesSchema, TuneSchema
-from headway.cli.answers.runs import (
+from headway.answers.looking import LookSchema
+from headway.answers.matching import MatchSchema
+from headway.answers.recipes import BenchSchema, RecipeSchema, RecipesSchema, TuneSchema
+from headway.answers.runs import (
     AuditSchema,
     ClassifySchema,
     ExportSchema,
@@ -24,9 +24,9 @@ from headway.cli.answers.runs import (
     TrainSchema,
     TranslateSchema,
 )
-from headway.cli.answers.scaling import ScalingAdviseSchema, ScalingFitSchema, ScalingPlanSchema
-from headway.cli.answers.solving import ConstructionSchema, FixedLayerSchema, KeySchema, MatrixSchema, SolvedQuerySchema
-from headway.cli.answers.studies import (
+from headway.answers.scaling import ScalingAdviseSchema, ScalingFitSchema, ScalingPlanSchema
+from headway.answers.solving import ConstructionSchema, FixedLayerSchema, KeySchema, MatrixSchema, SolvedQuerySchema
+from headway.answers.studies import (
     CaseSchema,
     CasesSchema,
     ConclusionSchema,

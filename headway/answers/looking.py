@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from headway.cli.answers.schema import Number, Schema
+from headway.answers.schema import Number, Schema
 
 
 class HeadSchema(BaseModel):

@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import Field, RootModel
 
-from headway.cli.answers.runs import GainSchema, ScoreSchema
-from headway.cli.answers.schema import Number, Schema
+from headway.answers.runs import GainSchema, ScoreSchema
+from headway.answers.schema import Number, Schema
 from headway.core.status import State
 
 

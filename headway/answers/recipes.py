@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headway.cli.answers.schema import Schema
+from headway.answers.schema import Schema
 
 
 class RecipeSchema(Schema):

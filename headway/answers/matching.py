@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from headway.cli.answers.schema import Number, Schema
+from headway.answers.schema import Number, Schema
 
 Matrix = list[list[Number]]
 

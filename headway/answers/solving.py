@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field, RootModel
 
-from headway.cli.answers.schema import Number, Schema
+from headway.answers.schema import Number, Schema
 
 
 class SolvedSchema(Schema):

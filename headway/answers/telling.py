@@ -1,0 +1,45 @@
+"""Runs, as `--json` and the workbench tell them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from headway.audit.audit import Report, read_report
+from headway.core.errors import CodeNotRunError
+from headway.run.record import RunRecord
+from headway.run.status import state_of
+from headway.scoring.score import Score
+
+
+def run_as_json(run: RunRecord, scores: Sequence[Score], report: Report) -> dict[str, Any]:
+    found = {"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}}
+    return {**found, "audits": report.as_json()}
+
+
+def runs_as_json(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """`run`, `scores` and `audits` of the first run; of every one under `runs`, where there are several."""
+    all_of_them = [run_as_json(run, run.scores(), kept(run)) | run.status.as_json() for run in runs]
+    return all_of_them[0] | ({"runs": all_of_them} if len(runs) > 1 else {})
+
+
+def listed_as_json(run: RunRecord) -> dict[str, Any]:
+    found = run_as_json(run, run.scores(), kept(run))
+    return found | {"facts": run.facts, "state": state_of(run.folder).as_json()}
+
+
+def kept(run: RunRecord) -> Report:
+    """What audits found when the run ended, or since; nothing, where nobody looked."""
+    return read_report(run.folder) or Report()
+
+
+def headline_of(run: RunRecord) -> str:
+    """The metric that a run is judged by. Its folder says so, if it was not made by an early version."""
+    if told := run.facts.get("headline"):
+        return str(told)
+    from headway import tasks
+    from headway.run.folder import Run
+
+    try:
+        recipe = (run if isinstance(run, Run) else Run(run.folder)).recipe
+        return tasks.of(recipe).headline_of(recipe).name
+    except CodeNotRunError:
+        return ""

@@ -1,0 +1,101 @@
+"""Of the workbench: what its pages ask that no verb answers."""
+
+from typing import Any
+
+from pydantic import Field
+
+from headway.answers.runs import ListedRunSchema
+from headway.answers.schema import Number, Schema
+
+
+class HeadlineSchema(Schema):
+    split: str
+    value: Number
+
+
+class RunRowSchema(Schema):
+    name: str = Field(description="Its path in the folder that is served.")
+    study: str | None = Field(description="That it is a run of.")
+    state: str = Field(description="`running`, `killed`, `cannot be read`, or a status as of `headway runs --json`.")
+    reason: str | None = None
+    step: int
+    total: int | None = None
+    since: str | None = None
+    created: str | None = None
+    seconds: Number = None
+    parameters: int | None = None
+    recipe: str | None = Field(default=None, description="That its command began from.")
+    hash: str | None = None
+    arm: str | None = None
+    metric: str = ""
+    lower: bool = Field(default=True, description="Whether lower is better.")
+    scores: list[HeadlineSchema] = Field(default=[])
+    failed: list[str] = Field(default=[], description="Audits, each in a few words.")
+    warned: list[str] = Field(default=[])
+    passed: int = 0
+
+
+class RunTableSchema(Schema):
+    folder: str
+    there: bool = Field(description="False: the folder is gone.")
+    runs: list[RunRowSchema]
+
+
+class PointsSchema(Schema):
+    steps: list[int]
+    values: list[Number]
+
+
+class CurvesSchema(Schema):
+    at: int = Field(description="Byte of metrics.jsonl up to which this is; `run:NAME@BYTE` goes on from there.")
+    columns: dict[str, PointsSchema]
+
+
+class RecipeKeySchema(Schema):
+    key: str
+    value: str = Field(description="As YAML.")
+    meaning: str
+    depth: int
+    differs: bool | None = Field(default=None, description="From the recipe it began from; null: not known.")
+    packaged: str | None = Field(default=None, description="What that one has.")
+
+
+class OpenedRunSchema(ListedRunSchema):
+    name: str
+    said: str = Field(description="How it stands, in words.")
+    word: str = Field(description="The same in one word, as in the table.")
+    study: str | None
+    recipe: list[RecipeKeySchema] = Field(description="Every key in order, with its meaning.")
+    environment: dict[str, Any]
+    began_from: str | None = Field(description="The recipe that its command named.")
+    command: str = Field(description="That makes this run again.")
+    events: list[dict[str, Any]]
+
+
+class RecipeDifferenceSchema(Schema):
+    base: str
+    keys: dict[str, list[str | None]] = Field(description="Key → what the base has, and what the run has.")
+
+
+class ComparedSchema(Schema):
+    runs: list[str]
+    keys: dict[str, list[str | None]] = Field(description="Those that are not the same in all, with every run's value.")
+
+
+class JobSchema(Schema):
+    job: str
+    command: str
+    process: int
+    started: float
+    running: bool
+    code: int | None
+    said: str
+
+
+class JobsSchema(Schema):
+    jobs: list[JobSchema]
+
+
+class StoppedSchema(Schema):
+    stopped: str
+    process: int

@@ -1,0 +1,36 @@
+"""The workbench: runs, studies, cases and models in a browser (`headway open`).
+
+The server reads folders, as everything after training does. What trains is a process of its own, started by the same
+command a person would type; neither side's death harms the other. The server never imports torch: what needs a model,
+or a recipe that is understood, is asked of a worker process (`workers.py`), whose death is an error message on a page.
+
+**Names.** A run or study is called by its path inside the folder that is served: `runs/demo`,
+`studies/B7-quick/runs/learned.seed-0`. `Bench.run(name)` and `Bench.study(name)` give the folder, or say that there
+is none; a name that leads outside, by dots or by links, is no name.
+
+**A part of the API** is a file with an `APIRouter`, listed in `app.py`:
+
+    router = APIRouter(prefix="/api/look", tags=["look"])
+
+    @router.get("/maps/{name:path}", response_model=LookSchema)
+    async def maps(name: str, text: str, bench: Here) -> Any:
+        return await bench.models.ask("headway.workbench.looked:maps", folder=str(bench.run(name)), text=text)
+
+`Here` is the `Bench` of this server. `bench.models.ask("module:function", **plain)` calls a plain function in the
+worker that keeps models, and gives what it gives (JSON); `bench.readers.ask` is the same in the worker that reads studies and
+recipes, so that neither waits for the other. A `UserError`, there or here, is answered with 422 and `{"error": "…"}`.
+What starts or changes anything is a POST, refused under `--read-only`; a question that needs a body is a POST under
+`/api/ask/`, which is not. Trainings start by `bench.jobs.start(["train", "demo", "seed=3"])`.
+
+**A view** is a file in `static/views/` with `export async function show(page)`, listed in `static/routes.js`:
+
+    page.root     the element to fill          page.name     what stands after the view's name in the address
+    page.query    URLSearchParams              page.put({key: value})   changes them in the address, without a reload
+    page.signal   aborted when the reader leaves: pass it to everything that listens or fetches
+    page.title("…")  ·  go("/run/runs/demo")
+
+`dom.js`: `h("p", {class: "note"}, "text", child)` makes elements; text is always text, never HTML. `api.js`:
+`get(path)`, `post(path, body)`, both of which throw an Error with the server's own words; `watch(topics, listener, signal)` for what
+happens (`runs`, `run:NAME`, `study:NAME`). `curves.js`: curves on a canvas. `look.css` has the colours of the reports
+as variables. The Content-Security-Policy allows no inline script or style: use classes, or `element.style`.
+"""

@@ -1,0 +1,100 @@
+"""Curves of runs, read from metrics.jsonl as it grows: each file once, however many look at it."""
+
+import json
+import math
+import os
+from array import array
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+KEPT = 256
+"""Curves in memory; who is asked for least recently is forgotten."""
+NOT_CURVES = {"step", "time"}
+
+
+class Curve:
+    """Every number of one run's metrics, by name: at which steps, and what."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self.at, self._file = 0, 0
+        self.columns: dict[str, tuple[array, array]] = {}
+
+    def refresh(self) -> None:
+        """Read what was appended. A file that was rewritten (its run was resumed) is read anew."""
+        try:
+            with self.path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                if facts.st_ino != self._file or facts.st_size < self.at:
+                    self._forget()
+                    self._file = facts.st_ino
+                file.seek(self.at)
+                new = file.read()
+        except OSError:
+            self._forget()
+            return
+        whole, _, _ = new.rpartition(b"\n")
+        for line in whole.splitlines():
+            self._add(line)
+        self.at += len(whole) + 1 if whole else 0
+
+    def _add(self, line: bytes) -> None:
+        if (found := read_line(line)) is None:
+            return
+        for name, value in found.items():
+            if name in NOT_CURVES or isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            steps, values = self.columns.setdefault(name, (array("d"), array("d")))
+            steps.append(found["step"])
+            values.append(value)
+
+    def as_json(self, points: int) -> dict[str, Any]:
+        """Every column with so many points at most; `at` says up to which byte of the file."""
+        return {"at": self.at, "columns": {name: thinned(*column, points) for name, column in self.columns.items()}}
+
+
+class Curves:
+    """Those of many runs."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Path, Curve] = OrderedDict()
+
+    def of(self, run: Path) -> Curve:
+        curve = self._known.setdefault(run, Curve(run / "metrics.jsonl"))
+        self._known.move_to_end(run)
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        curve.refresh()
+        return curve
+
+
+def read_line(line: bytes) -> dict[str, Any] | None:
+    """A line of metrics; None for half a line of a killed process."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("step"), int) else None
+
+
+def thinned(steps: "array[float]", values: "array[float]", points: int) -> dict[str, list[float | None]]:
+    """At most so many points: means of neighbours, and the last one as it is. What is not finite stays so: null."""
+    count = len(steps)
+    if count <= points:
+        return {"steps": [int(step) for step in steps], "values": [_finite(value) for value in values]}
+    size = math.ceil(count / max(1, points - 1))
+    starts = range(0, count, size)
+    found_steps: list[float | None] = [int(steps[min(start + size, count) - 1]) for start in starts]
+    found_values = [_finite(math.fsum(part) / len(part)) for start in starts if (part := values[start : start + size])]
+    if len(starts) < points and size > 1:
+        found_steps.append(int(steps[-1]))
+        found_values.append(_finite(values[-1]))
+    return {"steps": found_steps, "values": found_values}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

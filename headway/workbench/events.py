@@ -1,0 +1,226 @@
+"""What happens below the folder, told to every page that watches, as server-sent events.
+
+Files are looked at by one task, however many watch: each line of a metrics.jsonl is read once and written down once,
+and the bytes are handed to everybody. A training is not asked anything and does not notice.
+
+Topics: `runs` (rows of the table that changed, names that are gone), `run:NAME@BYTE` (lines of its metrics after that
+byte, and how it stands), `study:NAME` (that something in it has changed).
+"""
+
+import asyncio
+import contextlib
+import json
+import math
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import UserError
+from headway.core.files import holder
+from headway.run.status import state_of
+from headway.workbench.curves import read_line
+from headway.workbench.paths import NotThereError, folder_with
+from headway.workbench.runs import RunTable, word_of
+
+INTERVAL = 0.25
+"""Seconds between two looks at the files that somebody watches."""
+SHARE = 0.02
+"""Of a core, at most, that looking at the table takes: with very many runs it is looked at less often."""
+BEHIND = 200
+"""Messages that a page may lag behind before it is told to load anew."""
+LINES = 200
+"""Of metrics, in one message: of a training that makes more in a moment, every second or tenth step is told."""
+PING = 15.0
+
+
+class Hub:
+    def __init__(self, folder: Path, table: RunTable):
+        self.folder, self.table = folder, table
+        self._watched: dict[str, _Topic] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def listen(self, topics: list[str]) -> AsyncIterator[bytes]:
+        """What happens to these, from now on, as the bytes that go to the browser."""
+        inbox: asyncio.Queue[bytes] = asyncio.Queue(BEHIND)
+        mine: list[_Topic] = []
+        try:
+            for asked in topics:
+                key, _, since = asked.partition("@")
+                topic = self._watched.get(key)
+                if topic is None:
+                    topic = self._watched[key] = self._made(key, int(since) if since.isdecimal() else None)
+                elif since.isdecimal():
+                    for message in topic.missed(int(since)):
+                        inbox.put_nowait(message)
+                topic.inboxes.add(inbox)
+                mine.append(topic)
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._look())
+            yield b"retry: 1000\n\n"
+            while True:
+                try:
+                    async with asyncio.timeout(PING):
+                        yield await inbox.get()
+                except TimeoutError:
+                    yield b": here\n\n"
+        finally:
+            for topic in mine:
+                topic.inboxes.discard(inbox)
+            self._watched = {key: topic for key, topic in self._watched.items() if topic.inboxes}
+
+    def _made(self, key: str, since: int | None) -> "_Topic":
+        kind, _, name = key.partition(":")
+        if kind == "runs":
+            return _Table(self.table)
+        if kind == "run":
+            return _Run(name, folder_with(self.folder, name, "run.json", "run"), since)
+        if kind == "study":
+            return _Study(name, folder_with(self.folder, name, "study.yaml", "study"))
+        raise NotThereError(f"nothing called {key!r} can be watched; there are: runs, run:NAME, study:NAME")
+
+    async def _look(self) -> None:
+        while self._watched:
+            for topic in list(self._watched.values()):
+                if time.monotonic() < topic.due:
+                    continue
+                began = time.monotonic()
+                # In a thread: a disk that hangs must not keep the server from answering.
+                messages = await asyncio.to_thread(topic.look)
+                took = time.monotonic() - began
+                topic.due = began + max(topic.interval, took / SHARE)
+                for message in messages:
+                    topic.tell(message)
+            await asyncio.sleep(INTERVAL)
+
+
+class _Topic:
+    interval = INTERVAL
+
+    def __init__(self) -> None:
+        self.inboxes: set[asyncio.Queue[bytes]] = set()
+        self.due = 0.0
+
+    def look(self) -> list[bytes]:
+        """What has happened since the last look."""
+        raise NotImplementedError
+
+    def missed(self, since: int) -> list[bytes]:
+        return []
+
+    def tell(self, message: bytes) -> None:
+        for inbox in self.inboxes:
+            if inbox.qsize() >= BEHIND - 1:  # a page that does not read: what it has not got it need not get any more
+                while not inbox.empty():
+                    inbox.get_nowait()
+                inbox.put_nowait(_event("anew", {}))
+            inbox.put_nowait(message)
+
+
+class _Table(_Topic):
+    interval = 1.0
+
+    def __init__(self, table: RunTable):
+        super().__init__()
+        self.table = table
+
+    def look(self) -> list[bytes]:
+        changed, gone = self.table.refresh()
+        if not changed and not gone:
+            return []
+        return [_event("runs", {"changed": [row.facts for row in changed], "gone": gone})]
+
+
+class _Run(_Topic):
+    """One tail for all who watch a run."""
+
+    def __init__(self, name: str, folder: Path, since: int | None):
+        super().__init__()
+        self.name, self.folder, self.file = name, folder, folder / "metrics.jsonl"
+        self.at, self._inode = since or 0, 0
+        with contextlib.suppress(OSError):
+            self._inode = self.file.stat().st_ino
+            self.at = self.file.stat().st_size if since is None else since
+        self._told: dict[str, Any] = {}
+
+    def look(self) -> list[bytes]:
+        return self._new_lines() + self._state()
+
+    def missed(self, since: int) -> list[bytes]:
+        told = [_event("run", self._told)] if self._told else []
+        return told + (self._lines(since, self.at) if since < self.at else [])
+
+    def _new_lines(self) -> list[bytes]:
+        try:
+            facts = self.file.stat()
+        except OSError:
+            return []
+        if facts.st_size < self.at or (self._inode and facts.st_ino != self._inode):  # resumed: earlier lines are gone
+            self.at, self._inode = 0, facts.st_ino
+            return [_event("anew", {"name": self.name})]
+        self._inode = facts.st_ino
+        return self._lines(self.at, None) if facts.st_size > self.at else []
+
+    def _lines(self, since: int, until: int | None) -> list[bytes]:
+        with contextlib.suppress(OSError), self.file.open("rb") as file:
+            file.seek(since)
+            whole, _, _ = file.read(min(1 << 22, (until or 1 << 62) - since)).rpartition(b"\n")
+            if not whole:
+                return []
+            at = since + len(whole) + 1
+            if until is None:
+                self.at = at
+            lines = [_clean(found) for line in whole.splitlines() if (found := read_line(line)) is not None]
+            every = math.ceil(len(lines) / LINES)
+            kept = [line for k, line in enumerate(lines) if k % every == 0 or "loss" not in line or k == len(lines) - 1]
+            return [_event("metrics", {"name": self.name, "from": since, "at": at, "lines": kept})]
+        return []
+
+    def _state(self) -> list[bytes]:
+        try:
+            state = state_of(self.folder)
+            told = {"name": self.name, "state": word_of(state), "said": str(state), **state.as_json()}
+            told["ended"] = [_time(self.folder / file) for file in ("scores.json", "audit.json")]
+        except (UserError, OSError) as error:
+            told = {"name": self.name, "state": "cannot be read", "said": str(error)}
+        if told == self._told:
+            return []
+        self._told = told
+        return [_event("run", told)]
+
+
+class _Study(_Topic):
+    interval = 1.0
+
+    def __init__(self, name: str, folder: Path):
+        super().__init__()
+        self.name, self.folder, self._mark = name, folder, self._marked()
+
+    def look(self) -> list[bytes]:
+        mark, before = self._marked(), self._mark
+        self._mark = mark
+        return [] if mark == before else [_event("study", {"name": self.name, "there": bool(mark)})]
+
+    def _marked(self) -> tuple[Any, ...]:
+        try:
+            runs = sorted((self.folder / "runs").iterdir())
+        except OSError:
+            runs = []
+        own = tuple(_time(self.folder / name) for name in ("", "events.jsonl", "verdicts.json", "failures"))
+        steps = tuple(_time(run / "metrics.jsonl") for run in runs)
+        return (*own, holder(self.folder), tuple(map(_time, runs)), steps) if self.folder.exists() else ()
+
+
+def _time(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _clean(line: dict[str, Any]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
+
+
+def _event(kind: str, told: dict[str, Any]) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps(told, ensure_ascii=False)}\n\n".encode()

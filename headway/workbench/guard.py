@@ -1,0 +1,163 @@
+"""Who is answered: whoever has the token, asks by a name of this machine, and asks from this page.
+
+Everything passes here before anything else sees it. The token comes once in the address; the answer is a cookie that no
+script can read and that no other site's page makes the browser send. Programs send it as `Authorization: Bearer …`.
+
+- A wrong Host is refused: a name somebody else resolves to this machine (DNS rebinding) is not this page's.
+- A wrong Origin is refused; a request that changes something by cookie must say its Origin at all.
+- A body has an end, and soon: 1 MiB, and 10 seconds.
+- Pages may load nothing from elsewhere and run no script but ours (Content-Security-Policy).
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+LARGEST_BODY = 1 << 20
+BODY_SECONDS = 10.0
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "font-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Of every answer, unless it brings its own."""
+
+
+class Guard:
+    """In front of an ASGI application."""
+
+    def __init__(self, app: Any, token: str, cookie: str, hosts: set[str], read_only: bool = False):
+        self.app, self.token, self.cookie, self.hosts, self.read_only = app, token, cookie, hosts, read_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no web sockets here
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        send = _with_headers(send)
+        if refused := self._refused(scope, headers):
+            await _answer(send, *refused)
+        elif landing := self._landing(scope):
+            await _answer(send, 303, "", [("location", landing), ("set-cookie", self._made_cookie())])
+        elif not self._is_known(headers):
+            await _answer(send, 401, "this page needs the address that `headway open` printed, with its token")
+        elif refused := self._refused_change(scope, headers):
+            await _answer(send, *refused)
+        else:
+            await self._pass_on(scope, headers, receive, send)
+
+    def _refused(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or headers["host"].lower() not in self.hosts:
+            return 421, "this machine is not called that: open the address that `headway open` printed"
+        if "origin" in headers and headers["origin"] != f"{scope.get('scheme', 'http')}://{headers['host']}":
+            return 403, "another page may not ask this one"
+        return None
+
+    def _refused_change(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        if "origin" not in headers and "authorization" not in headers:
+            return 403, "a change needs an Origin, as browsers send it, or an Authorization header"
+        if self.read_only and not scope["path"].startswith("/api/ask/"):
+            return 403, "this workbench was opened with --read-only: nothing can be started or changed here"
+        return None
+
+    def _landing(self, scope: Scope) -> str | None:
+        """Where an address with the right token leads: to itself, without the token."""
+        given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        told = [value for name, value in given if name == "token"]
+        if scope["method"] != "GET" or not told or not self._is_token(told[0]):
+            return None
+        rest = urlencode([(name, value) for name, value in given if name != "token"])
+        path = "/" + (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0].lstrip("/")
+        return f"{path}?{rest}" if rest else path
+
+    def _is_known(self, headers: dict[str, str]) -> bool:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self._is_token(token.strip())
+        try:
+            kept = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return False
+        return kept is not None and self._is_token(kept.value)
+
+    def _is_token(self, given: str) -> bool:
+        return secrets.compare_digest(given.encode(), self.token.encode())
+
+    def _made_cookie(self) -> str:
+        return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+
+    async def _pass_on(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
+        """With a body that is read here, to its end, where there is one."""
+        if scope["method"] in ("GET", "HEAD"):
+            await self.app(scope, receive, send)
+            return
+        body, length = b"", headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > LARGEST_BODY:
+            await _answer(send, 413, f"that is more than {LARGEST_BODY >> 20} MiB")
+            return
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while (message := await receive())["type"] == "http.request":
+                    body += message.get("body", b"")
+                    if len(body) > LARGEST_BODY:
+                        await _answer(send, 413, f"that is more than {LARGEST_BODY >> 20} MiB")
+                        return
+                    if not message.get("more_body"):
+                        break
+                else:
+                    return  # whoever asked has gone
+        except TimeoutError:
+            await _answer(send, 408, f"the body did not end within {BODY_SECONDS:.0f} seconds")
+            return
+        given = False
+
+        async def whole() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, whole, send)
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            own = {name.lower() for name, _ in message.get("headers", [])}
+            more = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in own]
+            message = {**message, "headers": [*message.get("headers", []), *more]}
+        await send(message)
+
+    return sent
+
+
+async def _answer(send: Send, status: int, words: str, headers: list[tuple[str, str]] | None = None) -> None:
+    body = json.dumps({"error": words}).encode() if words else b""
+    kinds = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+    made = [(name.encode(), value.encode("latin-1")) for name, value in [*kinds, *(headers or [])]]
+    await send({"type": "http.response.start", "status": status, "headers": made})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,88 @@
+"""Trainings and studies that were started from the page: processes of their own, by the command that people type.
+
+They have a session of their own, so neither the server's end nor a Ctrl-C in its terminal reaches them, and they write
+to a file, so nothing that the server reads can block them. How they fare is told by the folders they write; here is
+only what they said until there was a folder, and how they ended. To stop one is to do what Ctrl-C does.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import UserError
+from headway.core.files import holder, write_json
+
+HOME = ".headway"
+"""In the folder that is served: what jobs said. Nothing of it is shown as a run."""
+SAID = 4000
+"""Characters from the end of what a job said."""
+
+
+class Jobs:
+    def __init__(self, folder: Path):
+        self.folder, self.home = folder, folder / HOME / "jobs"
+        self._ours: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, words: Sequence[str]) -> dict[str, Any]:
+        """Run `headway WORDS` in the folder. Gives the job, as `all` tells it."""
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(self._ours)}"
+            with (self.home / f"{name}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "headway.cli", *words],
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise UserError(f"cannot start anything in {self.folder}: {error.strerror}") from None
+        self._ours[name] = process
+        facts = {"command": shlex.join(["headway", *words]), "process": process.pid, "started": time.time()}
+        write_json(self.home / f"{name}.json", facts)
+        return self.told(name)
+
+    def told(self, name: str) -> dict[str, Any]:
+        try:
+            facts = json.loads((self.home / f"{name}.json").read_text("utf-8"))
+            said = (self.home / f"{name}.log").read_bytes()[-SAID:].decode("utf-8", "replace")
+        except (OSError, ValueError):
+            raise UserError(f"there is no job {name!r}") from None
+        process = self._ours.get(name)
+        code = process.poll() if process else None
+        running = process is not None and code is None if process else _lives(facts["process"], facts["started"])
+        return {"job": name, **facts, "running": running, "code": code, "said": said}
+
+    def all(self) -> list[dict[str, Any]]:
+        """Newest first."""
+        names = sorted((path.stem for path in self.home.glob("*.json")), reverse=True)
+        return [self.told(name) for name in names[:50]]
+
+
+def stop(folder: Path) -> int:
+    """Ask the process that trains in this folder of a run or study to save and stop, as Ctrl-C does."""
+    process = holder(folder)
+    if process is None or process == os.getpid():
+        raise UserError(f"nobody is training {folder.name}: there is nothing to stop")
+    try:
+        os.kill(process, signal.SIGINT)
+    except (ProcessLookupError, PermissionError) as error:
+        raise UserError(f"process {process} cannot be stopped from here: {error.strerror}") from None
+    return process
+
+
+def _lives(process: int, started: float) -> bool:
+    """Whether a process of an earlier server still runs; a number that was given again is another's."""
+    try:
+        return abs(Path(f"/proc/{process}").stat().st_ctime - started) < 60
+    except OSError:
+        return False

@@ -1,0 +1,73 @@
+"""Names and the folders they stand for: inside the folder that is served, and nowhere else.
+
+A name is the path of a run or study below that folder. Whatever leads out of it (dots, an absolute path, a link) is
+treated as if there were nothing: whoever asks learns nothing of what lies elsewhere.
+"""
+
+import os
+from collections.abc import Container
+from pathlib import Path
+
+from headway.core.errors import UserError
+
+DEPTH = 6
+"""Folders below each other in which runs are looked for."""
+
+
+class NotThereError(UserError):
+    """There is nothing of that name."""
+
+
+def inside(folder: Path, name: str) -> Path:
+    """What a name stands for, whether or not it exists."""
+    parts = name.split("/")
+    if not name or any(part in ("", ".", "..") or "\0" in part or part.startswith(".") for part in parts):
+        raise NotThereError(f"there is nothing called {name!r} here")
+    path = folder / name
+    try:
+        real = path.resolve()
+    except OSError:  # a name that no file can have, or links in a circle
+        raise NotThereError(f"there is nothing called {name!r} here") from None
+    if not real.is_relative_to(folder.resolve()):
+        raise NotThereError(f"there is nothing called {name!r} here")
+    return path
+
+
+def folder_with(folder: Path, name: str, file: str, what: str) -> Path:
+    """A run or study by its name: the folder below `folder` that holds `file`."""
+    path = inside(folder, name)
+    try:
+        found = (path / file).is_file()
+    except OSError:
+        found = False
+    if not found or not (path / file).resolve().is_relative_to(folder.resolve()):
+        raise NotThereError(f"there is no {what} {name!r}")
+    return path
+
+
+def below(folder: Path, known: Container[Path] = ()) -> tuple[list[Path], list[Path]]:
+    """Every run and every study below a folder; links are not followed. Runs that are known are not looked into."""
+    runs: list[Path] = []
+    studies: list[Path] = []
+    _look_into(folder, DEPTH, known, runs, studies)
+    return runs, studies
+
+
+def _look_into(folder: Path, depth: int, known: Container[Path], runs: list[Path], studies: list[Path]) -> None:
+    try:
+        with os.scandir(folder) as entries:
+            found = {entry.name: entry for entry in entries}
+    except OSError:  # gone, or not ours to read
+        return
+    if "run.json" in found:
+        runs.append(folder)
+        return
+    if "study.yaml" in found or {"verdicts.json", "report.html"} <= found.keys():
+        studies.append(folder)
+    for name, entry in found.items() if depth else ():
+        if name.startswith(".") or not entry.is_dir(follow_symlinks=False):
+            continue
+        if (path := Path(entry.path)) in known:
+            runs.append(path)
+        else:
+            _look_into(path, depth - 1, known, runs, studies)

@@ -1,0 +1,77 @@
+"""Recipes as pages show them: key by key, with what each means, and side by side.
+
+The text of a run's recipe.yaml says all of that, so nothing needs to be understood here; only `packaged_whole` does,
+and is asked of a worker.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Key:
+    key: str
+    """Whole: `training.optimizer.learning_rate`."""
+    value: str
+    """As it is written; empty for a key that has others below it."""
+    meaning: str
+    depth: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def keys_of(text: str) -> list[Key]:
+    """Every key of an annotated recipe, in order, with the comment above it."""
+    found: list[Key] = []
+    above: list[str] = []
+    path: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        bare = line.strip()
+        if not bare:
+            above = []
+        elif bare.startswith("#"):
+            above.append(bare.lstrip("# "))
+        elif bare.startswith("- ") and found:  # lists of specs stand below their key
+            found[-1] = Key(found[-1].key, f"{found[-1].value} {bare}".strip(), found[-1].meaning, found[-1].depth)
+        else:
+            depth = len(line) - len(line.lstrip())
+            name, _, value = bare.partition(":")
+            path = [one for one in path if one[0] < depth] + [(depth, name)]
+            key = ".".join(one for _, one in path)
+            found.append(Key(key, value.strip(), " ".join(above), len(path) - 1))
+            above = []
+    return found
+
+
+def compared(recipes: Sequence[Sequence[Key]]) -> dict[str, list[str | None]]:
+    """The keys that are not the same in all, in order, with everyone's value; None where a recipe has no such key."""
+    values = [{key.key: key.value for key in recipe if key.value or key.depth} for recipe in recipes]
+    known = dict.fromkeys(key.key for recipe in recipes for key in recipe if key.value)
+    rows = {key: [one.get(key) for one in values] for key in known}
+    return {key: row for key, row in rows.items() if any(not _same(row[0], other) for other in row[1:])}
+
+
+def _same(one: str | None, other: str | None) -> bool:
+    """3e-3 and 0.003 are the same."""
+    if one is None or other is None or one == other:
+        return one == other
+    try:
+        return yaml.safe_load(one) == yaml.safe_load(other)
+    except yaml.YAMLError:
+        return False
+
+
+def packaged_whole(name: str) -> str:
+    """In a worker: a packaged recipe with all of its keys, as a run of it would keep it."""
+    from headway.core.errors import UserError
+    from headway.recipe.library import packaged
+    from headway.recipe.recipe import load
+    from headway.recipe.text import annotated
+
+    if name not in packaged():
+        raise UserError(f"{name} is not a recipe that comes with Headway")
+    return annotated(load(name, []))

@@ -1,0 +1,148 @@
+"""The API of runs: the table, one run, its curves, what differs between several; what happens, as it happens."""
+
+import shlex
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from headway.answers.runs import RunsSchema
+from headway.answers.telling import listed_as_json
+from headway.answers.workbench import (
+    ComparedSchema,
+    CurvesSchema,
+    JobSchema,
+    OpenedRunSchema,
+    RecipeDifferenceSchema,
+    RunTableSchema,
+    StoppedSchema,
+)
+from headway.core.errors import UserError
+from headway.core.events import read_events
+from headway.run.record import RunRecord, read_json
+from headway.run.status import state_of
+from headway.workbench.bench import Bench, Here
+from headway.workbench.jobs import stop
+from headway.workbench.recipes import compared, keys_of
+from headway.workbench.runs import recipe_of, word_of
+
+router = APIRouter(prefix="/api", tags=["runs"])
+Names = Annotated[list[str], Query(alias="run", description="May be repeated.", max_length=100)]
+Points = Annotated[int, Query(ge=2, le=20_000, description="At most so many of each curve.")]
+
+
+@router.get("/table", response_model=RunTableSchema)
+async def table(bench: Here) -> Any:
+    """A row for every run below the folder: what the page lists."""
+    await run_in_threadpool(bench.table.refresh)
+    return Response(bench.table.as_json(), media_type="application/json")
+
+
+@router.get("/runs", response_model=RunsSchema, response_model_exclude_unset=True)
+def runs(
+    bench: Here, offset: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> Any:
+    """Runs with everything about each, as `headway runs --json` tells them."""
+    bench.table.refresh()
+    found = []
+    for path in sorted(bench.table.rows)[offset : offset + limit]:
+        try:
+            found.append(listed_as_json(RunRecord(path)))
+        except UserError:  # the table says why
+            continue
+    return {"runs": found}
+
+
+@router.get("/run/{name:path}", response_model=OpenedRunSchema, response_model_exclude_unset=True)
+def run(name: str, bench: Here) -> Any:
+    """One run: how it stands, scores, audits, recipe key by key, environment, and how to make it again."""
+    folder = bench.run(name)
+    record, state = RunRecord(folder), state_of(folder)
+    study = next((one for one in folder.parents if (one / "study.yaml").is_file() and one != bench.folder), None)
+    environment = read_json(folder / "environment.json") if (folder / "environment.json").exists() else {}
+    return {
+        **listed_as_json(record),
+        "name": name,
+        "said": str(state),
+        "word": word_of(state),
+        "study": study and study.relative_to(bench.folder).as_posix(),
+        "recipe": [key.as_json() for key in keys_of(record.recipe_text())],
+        "environment": environment,
+        "began_from": recipe_of(folder),
+        "command": command_of(bench, name, environment),
+        "events": [event.as_json() for event in read_events(folder)][-200:],
+    }
+
+
+def command_of(bench: Bench, name: str, environment: dict[str, Any]) -> str:
+    """What makes this run again: its own command if there is one; else from its recipe.yaml, which is whole."""
+    words = environment.get("command")
+    if isinstance(words, list) and words[1:2] == ["train"] and "--vary" not in words:
+        return shlex.join(["headway", *map(str, words[1:])])
+    return shlex.join(["headway", "train", f"{name}/recipe.yaml", "--name", f"{name.rpartition('/')[2]}-again"])
+
+
+@router.get("/metrics/{name:path}", response_model=CurvesSchema)
+def metrics(name: str, bench: Here, points: Points = 2000) -> Any:
+    """The curves of one run."""
+    return bench.curves.of(bench.run(name)).as_json(points)
+
+
+@router.get("/curves")
+def curves(bench: Here, run: Names, points: Points = 40, column: str = "loss") -> dict[str, Any]:
+    """One curve each of several runs, small: those of the rows that are on the screen."""
+    found = {}
+    for name in run:
+        columns = bench.curves.of(bench.run(name)).as_json(points)["columns"]
+        found[name] = columns.get(column) or next(iter(columns.values()), {"steps": [], "values": []})
+    return found
+
+
+@router.get("/compare", response_model=ComparedSchema)
+def compare(bench: Here, run: Names) -> Any:
+    """What differs between the recipes of several runs, side by side."""
+    return {"runs": run, "keys": compared([keys_of(RunRecord(bench.run(name)).recipe_text()) for name in run])}
+
+
+@router.get("/difference/{name:path}", response_model=RecipeDifferenceSchema)
+async def difference(name: str, bench: Here) -> Any:
+    """In what a run's recipe differs from the one that its command named, as that is packaged now."""
+    folder = bench.run(name)
+    base = recipe_of(folder)
+    if base is None:
+        raise UserError("no recipe is known that this run began from")
+    made = [key.as_json() for key in keys_of(RunRecord(folder).recipe_text())]
+    whole = await bench.readers.ask("headway.workbench.recipes:packaged_whole", name=base)
+    return {"base": base, "keys": compared([keys_of(whole), keys_of(RunRecord(folder).recipe_text())])} if made else {}
+
+
+@router.get("/events")
+async def events(bench: Here, topic: Annotated[list[str], Query(max_length=50)]) -> StreamingResponse:
+    """What happens, as server-sent events: `runs`, `run:NAME@BYTE`, `study:NAME`."""
+    told = bench.hub.listen(topic)
+    first = await anext(told)  # a topic that does not exist is answered as a mistake, not as a stream
+
+    async def stream():
+        try:
+            yield first
+            async for message in told:
+                yield message
+        finally:
+            await told.aclose()
+
+    return StreamingResponse(stream(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+@router.post("/stop/run/{name:path}", response_model=StoppedSchema)
+def stop_run(name: str, bench: Here) -> Any:
+    """Ask the process that trains it to save and stop, as Ctrl-C does."""
+    return {"stopped": name, "process": stop(bench.run(name))}
+
+
+@router.post("/resume/run/{name:path}", response_model=JobSchema)
+def resume_run(name: str, bench: Here) -> Any:
+    """Go on from its last checkpoint, in a process of its own."""
+    folder = bench.run(name)
+    words = ["train", f"{name}/recipe.yaml", "--name", folder.name, "--runs", str(folder.parent), "--resume"]
+    return bench.jobs.start(words)

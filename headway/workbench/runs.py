@@ -1,0 +1,148 @@
+"""The table of runs: a row for each below the folder, kept in memory and looked at again only where files have changed.
+
+A run that has ended is told by the time of its folder alone (Headway renames whole files into place, which changes it);
+one that may be in training by the sizes of the files that grow, and by who holds its lock.
+"""
+
+import json
+import math
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.answers.telling import kept
+from headway.core.errors import UserError
+from headway.core.files import holder
+from headway.core.status import State
+from headway.run.record import RunRecord, read_json
+from headway.run.status import RunState, state_of
+from headway.scoring.metrics import METRICS, parsed
+from headway.workbench.paths import below
+
+SEED = re.compile(r"(?P<arm>.+)\.seed-\d+")
+
+
+@dataclass(frozen=True)
+class Row:
+    facts: dict[str, Any]
+    text: str
+    """The facts as JSON, written once."""
+    mark: tuple[Any, ...]
+    """By which it is told whether anything has changed."""
+    is_settled: bool
+    """It has ended, and nobody is at it."""
+
+
+class RunTable:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.rows: dict[Path, Row] = {}
+        self.studies: list[Path] = []
+        self._lock = threading.Lock()
+
+    def refresh(self) -> tuple[list[Row], list[str]]:
+        """Look again; gives the rows that are new or have changed, and the names of those that are gone."""
+        with self._lock:
+            found, self.studies = below(self.folder, self.rows)
+            gone = [self._name(path) for path in self.rows.keys() - set(found)]
+            changed, rows = [], {}
+            for path in found:
+                row = self.rows.get(path)
+                mark = _mark(path, row is not None and row.is_settled)
+                if row is None or mark != row.mark:
+                    row = self._read(path)
+                    changed.append(row)
+                rows[path] = row
+            self.rows = rows
+            return changed, gone
+
+    def as_json(self) -> str:
+        """`{"folder": …, "runs": [row, …]}`; an empty folder and one that is gone are told apart."""
+        there = self.folder.is_dir()
+        head = json.dumps({"folder": str(self.folder), "there": there})[:-1]
+        return head + ', "runs": [' + ",".join(row.text for row in list(self.rows.values())) + "]}"
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix() if path != self.folder else path.name
+
+    def _read(self, path: Path) -> Row:
+        name = self._name(path)
+        study = next((p for p in path.parents if p in self.studies), None)
+        facts: dict[str, Any] = {"name": name, "study": study and self._name(study)}
+        is_settled = False
+        try:
+            state = state_of(path)
+            is_settled = state.status.is_end and not state.is_running
+            facts |= _told(RunRecord(path), state)
+        except (UserError, OSError) as error:
+            facts |= {"state": "cannot be read", "reason": str(error), "step": 0}
+        return Row(facts, json.dumps(facts, ensure_ascii=False), _mark(path, is_settled), is_settled)
+
+
+def _told(run: RunRecord, state: RunState) -> dict[str, Any]:
+    facts, report = run.facts, kept(run)
+    headline = str(facts.get("headline") or "")
+    metric = METRICS.get(headline)
+    scores = [
+        {"split": split.split, "value": score.value if math.isfinite(score.value) else None}
+        for score in run.scores()
+        if (split := parsed(score.name)).metric == headline and not split.part
+    ]
+    arm = SEED.fullmatch(run.name)
+    return {
+        "state": word_of(state),
+        "reason": state.status.reason,
+        "step": state.step,
+        "total": state.total,
+        "since": state.since,
+        "created": facts.get("created"),
+        "seconds": facts.get("seconds"),
+        "parameters": facts.get("parameters"),
+        "recipe": recipe_of(run.folder),
+        "hash": facts.get("recipe_hash"),
+        "arm": arm["arm"] if arm else None,
+        "metric": metric.heading if metric else headline,
+        "lower": metric.lower_is_better if metric else True,
+        "scores": scores,
+        "failed": [finding.remark for finding in report.failures],
+        "warned": [finding.audit for finding in report.warnings],
+        "passed": sum(finding.verdict == "pass" for finding in report.findings),
+    }
+
+
+def word_of(state: RunState) -> str:
+    """How a run stands, in a word: `running`, `killed`, or one of `State`."""
+    if state.is_running:
+        return "running"
+    return "killed" if state.status.state is State.STARTED else str(state.status.state)
+
+
+def recipe_of(folder: Path) -> str | None:
+    """What the command that made it began from: a packaged recipe or a file; None for what no command made."""
+    try:
+        words = read_json(folder / "environment.json").get("command") or []
+    except UserError:
+        return None
+    if not isinstance(words, list) or "train" not in words:
+        return None
+    after = [str(word) for word in words[words.index("train") + 1 :]]
+    return next((word for word in after if not word.startswith("-") and "=" not in word), None)
+
+
+def _mark(path: Path, is_settled: bool) -> tuple[Any, ...]:
+    try:
+        time = path.stat().st_mtime_ns
+    except OSError:
+        return ()
+    if is_settled:
+        return (time,)
+    return (time, *(_size(path / file) for file in ("events.jsonl", "metrics.jsonl")), holder(path))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1

@@ -1,0 +1,73 @@
+// The server, asked; and what happens, told as it happens.
+
+export class Refused extends Error {
+  constructor(status, words) { super(words); this.status = status; }
+}
+
+async function answered(response) {
+  const text = await response.text();
+  let found;
+  try { found = JSON.parse(text); } catch { found = { error: text || response.statusText }; }
+  if (!response.ok) throw new Refused(response.status, found.error ?? response.statusText);
+  return found;
+}
+
+async function asked(path, settings) {
+  try {
+    const response = await fetch(path, { credentials: "same-origin", ...settings });
+    lost(false);
+    return response;
+  } catch (error) {
+    if (error.name !== "AbortError") { lost(true); throw new Error("the server does not answer"); }
+    throw error;
+  }
+}
+
+export const get = async (path, signal) => answered(await asked(path, { signal }));
+export const post = async (path, body, signal) => answered(await asked(path, {
+  method: "POST", signal, headers: { "content-type": "application/json" }, body: JSON.stringify(body ?? {}),
+}));
+
+/** A name in an address: slashes stay. */
+export const named = (name) => name.split("/").map(encodeURIComponent).join("/");
+export const query = (given) => {
+  const found = new URLSearchParams();
+  for (const [name, value] of Object.entries(given)) for (const one of [value].flat()) if (one !== undefined && one !== null) found.append(name, one);
+  return found.toString();
+};
+
+const notice = document.querySelector(".lost");
+let timer;
+function lost(is) {
+  notice.hidden = !is;
+  clearTimeout(timer);
+  if (is) timer = setTimeout(() => fetch("/static/icon.svg", { cache: "no-store" }).then(() => { lost(false); dispatchEvent(new Event("headway-back")); }, () => lost(true)), 1000);
+}
+
+/**
+ * watch(() => ["runs", "run:NAME@BYTE"], {runs: f, run: f, metrics: f, study: f, anew: f}, signal): what happens from now
+ * on. Topics are asked for at every connection, so that a page goes on where it stood, whatever happened to the server
+ * meanwhile. A page that is hidden lets go of its connection: browsers have only six for one server.
+ */
+export function watch(topics, listeners, signal) {
+  let source, again;
+  const close = () => { source?.close(); source = undefined; clearTimeout(again); };
+  const open = () => {
+    close();
+    if (signal.aborted || document.hidden) return;
+    const wanted = topics();
+    if (!wanted.length) return;
+    source = new EventSource(`/api/events?${query({ topic: wanted })}`);
+    source.onopen = () => lost(false);
+    source.onerror = () => {
+      close();
+      lost(true);
+      again = setTimeout(open, 1000);
+    };
+    for (const [kind, listener] of Object.entries(listeners)) source.addEventListener(kind, (event) => listener(JSON.parse(event.data)));
+  };
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()), { signal });
+  signal.addEventListener("abort", close);
+  open();
+  return open;
+}

@@ -1,0 +1,166 @@
+// One run: curves while it trains; scores with their labels; audits with their evidence; recipe, environment, command.
+
+import { get, named, post, watch } from "../api.js";
+import { Live, Plot, colour, smoothed } from "../curves.js";
+import { ago, badge, command, duration, h, number, put, trouble, whole } from "../dom.js";
+import { kindOf } from "./runs.js";
+
+export async function show(page) {
+  const name = page.name, short = name.split("/").at(-1), live = new Live();
+  page.title(short);
+  const standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" });
+  const plots = { loss: plot("Loss, in training and on held-out data", false), norm: plot("Norm of the gradient", true), rate: plot("Learning rate", true) };
+  const scores = h("section"), audits = h("section"), recipe = h("section"), rest = h("section");
+  const smooth = h("input", { type: "range", min: 0, max: 100, value: page.query.get("smooth") ?? 25, "aria-label": "Smoothing", oninput: () => { page.put({ smooth: smooth.value }); draw(); } });
+  const logarithmic = h("input", { type: "checkbox", checked: page.query.has("log"), onchange: () => { page.put({ log: logarithmic.checked ? "1" : null }); draw(); } });
+  const kicker = h("p", { class: "kicker" }, h("a", { href: "/runs" }, "Runs"), ` / ${name}`);
+  put(page.root, kicker, h("h1", {}, short, " ", standing), facts, actions,
+    h("div", { class: "tools" }, h("label", {}, "smoothed", smooth), h("label", {}, logarithmic, "logarithmic")),
+    plots.loss.root, plots.loss.legend, h("div", { class: "columns" }, h("div", {}, h("h3", {}, "gradient norm"), plots.norm.root), h("div", {}, h("h3", {}, "learning rate"), plots.rate.root)),
+    scores, audits, recipe, rest);
+
+  function plot(label, small) {
+    const made = new Plot({ label, small, signal: page.signal });
+    made.legend = h("ul", { class: "legend" });
+    return made;
+  }
+
+  function draw() {
+    const share = (smooth.value / 100) ** 2, { loss, norm, rate, ...others } = live.columns;
+    const series = [];
+    if (loss) {
+      const jumps = share > 0 && loss.values.length > 30;
+      if (jumps) series.push({ name: "train", colour: colour(0), ...loss, faint: true, quiet: true });
+      series.push({ name: jumps ? "train, smoothed" : "train", colour: colour(0), steps: loss.steps, values: jumps ? smoothed(loss.values, share) : loss.values });
+    }
+    Object.entries(others).filter(([key]) => /loss$/.test(key)).forEach(([key, column], k) => series.push({ name: key, colour: colour(k + 1), ...column, dots: true, wide: true }));
+    plots.loss.logarithmic = logarithmic.checked;
+    plots.loss.draw(series);
+    put(plots.loss.legend, series.filter((one) => !one.faint).map((one) => h("li", {}, h("i", { style: { borderTopColor: `var(${one.colour})` } }), one.name)));
+    plots.norm.draw(norm ? [{ name: "norm", colour: colour(0), ...norm }] : []);
+    plots.rate.draw(rate ? [{ name: "rate", colour: colour(0), ...rate }] : []);
+  }
+
+  let run, before;
+  function told(word, step, total, since) {
+    put(standing, badge(word, kindOf(word)));
+    const pace = before && step > before.step ? (step - before.step) / ((Date.now() - before.time) / 1000) : null;
+    if (!before || step > before.step + 200) before = { step, time: Date.now() };
+    const left = word === "running" && pace && total ? duration((total - step) / pace) : null;
+    const { parameters, tokens_per_step: tokens, seconds } = run?.facts ?? {};
+    const device = run?.environment?.device;
+    put(facts, [["step", total ? `${whole(step)} of ${whole(total)}` : whole(step)], left && ["left, about", left], parameters && ["parameters", whole(parameters)], tokens && ["tokens read", whole(step * tokens)],
+      seconds && word !== "running" && ["training took", duration(seconds)], device && ["on", device], since && ["began", ago(since)]]
+      .filter(Boolean).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
+  }
+
+  async function act(path, button) {
+    button.disabled = true;
+    try { await post(path); } catch (error) { actions.append(trouble(error)); }
+  }
+  function offers() {
+    const stop = h("button", { type: "button", onclick: () => act(`/api/stop/run/${named(name)}`, stop) }, "stop, and save");
+    const resume = h("button", { type: "button", onclick: () => act(`/api/resume/run/${named(name)}`, resume) }, "resume");
+    put(actions, run.word === "running" && !run.study && stop, ["interrupted", "killed"].includes(run.word) && !run.study && resume,
+      run.study && h("a", { class: "button", href: `/study/${named(run.study)}` }, "its study"));
+  }
+
+  async function load() {
+    run = await get(`/api/run/${named(name)}`, page.signal);
+    told(run.word, run.state.step, run.state.total, run.state.since);
+    offers();
+    put(scores, scored(run));
+    put(audits, audited(run));
+    put(recipe, h("h2", {}, "Recipe"), recipeTable(run.recipe));
+    put(rest, ending(run));
+    differs();
+  }
+
+  async function differs() {
+    if (!run.began_from) return;
+    try {
+      const { base, keys } = await get(`/api/difference/${named(name)}`, page.signal);
+      const count = Object.keys(keys).length;
+      recipe.querySelector("h2").after(h("p", { class: "note" }, count ? `In ${count} key${count > 1 ? "s" : ""} it is not the packaged recipe ${base}: ` : `As the packaged recipe ${base} has it.`,
+        Object.entries(keys).map(([key, [was, is]], k) => [k ? ", " : "", h("code", {}, `${key} ${is ?? "none"}`), ` (there ${was ?? "none"})`])));
+      for (const row of recipe.querySelectorAll("tr[data-key]")) if (row.dataset.key in keys) row.classList.add("differs");
+    } catch { /* it began from a file of the user's own, which may be gone */ }
+  }
+
+  const curves = async () => { live.take(await get(`/api/metrics/${named(name)}?points=3000`, page.signal)); draw(); };
+  await Promise.all([load(), curves()]);
+  let marks;
+  watch(() => [`run:${name}@${live.at}`], {
+    metrics: (message) => { if (live.add(message)) draw(); else curves().catch(() => {}); },
+    run: (message) => {
+      if (message.state === "cannot be read") { put(standing, badge(message.state, "bad")); put(actions, h("p", { class: "trouble" }, message.said)); return; }
+      told(message.state, message.step, message.total, message.since);
+      const now = JSON.stringify([message.state, message.ended]);
+      if (now !== marks) { if (marks !== undefined || run.word !== message.state) load().catch((error) => put(actions, trouble(error))); marks = now; }
+    },
+    anew: () => { curves().catch(() => {}); load().catch(() => {}); },
+  }, page.signal);
+}
+
+function scored({ scores, audits, word }) {
+  const entries = Object.entries(scores), whole_ = entries.filter(([key]) => key.split(".").length < 3), parts = entries.filter(([key]) => key.split(".").length >= 3);
+  if (!entries.length) return [h("h2", {}, "Scores"), h("p", { class: "note" }, word === "running" ? "They come when the training has ended, after the audits." : "There are none.")];
+  const lines = whole_.map(([key, score]) => {
+    const cheap = audits.baselines.filter((one) => one.name === key).map((one) => `${one.method} ${number(one.value)}`);
+    return [h("dt", {}, number(score.value)), h("dd", {}, score.label, score.interval?.length ? ` · 95 %: ${number(score.interval[0])} – ${number(score.interval[1])}` : "",
+      cheap.length > 0 && h("div", { class: "note" }, `cheap methods get: ${cheap.join(" · ")}`))];
+  });
+  return [h("h2", {}, "Scores"), h("dl", { class: "scores" }, lines), perClass(parts), whole_.filter(([, score]) => score.confusion).map(([key, score]) => confusion(key, score.confusion))];
+}
+
+function perClass(parts) {
+  if (!parts.length) return null;
+  const metrics = [...new Set(parts.map(([key]) => key.split(".").slice(0, 2).join(".")))], classes = new Map();
+  for (const [key, score] of parts) {
+    const [split, metric, ...rest] = key.split(".");
+    const part = rest.join(".");
+    if (!classes.has(part)) classes.set(part, {});
+    classes.get(part)[`${split}.${metric}`] = score.value;
+  }
+  return h("div", { class: "scroll" }, h("h3", {}, "Per class"), h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "class"), metrics.map((one) => h("th", { class: "number" }, one)))),
+    h("tbody", {}, [...classes].map(([part, found]) => h("tr", {}, h("th", { scope: "row" }, part), metrics.map((one) => h("td", { class: "number" }, number(found[one]))))))));
+}
+
+function confusion(key, { classes, counts }) {
+  return h("div", { class: "scroll" }, h("h3", {}, `${key}: which class was taken for which`), h("table", { class: "confusion" },
+    h("thead", {}, h("tr", {}, h("th", {}, "is ↓ taken for →"), classes.map((one) => h("th", {}, one)))),
+    h("tbody", {}, counts.map((row, k) => h("tr", {}, h("th", { scope: "row" }, classes[k]), row.map((count, j) => h("td", { class: j === k ? "good" : "" }, whole(count))))))));
+}
+
+function audited({ audits, word }) {
+  const order = { fail: 0, warn: 1, pass: 2 }, kinds = { fail: "bad", warn: "doubt", pass: "good" };
+  if (!audits.findings.length && !Object.keys(audits.not_run).length) return [h("h2", {}, "Audits"), h("p", { class: "note" }, word === "running" ? "They follow the training." : "Nobody has audited this run: headway audit does.")];
+  const sorted = audits.findings.toSorted((a, b) => order[a.verdict] - order[b.verdict]);
+  const line = (one) => h("tr", { class: "finding" }, h("td", {}, badge(one.verdict, kinds[one.verdict])), h("th", { scope: "row" }, one.audit), h("td", { class: "wide" }, one.sentence), h("td", { class: "number note" }, `${one.seconds.toFixed(1)} s`));
+  const doubts = sorted.filter((one) => one.verdict !== "pass"), fine = sorted.filter((one) => one.verdict === "pass");
+  return [h("h2", {}, "Audits"), doubts.length ? h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, doubts.map(line)))) : h("p", {}, "None of them has a doubt."),
+    h("details", {}, h("summary", {}, `${fine.length} passed`), h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, fine.map(line))))),
+    Object.keys(audits.not_run).length > 0 && h("details", {}, h("summary", {}, `${Object.keys(audits.not_run).length} not run`), h("table", {}, h("tbody", {}, Object.entries(audits.not_run).map(([key, why]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", { class: "wide" }, why))))))];
+}
+
+export function recipeTable(keys) {
+  return h("div", { class: "scroll" }, h("table", { class: "recipe" }, h("tbody", {}, keys.map(({ key, value, meaning, depth }) => h("tr", { dataset: { key } },
+    h("td", {}, h("code", { style: { paddingLeft: `${depth}rem` }, title: key }, key.split(".").at(-1))), h("td", {}, h("code", {}, value)), h("td", { class: "meaning wide" }, meaning))))));
+}
+
+function ending({ command: words, environment, events }) {
+  const { command: made, versions, git, ...machine } = environment;
+  const lines = [...Object.entries(machine), ...Object.entries(versions ?? {}), ...Object.entries(git ?? {}).map(([key, value]) => [`git ${key}`, value])];
+  return [h("h2", {}, "Again"), h("p", {}, "This makes the same run again, in the folder above:"), command(words),
+    made && h("details", {}, h("summary", {}, "the command it was made by"), command(made.join(" "))),
+    h("h2", {}, "Environment"), h("table", {}, h("tbody", {}, lines.map(([key, value]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", { class: "wide" }, typeof value === "object" ? JSON.stringify(value) : String(value)))))),
+    h("h2", {}, "What happened"), h("table", {}, h("tbody", {}, events.toReversed().slice(0, 60).map((event) => h("tr", {}, h("td", { class: "note" }, event.time.slice(0, 19).replace("T", " ")), h("th", { scope: "row" }, event.event), h("td", { class: "wide" }, said(event))))))];
+}
+
+function said({ event, text, step, scores, status, title, kind, resumed }) {
+  if (text) return text;
+  if (event === "scored") return `step ${whole(step)}: ${Object.entries(scores).map(([key, value]) => `${key} ${number(value)}`).join(", ")}`;
+  if (event === "began") return `${resumed ? "goes on" : "begins"} at step ${whole(step)}: ${title.slice(1).join(" · ")}`;
+  if (event === "saved") return `checkpoint at step ${whole(step)}${kind === "best" ? ", the best so far" : ""}`;
+  return status ? [status.status, status.reason].filter(Boolean).join(": ") : "";
+}
