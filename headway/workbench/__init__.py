@@ -17,10 +17,10 @@ is none; a name that leads outside, by dots or by links, is no name.
         return await bench.models.ask("headway.workbench.looked:maps", folder=str(bench.run(name)), text=text)
 
 `Here` is the `Bench` of this server. `bench.models.ask("module:function", **plain)` calls a plain function in the
-worker that keeps models, and gives what it gives (JSON); `bench.readers.ask` is the same in the worker that reads studies and
-recipes, so that neither waits for the other. A `UserError`, there or here, is answered with 422 and `{"error": "…"}`.
-What starts or changes anything is a POST, refused under `--read-only`; a question that needs a body is a POST under
-`/api/ask/`, which is not. Trainings start by `bench.jobs.start(["train", "demo", "seed=3"])`.
+worker that keeps models, and gives what it gives (JSON); `bench.readers.ask` is the same in the worker that reads
+studies and recipes, so that neither waits for the other. A `UserError`, there or here, is answered with 422 and
+`{"error": "…"}`. What starts or changes anything is a POST, refused under `--read-only`; a question with a body is
+a POST under `/api/ask/`, which is not. Trainings start by `bench.jobs.start(["train", "demo", "seed=3"])`.
 
 **A view** is a file in `static/views/` with `export async function show(page)`, listed in `static/routes.js`:
 
@@ -30,7 +30,8 @@ What starts or changes anything is a POST, refused under `--read-only`; a questi
     page.title("…")  ·  go("/run/runs/demo")
 
 `dom.js`: `h("p", {class: "note"}, "text", child)` makes elements; text is always text, never HTML. `api.js`:
-`get(path)`, `post(path, body)`, both of which throw an Error with the server's own words; `watch(topics, listener, signal)` for what
-happens (`runs`, `run:NAME`, `study:NAME`). `curves.js`: curves on a canvas. `look.css` has the colours of the reports
-as variables. The Content-Security-Policy allows no inline script or style: use classes, or `element.style`.
+`get(path)`, `post(path, body)`, both of which throw an Error with the server's own words; `watch(topics, listeners,
+signal)` for what happens (`runs`, `run:NAME`, `study:NAME`). `curves.js`: curves on a canvas. `look.css`: the colours
+of the reports as variables. The Content-Security-Policy allows no inline script or style: use classes, or
+`element.style` from a script.
 """

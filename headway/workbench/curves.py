@@ -78,7 +78,10 @@ def read_line(line: bytes) -> dict[str, Any] | None:
         found = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("step"), int) else None
+    if not isinstance(found, dict) or not isinstance(found.get("step"), int):
+        return None
+    scores = found.pop("scores", None)  # of an evaluation: as columns like the others
+    return {**found, **scores} if isinstance(scores, dict) else found
 
 
 def thinned(steps: "array[float]", values: "array[float]", points: int) -> dict[str, list[float | None]]:

@@ -1,8 +1,8 @@
 """Processes that answer what the server itself must not: what needs torch, takes long, or may run out of memory.
 
 A worker is `python -m headway.workbench.workers`: a line of JSON in, a line of JSON out. It is started when first
-asked, keeps what it has loaded, and dies with the server (its input ends). If it dies before, the question it died of is
-answered with an error, and the next one starts another.
+asked, keeps what it has loaded, and dies with the server (its input ends). If it dies before, the question it died
+of is answered with an error, and the next one starts another.
 """
 
 import asyncio

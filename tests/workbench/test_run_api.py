@@ -1,0 +1,112 @@
+import json
+
+import pytest
+from bench_tools import add_lines, asker, make_run
+
+from headway.answers.runs import RunsSchema
+from headway.answers.workbench import OpenedRunSchema, RunTableSchema
+from headway.workbench.bench import Bench
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make_run(tmp_path / "runs" / "one")
+    make_run(tmp_path / "studies" / "s" / "runs" / "arm.seed-0", layers=3)
+    (tmp_path / "studies" / "s" / "study.yaml").write_text("title: s\n")
+    return tmp_path
+
+
+@pytest.fixture
+def api(folder):
+    return asker(Bench(folder))
+
+
+def test_the_table_has_a_row_for_every_run_below_the_folder(api):
+    told = api.get("/api/table").json()
+    RunTableSchema.model_validate(told)
+    rows = {row["name"]: row for row in told["runs"]}
+    assert set(rows) == {"runs/one", "studies/s/runs/arm.seed-0"}
+    one = rows["runs/one"]
+    assert (one["state"], one["step"], one["recipe"]) == ("finished", 20, "demo")
+    assert one["scores"] == [{"split": "valid", "value": 12.5}] and one["failed"] == ["fails causality"]
+    assert rows["studies/s/runs/arm.seed-0"]["study"] == "studies/s"
+
+
+def test_the_table_tells_what_has_changed_since(folder):
+    table = Bench(folder).table
+    assert len(table.refresh()[0]) == 2 and table.refresh() == ([], [])
+    make_run(folder / "runs" / "two")
+    assert [row.facts["name"] for row in table.refresh()[0]] == ["runs/two"]
+    (folder / "runs" / "one").rename(folder / "runs" / "three")
+    changed, gone = table.refresh()
+    assert [row.facts["name"] for row in changed] == ["runs/three"] and gone == ["runs/one"]
+
+
+def test_a_run_that_grows_is_read_again(folder):
+    table = Bench(folder).table
+    killed = make_run(folder / "runs" / "going", status="started")
+    table.refresh()
+    add_lines(killed, {"step": 21, "loss": 1.0})
+    (row,), _ = table.refresh()
+    assert (row.facts["state"], row.facts["step"]) == ("killed", 21)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}'])
+def test_a_run_that_cannot_be_read_is_a_row_that_says_so(api, folder, damage):
+    (folder / "runs" / "one" / "run.json").write_text(damage)
+    (row,) = [row for row in api.get("/api/table").json()["runs"] if row["name"] == "runs/one"]
+    assert row["state"] == "cannot be read" and "run.json" in row["reason"]
+    answer = api.get("/api/run/runs/one")
+    assert answer.status_code == 422 and "run.json" in answer.json()["error"]
+
+
+def test_a_folder_that_is_gone_is_told_apart_from_an_empty_one(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    api = asker(Bench(home))
+    assert api.get("/api/table").json() == {"folder": str(home), "there": True, "runs": []}
+    home.rmdir()
+    assert api.get("/api/table").json()["there"] is False
+
+
+def test_a_run_is_told_as_headway_runs_tells_it_and_more(api):
+    listed = api.get("/api/runs").json()
+    RunsSchema.model_validate(listed)
+    told = api.get("/api/run/runs/one").json()
+    OpenedRunSchema.model_validate(told)
+    assert listed["runs"][0] in [{key: told[key] for key in listed["runs"][0]}]
+    assert told["command"] == "headway train demo --name one" and told["began_from"] == "demo"
+    keys = {key["key"]: (key["value"], key["meaning"]) for key in told["recipe"]}
+    assert keys["model.layers"] == ("2", "How many blocks are stacked.")
+
+
+def test_what_differs_between_recipes(api):
+    told = api.get("/api/compare", params={"run": ["runs/one", "studies/s/runs/arm.seed-0"]}).json()
+    assert told["keys"] == {"model.layers": ["2", "3"]}
+
+
+def test_curves_have_as_many_points_as_are_asked_for_and_grow(api, folder):
+    told = api.get("/api/metrics/runs/one", params={"points": 1000}).json()
+    assert told["columns"]["loss"]["steps"] == list(range(1, 21)) and told["columns"]["valid.loss"]["values"] == [2.5]
+    assert told["at"] == (folder / "runs" / "one" / "metrics.jsonl").stat().st_size
+    few = api.get("/api/metrics/runs/one", params={"points": 5}).json()["columns"]["loss"]
+    assert len(few["steps"]) <= 5 and few["steps"][-1] == 20
+    add_lines(folder / "runs" / "one", {"step": 21, "loss": float("nan")})
+    with (folder / "runs" / "one" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 22, "lo')  # a line that is still being written
+    grown = api.get("/api/metrics/runs/one", params={"points": 1000}).json()["columns"]["loss"]
+    assert grown["steps"][-1] == 21 and grown["values"][-1] is None
+
+
+def test_what_is_asked_for_and_is_not_there(api):
+    for path in ("/api/run/runs/none", "/api/metrics/nothing", "/api/nothing"):
+        answer = api.get(path)
+        assert answer.status_code == 404 and answer.json()["error"], path
+
+
+def test_openapi_has_the_schemas_of_json(api):
+    schemas = api.get("/api/openapi.json").json()["components"]["schemas"]
+    own = RunsSchema.model_json_schema(mode="serialization")["$defs"]["ListedRunSchema"]["properties"]
+    assert json.dumps(own, sort_keys=True).replace("$defs", "components/schemas") == json.dumps(
+        schemas["ListedRunSchema"]["properties"], sort_keys=True
+    )
