@@ -12,16 +12,16 @@ from headway.workbench.events import Hub
 from headway.workbench.jobs import Jobs
 from headway.workbench.paths import folder_with
 from headway.workbench.runs import RunTable
-from headway.workbench.workers import Worker
+from headway.workbench.workers import AnsweringProcess
 
 
 @dataclass
 class Bench:
     folder: Path
     read_only: bool = False
-    models: Worker = field(default_factory=lambda: Worker(seconds=600.0))
+    models: AnsweringProcess = field(default_factory=lambda: AnsweringProcess(seconds=600.0))
     """Keeps models, and shows what is in them."""
-    readers: Worker = field(default_factory=Worker)
+    readers: AnsweringProcess = field(default_factory=AnsweringProcess)
     """Understands recipes and studies."""
 
     def __post_init__(self) -> None:

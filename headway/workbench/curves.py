@@ -13,7 +13,7 @@ KEPT = 256
 NOT_CURVES = {"step", "time"}
 
 
-class Curve:
+class GrowingCurve:
     """Every number of one run's metrics, by name: at which steps, and what."""
 
     def __init__(self, path: Path):
@@ -61,10 +61,10 @@ class Curves:
     """Those of many runs."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Path, Curve] = OrderedDict()
+        self._known: OrderedDict[Path, GrowingCurve] = OrderedDict()
 
-    def of(self, run: Path) -> Curve:
-        curve = self._known.setdefault(run, Curve(run / "metrics.jsonl"))
+    def of(self, run: Path) -> GrowingCurve:
+        curve = self._known.setdefault(run, GrowingCurve(run / "metrics.jsonl"))
         self._known.move_to_end(run)
         while len(self._known) > KEPT:
             self._known.popitem(last=False)

@@ -12,7 +12,7 @@ import yaml
 
 
 @dataclass(frozen=True)
-class Key:
+class RecipeKey:
     key: str
     """Whole: `training.optimizer.learning_rate`."""
     value: str
@@ -24,9 +24,9 @@ class Key:
         return asdict(self)
 
 
-def keys_of(text: str) -> list[Key]:
+def keys_of(text: str) -> list[RecipeKey]:
     """Every key of an annotated recipe, in order, with the comment above it."""
-    found: list[Key] = []
+    found: list[RecipeKey] = []
     above: list[str] = []
     path: list[tuple[int, str]] = []
     for line in text.splitlines():
@@ -36,18 +36,20 @@ def keys_of(text: str) -> list[Key]:
         elif bare.startswith("#"):
             above.append(bare.lstrip("# "))
         elif bare.startswith("- ") and found:  # lists of specs stand below their key
-            found[-1] = Key(found[-1].key, f"{found[-1].value} {bare}".strip(), found[-1].meaning, found[-1].depth)
+            found[-1] = RecipeKey(
+                found[-1].key, f"{found[-1].value} {bare}".strip(), found[-1].meaning, found[-1].depth
+            )
         else:
             depth = len(line) - len(line.lstrip())
             name, _, value = bare.partition(":")
             path = [one for one in path if one[0] < depth] + [(depth, name)]
             key = ".".join(one for _, one in path)
-            found.append(Key(key, value.strip(), " ".join(above), len(path) - 1))
+            found.append(RecipeKey(key, value.strip(), " ".join(above), len(path) - 1))
             above = []
     return found
 
 
-def compared(recipes: Sequence[Sequence[Key]]) -> dict[str, list[str | None]]:
+def compared(recipes: Sequence[Sequence[RecipeKey]]) -> dict[str, list[str | None]]:
     """The keys that are not the same in all, in order, with everyone's value; None where a recipe has no such key."""
     values = [{key.key: key.value for key in recipe if key.value or key.depth} for recipe in recipes]
     known = dict.fromkeys(key.key for recipe in recipes for key in recipe if key.value)

@@ -25,7 +25,7 @@ SEED = re.compile(r"(?P<arm>.+)\.seed-\d+")
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     facts: dict[str, Any]
     text: str
     """The facts as JSON, written once."""
@@ -38,11 +38,11 @@ class Row:
 class RunTable:
     def __init__(self, folder: Path):
         self.folder = folder
-        self.rows: dict[Path, Row] = {}
+        self.rows: dict[Path, RunRow] = {}
         self.studies: list[Path] = []
         self._lock = threading.Lock()
 
-    def refresh(self) -> tuple[list[Row], list[str]]:
+    def refresh(self) -> tuple[list[RunRow], list[str]]:
         """Look again; gives the rows that are new or have changed, and the names of those that are gone."""
         with self._lock:
             found, self.studies = below(self.folder, self.rows)
@@ -67,7 +67,7 @@ class RunTable:
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix() if path != self.folder else path.name
 
-    def _read(self, path: Path) -> Row:
+    def _read(self, path: Path) -> RunRow:
         name = self._name(path)
         study = next((p for p in path.parents if p in self.studies), None)
         facts: dict[str, Any] = {"name": name, "study": study and self._name(study)}
@@ -78,7 +78,7 @@ class RunTable:
             facts |= _told(RunRecord(path), state)
         except (UserError, OSError) as error:
             facts |= {"state": "cannot be read", "reason": str(error), "step": 0}
-        return Row(facts, json.dumps(facts, ensure_ascii=False), _mark(path, is_settled), is_settled)
+        return RunRow(facts, json.dumps(facts, ensure_ascii=False), _mark(path, is_settled), is_settled)
 
 
 def _told(run: RunRecord, state: RunState) -> dict[str, Any]:

@@ -20,7 +20,7 @@ LONGEST_LINE = 1 << 28
 """Bytes of an answer: the maps of a large model are many numbers."""
 
 
-class Worker:
+class AnsweringProcess:
     """One such process, asked from the event loop; one question at a time, in the order they come."""
 
     def __init__(self, seconds: float = 120.0):
