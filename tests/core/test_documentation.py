@@ -41,7 +41,7 @@ class Told(AveragingSpec):
     size: int = 3
     """Of what a user wrote."""
 
-    def build(self):
+    def share(self, step, total):
         raise NotImplementedError
 '''
 
