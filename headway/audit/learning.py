@@ -85,6 +85,8 @@ def tied(probe: Probe) -> Outcome:
     the output); equal, within a thousandth of the spread, means tied. Weights that were trained as one and loaded as
     two (or the other way round) give a model that nobody trained. When it fails, look at how the weights were loaded.
     """
+    if not probe.model.multiplies_out:
+        raise DoesNotApply("its output layer is somebody else's, and may do more than multiply")
     hidden = probe.model.hidden(probe.sentences)[0]
     answers, bias = probe.answers, probe.model.output_bias
     answers = answers if bias is None else answers - bias[:, None, None]

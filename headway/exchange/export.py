@@ -72,6 +72,9 @@ def export_run(run: Run, to: str | None, folder: Path | None, which: str = "auto
     to = to or (usual if run.recipe.data.kind != "pairs" else "marian")
     if to not in FORMATS:
         raise UserError(f"there is no format '{to}' to export to{did_you_mean(to, FORMATS)}")
+    if (body := getattr(run.recipe.model, "body", None)) is not None:
+        kind = body.config.get("model_type")
+        raise UserError(f"{run.name} is a '{kind}', which transformers runs: none of the forms that are written is its")
     form = FORMATS[to]
     if reasons := form.why_not(run.recipe.model):
         raise UserError(f"{run.name} has no {form.what} form:\n" + "\n".join(f"  {reason}" for reason in reasons))

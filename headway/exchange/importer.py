@@ -1,4 +1,5 @@
-"""A folder of others as a run: `headway import`, of a GPT-2, of a Llama and what is written as it is, or of a Marian.
+"""A folder of others as a run: `headway import`, of a GPT-2, of a Llama and what is written as it is, of a
+Marian, of a BERT; and of any other causal language model, which transformers then runs.
 
 The run has a recipe, its tokenizers and one checkpoint, at step 0, without an optimizer: none has moved yet. It can be
 scored, let write, trained on with --resume, and exported again, as any other run.
@@ -18,7 +19,7 @@ from headway.core.files import check_names
 from headway.core.status import State, Status
 from headway.data.library import adopted
 from headway.data.tokenizers import Tokenizer
-from headway.formats import bert, gguf, gpt2, llama, marian, marian_tokenizers, packages, pretrained
+from headway.formats import bert, foreign, gguf, gpt2, llama, marian, marian_tokenizers, packages, pretrained
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
 from headway.formats.packages import PACKAGES
@@ -91,14 +92,13 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
         return _finished(folder, _read_file(folder, home, changes), home, changes)
     config = read_json(folder / "config.json")
     kind = config.get("model_type")
-    if kind not in READERS:
-        hint = did_you_mean(str(kind), READERS)
-        raise UserError(
-            f"config.json describes a '{kind}' model (model_type){hint if 'did you mean' in hint else ''}; "
-            f"only {', '.join(READERS)} are read"
-        )
     _check(changes)
-    return _finished(folder, READERS[kind](folder, config, home, changes), home, changes)
+    try:
+        found = READERS.get(str(kind), _read_foreign)(folder, config, home, changes)
+    except foreign.NotOursError as reason:
+        found = _read_foreign(folder, config, home, changes)
+        found = found._replace(notes=[str(reason), *found.notes])
+    return _finished(folder, found, home, changes)
 
 
 def _finished(folder: Path, found: "Arrived", home: Path, changes: Sequence[str]) -> Imported:
@@ -125,15 +125,37 @@ def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
 
 def _read_llama(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
     tensors = read_weights(folder, "AutoModelForCausalLM")
-    rows = _rows(folder, config)
+    tokenizer, more = _tokenizer(folder, _rows(folder, config))
+    return _as_llama(folder / "config.json", config, tensors, tokenizer, [*_narrow(tensors), *more], home, changes)
+
+
+def _read_foreign(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+    """A language model of any other kind, as transformers runs it."""
+    tree = foreign.decoder_tree(config)
+    tokenizer, notes = _tokenizer(folder, _rows(folder, config))
+    data, more = _data_of(tree["context"], home)
+    recipe = from_tree({"model": tree, "data": data}, str(folder / "config.json"), overrides=changes)
+    weights = foreign.read_decoder(folder)
+    notes = [f"a '{config['model_type']}' is run by transformers: one replica at a time", *notes, *more]
+    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, _rows(folder, config), notes)
+
+
+def _tokenizer(folder: Path, rows: int) -> tuple[Tokenizer, list[str]]:
     try:
-        tokenizer, more = vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
+        return vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
     except UserError as problem:
         if not (folder / vocabulary.FILE).exists():
             raise
-        tokenizer = pretrained.read_tokenizer(folder, rows)
-        more = [f"{problem}: scores per byte and what is written hold but for that"]
-    return _as_llama(folder / "config.json", config, tensors, tokenizer, [*_narrow(tensors), *more], home, changes)
+        found = pretrained.read_tokenizer(folder, rows)
+        return found, [f"{problem}: scores per byte and what is written hold but for that"]
+
+
+def _data_of(context: int, home: Path) -> tuple[dict[str, Any], list[str]]:
+    """The data part of a recipe for a language model that could read so many tokens at once."""
+    data: dict[str, Any] = {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}
+    if context <= LONG:
+        return data, []
+    return {**data, "segment": LONG}, [f"data.segment={LONG}, of {context:,} that it could read: that takes long"]
 
 
 def _read_file(path: Path, home: Path, changes: Sequence[str]) -> Arrived:
@@ -154,11 +176,8 @@ def _as_llama(
     changes: Sequence[str],
 ) -> Arrived:
     model_tree = llama.model_tree(config, llama.is_biased(tensors))
-    data: dict[str, Any] = {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}
-    notes = list(notes)
-    if model_tree["context"] > LONG:
-        data["segment"] = LONG
-        notes.append(f"data.segment={LONG}, of {model_tree['context']:,} that it could read: that takes long")
+    data, more = _data_of(model_tree["context"], home)
+    notes = [*notes, *more]
     if (groups := llama.key_heads(config)) < (heads := model_tree["mixer"]["heads"]):
         notes.append(f"{heads} heads share {groups} keys and values; here each has its own, until trained on the same")
     recipe = from_tree({"model": model_tree, "data": data}, str(where), overrides=changes)

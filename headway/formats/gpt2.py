@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from headway.core.errors import UserError, did_you_mean
+from headway.formats.foreign import NotOursError
 from headway.formats.weights import Key, check_fit
 from headway.models.language_model import LanguageModelSpec
 from headway.models.spec import ModelSpec
@@ -201,7 +202,9 @@ def model_tree(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if activation not in ACTIVATIONS:
         wrong.append(f"{ACTIVATION[0]}: there is no '{activation}' here{did_you_mean(str(activation), ACTIVATIONS)}")
     if wrong:
-        raise UserError("config.json asks for what Headway's models do not do:\n" + "\n".join(f"  {w}" for w in wrong))
+        raise NotOursError(
+            "config.json asks for what Headway's models do not do:\n" + "\n".join(f"  {w}" for w in wrong)
+        )
     tree: dict[str, Any] = {"feedforward": {"kind": ACTIVATIONS[activation]}}
     for key in KEYS:
         key.put_into(tree, config.get(key.theirs, key.default))

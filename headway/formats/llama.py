@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.core.errors import UserError
+from headway.formats.foreign import NotOursError
 from headway.formats.weights import Key, check_fit
 from headway.models.language_model import LanguageModelSpec
 
@@ -52,7 +52,7 @@ def model_tree(config: Mapping[str, Any], biased: bool) -> dict[str, Any]:
     )
     if wrong := [words for fits, words in asked if not fits]:
         lines = "\n".join(f"  {words}" for words in wrong)
-        raise UserError(f"config.json asks for what Headway's decoders do not do:\n{lines}")
+        raise NotOursError(f"config.json asks for what Headway's decoders do not do:\n{lines}")
     tree: dict[str, Any] = {
         "positions": {"kind": "rotary", "base": float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))},
         "mixer": {"bias": biased},
@@ -65,7 +65,7 @@ def model_tree(config: Mapping[str, Any], biased: bool) -> dict[str, Any]:
     window = config.get("sliding_window")
     if window is not None and config.get("use_sliding_window", True) and window < tree["context"]:
         if config.get("layer_types") and len(set(config["layer_types"])) > 1:
-            raise UserError("config.json: layer_types: only layers that all see the same are read")
+            raise NotOursError("config.json: layer_types: only layers that all see the same are read")
         tree["mixer"]["window"] = window
     return tree
 

@@ -23,11 +23,11 @@ from headway.core.validation import ImpossibleError
 from headway.data.borrowed import BorrowedTokenizer, word_piece
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import TokenizerSpec
-from headway.formats import bert
+from headway.formats import bert, foreign
 from headway.formats.own_run import OwnRun, is_run
 from headway.formats.packages import located
 from headway.formats.weights import Taken, check_finite, check_shape, files_of, read_json, read_weights
-from headway.models.borrowed import shape_of, weights_of
+from headway.models.borrowed.module import weights_of
 from headway.models.encoder import EncoderSpec
 from headway.models.start import StartSpec
 
@@ -73,7 +73,7 @@ class Borrowed:
             raise UserError(f"{self.folder / 'config.json'} does not say what the model is (model_type)")
         separator = self.tokenizer.number("separator")
         try:
-            tree = (bert.model_tree if self.is_of_our_shape else foreign_tree)(self.config, separator)
+            tree = (bert.model_tree if self.is_of_our_shape else foreign.encoder_tree)(self.config, separator)
             check_shape(tree, self.vocabulary, self.folder)
             return tree
         except UserError as problem:
@@ -264,25 +264,6 @@ class Pretrained(Lent):
 
     def lender(self) -> Borrowed | OwnRun:
         return borrowed(self.origin)
-
-
-def foreign_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, Any]:
-    """The model part of a recipe for an encoder that transformers runs: of its shape, what is asked for elsewhere."""
-    shape = shape_of(config)
-    kept = {key: value for key, value in config.items() if key not in ("transformers_version", "_name_or_path")}
-    segments: dict[str, Any] = {"kind": "none"}
-    if isinstance(count := config.get("type_vocab_size"), int) and count > 1:
-        segments = {"kind": "separated", "separator": separator, "count": count}
-    return {
-        "body": {"config": kept},
-        **{key: shape[key] for key in ("layers", "width", "context")},
-        "mixer": {"kind": "attention", "heads": shape["heads"]},
-        "positions": {"kind": "none"},
-        "feedforward": {"kind": "gelu", "hidden": shape.get("hidden")},
-        "norm": {"kind": "layer", "placement": "post"},
-        "segments": segments,
-        "dropout": float(config.get("hidden_dropout_prob", 0.0)),
-    }
 
 
 def _notes(name: str, found: Lender, taken: Taken, own: Mapping[str, Any]) -> list[str]:

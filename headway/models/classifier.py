@@ -81,7 +81,7 @@ class ClassifierSpec(EncoderSpec):
         if self.body is None:
             model = Classifier(self, vocabulary, classes, len(seeds), device)
         else:
-            from headway.models.borrowed import BorrowedClassifier
+            from headway.models.borrowed.classifier import BorrowedClassifier
 
             model = BorrowedClassifier(self, vocabulary, classes, len(seeds), device)
         seed(model, seeds, device)

@@ -8,20 +8,13 @@ from jaxtyping import Bool, Float, Int
 from pydantic import TypeAdapter, ValidationError, model_validator
 from torch import Tensor
 
-from headway.core.spec import Problem, Spec
+from headway.core.spec import Problem
 from headway.models.backbone import Backbone, BackboneSpec
-from headway.models.start import Drawn, StartSpec
+from headway.models.start import BorrowedBody, Drawn, StartSpec
 from headway.nn.masks import Everything
 from headway.nn.segments import NoSegments, SegmentSpec
 
 _START = TypeAdapter(StartSpec)
-
-
-class BorrowedBody(Spec):
-    """Somebody else's architecture (`models/borrowed.py`)."""
-
-    config: dict[str, Any]
-    """All that its config.json says."""
 
 
 class EncoderSpec(BackboneSpec):

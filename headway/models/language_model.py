@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headway.core.spec import Problem
 from headway.models.backbone import Backbone, BackboneSpec, ModelState
+from headway.models.start import BorrowedBody
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.masks import Causal
 from headway.nn.replicated import Carried, Linear, parameter, seed
@@ -31,7 +32,10 @@ class LanguageModelSpec(BackboneSpec):
     output_bias: bool = False
     """Whether every token has a number of its own that is added to its score."""
 
-    added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias"}
+    body: BorrowedBody | None = None
+    """A decoder that is not of our shape, as transformers runs it; `headway import` gives it. null = layers of ours."""
+
+    added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias", "body"}
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -52,12 +56,20 @@ class LanguageModelSpec(BackboneSpec):
 
     def build(self, vocabulary: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> "LanguageModel":
         """A model with one replica per seed, ready to train."""
-        model = LanguageModel(self, vocabulary, len(seeds), device)
+        if self.body is None:
+            model = LanguageModel(self, vocabulary, len(seeds), device)
+        else:
+            from headway.models.borrowed.language_model import BorrowedLanguageModel
+
+            model = BorrowedLanguageModel(self, vocabulary, len(seeds), device)
         seed(model, seeds, device)
         return model
 
 
 class LanguageModel(Backbone):
+    multiplies_out: ClassVar[bool] = True
+    """Whether answers are the last vectors times a matrix, with a bias or none, and nothing else."""
+
     def __init__(self, spec: LanguageModelSpec, vocabulary: int, replicas: int, device: str = "cpu"):
         super().__init__(spec, vocabulary, replicas, device, Causal())
         self.spec = spec

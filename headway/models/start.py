@@ -9,7 +9,15 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from headway.core.spec import Spec
 from headway.core.variants import Variant
+
+
+class BorrowedBody(Spec):
+    """Somebody else's architecture, as transformers runs it (`models/borrowed/`)."""
+
+    config: dict[str, Any]
+    """All that its config.json says."""
 
 
 class StartSpec(Variant):

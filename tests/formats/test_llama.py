@@ -93,12 +93,27 @@ def test_it_can_be_trained_on(llama_folder, tmp_path, workshop):
 
 
 @pytest.mark.parametrize(
+    ("change", "because"),
+    [
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "rope_scaling"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"head_dim": 8}, "head_dim"),
+    ],
+)
+@torch.no_grad()
+def test_what_has_no_form_here_is_run_by_transformers(llama_folder, tmp_path, change, because):
+    folder, theirs = llama_folder(**change)
+    made = import_folder(folder, None, tmp_path / "runs")
+    assert because in made.notes[0] and "by transformers" in made.notes[1]
+    ids = torch.randint(0, 300, (1, 2, 12), generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(load_model(made.run)[0](ids)[0][0], theirs(ids[0]).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "only plain rotary positions"),
-        ({"hidden_act": "gelu"}, "only silu is read"),
-        ({"head_dim": 8}, "head_dim"),
-        ({"num_key_value_heads": 3}, "do not divide"),
+        ({"head_dim": 8}, "do not fit config.json"),
+        ({"num_key_value_heads": 3}, "do not fit config.json"),
         ({"intermediate_size": 25}, "config.json says"),
         ({"vocab_size": 301}, "config.json says"),
         ({"model_type": "gpt-imaginary"}, "describes a 'gpt-imaginary' model"),

@@ -1,1 +1,1 @@
-from folders_of_others import encoder_folder, reviews  # noqa: F401 (fixtures)
+from folders_of_others import encoder_folder, gpt2_library, reviews  # noqa: F401 (fixtures)

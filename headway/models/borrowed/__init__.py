@@ -1,0 +1,1 @@
+"""Models that are not of our shape, as `transformers` runs them."""

@@ -1,0 +1,160 @@
+"""A language model that `transformers` runs (GPT-NeoX, OPT, Phi, Gemma, Qwen3, BLOOM …), behind the interface of ours.
+
+ids     [1, B, T]
+logits  [1, B, T, V]
+
+What it goes on from is the cache that transformers keeps for it, where that holds keys and values of the slots so far,
+and going on from it gives what reading all again gives, which is tried when the model is built. Else everything is read
+again for every token.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headway.core.errors import UserError
+from headway.models.borrowed.body import RunByTransformers
+from headway.models.borrowed.module import CAUSAL
+from headway.models.language_model import LanguageModel, LanguageModelSpec
+from headway.nn.replicated import Carried, Trainable
+from headway.nn.taps import Tap
+
+_SAME = 1e-4  # of the largest number: sums of another shape round differently
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a borrowed model goes on from. None of it is changed by going on."""
+
+    cache: Any
+    length: int
+
+    def of_rows(self, rows: Int[Tensor, "1 N"], same_sources: bool = False) -> "Kept":
+        chosen = _copied(self.cache)
+        chosen.batch_select_indices(rows[0])
+        return Kept(chosen, self.length)
+
+
+class BorrowedLanguageModel(RunByTransformers, LanguageModel):
+    multiplies_out = False  # some scale their answers, or bend them
+
+    def __init__(self, spec: LanguageModelSpec, vocabulary: int, replicas: int, device: str = "cpu"):
+        Trainable.__init__(self)
+        self.borrow(spec, vocabulary, replicas, CAUSAL)
+        self.logits = Tap()
+        self._why_no_cache = self._tried()
+
+    @property
+    def why_no_cache(self) -> str | None:
+        return self._why_no_cache
+
+    @property
+    def can_branch(self) -> bool:
+        return False
+
+    @property
+    def output_table(self) -> Tensor | None:
+        own = self.body.get_output_embeddings()
+        return own.weight if own is not None and own.weight is self.embedding.weight else None
+
+    def forward(
+        self,
+        ids: Int[Tensor, "1 B T"],
+        state: Any = None,
+        padding_mask: Bool[Tensor, "1 B T"] | None = None,
+    ) -> tuple[Float[Tensor, "1 B T V"], Any]:
+        out, back, after = self._run(self.body, "", ids, state, padding_mask)
+        return self.logits(_in_place(out.logits[None], back)), after
+
+    def go_on(self, ids: Int[Tensor, "1 B T"], state: Any) -> tuple[Float[Tensor, "1 B T V"], Any]:
+        return self(ids, state)
+
+    def hidden(
+        self,
+        ids: Int[Tensor, "1 B T"],
+        state: Any = None,
+        padding_mask: Bool[Tensor, "1 B T"] | None = None,
+        mask: Any = None,
+    ) -> tuple[Float[Tensor, "1 B T D"], Any]:
+        prefix = self.body.base_model_prefix
+        out, back, after = self._run(self.body.base_model, f"{prefix}.", ids, state, padding_mask)
+        return _in_place(out[0][None], back), after
+
+    def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "1"], None]:
+        return self.losses(batch.inputs, batch.targets).mean((1, 2)), None
+
+    def losses_going_on(
+        self, inputs: Int[Tensor, "1 B T"], targets: Int[Tensor, "1 B T"], state: Carried | None
+    ) -> tuple[Float[Tensor, "1 B T"], None]:
+        logits, _ = self(inputs)
+        nats = F.cross_entropy(logits.flatten(0, 2).float(), targets.flatten(), reduction="none")
+        return nats.view(targets.shape), None
+
+    def carried(self, state: Any) -> None:
+        return None
+
+    def going_on_from(self, carried: Carried | None) -> None:
+        return None
+
+    def _run(
+        self, module: Any, prefix: str, ids: Tensor, state: Kept | None, padding_mask: Tensor | None
+    ) -> tuple[Any, Tensor | None, Kept | None]:
+        """What the module gives; where each token stood, if some have changed places; and the state after them."""
+        past = 0 if state is None else state.length
+        order = None
+        if padding_mask is not None and not bool(padding_mask.all()):
+            if past:
+                raise UserError("a model that transformers runs goes on from rows without padding alone")
+            # Tokens first: so nobody sees padding, which stands behind them, and positions are those of slots.
+            order = (~padding_mask).long().argsort(dim=-1, stable=True)
+            ids = ids.masked_fill(~padding_mask, self.filling).gather(2, order)
+        self.check_length(past + ids.shape[2], padding_mask)
+        there = torch.ones(ids.shape[1], past + ids.shape[2], dtype=torch.long, device=ids.device)
+        given: dict[str, Any] = {"input_ids": ids[0], "attention_mask": there, "return_dict": True}
+        if self.shows_attention:
+            given["output_attentions"] = True
+        if self.why_no_cache is None:
+            given |= {"use_cache": True, "past_key_values": None if state is None else _copied(state.cache)}
+        else:
+            given["use_cache"] = False
+        weights = {name.removeprefix(prefix): p for name, p in self.body_weights.items() if name.startswith(prefix)}
+        out = torch.func.functional_call(module, weights, kwargs=given)
+        self.show_attention(out)
+        back = None if order is None else order.argsort(dim=-1)
+        kept = Kept(out.past_key_values, past + ids.shape[2]) if self.why_no_cache is None and order is None else None
+        return out, back, kept
+
+    @torch.no_grad()
+    def _tried(self) -> str | None:
+        """Whether it can go on from what it keeps; else why not."""
+        from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+        self._why_no_cache = None
+        ids = (torch.arange(6).view(1, 2, 3) * 7 + 1) % self.embedding.weight.shape[-2]
+        try:
+            whole, _ = self(ids)
+            _, state = self(ids[..., :2])
+            cache, of_slots = state.cache, (DynamicLayer, DynamicSlidingWindowLayer)
+            if not isinstance(cache, DynamicCache) or not all(type(one) in of_slots for one in cache.layers):
+                return "what transformers keeps for it is not keys and values of slots"
+            last, _ = self(ids[:, [1, 0], 2:], state.of_rows(torch.tensor([[1, 0]])))
+        except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError) as problem:
+            return f"transformers keeps none for it ({type(problem).__name__})"
+        off = (last[0, :, 0] - whole[0, [1, 0], 2]).abs().max()
+        return None if off <= _SAME * whole.abs().max() else "going on from it gives other numbers than reading all"
+
+
+def _copied(cache: Any) -> Any:
+    """A cache that may be written to: its layers put new tensors in the place of those they have."""
+    made = copy.copy(cache)
+    made.layers = [copy.copy(one) for one in cache.layers]
+    return made
+
+
+def _in_place(x: Float[Tensor, "1 B T n"], back: Int[Tensor, "1 B T"] | None) -> Float[Tensor, "1 B T n"]:
+    return x if back is None else x.gather(2, back[..., None].expand(-1, -1, -1, x.shape[-1]))
