@@ -257,6 +257,7 @@ class Attention(Mixer):
         super().__init__()
         self.called = project.makes  # in the names of taps
         self.spec, self.mask, self.reach = spec, spec.own_mask, spec.window
+        self.reads_products = not spec.memory
         self.project = project
         self.similarity = spec.similarity.build(replicas, spec.heads, width // spec.heads)
         self.backend = backend if spec.similarity.is_product else Plain(self.similarity)

@@ -124,6 +124,8 @@ class NoFeedForward(FeedForwardSpec):
 
 
 class FeedForward(nn.Module):
+    reads_products = True
+
     def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_gain: float):
         super().__init__()
         self.into = Linear(replicas, width, hidden, bias=spec.bias)
@@ -132,10 +134,18 @@ class FeedForward(nn.Module):
         self.into.makes = self.output.makes = ("feedforward",)
 
     def forward(self, x: Stream) -> Stream:
-        return self.output(self.nonlinearity(self.into(x)))
+        kernel = _KERNELS.get(getattr(self.nonlinearity, "__func__", None))
+        hidden = None if kernel is None else self.into.activated(x, kernel)
+        return self.output(self.nonlinearity(self.into(x)) if hidden is None else hidden)
+
+
+_KERNELS: dict[Any, str] = {one.nonlinearity: one.model_fields["kind"].default for one in (Relu, Gelu, GeluTanh, Silu)}
+"""What one kernel does together with the bias (`nn/fused.py`): by the function itself, so that another is another."""
 
 
 class GatedFeedForward(nn.Module):
+    reads_products = True
+
     def __init__(self, spec: FeedForwardSpec, replicas: int, width: int, hidden: int, out_gain: float):
         super().__init__()
         self.into = Linear(replicas, width, 2 * hidden, bias=spec.bias)
@@ -238,6 +248,10 @@ class PreNorm(nn.Module):
         super().__init__()
         self.norm, self.drop = norm, drop
 
+    def feeds(self, sublayer: Any) -> None:
+        """What a sublayer reads by matrix products alone need not be written in more digits than those take."""
+        self.norm.for_products = getattr(sublayer, "reads_products", False)  # pyright: ignore
+
     def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Stream, Any]]) -> tuple[Stream, Any]:
         y, state = sublayer(self.norm(x))
         return x + self.drop(y), state
@@ -245,6 +259,9 @@ class PreNorm(nn.Module):
 
 class PostNorm(PreNorm):
     """norm(x + sublayer(x)): https://arxiv.org/abs/1706.03762"""
+
+    def feeds(self, sublayer: Any) -> None:
+        """A stream keeps all digits."""
 
     def forward(self, x, sublayer):
         y, state = sublayer(x)
@@ -257,6 +274,9 @@ class Chained(nn.Module):
     def __init__(self, drop: Dropout):
         super().__init__()
         self.drop = drop
+
+    def feeds(self, sublayer: Any) -> None:
+        """What a layer gives is what the next one reads."""
 
     def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Stream, Any]]) -> tuple[Stream, Any]:
         y, state = sublayer(x)
@@ -299,10 +319,12 @@ class Block(nn.Module):
         super().__init__()
         self.around_mixer = norm.build_residual(replicas, width, noise.build(replicas, dropout, own_dropout))
         self.mixer = mixer.build(replicas, width, out_gain, needs)
+        self.around_mixer.feeds(self.mixer)
         self.feedforward = feedforward.build(replicas, width, out_gain)
         if self.feedforward is not None:
             drop = noise.build(replicas, dropout, own_dropout)
             self.around_feedforward = norm.build_residual(replicas, width, drop)
+            self.around_feedforward.feeds(self.feedforward)
         self.stream = Tap()
 
     def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from headway.nn import fused
+
 LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
 """Numbers in one chunk of logits: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
 WORTH_IT = {"cpu": 2**27, "cuda": 2**22}
@@ -39,6 +41,9 @@ def mean_cross_entropy(
     if _can_be_in_place(x):
         return _InPlaceCrossEntropy.apply(x, weight, targets, bias, counted, smoothing)  # pyright: ignore
     device = x.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    if fused.can_lose(x, dtype, V + -V % 64, smoothing):
+        return _FusedCrossEntropy.apply(x, weight, targets, bias, counted, smoothing, dtype)  # pyright: ignore
     if WORTH_IT[device] > R * N * V or counted is not None or smoothing:
         if R == 1:
             logits = F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
@@ -47,7 +52,6 @@ def mean_cross_entropy(
         logits, targets = logits.flatten(0, 1).float(), targets.flatten()
         nats = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing).view(R, N)
         return nats.mean(1) if counted is None else (nats * counted).sum(1) / counted.sum(1).clamp(min=1)
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     return _ChunkedCrossEntropy.apply(x, weight, targets, bias, dtype)  # pyright: ignore
 
 
@@ -119,6 +123,57 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
             gradients = [None if d is None else d * g.view(-1, *[1] * (d.ndim - 1)) for d in gradients]
         dx, dw, db = gradients
         return dx, dw, None, db, None, None
+
+
+class _FusedCrossEntropy(torch.autograd.Function):
+    """In training on a GPU where nothing is compiled: one kernel makes the loss and the slope of a chunk's logits, and
+    writes the slope over them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        bias: Tensor | None,
+        counted: Tensor | None,
+        smoothing: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        (R, N, _), V = x.shape, weight.shape[1]
+        table = F.pad(weight.to(dtype), (0, 0, 0, -V % 64))  # sizes that matrix units like
+        W = table.shape[1]
+        shares = x.new_full((R, N), 1 / N, dtype=torch.float32)
+        if counted is not None:
+            shares = counted / counted.sum(1, keepdim=True).clamp(min=1)
+        rows = max(1, LOGITS_AT_ONCE["cuda"] // (R * W))
+        losses, dx, dw, db = [], [], None, None
+        for first in range(0, N, rows):
+            here = slice(first, min(N, first + rows))
+            piece = x[:, here].to(dtype)
+            logits = piece @ table.mT
+            if bias is not None:
+                logits[..., :V] += bias[:, None].to(dtype)
+            losses.append(fused.loss_and_slope(logits, targets[:, here], shares[:, here], V, smoothing).sum(1))
+            slope = logits  # which it is now
+            dx.append(slope @ table)
+            here_dw = slope.mT @ piece
+            dw = here_dw if dw is None else dw.float() + here_dw
+            if bias is not None:
+                here_db = slope[..., :V].sum(1, dtype=torch.float32)
+                db = here_db if db is None else db + here_db
+        ctx.save_for_backward(dx[0] if len(dx) == 1 else torch.cat(dx, 1), dw, db)
+        ctx.dtypes, ctx.vocabulary = (x.dtype, weight.dtype), V
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        dx, dw, db = ctx.saved_tensors
+        x_dtype, w_dtype = ctx.dtypes
+        factor = g[:, None, None]
+        d_bias = None if db is None else db * g[:, None]
+        d_weight = (dw[:, : ctx.vocabulary] * factor).to(w_dtype)
+        return (dx * factor).to(x_dtype), d_weight, None, d_bias, None, None, None
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

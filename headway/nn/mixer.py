@@ -36,6 +36,9 @@ class Mixer(nn.Module):
     """Whether what it goes on from is a slot for every token, and a mask says which of them a token sees: then several
     ways to go on can share what they have in common."""
 
+    reads_products: bool = False
+    """Whether what it reads goes into matrix products, and nowhere else."""
+
     knows_order: bool = False
     """Whether it tells by itself in which order the tokens of an encoder stand; else only positions can."""
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from headway.core.spec import Problem
 from headway.core.variants import Variant
+from headway.nn import fused
 from headway.nn.replicated import Embedding, parameter
 
 
@@ -202,6 +203,8 @@ class RotaryPositions(Positions):
         self.register_buffer("frequencies", _frequencies(head_width, base), persistent=False)
 
     def rotate(self, x, at):
+        if self.training and (turned := fused.turned(x, at, self.frequencies)) is not None:
+            return turned
         angle = at[..., None, :, None] * self.frequencies  # [*b, 1, T, d/2]
         cos, sin = angle.cos(), angle.sin()
         wide = x.to(torch.promote_types(x.dtype, torch.float32))

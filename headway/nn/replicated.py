@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headway.core import random
+from headway.nn import fused
 
 
 class Linear(nn.Module):
@@ -41,6 +42,14 @@ class Linear(nn.Module):
         multiply = _multiply if self.few_rows is None or self.drop is not None else self.few_rows.multiply
         y = multiply(x, weight, self.bias if more is None else more)
         return y if self.adapter is None else y + self.adapter(x).to(y.dtype)
+
+    def activated(self, x: Float[Tensor, "R B T I"], kind: str) -> Float[Tensor, "R B T O"] | None:
+        """A nonlinearity of what it gives, where one kernel adds the bias and does that; else None."""
+        plain = self.drop is None and self.adapter is None and self.few_rows is None
+        if self.bias is None or not plain or not fused.wanted(x):
+            return None
+        products = _multiply(x, self.weight, None)
+        return fused.activate(products, self.bias, kind)
 
 
 class Embedding(nn.Module):
@@ -71,8 +80,13 @@ class LayerNorm(nn.Module):
         self.eps = eps
         self.weight = parameter(replicas, width, value=1.0)
         self.bias = parameter(replicas, width) if bias else None
+        self.for_products = False  # whether what it gives goes into matrix products, and nowhere else
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
+        if self.training:
+            into = _precision(x, self.for_products)
+            if (y := fused.norm(x, self.weight, self.bias, self.eps, centred=True, into=into)) is not None:
+                return y
         width = self.weight.shape[1:]
         if len(self.weight) == 1:
             bias = None if self.bias is None else self.bias.squeeze(0)
@@ -89,8 +103,13 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.eps = eps
         self.weight = parameter(replicas, width, value=1.0)
+        self.for_products = False
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
+        if self.training and x.dtype == torch.float32:
+            eps, into = self.eps or torch.finfo(torch.float32).eps, _precision(x, self.for_products)
+            if (y := fused.norm(x, self.weight, None, eps, centred=False, into=into)) is not None:
+                return y
         if len(self.weight) == 1:
             return F.rms_norm(x, self.weight.shape[1:], self.weight.squeeze(0), self.eps)
         return F.rms_norm(x, self.weight.shape[1:], eps=self.eps) * self.weight[:, None, None]
@@ -185,7 +204,10 @@ class Dropout(Noisy):
     def forward(self, x: Float[Tensor, "R B *rest"]) -> Float[Tensor, "R B *rest"]:
         if not (self.training and self.active):
             return x
-        return x * self.factors(x.shape, x.dtype, self.clock.first_row * math.prod(x.shape[2:]))
+        first = self.clock.first_row * math.prod(x.shape[2:])
+        if (y := fused.dropped(x, self.keys, self.clock.step, self.rates, first)) is not None:
+            return y
+        return x * self.factors(x.shape, x.dtype, first)
 
     def factors(self, shape: Sequence[int], dtype: torch.dtype, first: int = 0) -> Float[Tensor, "R *rest"]:
         """0 for what is dropped, 1 / (1 - rate) for what is kept; `first` is the index of a replica's first number."""
@@ -303,6 +325,14 @@ def for_few_rows(model: nn.Module) -> Iterator[None]:
             one.few_rows = None
 
 
+def _precision(x: Tensor, for_products: bool) -> torch.dtype:
+    """Of what a norm gives: that of the products that read it, or its own."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind):
+        return x.dtype
+    return torch.get_autocast_dtype(kind) if for_products else torch.float32
+
+
 def _multiply(
     x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None
 ) -> Float[Tensor, "R B T O"]:
@@ -311,5 +341,7 @@ def _multiply(
         return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
     rows = x.reshape(R, B * T, -1)
     y = rows @ weight.mT
+    if bias is not None and (done := fused.activate(y.view(R, B, T, -1), bias, "none")) is not None:
+        return done
     # Added afterwards, where a compiler joins it to what follows: baddbmm copies the bias into every row first.
     return (y if bias is None else y + bias[:, None].to(y.dtype)).view(R, B, T, -1)

@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.variants import Variant
+from headway.nn import fused
 from headway.nn.replicated import pace_of
 
 Table = Float[Tensor, "R n"]
@@ -128,6 +129,7 @@ class Optimizer:
         """One step at `factor` × each replica's rate, with gradients no longer than `limit`, for the replicas that are
         alive. One whose gradient is not finite is so no longer. Gives the norms of the gradients."""
         self.steps += 1
+        self.begin_step()
         gradients = [_gradient(p).flatten(1) for p in self.parameters]
         lengths = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
         norms = self.whole_norms(torch.linalg.vector_norm(lengths, dim=0))
@@ -140,6 +142,9 @@ class Optimizer:
             own, decays = _at_pace(rates, pace_of(p)), self.decays if _decays(p) else none
             self.move(p.detach().flatten(1), gradient, scale, own, decays, *memory)
         return norms
+
+    def begin_step(self) -> None:
+        """Whatever is the same for all parameters."""
 
     def compile(self) -> None:
         """Make one kernel of the arithmetic, which else goes through the weights a dozen times."""
@@ -162,7 +167,8 @@ class Optimizer:
 
 
 class AdamWOptimizer(Optimizer):
-    """Several replicas at once, where the arithmetic is compiled; else `fused`: many small kernels are slow."""
+    """Several replicas at once, where one kernel does the arithmetic for all of them (`nn/fused.py`, or a compiler's);
+    else `fused`: many small kernels are slow."""
 
     memories = ("mean", "square")
 
@@ -174,22 +180,28 @@ class AdamWOptimizer(Optimizer):
             self.alike.setdefault((_decays(p), pace_of(p)), []).append(k)
 
     def step(self, factor, alive, limit=None):
-        return super().step(factor, alive, limit) if self.compiled else self.fused(factor, alive, limit)
+        at_once = self.compiled or self.has_kernel
+        return super().step(factor, alive, limit) if at_once else self.fused(factor, alive, limit)
+
+    @property
+    def has_kernel(self) -> bool:
+        return len(self.own_decays) > 1 and fused.can_step(self.parameters[0])
 
     def compile(self) -> None:
-        if len(self.own_decays) > 1:  # for a single replica nothing is faster than the fused kernel
+        # For a single replica nothing is faster than torch's kernel, and ours needs no compiler.
+        if len(self.own_decays) > 1 and not self.has_kernel:
             super().compile()
             self.compiled = True
 
-    def move(self, weights, gradient, scale, rates, decays, *memory):
-        (mean, square), spec = memory, self.spec
-        gradient = _scaled(gradient, scale)
-        mean.lerp_(gradient, 1 - spec.beta1)
-        square.mul_(spec.beta2).addcmul_(gradient, gradient, value=1 - spec.beta2)
+    def begin_step(self) -> None:
         # Both memories start at zero; dividing by what has been filled so far removes that pull.
-        filled_mean, filled_square = (1 - torch.pow(beta, self.steps) for beta in (spec.beta1, spec.beta2))
-        size = square.sqrt() / filled_square.sqrt() + spec.epsilon
-        weights.mul_(1 - rates * decays).sub_(mean / size * (rates / filled_mean))
+        filled_mean, filled_square = (1 - torch.pow(beta, self.steps) for beta in (self.spec.beta1, self.spec.beta2))
+        self.filled = filled_mean, filled_square.sqrt()
+
+    def move(self, weights, gradient, scale, rates, decays, *memory):
+        (mean, square), betas = memory, (self.spec.beta1, self.spec.beta2)
+        adamw = fused.adamw if fused.can_step(weights) else fused.plain_adamw
+        adamw(weights, gradient, mean, square, scale, rates, decays, self.filled, betas, self.spec.epsilon)
 
     @torch.no_grad()
     def fused(self, factor: Float[Tensor, ""], alive: Bool[Tensor, "R"], limit: float | None) -> Float[Tensor, "R"]:

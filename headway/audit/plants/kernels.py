@@ -149,10 +149,12 @@ def dropout_that_drops_nothing(patch):
 
 @_bed.plant("dropout", DROPOUT)
 def what_is_kept_is_not_raised(patch):
-    honest = replicated.Dropout.factors
+    honest, factors = replicated.Dropout.forward, replicated.Dropout.factors
     patch.setattr(
-        replicated.Dropout, "factors", lambda self, *given: (honest(self, *given) != 0).to(honest(self, *given).dtype)
+        replicated.Dropout, "factors", lambda self, *given: (factors(self, *given) != 0).to(factors(self, *given).dtype)
     )
+    # On a GPU one kernel draws and multiplies, and asks nobody for factors.
+    patch.setattr(replicated.Dropout, "forward", lambda self, x: torch.where(honest(self, x) == 0, 0 * x, x))
 
 
 @_bed.plant("dropout", DROPOUT)

@@ -1,0 +1,239 @@
+"""The operations of `fused.py` as Triton kernels, there and back: each reads what it needs once and writes it once.
+
+Replicas stand one below the other: row `n` of replica `r` is row `r·N + n` of a table `[R·N, D]`, and what is learnt is
+a row of `[R, D]`. Sums over the rows of a replica are made in parts, always the same ones, and the parts are added
+afterwards: no result depends on which program came first.
+"""
+
+# pyright: reportMissingImports=false, reportUnreachable=false, reportIndexIssue=false, reportOptionalMemberAccess=false
+# pyright: reportGeneralTypeIssues=false
+# (Triton comes with torch's CUDA builds only, and this module is imported only there.)
+
+import triton
+import triton.language as tl
+
+GOLDEN, ODD_1, ODD_2 = tl.constexpr(-1640531535), tl.constexpr(2146121005), tl.constexpr(-2073254261)
+"""As in `core/random.py`."""
+
+
+@triton.jit
+def norm_forward(
+    x, weight, bias, y, mean, scale, rows, N, D, eps,
+    centred: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    unit = tl.arange(0, BLOCK)
+    here = row < rows
+    there = here[:, None] & (unit < D)[None, :]
+    at = row[:, None] * D + unit[None, :]
+    v = tl.load(x + at, there, 0.0).to(tl.float32)
+    if centred:
+        middle = tl.sum(v, 1) / D
+        v = tl.where(there, v - middle[:, None], 0.0)
+        tl.store(mean + row, middle, here)
+    s = 1.0 / tl.sqrt(tl.sum(v * v, 1) / D + eps)
+    tl.store(scale + row, s, here)
+    own = (row // N)[:, None] * D + unit[None, :]
+    out = v * s[:, None] * tl.load(weight + own, there, 0.0)
+    if biased:
+        out += tl.load(bias + own, there, 0.0)
+    tl.store(y + at, out, there)
+
+
+@triton.jit
+def norm_backward(
+    dy, x, weight, mean, scale, dx, d_weight, d_bias, N, D, per,
+    centred: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    unit = tl.arange(0, BLOCK)
+    w = tl.load(weight + replica * D + unit, unit < D, 0.0)[None, :]
+    sum_weight, sum_bias = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    for first in range(part * per, part * per + per, ROWS):
+        row = first + tl.arange(0, ROWS)
+        here = row < N
+        there = here[:, None] & (unit < D)[None, :]
+        whole = replica * N + row
+        at = whole[:, None] * D + unit[None, :]
+        g = tl.load(dy + at, there, 0.0).to(tl.float32)
+        v = tl.load(x + at, there, 0.0).to(tl.float32)
+        s = tl.load(scale + whole, here, 0.0)
+        if centred:
+            v -= tl.load(mean + whole, here, 0.0)[:, None]
+        v = tl.where(there, v * s[:, None], 0.0)
+        sum_weight += tl.sum(g * v, 0)
+        sum_bias += tl.sum(g, 0)
+        g = g * w
+        d = g - v * (tl.sum(g * v, 1) / D)[:, None]
+        if centred:
+            d -= (tl.sum(g, 1) / D)[:, None]
+        tl.store(dx + at, d * s[:, None], there)
+    out = (replica * tl.num_programs(1) + part) * D + unit
+    tl.store(d_weight + out, sum_weight, unit < D)
+    if biased:
+        tl.store(d_bias + out, sum_bias, unit < D)
+
+
+@triton.jit
+def _activated(v, kind: tl.constexpr):
+    if kind == "relu":
+        v = tl.where(v < 0, 0.0, v)  # what is no number stays none
+    elif kind == "gelu":
+        v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
+    elif kind == "gelu-tanh":
+        v = v * tl.sigmoid(1.5957691216057308 * (v + 0.044715 * v * v * v))
+    elif kind == "silu":
+        v = v * tl.sigmoid(v)
+    return v
+
+
+@triton.jit
+def _slope(v, kind: tl.constexpr):
+    d = tl.zeros_like(v) + 1.0
+    if kind == "relu":
+        d = tl.where(v > 0, 1.0, 0.0)
+    elif kind == "gelu":
+        d = 0.5 * (1.0 + tl.erf(v * 0.7071067811865476)) + v * 0.3989422804014327 * tl.exp(-0.5 * v * v)
+    elif kind == "gelu-tanh":
+        s = tl.sigmoid(1.5957691216057308 * (v + 0.044715 * v * v * v))
+        d = s + v * s * (1.0 - s) * 1.5957691216057308 * (1.0 + 0.134145 * v * v)
+    elif kind == "silu":
+        s = tl.sigmoid(v)
+        d = s + v * s * (1.0 - s)
+    return d
+
+
+@triton.jit
+def activate_forward(products, bias, y, rows, N, D, kind: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = (row < rows)[:, None] & (unit < D)[None, :]
+    at = row[:, None] * D + unit[None, :]
+    v = tl.load(products + at, there, 0.0).to(tl.float32)
+    v += tl.load(bias + (row // N)[:, None] * D + unit[None, :], there, 0.0)
+    tl.store(y + at, _activated(v, kind), there)
+
+
+@triton.jit
+def activate_backward(
+    dy, products, bias, dx, d_bias, N, D, per, kind: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    unit = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    b = tl.load(bias + replica * D + unit, unit < D, 0.0)[None, :]
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(part * per, part * per + per, ROWS):
+        row = first + tl.arange(0, ROWS)
+        there = (row < N)[:, None] & (unit < D)[None, :]
+        at = (replica * N + row)[:, None] * D + unit[None, :]
+        d = tl.load(dy + at, there, 0.0).to(tl.float32)
+        if kind != "none":
+            d = d * _slope(tl.load(products + at, there, 0.0).to(tl.float32) + b, kind)
+            tl.store(dx + at, d, there)
+        total += tl.sum(d, 0)
+    tl.store(d_bias + (replica * tl.num_programs(1) + part) * D + unit, total, unit < D)
+
+
+@triton.jit
+def _mixed(x):
+    x = (x ^ ((x >> 16) & 0xFFFF)) * ODD_1
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * ODD_2
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+@triton.jit
+def dropped(y, out, keys, step, rates, count, first, BLOCK: tl.constexpr):
+    """y · factors; `count` numbers per replica, those with the indices from `first` on."""
+    replica = tl.program_id(1).to(tl.int64)
+    own = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here, at, index = own < count, replica * count + own, own + first
+    now = _mixed(tl.load(step) + GOLDEN)
+    key_1 = _mixed(tl.load(keys + 2 * replica) + now)
+    key_2 = _mixed(tl.load(keys + 2 * replica + 1) + now)
+    w = (index >> 1).to(tl.int32) * GOLDEN + key_1
+    w = (w ^ ((w >> 16) & 0xFFFF)) * ODD_1 + key_2
+    w = (w ^ ((w >> 15) & 0x1FFFF)) * ODD_2
+    w = w ^ ((w >> 16) & 0xFFFF)
+    drawn = tl.where((index & 1) == 1, w >> 16, (w << 16) >> 16)
+    rate = tl.load(rates + replica)
+    kept = drawn >= (rate * 65536.0 - 32768.0).to(tl.int32)
+    one = rate * 0.0 + 1.0
+    scale = tl.div_rn(one, one - rate).to(y.dtype.element_ty).to(tl.float32)
+    v = tl.load(y + at, here, 0.0).to(tl.float32)
+    tl.store(out + at, tl.where(kept, v * scale, v * 0.0), here)
+
+
+@triton.jit
+def turned(
+    x, out, places, frequencies, T, stride_row, stride_head, stride_time, out_row, out_head, out_time,
+    sign, H: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Each pair of numbers of each head, turned by an angle that grows with its place; numbers stand side by side."""
+    row, time = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    unit = tl.arange(0, BLOCK)
+    here = unit < H * HALF
+    head, pair = unit // HALF, unit % HALF
+    angle = tl.load(places + time).to(tl.float32) * tl.load(frequencies + pair, here, 0.0)
+    cos, sin = tl.cos(angle), tl.sin(angle) * sign
+    x += row * stride_row + time * stride_time + head * stride_head + 2 * pair
+    even, odd = tl.load(x, here, 0.0).to(tl.float32), tl.load(x + 1, here, 0.0).to(tl.float32)
+    out += row * out_row + time * out_time + head * out_head + 2 * pair
+    tl.store(out, even * cos - odd * sin, here)
+    tl.store(out + 1, even * sin + odd * cos, here)
+
+
+@triton.jit
+def loss_and_slope(
+    logits, targets, shares, losses, V, W, smoothing, smooth: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The loss of each row of logits, and its derivative in their place. V words, rows of W numbers."""
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * W
+    target, share = tl.load(targets + row).to(tl.int32), tl.load(shares + row)
+    asked = tl.load(logits + target).to(tl.float32)  # before anything is written over it
+    unit = tl.arange(0, BLOCK)
+    largest, total = tl.full((BLOCK,), -1e30, tl.float32), tl.zeros((BLOCK,), tl.float32)
+    plain_sum = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, V, BLOCK):
+        word = first + unit
+        v = tl.load(logits + word, word < V, -1e30).to(tl.float32)
+        higher = tl.maximum(largest, v)
+        total = total * tl.exp(largest - higher) + tl.where(word < V, tl.exp(v - higher), 0.0)
+        largest = higher
+        if smooth:
+            plain_sum += tl.where(word < V, v, 0.0)
+    most = tl.max(largest, 0)
+    log_total = most + tl.log(tl.sum(total * tl.exp(largest - most), 0))
+    wanted, spread = asked, 0.0
+    if smooth:
+        spread = smoothing / V
+        wanted = (1.0 - smoothing) * asked + spread * tl.sum(plain_sum, 0)
+    tl.store(losses + row, (log_total - wanted) * share)
+    for first in range(0, W, BLOCK):
+        word = first + unit
+        v = tl.load(logits + word, word < V, 0.0).to(tl.float32)
+        d = tl.exp(v - log_total) - tl.where(word == target, 1.0 - smoothing, 0.0) - spread
+        tl.store(logits + word, tl.where(word < V, d * share, 0.0), word < W)
+
+
+@triton.jit
+def adamw(
+    weights, gradient, mean, square, scales, rates, decays, filled_mean, filled_root, n,
+    keep_mean, keep_square, epsilon, decayed: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    replica = tl.program_id(1).to(tl.int64)
+    unit = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = unit < n
+    at = replica * n + unit
+    scale, rate = tl.load(scales + replica), tl.load(rates + replica)
+    g = tl.load(gradient + at, here, 0.0).to(tl.float32)
+    g = tl.where(scale > 0, g * scale, 0.0)
+    m, s, w = tl.load(mean + at, here, 0.0), tl.load(square + at, here, 0.0), tl.load(weights + at, here, 0.0)
+    m += (g - m) * (1.0 - keep_mean)
+    s = s * keep_square + g * g * (1.0 - keep_square)
+    if decayed:
+        w *= 1.0 - rate * tl.load(decays + replica)
+    size = tl.sqrt(s) / tl.load(filled_root) + epsilon
+    tl.store(weights + at, w - m / size * (rate / tl.load(filled_mean)), here)
+    tl.store(mean + at, m, here)
+    tl.store(square + at, s, here)

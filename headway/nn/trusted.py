@@ -1,0 +1,70 @@
+"""Whether a kernel can be trusted: what it gives, beside the plain lines that say what it should give.
+
+Kernels for a GPU are written, or chosen, where nobody can see all machines and versions that they will run on, and one
+that is wrong says nothing. So each is compared with plain lines of torch, on the machine at hand, before its first use:
+where it cannot be built, or is off by more than rounding explains, that is said once, and the plain lines stay.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+"""The largest difference from the plain lines, as a share of the largest number that they give."""
+_LOG = logging.getLogger("headway")
+_verdicts: dict[tuple[Any, ...], bool] = {}
+
+
+def trusted(operation: str, device: torch.device, check: Callable[..., float], *case: Any) -> bool:
+    """Whether a kernel gives what the plain lines give, in a case of its sizes and precisions: `check` says how far it
+    is off. Found out when first asked, and not while a graph is recorded."""
+    key = operation, str(device), *case
+    if key not in _verdicts:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return False
+        _verdicts[key] = _found_right(operation, device, check, case)
+    return _verdicts[key]
+
+
+def _found_right(operation: str, device: torch.device, check: Callable[..., float], case: tuple[Any, ...]) -> bool:
+    try:
+        with torch.autocast(device.type, enabled=False):
+            off = check(device, *case)
+    except Exception as error:  # whatever a compiler of kernels can raise: the plain lines still work
+        _LOG.warning(f"the kernel '{operation}' cannot be used ({type(error).__name__}: {str(error).strip()[:200]})")
+        return False
+    within = max(WITHIN[dtype] for dtype in (*(c for c in case if isinstance(c, torch.dtype)), torch.float32))
+    if off > within:
+        _LOG.warning(f"the kernel '{operation}' is not used: it is off by {off:.2g} of the largest number")
+    return off <= within
+
+
+def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest, as a share of the largest number of what was expected; infinite where something is no number."""
+    shares = [
+        ((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-6)).item()
+        for a, b in zip(found, expected, strict=True)
+    ]
+    return max((share if math.isfinite(share) else math.inf for share in shares), default=0.0)
+
+
+def there_and_back(fused: Callable[..., Tensor], plain: Callable[..., Tensor], given: Sequence[Tensor | None]) -> float:
+    results = []
+    for compute in (fused, plain):
+        mine = [None if t is None else t.clone().requires_grad_() for t in given]
+        with torch.enable_grad():
+            y = compute(*mine)
+            y.backward(numbers(y.shape, y.device, 7).to(y.dtype))
+        results.append([y.detach(), *(t.grad for t in mine if t is not None)])
+    return difference(*results)
+
+
+def numbers(shape: Sequence[int], device: torch.device, seed: int, like: torch.dtype = torch.float32) -> Tensor:
+    """Numbers of about -2 … 2 that nobody has to draw."""
+    return (torch.arange(math.prod(shape), device=device, dtype=torch.float32) * (seed + 0.618)).sin().mul_(2).view(
+        tuple(shape)
+    ).to(like)  # fmt: skip
