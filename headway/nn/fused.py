@@ -133,12 +133,9 @@ def activate(
     """This nonlinearity of products + bias."""
     if not wanted(products) or kind not in NONLINEARITIES:
         return None
-    sizes = _tile(min(products.shape[-1], 256))
-    return (
-        _Activate.apply(products, bias, kind)
-        if trusted("activate", bias.device, *sizes, products.dtype, kind)
-        else None
-    )
+    case = *_tile(min(products.shape[-1], 256)), products.dtype, kind
+    right = trusted("activate", products.device, check_activate, *case)
+    return _Activate.apply(products, bias, kind) if right else None  # pyright: ignore[reportReturnType]
 
 
 def plain_activate(products: Tensor, bias: Tensor, kind: str) -> Tensor:
