@@ -290,6 +290,8 @@ class Backbone(Trainable):
     ) -> tuple[Float[Tensor, "R B T D"], tuple[Any, ...]]:
         x = self.positions.embed(self.embed(ids, context.padding_mask), at)
         x = self.embedded(self.drop(self.embedding_norm(x)))
+        for one in self.mixers:
+            one.prepare(context)
         states = []
         for layer, layer_state in zip(self.layers, state.layers, strict=True):
             x, layer_state = layer(x, context, layer_state)

@@ -12,6 +12,7 @@ The four steps in the middle are done by a backend (`backends.py`); every backen
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar, Literal
 
 import torch
@@ -150,7 +151,7 @@ class AttentionSpec(MixerSpec):
     @property
     def own_mask(self) -> Mask:
         """Beside that of the model."""
-        return Everything() if self.window is None else Window(self.window)
+        return _own_mask(self.window)
 
     @property
     def remembers(self) -> float:
@@ -287,6 +288,10 @@ class Attention(Mixer):
             cache = Cache(cache.keys, cache.values, self._remembered(x, context, state))
         return y, cache
 
+    def prepare(self, context: Context) -> None:
+        if not self.spec.memory:
+            self.backend.prepare(context.for_heads(self.spec.heads, self.mask, len(context.keys)))
+
     def _remembered(self, x: Float[Tensor, "R B T D"], context: Context, state: Cache | Memory | None) -> Memory:
         told = context.padding_mask
         new = Memory(x, torch.ones(x.shape[:3], dtype=torch.bool, device=x.device) if told is None else told)
@@ -305,6 +310,12 @@ class Attention(Mixer):
 
     def slots_before(self, carried: Carried) -> Bool[Tensor, "R B S"] | None:
         return carried.get("told")
+
+
+@cache
+def _own_mask(window: int | None) -> Mask:
+    """The same object for all layers, by which a compiler tells that they are alike."""
+    return Everything() if window is None else Window(window)
 
 
 def _split(x: Float[Tensor, "R B T D"], heads: int) -> Float[Tensor, "R B H T d"]:

@@ -7,7 +7,7 @@
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from headway.nn.context import AttentionContext
 from headway.nn.masks import Everything
 from headway.nn.replicated import Dropout
 from headway.nn.similarity import Similarity, scaled_dot
+from headway.nn.trusted import numbers, there_and_back, trusted
 
 Heads = Float[Tensor, "R B H T d"]
 BackendName = Literal["auto", "plain", "sdpa", "flex"]
@@ -75,6 +76,9 @@ class Backend:
         """What stands in the way, or None."""
         return None
 
+    def prepare(self, context: AttentionContext) -> None:
+        """Compute what `attend` will ask this context for, which layers share."""
+
     def attend(self, q: Heads, k: Heads, v: Heads, context: AttentionContext, drop: Dropout) -> Heads:
         raise NotImplementedError
 
@@ -86,6 +90,9 @@ class Plain(Backend):
 
     def __init__(self, similarity: Similarity = scaled_dot):
         self.similarity = similarity
+
+    def prepare(self, context):
+        _ = context.allowed, context.bias
 
     def attend(self, q, k, v, context, drop):
         return drop(weights(q, k, context.allowed, context.bias, self.similarity)).to(v.dtype) @ v
@@ -101,9 +108,17 @@ class Sdpa(Backend):
             return "fused kernels draw dropout from one stream for all replicas; use plain, or mixer.dropout = 0"
         return _why_not_fused(needs)
 
+    def prepare(self, context):
+        self.addend(context)
+
+    def addend(self, context: AttentionContext) -> Tensor | None:
+        """None: the kernel knows by itself who may look where."""
+        return None if context.is_plainly_causal and context.bias is None else context.addend
+
     def attend(self, q, k, v, context, drop):
-        addend = None if context.is_plainly_causal and context.bias is None else context.addend
-        with _trusted_kernels(q.device):
+        addend = self.addend(context)
+        by_cudnn = addend is None and context.is_plainly_causal and _by_cudnn(q)
+        with _trusted_kernels(q.device, by_cudnn):
             heads = F.scaled_dot_product_attention(
                 q.flatten(0, 1),
                 k.flatten(0, 1),
@@ -111,7 +126,8 @@ class Sdpa(Backend):
                 attn_mask=None if addend is None else _fold(addend, q.shape, q.dtype),
                 is_causal=context.is_plainly_causal and addend is None,
             )
-        return heads.unflatten(0, q.shape[:2])
+        heads = heads.unflatten(0, q.shape[:2])
+        return _UsualGradient.apply(heads) if by_cudnn else heads  # pyright: ignore[reportReturnType]
 
 
 class Flex(Backend):
@@ -181,12 +197,63 @@ def _fold(addend: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     return addend.expand(R, B, -1, -1, -1).flatten(0, 1)
 
 
-def _trusted_kernels(device: torch.device) -> AbstractContextManager[object]:
-    """Without cuDNN's kernel: in bf16 on Hopper (torch 2.11) its gradients are wrong for some memory layouts of the
-    heads, and nothing says so; see docs/log.md. The flash and memory-efficient kernels agree with the plain one."""
+def _trusted_kernels(device: torch.device, by_cudnn: bool) -> AbstractContextManager[object]:
+    """cuDNN's kernel, or any but that: the flash and memory-efficient kernels agree with the plain one."""
     if device.type != "cuda":
         return nullcontext()
+    if by_cudnn:
+        return sdpa_kernel([SDPBackend.CUDNN_ATTENTION])
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+# --- cuDNN's kernel --------------------------------------------------------------------------------------------------
+# On Hopper it is the fastest there is for long segments, but in bf16 (torch 2.11) its gradients are wrong where the
+# gradient it is given lies in memory in another order than the heads it gave, and nothing says so (docs/log.md). So it
+# is given one that lies as they do, and is used only where it has been found right.
+
+CUDNN_FROM = 256
+"""Shorter segments are no faster by it."""
+_cudnn: dict[tuple[int, int, int], bool] = {}
+"""By heads, slots and head width. Asked while a compiler looks on, what is not known counts as no."""
+
+
+def _by_cudnn(q: Heads) -> bool:
+    H, T, d = q.shape[2:]
+    if not q.is_cuda or q.dtype != torch.bfloat16 or T < CUDNN_FROM or d % 8 or d > 128:
+        return False
+    if torch.compiler.is_compiling():
+        return _cudnn.get((H, T, d), False)
+    if (H, T, d) not in _cudnn and not torch.cuda.is_current_stream_capturing():
+        hopper = torch.cuda.get_device_capability(q.device) >= (9, 0)
+        _cudnn[H, T, d] = hopper and trusted("cuDNN's attention", q.device, check_cudnn, H, T, d, q.dtype)
+    return _cudnn.get((H, T, d), False)
+
+
+class _UsualGradient(torch.autograd.Function):
+    """Heads as they are; what comes back lies in memory as they do, the heads of a token together."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor) -> Tensor:
+        return heads.view_as(heads)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return d.transpose(2, 3).contiguous().transpose(2, 3)
+
+
+def check_cudnn(device: torch.device, H: int, T: int, d: int, dtype: torch.dtype) -> float:
+    """There and back, beside scores, softmax and sum written out; with a gradient that comes in another order."""
+
+    def attended(together: Tensor, by_cudnn: bool) -> Tensor:
+        q, k, v = (part.unflatten(-1, (H, d)).transpose(2, 3) for part in together.chunk(3, -1))
+        if not by_cudnn:
+            return (weights(q, k, torch.ones(T, T, dtype=torch.bool, device=device).tril()) @ v).roll(1, 2)
+        with _trusted_kernels(device, by_cudnn):
+            heads = F.scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
+        return _UsualGradient.apply(heads.unflatten(0, q.shape[:2])).roll(1, 2)  # pyright: ignore
+
+    together = numbers((1, 2, T, 3 * H * d), device, 1, dtype)
+    return there_and_back(lambda x: attended(x, True), lambda x: attended(x.float(), False).to(dtype), (together,))
 
 
 @cache

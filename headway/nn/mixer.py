@@ -47,6 +47,10 @@ class Mixer(nn.Module):
         with the next tokens of the same rows. None = nothing came before."""
         raise NotImplementedError
 
+    def prepare(self, context: Context) -> None:
+        """What layers share of a context, computed before the first of them: then all layers are alike to a compiler,
+        and one program serves them all."""
+
     def summary(self, state: Any) -> Float[Tensor, "R B N"] | None:
         """All that a state holds of the rows that were read, as one vector for each; None = it has no fixed size."""
         return None
