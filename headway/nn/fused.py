@@ -204,7 +204,8 @@ class _Dropped(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _Dropped.times(dy.contiguous(), *ctx.saved_tensors, ctx.first), None, None, None, None
+        keys, step, rates = ctx.saved_tensors
+        return _Dropped.times(dy.contiguous(), keys, step, rates, ctx.first), None, None, None, None
 
     @staticmethod
     def times(x: Tensor, keys: Tensor, step: Tensor, rates: Tensor, first: int) -> Tensor:
@@ -257,7 +258,8 @@ class _Turned(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _Turned.by(dy, *ctx.saved_tensors, -1.0), None, None
+        at, frequencies = ctx.saved_tensors
+        return _Turned.by(dy, at, frequencies, -1.0), None, None
 
     @staticmethod
     def by(x: Tensor, at: Tensor, frequencies: Tensor, sign: float) -> Tensor:
@@ -376,13 +378,14 @@ def plain_adamw(
 def check_adamw(device) -> float:
     given = [numbers((2, 1500), device, seed) for seed in range(4)]
     given[3].abs_()
-    columns = [torch.tensor(pair, device=device)[:, None] for pair in ((0.5, 0.0), (1e-2, 0.0), (0.1, 0.2))]
+    pairs = (0.5, 0.0), (1e-2, 0.0), (0.1, 0.2)
+    scale, rates, decays = (torch.tensor(pair, device=device)[:, None] for pair in pairs)
     filled = torch.tensor(0.2, device=device), torch.tensor(0.15, device=device)
     results = []
     for step in (adamw, plain_adamw):
-        mine = [t.clone() for t in given]
-        step(*mine, *columns, filled, (0.9, 0.99), 1e-8)
-        results.append([mine[0] - given[0], *mine[2:]])
+        weights, gradient, mean, square = (t.clone() for t in given)
+        step(weights, gradient, mean, square, scale, rates, decays, filled, (0.9, 0.99), 1e-8)
+        results.append([weights - given[0], mean, square])
     return difference(*results)
 
 
