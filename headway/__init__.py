@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from headway.study.execution.execute import execute as run_study
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"headway has no '{name}'; it has: {', '.join(__all__)}")

@@ -62,8 +62,8 @@ class Workshop:
 def tiny_recipe(text: Path, *changes: str) -> Recipe:
     from headway.core.yaml import read_tree
 
-    tree, lines = read_tree(RECIPE.format(path=text), "tiny.yaml")
-    return from_tree(tree, "tiny.yaml", lines, changes)
+    tree, _ = read_tree(RECIPE.format(path=text), "tiny.yaml")
+    return from_tree(tree, "tiny.yaml", overrides=changes)
 
 
 @contextmanager

@@ -3,9 +3,11 @@
 import errno
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from headway import __version__
 from headway.cli import (
     audit,
     bench,
@@ -33,12 +35,28 @@ from headway.core.errors import EndedElsewhereError, UserError
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="A laboratory for attention models: change one thing, and know whether it mattered.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"headway {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_verb(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 app.add_typer(solve.app, name="solve")
 app.add_typer(study.app, name="study")
 app.add_typer(scaling.app, name="scaling")
@@ -87,6 +105,9 @@ def main() -> None:
         sys.stderr.close()  # the reader has gone away, as `headway … | head` does
         sys.exit(0)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            print(f"headway: no file has as long a name as {str(error.filename)[:60]}…", file=sys.stderr)
+            sys.exit(2)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES):
             raise
         place = f" ({error.filename})" if error.filename else ""

@@ -5,13 +5,16 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, Changes, RunsFolder, Strict, Trust, With, print_json, use_plugins
+from headway.cli.options import AsJson, Changes, RunsFolder, Strict, Trust, With, print_json, runs_like, use_plugins
 from headway.core.errors import UserError
 
 
 def audit(
     name: Annotated[
-        str | None, typer.Argument(help="A run; or a recipe, before it is trained.", metavar="RUN|RECIPE")
+        str | None,
+        typer.Argument(
+            help="A run; or a recipe, before it is trained.", metavar="RUN|RECIPE", autocompletion=runs_like
+        ),
     ] = None,
     changes: Changes = None,
     explain: Annotated[

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
+from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, runs_like, use_plugins
 
 
 def classify(
-    run: Annotated[str, typer.Argument(help="A classifier's run: its name or folder.", metavar="RUN")],
+    run: Annotated[
+        str, typer.Argument(help="A classifier's run: its name or folder.", metavar="RUN", autocompletion=runs_like)
+    ],
     text: Annotated[str, typer.Argument(help="The text.", metavar="TEXT")],
     second: Annotated[str | None, typer.Argument(help="Of a pair: the second text.", metavar="TEXT")] = None,
     checkpoint: Which = "auto",

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
+from headway.cli.options import A_RUN, AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
+    run: Annotated[str, A_RUN],
     to: Annotated[
         str | None, typer.Option(help="The format: gpt2, marian; default: of its kind.", metavar="FORMAT")
     ] = None,

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
+from headway.cli.options import A_RUN, AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
 from headway.core.errors import UserError
 
 
 def look(
-    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
+    run: Annotated[str, A_RUN],
     sentence: Annotated[
         list[str] | None,
         typer.Argument(

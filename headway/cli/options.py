@@ -9,6 +9,26 @@ import typer
 
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
+
+
+def recipes_like(incomplete: str) -> list[str]:
+    """For the shell: packaged recipes, and files that end as recipes do."""
+    from headway.recipe.library import packaged
+
+    files = [str(file) for file in Path().glob(f"{incomplete}*.y*ml")] if "*" not in incomplete else []
+    return sorted(name for name in (*packaged(), *files) if name.startswith(incomplete))
+
+
+def runs_like(ctx: typer.Context, incomplete: str) -> list[str]:
+    from headway.run.record import run_names
+
+    return sorted(name for name in run_names(Path(ctx.params.get("runs") or "runs")) if name.startswith(incomplete))
+
+
+A_RECIPE = typer.Argument(
+    help="A packaged recipe (see `headway recipes`) or a YAML file.", metavar="RECIPE", autocompletion=recipes_like
+)
+A_RUN = typer.Argument(help="A run's name or folder.", metavar="RUN", autocompletion=runs_like)
 Changes = Annotated[
     list[str] | None, typer.Argument(help="Changes, such as model.positions=alibi seed=3.", metavar="KEY=VALUE")
 ]

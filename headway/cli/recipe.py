@@ -2,13 +2,11 @@
 
 from typing import Annotated
 
-import typer
-
-from headway.cli.options import AsJson, Changes, Trust, With, print_json, use_plugins
+from headway.cli.options import A_RECIPE, AsJson, Changes, Trust, With, print_json, use_plugins
 
 
 def recipe(
-    name: Annotated[str, typer.Argument(help="A packaged recipe or a YAML file.", metavar="RECIPE")],
+    name: Annotated[str, A_RECIPE],
     changes: Changes = None,
     with_: With = None,
     trust: Trust = False,

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
+from headway.cli.options import A_RUN, AsJson, RunsFolder, Trust, Which, With, print_json, use_plugins
 
 
 def sample(
-    run: Annotated[str, typer.Argument(help="A run's name or folder.", metavar="RUN")],
+    run: Annotated[str, A_RUN],
     prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
     tokens: Annotated[int, typer.Option(help="How many tokens to draw.", min=1)] = 200,
     temperature: Annotated[float, typer.Option(help="0 = always the likeliest, 1 = as learnt.", min=0)] = 0.8,

@@ -3,19 +3,22 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import AsJson, Changes, RunsFolder, Trust, With, print_json, use_plugins
+from headway.cli.options import A_RECIPE, AsJson, Changes, RunsFolder, Trust, With, print_json, use_plugins
+
+if TYPE_CHECKING:
+    from headway.recipe.recipe import Recipe
 
 
 def train(
-    recipe: Annotated[
-        str, typer.Argument(help="A packaged recipe (see `headway recipes`) or a YAML file.", metavar="RECIPE")
-    ],
+    recipe: Annotated[str, A_RECIPE],
     changes: Changes = None,
-    name: Annotated[str | None, typer.Option(help="The run's name; default: the recipe's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The run's name; default: the recipe's, and what was changed: demo-alibi.")
+    ] = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,7 +53,7 @@ def train(
         with processes.together():
             use_plugins(with_, trust)
             base = load(recipe, changes or [])
-            names, recipes = varied(base, name or Path(recipe).stem, vary or [])
+            names, recipes = varied(base, name, vary or []) if name else _named(recipe, changes or [], base, vary, runs)
             shown = progress.for_this_terminal()
             tracking = [Tracking(track, runs, [shown])] if track and processes.is_writer else []
         made = train_in_turns(recipes, names, runs, resume, [shown, *tracking], together)
@@ -66,3 +69,37 @@ def train(
         again = shlex.join(words)
         print(f"stopped at step {interrupted[0].status.step:,} and saved; to go on: {again}", file=sys.stderr)
         raise typer.Exit(130)
+
+
+def _named(
+    recipe: str, changes: list[str], base: "Recipe", vary: list[str] | None, runs: Path
+) -> tuple[list[str], list["Recipe"]]:
+    """The runs of a recipe that nobody has named: after it and what was changed in it."""
+    from headway.recipe.naming import name_of_changed
+    from headway.recipe.sweep import varied
+    from headway.run.record import is_of_another
+
+    plain = Path(recipe).stem
+    if not changes or _is_as_written(recipe, base):
+        return varied(base, plain, vary or [])
+    own = name_of_changed(recipe, changes, base.hash)
+    names, recipes = varied(base, own, vary or [])
+    if any(is_of_another(runs / name, made.hash) for name, made in zip(names, recipes, strict=True)):
+        names, recipes = varied(base, f"{own}-{base.hash[:6]}", vary or [])
+    # Before runs had names of their own, these were called after the recipe alone: they can still be resumed.
+    before, _ = varied(base, plain, vary or [])
+    made = [(runs / name, one.hash) for name, one in zip(before, recipes, strict=True)]
+    if all(folder.exists() and not is_of_another(folder, digest) for folder, digest in made):
+        names = before
+    return names, recipes
+
+
+def _is_as_written(recipe: str, base: "Recipe") -> bool:
+    """Whether the changes come to nothing."""
+    from headway.core.errors import UserError
+    from headway.recipe.recipe import load
+
+    try:
+        return load(recipe).hash == base.hash
+    except UserError:  # it needs them
+        return False

@@ -7,19 +7,26 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, Trust, With, print_json, use_plugins
+from headway.cli.options import A_RECIPE, AsJson, Trust, With, print_json, use_plugins
 from headway.core.errors import UserError, did_you_mean
 from headway.core.format import number
 
 
 def tune(
-    recipe: Annotated[str, typer.Argument(help="A packaged recipe or a YAML file.", metavar="RECIPE")],
+    recipe: Annotated[str, A_RECIPE],
     changes: Annotated[list[str] | None, typer.Argument(help="Changes for all trials.", metavar="KEY=VALUE")] = None,
     over: Annotated[
         list[str] | None,
         typer.Option(help="What to search: KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=A,B,C. May be repeated."),
     ] = None,
-    space: Annotated[Path | None, typer.Option(help="The same from a YAML file.", metavar="FILE")] = None,
+    space: Annotated[
+        Path | None,
+        typer.Option(
+            help="The same from a YAML file, a line for each: "
+            "learning_rate: {key: training.optimizer.learning_rate, low: 1e-4, high: 1e-1, log: true}",
+            metavar="FILE",
+        ),
+    ] = None,
     trials: Annotated[
         int, typer.Option(help="How many trials in all; more of them later go on from these.", min=1)
     ] = 20,
@@ -44,6 +51,7 @@ def tune(
     from headway import tasks
     from headway.cli import printing, progress
     from headway.core.files import check_names
+    from headway.recipe.naming import name_of_changed
     from headway.recipe.recipe import load
     from headway.scoring.metrics import parsed
     from headway.tuning.pruning import PRUNERS
@@ -61,7 +69,7 @@ def tune(
     decides = on or f"valid.{tasks.of(base).headline_of(base).name}"
     search = Search(base, where, decides, prune, grid)  # pyright: ignore[reportArgumentType]
     at_once = together or (8 if torch.cuda.is_available() else 1)
-    name = name or Path(recipe).stem
+    name = name or name_of_changed(recipe, changes or [], base.hash)
     check_names([name], "a search")
     folder = searches / name
     try:

@@ -7,7 +7,7 @@ A *spec* is a small frozen description that stands beside the thing it describes
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from inspect import get_annotations
 from typing import Any, ClassVar, NamedTuple
@@ -31,6 +31,10 @@ class Spec(BaseModel):
     added: ClassVar[frozenset[str]] = frozenset()
     """Keys that came when there were recipes already. Left at their default they do not count in the hash of a recipe:
     the runs on people's disks still belong to theirs."""
+
+    called_elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Of the whole tree: what people call a key who come from other tools, and what it is called here; `{value}` is
+    what they gave. For hints; nothing is read under two names."""
 
     @model_validator(mode="before")
     @classmethod

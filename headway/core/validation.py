@@ -101,7 +101,7 @@ def _line(place: Callable[[Path], str], paths: Sequence[Path], reason: str) -> s
 def _reason(cls: type[Spec], tree: Any, path: Path, value: Any, detail: ErrorDetails) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown(cls, tree, path)
+        return _unknown(cls, tree, path, value)
     if kind in ("kind_unknown", "kind_missing"):
         return f"{detail['msg']}{did_you_mean(context.get('kind', ''), context['known'])}"
     if kind == "too_short":
@@ -121,9 +121,19 @@ def _reason(cls: type[Spec], tree: Any, path: Path, value: Any, detail: ErrorDet
     return f"{text}, not {value!r}" if not text.endswith("?") else text
 
 
-def _unknown(cls: type[Spec], tree: Any, path: Path) -> str:
-    """An unknown key: a setting of another variant, a slip of the pen, or a key that belongs elsewhere."""
+def called_elsewhere(cls: type[Spec], key: str, value: Any = None) -> str | None:
+    """What a key is called here that people know by another name: `n_layer` → `model.layers`."""
+    name = key.rsplit(".", 1)[-1].lower().replace("-", "_")
+    found = cls.called_elsewhere.get(name)
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 10
+    return None if found is None else found.replace("{value}", str(number))
+
+
+def _unknown(cls: type[Spec], tree: Any, path: Path, value: Any) -> str:
+    """An unknown key: a setting of another variant, a slip of the pen, a key that belongs elsewhere, or one that is
+    called so elsewhere."""
     keys, (*parents, name) = list(known_keys(cls)), path
+    ours = called_elsewhere(cls, name, value)
     variants, default = [cls], None
     for part in parents:
         tree = tree[int(part)] if isinstance(tree, list) else tree[part]
@@ -135,6 +145,8 @@ def _unknown(cls: type[Spec], tree: Any, path: Path) -> str:
         cls = next((v for v in variants if kind in kinds(v)), variants[0])
     if owners := list(dict.fromkeys(kind for v in variants for kind in kinds(v) if name in v.model_fields)):
         return f"{tree.get('kind', default)} has no such setting; {', '.join(owners)} {_has(owners)}"
+    if ours is not None:
+        return f"unknown key; did you mean '{ours}'?"
     hint = did_you_mean(name, [field.alias or own for own, field in cls.model_fields.items()])
     elsewhere = [k for k in keys if k.rsplit(".", 1)[-1] == name]
     if elsewhere and "did you mean" not in hint:

@@ -17,7 +17,7 @@ Path = tuple[str, ...]
 DEEPEST = 20  # no recipe goes as deep, but an alias of itself (`&a {b: *a}`) has no end
 LONGEST = 1_000_000  # letters
 MOST_VALUES = 20_000  # with aliases written out: ten lines of them can stand for billions
-MOST_DIGITS = 19  # what 64 bits hold
+MOST_DIGITS = 100
 MOST_CHANGES_SAID = 5
 
 

@@ -5,9 +5,8 @@ It comes from a packaged name, a YAML file or Python; `key.path=value` changes i
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -15,7 +14,7 @@ from headway.core import plugins
 from headway.core.errors import UserError
 from headway.core.spec import Problem, Spec, as_ever
 from headway.core.validation import ImpossibleError, validated, variants
-from headway.core.yaml import read_tree, read_value
+from headway.core.yaml import read_value
 from headway.data.spec import DataSpec, Text
 from headway.formats.pretrained import Pretrained  # noqa: F401 (to be known: it is named in recipes only)
 from headway.models.classifier import ClassifierSpec  # noqa: F401 (to be known: it is named in recipes only)
@@ -26,13 +25,45 @@ from headway.models.language_model import LanguageModelSpec
 from headway.models.masked_language_model import MaskedLanguageModelSpec  # noqa: F401
 from headway.models.spec import ModelSpec
 from headway.models.start import StartSpec
-from headway.recipe.library import read_text
+from headway.recipe.extends import written
 from headway.recipe.trained import TrainedFirst  # noqa: F401 (to be known: it is named in recipes only)
 from headway.scoring.spec import Reading, ScoringSpec
 from headway.training.spec import TrainingSpec
 
+CALLED_ELSEWHERE = {
+    **dict.fromkeys(("lr", "learning_rate", "max_lr", "eta"), "training.optimizer.learning_rate"),
+    **dict.fromkeys(("wd", "weight_decay"), "training.optimizer.weight_decay"),
+    **dict.fromkeys(("betas", "adam_beta1"), "training.optimizer.beta1"),
+    **dict.fromkeys(("steps", "max_steps", "num_steps", "n_steps"), "training.duration={value} steps"),
+    **dict.fromkeys(("iters", "max_iters", "iterations", "updates"), "training.duration={value} steps"),
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs", "epoch"), "training.duration={value} epochs"),
+    **dict.fromkeys(("tokens", "max_tokens", "train_tokens"), "training.duration={value} tokens"),
+    **dict.fromkeys(("batch_size", "bs", "train_batch_size", "bsz"), "training.batch"),
+    **dict.fromkeys(("warmup", "warmup_steps", "warmup_iters"), "training.schedule.warmup={value} steps"),
+    **dict.fromkeys(("grad_clip", "clip_grad", "max_grad_norm", "gradient_clip"), "training.clip"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulation", "grad_accum"), "training.accumulate"),
+    **dict.fromkeys(("eval_every", "eval_interval", "eval_steps"), "training.evaluate_every={value} steps"),
+    **dict.fromkeys(("save_every", "save_steps", "save_interval"), "training.checkpoint_every={value} steps"),
+    **dict.fromkeys(("early_stopping", "early_stop"), "training.patience"),
+    **dict.fromkeys(("lr_scheduler", "scheduler", "lr_schedule", "decay"), "training.schedule"),
+    **dict.fromkeys(("dtype", "amp", "fp16", "bf16", "mixed_precision"), "training.precision"),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "num_hidden_layers", "depth"), "model.layers"),
+    **dict.fromkeys(("n_head", "n_heads", "num_heads", "num_attention_heads", "nhead"), "model.mixer.heads"),
+    **dict.fromkeys(("d_model", "n_embd", "hidden_size", "embed_dim", "dim", "hidden", "emb_dim"), "model.width"),
+    **dict.fromkeys(("block_size", "seq_len", "context_length", "max_len", "n_ctx", "max_length"), "model.context"),
+    **dict.fromkeys(("position", "pos", "positional_encoding", "position_encoding", "pos_emb"), "model.positions"),
+    **dict.fromkeys(("attention", "attn"), "model.mixer"),
+    **dict.fromkeys(("dataset", "corpus"), "data.source"),
+    **dict.fromkeys(("file", "filename"), "data.path"),
+    **dict.fromkeys(("vocab_size", "vocab", "vocabulary"), "data.tokenizer"),
+    **dict.fromkeys(("random_seed", "manual_seed", "random_state"), "seed"),
+}
+"""What people who come from other tools type first."""
+
 
 class Recipe(Spec):
+    called_elsewhere: ClassVar[Mapping[str, str]] = CALLED_ELSEWHERE
+
     seed: int = Field(default=0, ge=0)
     """The start, the data order and the dropout of a run follow from this number alone."""
     data: DataSpec = Text()
@@ -137,26 +168,24 @@ class Recipe(Spec):
 
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe by packaged name or by path of a YAML file, with overrides applied."""
-    text, title = read_text(name)
-    tree, lines = read_tree(text, title)
-    folder = Path(name).parent
-    plugins.load_named(tree, folder, title, is_asked=not (folder / "run.json").exists())
-    return from_tree(tree, title, lines, overrides)
+    tree, places, title = written(name, _default_kind)
+    return from_tree(tree, title, places, overrides)
 
 
 def from_tree(
     tree: dict[str, Any],
     title: str,
-    lines: dict[tuple[str, ...], int] | None = None,
+    places: Mapping[tuple[str, ...], str] | None = None,
     overrides: Sequence[str] = (),
     said_on: str = "command line",
 ) -> Recipe:
-    """`title` and `lines` say where the tree was written, `said_on` where the overrides were: for messages."""
+    """`title` says where the tree was written, `places` where each key was, `said_on` where the overrides were: for
+    messages."""
     # The general before the particular: `optimizer=sgd` must not wipe out an `optimizer.momentum=0` given before it.
     changed = [_apply(tree, path, value) for path, value in sorted(map(_parsed, overrides), key=lambda c: len(c[0]))]
 
     def place(path: tuple[str, ...]) -> str:
-        written = f"{title}:{lines[path]}" if lines and path in lines else ""
+        written = (places or {}).get(path, "")
         if any(path[: len(change)] == change for change in changed):
             return said_on
         if any(change[: len(path)] == path for change in changed):  # something inside it was changed
@@ -164,6 +193,12 @@ def from_tree(
         return written
 
     return validated(Recipe, tree, title, place)
+
+
+def _default_kind(path: tuple[str, ...]) -> str | None:
+    """Of the part at this path, where nobody has said which kind it is of."""
+    fields = [spec.model_fields.get(path[-1]) for spec in variants(Recipe, path[:-1])]
+    return next((kind for field in fields if (kind := getattr(field and field.default, "kind", None))), None)
 
 
 def _parsed(override: str) -> tuple[list[str], Any]:

@@ -1,6 +1,7 @@
 """One recipe, varied: `seed=0..3`, `training.optimizer.learning_rate=1e-3,3e-3`, and every combination of them."""
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 
@@ -17,13 +18,9 @@ def varied(base: Recipe, name: str, variations: Sequence[str]) -> tuple[list[str
     for key in keys:
         if keys.count(key) > 1:
             raise UserError(f"--vary {key} is given twice: write all its values in one, {key}=A,B,C")
-    combinations = list(itertools.product(*(values for _, values in axes)))
-    if len(combinations) > MOST_REPLICAS:
-        raise UserError(
-            f"{len(combinations):,} combinations are more than one population should hold ({MOST_REPLICAS})"
-        )
+    _check_count(math.prod(len(values) for _, values in axes))
     names, recipes = [], []
-    for values in combinations:
+    for values in itertools.product(*(values for _, values in axes)):
         changes = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
         tail = [f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in zip(keys, values, strict=True)]
         names.append("-".join([name, *tail]))
@@ -37,10 +34,18 @@ def _axis(variation: str) -> tuple[str, list[str]]:
         raise UserError(f"--vary {variation}: write --vary KEY=VALUES, for example --vary seed=0..7")
     values: list[str] = []
     for piece in text.split(","):
-        spanned = re.fullmatch(r"(\d+)\.\.(\d+)", piece.strip())
+        spanned = re.fullmatch(r"(\d{1,19})\.\.(\d{1,19})", piece.strip())
         if spanned and int(spanned[1]) > int(spanned[2]):
             raise UserError(f"--vary {variation}: {piece} counts backwards")
+        if spanned:
+            _check_count(int(spanned[2]) - int(spanned[1]) + 1)
         values += map(str, range(int(spanned[1]), int(spanned[2]) + 1)) if spanned else [piece.strip()]
     if len(set(values)) < len(values):
         raise UserError(f"--vary {variation}: a value stands there twice")
     return key.strip(), values
+
+
+def _check_count(count: int) -> None:
+    """Before they are written out."""
+    if count > MOST_REPLICAS:
+        raise UserError(f"{count:,} combinations are more than one population should hold ({MOST_REPLICAS})")

@@ -90,6 +90,14 @@ def _run_files(runs: Path) -> list[Path]:
     return [path for path in runs.glob("*/run.json") if not path.parent.name.startswith(".")]  # not the half-made ones
 
 
+def is_of_another(folder: Path, recipe_hash: str) -> bool:
+    """Whether a folder has this name already, and holds what another recipe has made."""
+    try:
+        return folder.exists() and read_json(folder / "run.json").get("recipe_hash") != recipe_hash
+    except UserError:
+        return True
+
+
 def read_status(folder: Path) -> Status:
     """How the run in this folder stands, by its run.json."""
     try:

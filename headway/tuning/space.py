@@ -10,6 +10,7 @@ On the command line the same is `--over training.optimizer.learning_rate=1e-4..1
 import contextlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +22,15 @@ from pydantic_core import PydanticCustomError
 
 from headway.core.errors import UserError, did_you_mean
 from headway.core.spec import Problem, Spec
-from headway.core.validation import known_keys, validated
+from headway.core.validation import called_elsewhere, known_keys, validated
 from headway.core.yaml import read_tree, read_value
 from headway.recipe.recipe import Recipe
 
+EXAMPLE = "learning_rate: {key: training.optimizer.learning_rate, low: 1e-4, high: 1e-1, log: true}"
+"""A line of such a file."""
 ENOUGH = 64  # combinations, to look for one that is valid
+MOST_POINTS = 1000
+MOST_TRIALS = 100_000  # of a grid
 WHOLE_GRID = 10  # as many whole numbers as this are all tried by a grid
 
 
@@ -47,7 +52,7 @@ class Between(Spec):
     high: Number
     log: bool = False
     """Whether ratios count, and not differences: for learning rates, widths."""
-    points: int = Field(default=5, ge=2)
+    points: int = Field(default=5, ge=2, le=MOST_POINTS)
     """How many values a grid takes from it."""
 
     def problems(self) -> Iterator[Problem]:
@@ -125,7 +130,7 @@ def read_space(path: Path) -> Space:
     try:
         tree, lines = read_tree(path.read_text("utf-8"), path.name)
     except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
+        raise UserError(f"there is no file {path}; it would have lines such as\n  {EXAMPLE}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
     return {
@@ -157,7 +162,8 @@ def over(texts: Sequence[str]) -> Space:
 
 def _dimension(name: str, given: Any, place: str) -> Dimension:
     if not isinstance(given, dict):
-        raise UserError(f"{place}: {name}: expected a key with low and high, or with choices, not {given!r}")
+        expected = "expected a key with low and high, or with choices"
+        raise UserError(f"{place}: {name}: {expected}, not {given!r}; for example\n  {EXAMPLE}")
     kind = Among if "choices" in given else Between
     made = validated(kind, given, name, lambda path: place)
     if problems := list(made.problems()):
@@ -168,11 +174,14 @@ def _dimension(name: str, given: Any, place: str) -> Dimension:
 def check_space(space: Space, base: Recipe) -> None:
     """Every key is one of the recipe's, none is varied twice, and the ends of every range can be valid in it."""
     if not space:
-        raise UserError("there is nothing to search over: give --space FILE or --over KEY=LOW..HIGH")
+        ways = "give --over KEY=LOW..HIGH, or --space FILE with lines such as"
+        raise UserError(f"there is nothing to search over: {ways}\n  {EXAMPLE}")
     keys, seen = set(known_keys(Recipe)), dict[str, str]()
     for name, dimension in space.items():
         if dimension.key not in keys:
-            raise UserError(f"{name}: there is no key '{dimension.key}' in recipes{did_you_mean(dimension.key, keys)}")
+            ours = called_elsewhere(Recipe, dimension.key)
+            hint = did_you_mean(dimension.key, keys) if ours is None else f"; did you mean '{ours}'?"
+            raise UserError(f"{name}: there is no key '{dimension.key}' in recipes{hint}")
         if dimension.key in seen:
             raise UserError(f"{dimension.key} is searched twice, as {seen[dimension.key]} and as {name}")
         seen[dimension.key] = name
@@ -205,4 +214,6 @@ def change(key: str, value: Any) -> str:
 
 def grid(space: Space) -> list[dict[str, Any]]:
     """Every combination."""
+    if (count := math.prod(len(d.grid) for d in space.values())) > MOST_TRIALS:
+        raise UserError(f"a grid of {count:,} combinations is more than a search should hold ({MOST_TRIALS:,})")
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*(d.grid for d in space.values()))]

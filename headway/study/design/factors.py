@@ -1,7 +1,6 @@
 """What varies in a study: factors with their levels, and the arms that follow from them."""
 
 import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from headway.core.spec import Problem, Spec
 from headway.core.yaml import write_value
+from headway.recipe.naming import label
 
 HOW_IT_IS_READ = ("data.segment", "data.batches.")
 """Of `data`, what is a matter of training: the text and its tokens are the same."""
@@ -103,15 +103,3 @@ def crossed(factors: Mapping[str, Factor]) -> list[Arm]:
         levels = dict(zip(factors, (name for name, _ in combination), strict=True))
         arms.append(Arm(".".join(levels.values()), tuple(c for _, changes in combination for c in changes), levels))
     return arms
-
-
-def label(value: Any) -> str:
-    """A value as a part of a folder's name."""
-    if isinstance(value, list):
-        text = "-".join(map(label, value))
-    elif isinstance(value, dict):  # {kind: rotary, base: 500} → rotary-base-500
-        kind, rest = value.get("kind"), [f"{key}-{label(inner)}" for key, inner in value.items() if key != "kind"]
-        text = "-".join([*([label(kind)] if kind else []), *rest])
-    else:
-        text = value if isinstance(value, str) else json.dumps(value)
-    return re.sub(r"[^\w.+=-]+", "-", text).strip(".-") or "empty"

@@ -1,0 +1,50 @@
+"""What a run is called when nobody says: after its recipe, and after what was changed in it. `demo-alibi-layers-4`.
+
+Who changes one thing and trains again wants a second run and not an error, and wants to see in a list which is which.
+Nothing here needs torch.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headway.core.yaml import read_value
+
+LONGEST = 100
+"""Bytes of a name that was made of changes; folders bear 255, and more is added to names (`-seed-3`, `.partial`)."""
+_SAY_LITTLE = {"none", "auto", "on", "off", "null", "full", "yes", "no"}
+"""Words that are the value of many keys: the key stands beside them."""
+
+
+def label(value: Any) -> str:
+    """A value as a part of a folder's name."""
+    if isinstance(value, list):
+        text = "-".join(map(label, value))
+    elif isinstance(value, dict):  # {kind: rotary, base: 500} → rotary-base-500
+        kind, rest = value.get("kind"), [f"{key}-{label(inner)}" for key, inner in value.items() if key != "kind"]
+        text = "-".join([*([label(kind)] if kind else []), *rest])
+    else:
+        text = value if isinstance(value, str) else json.dumps(value)
+    return re.sub(r"[^\w.+=-]+", "-", text).strip(".-") or "empty"
+
+
+def name_of_changed(recipe: str, changes: Iterable[str], digest: str) -> str:
+    """Of `recipe` as it is typed, with `key.path=value` changes (of one key, the last); a long name ends in `digest`, which tells it apart."""
+    last = {key.strip(): value for key, _, value in (change.partition("=") for change in changes)}
+    name = "-".join([Path(recipe).stem, *(_said(key, value) for key, value in last.items())])
+    if len(name.encode()) <= LONGEST:
+        return name
+    kept = name.encode()[: LONGEST - 9].decode(errors="ignore")
+    return f"{kept.rstrip('.-')}-{digest[:8]}"
+
+
+def _said(key: str, text: str) -> str:
+    """A change as a part of a name: a word that names something by itself, else with the last part of its key."""
+    value = read_value(text)
+    if isinstance(value, str) and key.rsplit(".", 1)[-1] in ("path", "from", "recipe"):
+        value = Path(value).stem
+    part = label(value)
+    names_itself = isinstance(value, str | dict) and part[:1].isalpha() and part.lower() not in _SAY_LITTLE
+    return part if names_itself else f"{label(key.removesuffix('.kind').rsplit('.', 1)[-1])}-{part}"
