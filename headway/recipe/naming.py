@@ -31,7 +31,8 @@ def label(value: Any) -> str:
 
 
 def name_of_changed(recipe: str, changes: Iterable[str], digest: str) -> str:
-    """Of `recipe` as it is typed, with `key.path=value` changes (of one key, the last); a long name ends in `digest`, which tells it apart."""
+    """Of `recipe` as it is typed, with `key.path=value` changes, of one key the last; a long name ends in `digest`,
+    which tells it apart."""
     last = {key.strip(): value for key, _, value in (change.partition("=") for change in changes)}
     name = "-".join([Path(recipe).stem, *(_said(key, value) for key, value in last.items())])
     if len(name.encode()) <= LONGEST:
