@@ -6,6 +6,7 @@ from pydantic import Field
 
 from headway.answers.runs import ListedRunSchema
 from headway.answers.schema import Number, Schema
+from headway.answers.studies import ConclusionSchema
 
 
 class HeadlineSchema(Schema):
@@ -99,3 +100,105 @@ class JobsSchema(Schema):
 class StoppedSchema(Schema):
     stopped: str
     process: int
+
+
+class ListedStudySchema(Schema):
+    name: str
+    title: str
+    exercise: bool = Field(description="Solved, not trained.")
+    running: bool
+    runs: int = Field(description="That there are to be.")
+    ended: int
+    failed: int
+    outcomes: list[str] = Field(description="Of its verdicts, as last written down.")
+    report: bool
+    changed: float = Field(description="Seconds since 1970.")
+
+
+class StudiesSchema(Schema):
+    studies: list[ListedStudySchema]
+
+
+class CellSchema(Schema):
+    arm: str
+    seed: int | None
+    state: str
+    step: int
+    name: str | None = Field(default=None, description="Of the run, once it has begun.")
+    reason: str | None = None
+    total: int | None = None
+    scores: list[HeadlineSchema] | None = None
+    metric: str | None = None
+    failed: list[str] | None = None
+    seconds: Number = None
+
+
+class OpenedStudySchema(Schema):
+    name: str
+    title: str
+    process: int | None = Field(description="That trains it now.")
+    arms: list[str]
+    cells: dict[str, CellSchema] = Field(description="Every run that is to be, by its folder's name.")
+    ended: int
+    seconds_left: Number = Field(description="By what the runs so far took.")
+    report: bool
+    log: str
+    command: str = Field(description="That goes on with it.")
+
+
+class ShownRowSchema(Schema):
+    name: str
+    cells: list[str]
+    remark: str
+    beside: bool
+
+
+class ShownTableSchema(Schema):
+    caption: str
+    columns: list[str]
+    rows: list[ShownRowSchema]
+    notes: list[str]
+
+
+class DrawnSchema(Schema):
+    picture: str = Field(description="SVG.")
+    caption: str
+
+
+class StudyPageSchema(Schema):
+    told: ConclusionSchema = Field(description="As `headway study results --json` tells it.")
+    about: str
+    seeds: list[int]
+    early: bool = Field(description="Not every run has ended: verdicts may change.")
+    marks: list[str] = Field(description="Of every verdict, its interval as SVG; empty where it has none.")
+    tables: list[ShownTableSchema]
+    figures: list[DrawnSchema]
+    questions: list[str]
+
+
+class StandingSchema(Schema):
+    reported: str
+    quick: str | None = Field(default=None, description="How the conclusion stands; null: not run here.")
+    full: str | None = None
+
+
+class StandingsSchema(Schema):
+    cases: dict[str, StandingSchema]
+
+
+class CaseSizeSchema(Schema):
+    quick: bool
+    takes: str
+    folder: str
+    status: str | None = None
+    where: str | None = None
+    measured: ShownTableSchema | None = None
+    said: list[str] = Field(default=[])
+
+
+class OpenedCaseSchema(Schema):
+    case: str
+    title: str
+    reported: str
+    sizes: list[CaseSizeSchema]
+    studies: str = Field(description="Where its studies are, by name; empty: in the folder itself.")

@@ -46,7 +46,7 @@ class Done:
 
 def case_table(studies: Path) -> str:
     """Markdown."""
-    found = {name: {quick: _done(studies, name, quick) for quick in (False, True)} for name in packaged()}
+    found = {name: {quick: carried_out(studies, name, quick) for quick in (False, True)} for name in packaged()}
     rows = []
     for name, sizes in found.items():
         cells = [title_of(name), conclusion_of(name), *(_status(sizes[quick]) for quick in (False, True))]
@@ -55,7 +55,8 @@ def case_table(studies: Path) -> str:
     return "\n".join([HEAD, head, *(_section(name, sizes) for name, sizes in found.items())])
 
 
-def _done(studies: Path, name: str, quick: bool) -> Done | None:
+def carried_out(studies: Path, name: str, quick: bool) -> Done | None:
+    """What one size of a case came to; None where nobody has run it."""
     folder = studies / folder_of(name, quick)
     return _study(folder) if (folder / "study.yaml").exists() else _exercise(folder)
 

@@ -13,13 +13,13 @@ from starlette.staticfiles import StaticFiles
 
 from headway import __version__
 from headway.core.errors import UserError
-from headway.workbench import run_api
+from headway.workbench import run_api, study_api
 from headway.workbench.bench import Bench
 from headway.workbench.guard import Guard
 from headway.workbench.paths import NotThereError
 
 STATIC = Path(str(files("headway.workbench") / "static"))
-ROUTERS = (run_api.router,)
+ROUTERS = (run_api.router, study_api.router)
 
 
 def create_app(bench: Bench, token: str, hosts: set[str]) -> Guard:

@@ -1,16 +1,20 @@
 """What every part of the workbench stands on: the folder that is served, who watches it, who works for it."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
 
+from headway.core.errors import UserError, did_you_mean
+from headway.core.files import check_names
+from headway.recipe.library import packaged
 from headway.workbench.curves import Curves
 from headway.workbench.events import Hub
 from headway.workbench.jobs import Jobs
-from headway.workbench.paths import folder_with
+from headway.workbench.paths import NotThereError, folder_with, inside
 from headway.workbench.runs import RunTable
 from headway.workbench.workers import AnsweringProcess
 
@@ -39,6 +43,36 @@ class Bench:
 
     def study(self, name: str) -> Path:
         return folder_with(self.folder, name, "study.yaml", "study")
+
+    @property
+    def studies(self) -> Path:
+        """Where new studies go: where there are some, else `studies/`."""
+        return self._home("studies", "study.yaml")
+
+    @property
+    def runs(self) -> Path:
+        """Likewise of runs."""
+        return self._home("runs", "run.json")
+
+    def _home(self, name: str, file: str) -> Path:
+        is_it = self.folder.name == name or next(self.folder.glob(f"*/{file}"), None) is not None
+        return self.folder if is_it else self.folder / name
+
+    def training(self, recipe: str, changes: Sequence[str], name: str | None) -> list[str]:
+        """The words after `headway` that train this: a packaged recipe, or one of a run or file in the folder."""
+        if recipe not in packaged():
+            path = inside(self.folder, recipe)
+            path = path / "recipe.yaml" if path.is_dir() else path
+            if path.suffix not in (".yaml", ".yml") or not path.is_file():
+                raise NotThereError(f"there is no recipe {recipe!r}{did_you_mean(recipe, packaged())}")
+            recipe = str(path)
+        for change in changes:
+            if "=" not in change or change.startswith("-"):
+                raise UserError(f"{change!r} is not a change: KEY=VALUE, such as model.positions=alibi")
+        if name is not None:
+            check_names([name])
+        words = ["train", recipe, *changes, "--runs", str(self.runs)]
+        return [*words, *([f"--name={name}"] if name else [])]
 
 
 def _here(request: Request) -> Bench:

@@ -46,7 +46,7 @@ class RunTable:
         """Look again; gives the rows that are new or have changed, and the names of those that are gone."""
         with self._lock:
             found, self.studies = below(self.folder, self.rows)
-            gone = [self._name(path) for path in self.rows.keys() - set(found)]
+            gone = [self.name_of(path) for path in self.rows.keys() - set(found)]
             changed, rows = [], {}
             for path in found:
                 row = self.rows.get(path)
@@ -64,13 +64,13 @@ class RunTable:
         head = json.dumps({"folder": str(self.folder), "there": there})[:-1]
         return head + ', "runs": [' + ",".join(row.text for row in list(self.rows.values())) + "]}"
 
-    def _name(self, path: Path) -> str:
+    def name_of(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix() if path != self.folder else path.name
 
     def _read(self, path: Path) -> RunRow:
-        name = self._name(path)
+        name = self.name_of(path)
         study = next((p for p in path.parents if p in self.studies), None)
-        facts: dict[str, Any] = {"name": name, "study": study and self._name(study)}
+        facts: dict[str, Any] = {"name": name, "study": study and self.name_of(study)}
         is_settled = False
         try:
             state = state_of(path)

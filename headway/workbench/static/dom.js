@@ -22,10 +22,29 @@ export const s = (tag, attributes, ...children) => fill(document.createElementNS
 
 export const put = (element, ...children) => (element.replaceChildren(...children.flat(Infinity).filter(Boolean)), element);
 
-/** Markup that this server drew (charts), as elements; what is not SVG is not taken. */
+/**
+ * An SVG that this server drew, as elements. Names of arms and classes are in it, so nothing is taken but shapes and
+ * text; and styles are set one by one, for the page's policy allows none that stand in markup.
+ */
 export function drawn(text) {
   const parsed = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
-  return parsed.nodeName === "svg" ? document.importNode(parsed, true) : h("p", { class: "note" }, "this cannot be drawn");
+  if (parsed.nodeName !== "svg") return h("p", { class: "note" }, "this cannot be drawn");
+  return copied(parsed);
+}
+const SHAPES = new Set(["svg", "g", "path", "line", "polyline", "polygon", "rect", "circle", "text", "tspan", "title", "defs", "clipPath"]);
+function copied(element) {
+  const made = document.createElementNS(SVG, element.nodeName);
+  for (const { name, value } of element.attributes) {
+    if (name === "style") for (const one of value.split(";")) {
+      const at = one.indexOf(":");
+      if (at > 0) made.style.setProperty(one.slice(0, at).trim(), one.slice(at + 1).trim());
+    } else if (!/^on|href|xmlns/i.test(name)) made.setAttribute(name, value);
+  }
+  for (const child of element.childNodes) {
+    if (child.nodeType === Node.TEXT_NODE) made.append(child.data);
+    else if (SHAPES.has(child.nodeName)) made.append(copied(child));
+  }
+  return made;
 }
 
 /** Four significant digits, and never a power of ten for what people can read: as everywhere in Headway. */
