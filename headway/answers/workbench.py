@@ -9,6 +9,12 @@ from headway.answers.schema import Number, Schema
 from headway.answers.studies import ConclusionSchema
 
 
+class AboutSchema(Schema):
+    folder: str
+    read_only: bool = Field(description="Nothing can be started or stopped.")
+    headway: str = Field(description="Its version.")
+
+
 class HeadlineSchema(Schema):
     split: str
     value: Number

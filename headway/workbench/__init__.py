@@ -27,11 +27,12 @@ a POST under `/api/ask/`, which is not. Trainings start by `bench.jobs.start(["t
     page.root     the element to fill          page.name     what stands after the view's name in the address
     page.query    URLSearchParams              page.put({key: value})   changes them in the address, without a reload
     page.signal   aborted when the reader leaves: pass it to everything that listens or fetches
-    page.title("…")  ·  go("/run/runs/demo")
+    page.title("…")  ·  go("/run/runs/demo") and about (a promise of {folder, read_only}) from main.js
 
 `dom.js`: `h("p", {class: "note"}, "text", child)` makes elements; text is always text, never HTML. `api.js`:
 `get(path)`, `post(path, body)`, both of which throw an Error with the server's own words; `watch(topics, listeners,
 signal)` for what happens (`runs`, `run:NAME`, `study:NAME`). `curves.js`: curves on a canvas. `look.css`: the colours
 of the reports as variables. The Content-Security-Policy allows no inline script or style: use classes, or
-`element.style` from a script.
+`element.style` from a script. Buttons that start or stop something have the class `acts`: under `--read-only` they are
+not shown.
 """

@@ -194,7 +194,8 @@ class _Study(_Topic):
 
     def __init__(self, name: str, folder: Path):
         super().__init__()
-        self.name, self.folder, self._mark = name, folder, self._marked()
+        self.name, self.folder = name, folder
+        self._mark = self._marked()
 
     def look(self) -> list[bytes]:
         mark, before = self._marked(), self._mark

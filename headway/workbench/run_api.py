@@ -5,11 +5,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from headway.answers.runs import RunsSchema
+from headway import __version__
+from headway.answers.runs import RunsSchema, SampleSchema
 from headway.answers.telling import listed_as_json
 from headway.answers.workbench import (
+    AboutSchema,
     ComparedSchema,
     CurvesSchema,
     JobSchema,
@@ -30,6 +33,12 @@ from headway.workbench.runs import recipe_of, word_of
 router = APIRouter(prefix="/api", tags=["runs"])
 Names = Annotated[list[str], Query(alias="run", description="May be repeated.", max_length=100)]
 Points = Annotated[int, Query(ge=2, le=20_000, description="At most so many of each curve.")]
+
+
+@router.get("/about", response_model=AboutSchema)
+def about(bench: Here) -> Any:
+    """What is shown here."""
+    return {"folder": str(bench.folder), "read_only": bench.read_only, "headway": __version__}
 
 
 @router.get("/table", response_model=RunTableSchema)
@@ -112,9 +121,8 @@ async def difference(name: str, bench: Here) -> Any:
     base = recipe_of(folder)
     if base is None:
         raise UserError("no recipe is known that this run began from")
-    made = [key.as_json() for key in keys_of(RunRecord(folder).recipe_text())]
     whole = await bench.readers.ask("headway.workbench.recipes:packaged_whole", name=base)
-    return {"base": base, "keys": compared([keys_of(whole), keys_of(RunRecord(folder).recipe_text())])} if made else {}
+    return {"base": base, "keys": compared([keys_of(whole), keys_of(RunRecord(folder).recipe_text())])}
 
 
 @router.get("/events")
@@ -146,3 +154,17 @@ def resume_run(name: str, bench: Here) -> Any:
     folder = bench.run(name)
     words = ["train", f"{name}/recipe.yaml", "--name", folder.name, "--runs", str(folder.parent), "--resume"]
     return bench.jobs.start(words)
+
+
+class SampleWanted(BaseModel):
+    prompt: str = "\n"
+    tokens: int = Field(default=200, ge=1, le=2000)
+    temperature: float = Field(default=0.8, ge=0, le=10)
+    seed: int = Field(default=0, ge=0)
+
+
+@router.post("/ask/sample/{name:path}", response_model=SampleSchema, response_model_exclude_unset=True)
+async def sample(name: str, wanted: SampleWanted, bench: Here) -> Any:
+    """Let a model write, as `headway sample --json`."""
+    given = wanted.model_dump()
+    return await bench.models.ask("headway.workbench.sampled:sample", folder=str(bench.run(name)), **given)

@@ -67,7 +67,7 @@ export function duration(seconds) {
 
 /** "3 minutes ago", from an ISO time. */
 export function ago(time) {
-  const seconds = (Date.now() - Date.parse(time)) / 1000;
+  const seconds = (Date.now() - new Date(time)) / 1000;
   if (!Number.isFinite(seconds)) return "";
   for (const [size, unit] of [[86400 * 365, "year"], [86400 * 30, "month"], [86400, "day"], [3600, "hour"], [60, "minute"]]) {
     const count = Math.floor(seconds / size);

@@ -1,5 +1,6 @@
 // The shell: addresses, views, the bar above. Every view has an address; the back button goes back.
 
+import { get } from "./api.js";
 import { h, put, trouble } from "./dom.js";
 import { ROUTES } from "./routes.js";
 
@@ -79,4 +80,12 @@ addEventListener("keydown", (event) => {
     if (field) { event.preventDefault(); field.focus(); field.select(); }
   }
 });
+/** The folder that is shown, and whether anything can be started there. */
+export const about = get("/api/about");
+about.then(({ folder, read_only: readOnly }) => {
+  const place = document.querySelector("header .folder");
+  place.textContent = `\u2066${folder}\u2069${readOnly ? " (read only)" : ""}`;
+  place.title = folder;
+  if (readOnly) document.documentElement.dataset.readOnly = "";
+}, () => {});
 show();

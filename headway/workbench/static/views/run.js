@@ -10,14 +10,14 @@ export async function show(page) {
   page.title(short);
   const standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" });
   const plots = { loss: plot("Loss, in training and on held-out data", false), norm: plot("Norm of the gradient", true), rate: plot("Learning rate", true) };
-  const scores = h("section"), audits = h("section"), recipe = h("section"), rest = h("section");
+  const scores = h("section"), samples = h("section"), audits = h("section"), recipe = h("section"), rest = h("section");
   const smooth = h("input", { type: "range", min: 0, max: 100, value: page.query.get("smooth") ?? 25, "aria-label": "Smoothing", oninput: () => { page.put({ smooth: smooth.value }); draw(); } });
   const logarithmic = h("input", { type: "checkbox", checked: page.query.has("log"), onchange: () => { page.put({ log: logarithmic.checked ? "1" : null }); draw(); } });
   const kicker = h("p", { class: "kicker" }, h("a", { href: "/runs" }, "Runs"), ` / ${name}`);
   put(page.root, kicker, h("h1", {}, short, " ", standing), facts, actions,
     h("div", { class: "tools" }, h("label", {}, "smoothed", smooth), h("label", {}, logarithmic, "logarithmic")),
     plots.loss.root, plots.loss.legend, h("div", { class: "columns" }, h("div", {}, h("h3", {}, "gradient norm"), plots.norm.root), h("div", {}, h("h3", {}, "learning rate"), plots.rate.root)),
-    scores, audits, recipe, rest);
+    scores, audits, samples, recipe, rest);
 
   function plot(label, small) {
     const made = new Plot({ label, small, signal: page.signal });
@@ -59,8 +59,8 @@ export async function show(page) {
     try { await post(path); } catch (error) { actions.append(trouble(error)); }
   }
   function offers() {
-    const stop = h("button", { type: "button", onclick: () => act(`/api/stop/run/${named(name)}`, stop) }, "stop, and save");
-    const resume = h("button", { type: "button", onclick: () => act(`/api/resume/run/${named(name)}`, resume) }, "resume");
+    const stop = h("button", { class: "acts", type: "button", onclick: () => act(`/api/stop/run/${named(name)}`, stop) }, "stop, and save");
+    const resume = h("button", { class: "acts", type: "button", onclick: () => act(`/api/resume/run/${named(name)}`, resume) }, "resume");
     put(actions, run.word === "running" && !run.study && stop, ["interrupted", "killed"].includes(run.word) && !run.study && resume,
       run.study && h("a", { class: "button", href: `/study/${named(run.study)}` }, "its study"));
   }
@@ -71,6 +71,7 @@ export async function show(page) {
     offers();
     put(scores, scored(run));
     put(audits, audited(run));
+    if (!samples.childElementCount && run.facts.headline?.startsWith("perplexity")) put(samples, sampled(name, page.signal));
     put(recipe, h("h2", {}, "Recipe"), recipeTable(run.recipe));
     put(rest, ending(run));
     differs();
@@ -100,6 +101,22 @@ export async function show(page) {
     },
     anew: () => { curves().catch(() => {}); load().catch(() => {}); },
   }, page.signal);
+}
+
+/** Let it write: drawn when somebody asks. */
+function sampled(name, signal) {
+  const prompt = h("input", { value: "", placeholder: "begin with …", "aria-label": "What the text begins with" }), out = h("div");
+  let seed = 0;
+  const button = h("button", { type: "button", onclick: async () => {
+    button.disabled = true;
+    put(out, h("p", { class: "note" }, "the model is being loaded …"));
+    try {
+      const { text, note } = await post(`/api/ask/sample/${named(name)}`, { prompt: prompt.value || "\n", tokens: 200, seed: seed++ }, signal);
+      put(out, h("pre", {}, text), note && h("p", { class: "note" }, note));
+    } catch (error) { if (error.name !== "AbortError") put(out, trouble(error)); }
+    button.disabled = false;
+  } }, "write 200 tokens");
+  return [h("h2", {}, "Samples"), h("div", { class: "tools" }, prompt, button), out];
 }
 
 function scored({ scores, audits, word }) {

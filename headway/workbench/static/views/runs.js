@@ -78,7 +78,7 @@ export async function show(page) {
   function grouped(found) {
     const groups = new Map();
     for (const row of found) {
-      const name = (state.group === "recipe" ? row.arm ?? row.recipe : row[state.group]) ?? "none";
+      const name = (state.group === "recipe" ? row.arm ?? row.recipe : row[state.group]) ?? `no ${GROUPS[state.group]}`;
       groups.has(name) ? groups.get(name).push(row) : groups.set(name, [row]);
     }
     return [...groups].flatMap(([name, members]) => [{ group: name, members }, ...members]);
@@ -131,7 +131,8 @@ export async function show(page) {
   }
 
   function groupLine({ group: name, members }) {
-    const values = members.map((row) => headline(row)?.value).filter((value) => value !== undefined && value !== null);
+    const alike = members.every((row) => row.metric === members[0].metric);
+    const values = (alike ? members : []).map((row) => headline(row)?.value).filter((value) => value !== undefined && value !== null);
     const mean = values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
     return h("div", { class: "row group", role: "row" }, h("span", { role: "cell" }, name), h("small", {}, `${members.length} runs${mean === null ? "" : ` · mean ${number(mean)}`}`));
   }
@@ -196,7 +197,6 @@ export async function show(page) {
     const found = await get("/api/table", page.signal);
     rows.clear();
     for (const row of found.runs) rows.set(row.name, row);
-    folder(found.folder);
     empty(found.there);
     arrange();
   }
@@ -218,10 +218,4 @@ export async function show(page) {
     anew: () => load().catch(() => {}),
   }, page.signal);
   addEventListener("headway-back", () => load().catch(() => {}), { signal: page.signal });
-}
-
-export function folder(path) {
-  const place = document.querySelector("header .folder");
-  place.textContent = `\u2066${path}\u2069`;
-  place.title = path;
 }
