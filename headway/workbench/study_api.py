@@ -112,12 +112,12 @@ async def case(name: str, bench: Here) -> Any:
     return {**found, "studies": bench.studies.relative_to(bench.folder).as_posix().removeprefix(".")}
 
 
-class CaseToRun(BaseModel):
+class CaseWanted(BaseModel):
     quick: bool = True
 
 
 @router.post("/case/{name}", response_model=JobSchema, tags=["cases"])
-def run_case(name: str, wanted: CaseToRun, bench: Here) -> Any:
+def run_case(name: str, wanted: CaseWanted, bench: Here) -> Any:
     """Carry it out, in a process of its own."""
     _check(name)
     return bench.jobs.start(["case", name, *(["--quick"] if wanted.quick else []), "--studies", str(bench.studies)])
@@ -140,7 +140,7 @@ def job(name: str, bench: Here) -> Any:
     return bench.jobs.told(name)
 
 
-class Training(BaseModel):
+class TrainingWanted(BaseModel):
     recipe: str
     """A packaged recipe, or the name of a run or of a recipe's file in the folder."""
     changes: list[str] = []
@@ -148,6 +148,6 @@ class Training(BaseModel):
 
 
 @router.post("/train", response_model=JobSchema, tags=["jobs"])
-def train(wanted: Training, bench: Here) -> Any:
+def train(wanted: TrainingWanted, bench: Here) -> Any:
     """Start a training: `headway train RECIPE KEY=VALUE …`."""
     return bench.jobs.start(bench.training(wanted.recipe, wanted.changes, wanted.name))
