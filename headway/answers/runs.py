@@ -176,13 +176,28 @@ class SampleSchema(Schema):
     texts: list[str] = Field(default=[], description="With --count: all of them.")
 
 
-class ClassifySchema(Schema):
+class ClassifiedTextSchema(Schema):
     run: str
     text: str
     classes: dict[str, float]
     tokens: int
     unknown: int
     notes: list[str]
+
+
+class ClassifiedFileSchema(Schema):
+    """Of a file, or of a pipe."""
+
+    run: str
+    notes: list[str]
+    file: str | None = Field(description="Where the table is, where it was written.")
+    rows: list[dict[str, Any]] = Field(
+        description="The columns of each row, with predicted, probability and the probability of all classes."
+    )
+
+
+class ClassifySchema(RootModel[ClassifiedTextSchema | ClassifiedFileSchema]):
+    """Of one text, or of many."""
 
 
 class GuessSchema(Schema):

@@ -94,8 +94,12 @@ def main() -> None:
     # Threads that wait by spinning cost nothing on an idle machine, and a factor of ten where other programs want the
     # cores too (docs/log.md). To be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from headway.cli.progress import Waiting
+    from headway.core.telling import listening
+
     try:
-        app()
+        with Waiting() as waiting, listening(waiting):
+            app()
     except EndedElsewhereError:
         sys.exit(2)
     except UserError as error:

@@ -1,39 +1,109 @@
-"""`headway classify`: the class of a text."""
+"""`headway classify`: the class of a text, or of every row of a file."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, runs_like, use_plugins
+from headway.core.errors import UserError
+
+if TYPE_CHECKING:
+    from headway.experiment.classify import Brought
+    from headway.run.folder import Run
+
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
 
 
 def classify(
     run: Annotated[
         str, typer.Argument(help="A classifier's run: its name or folder.", metavar="RUN", autocompletion=runs_like)
     ],
-    text: Annotated[str, typer.Argument(help="The text.", metavar="TEXT")],
-    second: Annotated[str | None, typer.Argument(help="Of a pair: the second text.", metavar="TEXT")] = None,
+    text: Annotated[
+        list[str] | None, typer.Argument(help="The text; several, where a run reads several.", metavar="TEXT")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A table (.csv, .tsv, .jsonl), or a text a line (.txt); - is stdin.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="With --file: the column that is the text, if not that of the recipe.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="With --file: cp1252, latin-1 …")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where the table goes; default: stdout.", metavar="FILE")
+    ] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Which class a text is of, by a classifier: the probability of each."""
+    """Which class a text is of, by a classifier, or every text of a file or a pipe: the probability of each class."""
     from headway.cli import printing
     from headway.data.marks import BETWEEN
     from headway.experiment.evaluate import classify_text
     from headway.run.folder import open_run
 
     use_plugins(with_, trust)
+    if text and (file is not None or out is not None or column):
+        raise UserError(
+            "a text and --file are two things to classify: give one of them (--out and --column go with files)"
+        )
+    if out is not None and not out.name.endswith(ENDINGS):
+        raise UserError(f"--out {out}: a table is written, as its ending says: {', '.join(ENDINGS)}")
     opened = open_run(run, runs)
-    text = text if second is None else BETWEEN.join((text, second))
-    found = classify_text(opened, text, checkpoint)
+    if not text:
+        _classify_all(opened, _brought(opened, file, column or [], encoding), out, checkpoint, as_json)
+        return
+    typed = BETWEEN.join(text)
+    found = classify_text(opened, typed, checkpoint)
     if as_json:
-        print_json("classify", {"run": str(opened.folder), "text": text, **found.as_json()})
+        print_json("classify", {"run": str(opened.folder), "text": typed, **found.as_json()})
         return
     printing.show_chances(found.chances)
     for note in found.notes:
+        print(note, file=sys.stderr)
+
+
+def _brought(run: "Run", file: Path | None, columns: list[str], encoding: str | None) -> "Brought":
+    from headway import tasks
+    from headway.data.running.sources import why_no_encoding
+    from headway.experiment.classify import lines_down_the_pipe, texts_of_file, texts_of_lines
+    from headway.tasks.abilities import Classifies, GivenFile
+
+    tasks.able(run, Classifies)  # or a word why not, before anything is read
+    if why := why_no_encoding(encoding):
+        raise UserError(f"--encoding: {why}")
+    if file is not None and str(file) != "-":
+        asked = tuple(int(one) if one.isdigit() else one for one in columns)
+        return texts_of_file(run, GivenFile(file.expanduser(), encoding, asked))
+    if columns:
+        raise UserError("--column is of a table: give it with --file")
+    if file is None and sys.stdin.isatty():
+        raise UserError('there is nothing to classify: give a text, --file, or a pipe: echo "…" | headway classify RUN')
+    pipe = getattr(sys.stdin, "buffer", None)
+    content = sys.stdin.read().encode() if pipe is None else pipe.read()
+    if not content.strip():
+        raise UserError("nothing came down the pipe: there is nothing to classify")
+    return texts_of_lines(run, lines_down_the_pipe(content, encoding))
+
+
+def _classify_all(run: "Run", brought: "Brought", out: Path | None, which: str, as_json: bool) -> None:
+    from headway.cli.progress import Waiting
+    from headway.core.files import write_whole
+    from headway.experiment.classify import Answers, classify_rows
+
+    answers = Answers(brought, out)
+    with Waiting() as waiting:
+        for places, told in classify_rows(run, brought, which, lambda done, of: waiting("texts classified", done, of)):
+            answers.add(places, told)
+    if out is not None:
+        write_whole(out, answers.as_text())
+    if as_json:
+        about = {"run": str(run.folder), "notes": answers.notes, "file": None if out is None else str(out)}
+        print_json("classify", {**about, "rows": answers.as_objects() if out is None else []})
+        return
+    print(answers.as_text() if out is None else out, end="" if out is None else "\n")
+    for note in answers.notes:
         print(note, file=sys.stderr)

@@ -147,3 +147,50 @@ class Counting:
             self.task = self.bar.add_task(what, total=of)
             self.bar.start()
         self.bar.update(self.task, completed=self.done, description=what)
+
+
+class Waiting:
+    """How far something long is, from its first second on: a bar on a terminal, elsewhere a line every few seconds."""
+
+    def __init__(self, patience: float = 1.0, every_seconds: float = 10.0):
+        self.patience, self.every_seconds = patience, every_seconds
+        self.what, self.began, self.last_line = "", 0.0, 0.0
+        self.bar: Any = None
+
+    def __enter__(self) -> "Waiting":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        now = time.monotonic()
+        if what != self.what:
+            self._end()
+            self.what, self.began, self.last_line = what, now, now
+        if now - self.began < self.patience:
+            return
+        if sys.stderr.isatty():
+            self._move(what, done, of)
+        elif now - self.last_line >= self.every_seconds:
+            self.last_line = now
+            left = (now - self.began) / max(1, done) * (of - done)
+            print(f"{what}: {done / max(1, of):.0%}, {clock(left)} left", file=sys.stderr, flush=True)
+        if done >= of:
+            self._end()
+
+    def _move(self, what: str, done: int, of: int) -> None:
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self.task = self.bar.add_task(what, total=of)
+            self.bar.start()
+        self.bar.update(self.task, completed=done, total=of)
+
+    def _end(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        self.bar, self.what = None, ""

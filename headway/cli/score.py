@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headway.experiment.ensemble import Ensemble
     from headway.experiment.lengths import LengthPage
     from headway.run.folder import Run
+    from headway.tasks.abilities import GivenFile
 
 
 def score(
@@ -22,7 +23,14 @@ def score(
         typer.Argument(help="A run's name or folder; several as one.", metavar="RUN", autocompletion=runs_like),
     ],
     split: Annotated[list[str] | None, typer.Option(help="Which splits; default: those of the recipe.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Score a text file instead.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Score a text file instead; by a classifier, a table with labels.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="With --file, of a table: the column that is the text.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="With --file, of a table: the column that is the class.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="With --file: cp1252, latin-1 …")] = None,
     text: Annotated[str | None, typer.Option(help="Score this text, token by token.")] = None,
     segment: Annotated[int | None, typer.Option(help="Tokens seen at once.", min=1)] = None,
     stride: Annotated[int | None, typer.Option(help="How far the window moves.", min=1)] = None,
@@ -55,6 +63,8 @@ def score(
 
     if sum(given is not None for given in (split, file, text)) > 1:
         raise UserError("--split, --file and --text are three different things to score: give one of them")
+    if file is None and (column or label or encoding):
+        raise UserError("--column, --label and --encoding say how a file is read: give them with --file")
     use_plugins(with_, trust)
     opened, window = [open_run(name, runs) for name in run], ReadingWindow(segment, stride, state)
     if lengths is None and out is not None:
@@ -76,7 +86,7 @@ def score(
         if text is not None:
             shown, scores = score_sentence(one, text, window, checkpoint)
         elif file is not None:
-            scores = score_file(one, file, window, checkpoint)
+            scores = score_file(one, _given(file, column or [], label, encoding), window, checkpoint)
         else:
             scores = score_splits_again(one, split, window, checkpoint)
         reports = [report := audited(one)]
@@ -90,6 +100,17 @@ def score(
             printing.show_labelled(scores, report)
     if strict and any(report.failures or not report.findings for report in reports):
         raise typer.Exit(1)
+
+
+def _given(file: Path, columns: list[str], label: str | None, encoding: str | None) -> "GivenFile":
+    from headway.data.running.sources import why_no_encoding
+    from headway.tasks.abilities import GivenFile
+
+    if why := why_no_encoding(encoding):
+        raise UserError(f"--encoding: {why}")
+    asked = [int(one) if one.isdigit() else one for one in columns]
+    of_label = int(label) if label is not None and label.isdigit() else label
+    return GivenFile(file.expanduser(), encoding, tuple(asked), of_label)
 
 
 def _by_length(

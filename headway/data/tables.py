@@ -70,20 +70,20 @@ class GivenTable:
         """Of a column that is given by name, or by number from 1."""
         if isinstance(column, int):
             if not 1 <= column <= self.width:
-                raise UserError(f"{key}={column}: '{self.path.name}' has columns 1 to {self.width}")
+                raise UserError(f"{key}{column}: '{self.path.name}' has columns 1 to {self.width}")
             return column - 1
         known = [name.strip() for name in self.names or []]
         if (many := known.count(column)) > 1:
             numbers = [str(k) for k, name in enumerate(known, 1) if name == column]
             raise UserError(
-                f"{key}={column}: {many} columns of '{self.path.name}' have that name ({', '.join(numbers)}); say "
-                f"which by its number, and that there is a header: {key}={numbers[0]} data.header=true"
+                f"{key}{column}: {many} columns of '{self.path.name}' have that name ({', '.join(numbers)}); say "
+                f"which by its number, and that there is a header: {key}{numbers[0]} data.header=true"
             )
         if column not in known:
             named = [name for name in known if name]
             there = f" (there are: {', '.join(named[:12])})" if len(named) > 1 else ""
             raise UserError(
-                f"{key}={column}: '{self.path.name}' has no column of that name{did_you_mean(column, named) or there}"
+                f"{key}{column}: '{self.path.name}' has no column of that name{did_you_mean(column, named) or there}"
                 + ("" if len(named) > 1 else "; if its first line is no header, give numbers: data.text=1 data.label=2")
             )
         return known.index(column)

@@ -22,8 +22,10 @@ from headway.tasks.abilities import (
     Draw,
     Filled,
     FillsIn,
+    GivenFile,
     ReadingWindow,
     ReadsSegments,
+    ScoresFiles,
     ScoresText,
     Translates,
     Translation,
@@ -73,10 +75,13 @@ def audited(run: Run) -> Report:
     return report
 
 
-def score_file(run: Run, path: Path, window: ReadingWindow = AS_THE_RECIPE_SAYS, which: str = "auto") -> list[Score]:
-    task = tasks.able(run, ScoresText)
+def score_file(
+    run: Run, file: GivenFile | Path, window: ReadingWindow = AS_THE_RECIPE_SAYS, which: str = "auto"
+) -> list[Score]:
+    """Of a text file; or of a table of texts with labels, by a classifier."""
+    task = tasks.able(run, ScoresFiles)
     model, _ = load_model(run, which)
-    return task.score_file(run, model, path, window)
+    return task.score_file(run, model, GivenFile(file) if isinstance(file, Path) else file, window)
 
 
 def score_sentence(

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
+from jaxtyping import Float
 from torch import Tensor
 
+from headway.core.errors import UserError
+from headway.data.running.sources import read_text
 from headway.data.tokenizers import Tokenizer
 from headway.look.picture_maps import PictureMaps
 from headway.run.folder import Run
@@ -84,7 +88,34 @@ class JoinsOthers(Ability):
         """The mean of what several models said of a split."""
 
 
-class ScoresText(Ability):
+@dataclass(frozen=True)
+class GivenFile:
+    """A file that somebody brings, and how it is to be read where that is not as the recipe says."""
+
+    path: Path
+    encoding: str | None = None
+    columns: tuple[int | str, ...] = ()
+    """Of a table: those that are the text."""
+    label: int | str | None = None
+    """Of a table: the one that is the class."""
+
+    def text(self) -> str:
+        """Of a file that is running text."""
+        if self.columns or self.label is not None:
+            raise UserError("columns are those of a table, and this run reads running text")
+        return read_text(self.path, self.encoding, key="--encoding ")
+
+
+class ScoresFiles(Ability):
+    asked = "scores of files are"
+
+    @classmethod
+    @abstractmethod
+    def score_file(cls, run: Run, model: Any, file: GivenFile, window: ReadingWindow) -> list[Score]:
+        """Of a file, as a whole."""
+
+
+class ScoresText(ScoresFiles):
     """A text has a score, with no answer known."""
 
     asked = "the perplexity of a text is"
@@ -93,11 +124,6 @@ class ScoresText(Ability):
     @abstractmethod
     def score_text(cls, run: Run, model: Any, text: str, window: ReadingWindow) -> ScoredText:
         """Token by token."""
-
-    @classmethod
-    @abstractmethod
-    def score_file(cls, run: Run, model: Any, path: Path, window: ReadingWindow) -> list[Score]:
-        """Of a text file, as a whole."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +167,18 @@ class Classified:
 
     def as_json(self) -> dict[str, Any]:
         return {"classes": self.chances, "tokens": self.tokens, "unknown": self.unknown, "notes": self.notes}
+
+
+@dataclass(frozen=True)
+class ClassifiedTexts:
+    """What a classifier makes of many texts."""
+
+    classes: tuple[str, ...]
+    chances: Float[np.ndarray, "N C"]
+    cut: int
+    """How many were longer than the model reads."""
+    strange: int
+    """How many have no word that it knows."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +259,11 @@ class Classifies(Ability):
     @abstractmethod
     def classify(cls, run: Run, model: Any, text: str) -> Classified:
         """Which class a text is of."""
+
+    @classmethod
+    @abstractmethod
+    def classify_texts(cls, run: Run, model: Any, texts: Sequence[str]) -> ClassifiedTexts:
+        """The same for many at once, each cut where the model ends."""
 
     @abstractmethod
     def predict(self, model: Any, split: str) -> Predictions:

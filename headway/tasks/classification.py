@@ -20,11 +20,12 @@ from headway.audit.evidence import Evidence
 from headway.audit.learning import equal_chances
 from headway.audit.probe import Probing
 from headway.audit.recount_rows import RowRecount, rows_again
-from headway.core.errors import UserError
+from headway.core.errors import UserError, did_you_mean
 from headway.data.labelled import dataset
 from headway.data.labelled.batches import RowSampler
 from headway.data.labelled.dataset import LabelledSet, Texts
-from headway.data.labelled.tables import Row
+from headway.data.labelled.sources import FILES, Columns
+from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.marks import BETWEEN
 from headway.data.spec import Labelled
 from headway.look.gradients import Explained, likeliest
@@ -36,7 +37,16 @@ from headway.scoring.ensemble import gain, mean_predictions
 from headway.scoring.features import FeatureSampler, KeptFeatures
 from headway.scoring.metrics import ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, F1, LOSS, PRECISION, RECALL
 from headway.scoring.score import Score
-from headway.tasks.abilities import Classified, Classifies, JoinsOthers, ScoredTogether
+from headway.tasks.abilities import (
+    Classified,
+    ClassifiedTexts,
+    Classifies,
+    GivenFile,
+    JoinsOthers,
+    ReadingWindow,
+    ScoredTogether,
+    ScoresFiles,
+)
 from headway.tasks.task import Task
 
 
@@ -53,7 +63,7 @@ class Classes(Probing):
 
 
 @dataclass(frozen=True)
-class Classification(Task, JoinsOthers, Classifies):
+class Classification(Task, JoinsOthers, Classifies, ScoresFiles):
     kind, models, example = "classifier", "classifiers", 'headway classify {run} "…"'
     metrics = (LOSS, ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PRECISION, RECALL, F1)
     headline = ACCURACY
@@ -173,7 +183,8 @@ class Classification(Task, JoinsOthers, Classifies):
     def classify(cls, run: Run, model: Classifier, text: str) -> Classified:
         tokenizer, pairs = run.tokenizer, isinstance(_data(run.recipe).text, list)
         if pairs != (BETWEEN in text):
-            raise UserError(f"{run.name} reads {'two texts, and one is' if pairs else 'one text, and two are'} given")
+            reads = "several texts, and one is" if pairs else "one text, and several are"
+            raise UserError(f"{run.name} reads {reads} given")
         tokens = tokenizer.encode_row(text)
         ids = torch.as_tensor(tokens.ids)
         if not tokens.bytes.any():
@@ -190,6 +201,54 @@ class Classification(Task, JoinsOthers, Classifies):
             notes.append(f"{len(ids)} tokens are more than the model was trained to read ({context})")
         ranked = sorted(zip(classes_of(run), chances, strict=True), key=lambda pair: -pair[1])
         return Classified(dict(ranked), len(ids), unknown, notes)
+
+    @classmethod
+    def classify_texts(cls, run: Run, model: Classifier, texts: Sequence[str]) -> ClassifiedTexts:
+        rows = _rows(run, [Row(text, "") for text in texts], np.zeros(len(texts), np.int64))
+        (found,) = predict(model, rows, classes_of(run))
+        unknown, begins = run.tokenizer.unknown, rows.ends - rows.lengths
+        marked = 0 if run.tokenizer.marks is None else len(run.tokenizer.marks.all)
+        strange = 0
+        if unknown is not None and not marked:
+            strange = int((np.add.reduceat(rows.ids != unknown, begins) == 0).sum())
+        return ClassifiedTexts(found.classes, found.chances, found.cut, strange)
+
+    @classmethod
+    def score_file(cls, run: Run, model: Classifier, file: GivenFile, window: ReadingWindow) -> list[Score]:
+        if any(window):
+            raise UserError("labelled texts are scored whole, one by one: there are no segments, and nothing strides")
+        data, classes = _data(run.recipe), classes_of(run)
+        columns = data.columns if data.source == FILES else Columns()
+        asked = list(file.columns) if len(file.columns) > 1 else file.columns[0] if file.columns else columns.text
+        label = columns.label if file.label is None else file.label
+        header = columns.header if (asked, label) == (columns.text, columns.label) else None
+        written = replace(columns.format, encoding=file.encoding or columns.format.encoding)
+        rows = labelled_rows(file.path, asked, label, header, written, columns.empty, ("--column ", "--label "))
+        place = {name: k for k, name in enumerate(classes)}
+        if strange := [row.label for row in rows if row.label not in place]:
+            raise UserError(
+                f"{len(strange):,} of the {len(rows):,} rows of '{file.path.name}' are of a class that {run.name} was "
+                f"not taught, such as '{strange[0]}'{did_you_mean(strange[0], classes)}"
+            )
+        (found,) = predict(model, _rows(run, rows, np.array([place[row.label] for row in rows])), classes)
+        return found.scores(file.path.name)
+
+
+def _rows(run: Run, rows: Sequence[Row], labels: np.ndarray) -> Texts:
+    """Texts that somebody brings, as a run's model reads them. Whether train had them is not known here."""
+    pairs, texts = isinstance(_data(run.recipe).text, list), [row.text for row in rows]
+    wrong = next((k for k, text in enumerate(texts) if pairs != (BETWEEN in text)), None)
+    if wrong is not None:
+        raise UserError(
+            f"{run.name} reads {'several texts' if pairs else 'one text'} a row, and row {wrong + 1} is other"
+        )
+    ids = run.tokenizer.rows_of(texts)
+    ends = np.cumsum([len(one) for one in ids], dtype=np.int64)
+    marks = run.tokenizer.marks
+    closing = 0 if marks is None else marks.behind
+    return Texts(
+        texts, labels, np.zeros(len(ids), np.bool_), np.concatenate(ids), ends, closing, marks if pairs else None
+    )
 
 
 class RowEvidence(Evidence):

@@ -24,7 +24,7 @@ from headway.core import random
 from headway.core.errors import UserError
 from headway.data.running import corpus as corpora
 from headway.data.running.corpus import Corpus
-from headway.data.running.sources import FILES, read_text
+from headway.data.running.sources import FILES
 from headway.data.spec import Text
 from headway.data.tokenizers import Tokenizer, Tokens
 from headway.data.vocabularies import Given
@@ -39,7 +39,16 @@ from headway.scoring.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, PERPLEXITY_
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
 from headway.scoring.spec import Reading
-from headway.tasks.abilities import Draw, JoinsOthers, ReadingWindow, ReadsSegments, ScoredTogether, ScoresText, Writes
+from headway.tasks.abilities import (
+    Draw,
+    GivenFile,
+    JoinsOthers,
+    ReadingWindow,
+    ReadsSegments,
+    ScoredTogether,
+    ScoresText,
+    Writes,
+)
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
@@ -217,11 +226,11 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
         return score_text(model, tokenizer, text, _reading(run.recipe, model, window), tokenizer.kind)
 
     @classmethod
-    def score_file(cls, run: Run, model: LanguageModel, path: Path, window: ReadingWindow) -> list[Score]:
+    def score_file(cls, run: Run, model: LanguageModel, file: GivenFile, window: ReadingWindow) -> list[Score]:
         tokenizer = run.tokenizer
-        tokens, reading = tokenizer.encode(read_text(path)), _reading(run.recipe, model, window)
+        tokens, reading = tokenizer.encode(file.text()), _reading(run.recipe, model, window)
         (found,) = _surprise(model, tokens, reading, tokenizer)
-        return found.scores(path.name)
+        return found.scores(file.path.name)
 
     @classmethod
     def write(

@@ -20,7 +20,7 @@ from headway.data.running import corpus as corpora
 from headway.data.running.batches import TextLines
 from headway.data.running.masking import Hiding, MaskedSampler
 from headway.data.running.rows import RowCorpus, in_rows, pieces, rows_of_lines
-from headway.data.running.sources import FILES, read_text
+from headway.data.running.sources import FILES
 from headway.data.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import Given
@@ -33,7 +33,7 @@ from headway.scoring.masked import Guesses, alone, guess
 from headway.scoring.metrics import LOSS, MASKED_ACCURACY, PSEUDO_PERPLEXITY
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
-from headway.tasks.abilities import Filled, FillsIn, JoinsOthers, ReadingWindow, ScoredTogether, ScoresText
+from headway.tasks.abilities import Filled, FillsIn, GivenFile, JoinsOthers, ReadingWindow, ScoredTogether, ScoresText
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
@@ -217,13 +217,13 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         return ScoredText(tokenizer.pieces(ids), found.nats.tolist(), found.unknown, True, found)
 
     @classmethod
-    def score_file(cls, run: Run, model: MaskedLanguageModel, path: Path, window: ReadingWindow) -> list[Score]:
+    def score_file(cls, run: Run, model: MaskedLanguageModel, file: GivenFile, window: ReadingWindow) -> list[Score]:
         _no_window(window)
-        tokenizer, text = run.tokenizer, read_text(path)
+        tokenizer, text = run.tokenizer, file.text()
         longest = _longest(run.recipe, tokenizer)
         by_line = _data(run.recipe).batches.by_line
         rows = rows_of_lines(text, tokenizer, longest) if by_line else pieces(tokenizer.encode(text).ids, longest)
-        return guess(model, rows, tokenizer, _spec(run.recipe).masking.share)[0].scores(path.name)
+        return guess(model, rows, tokenizer, _spec(run.recipe).masking.share)[0].scores(file.path.name)
 
     @classmethod
     @torch.no_grad()

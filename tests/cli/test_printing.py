@@ -153,6 +153,7 @@ def test_a_run_as_json_holds_its_scores_with_labels(run):
             "valid.perplexity": {"value": None, "label": "per token · valid"},
         },
         "audits": {"findings": [], "not_run": {}, "baselines": []},
+        "weights": None,
     }
     json.dumps(found, allow_nan=False)
 

@@ -1,5 +1,7 @@
 """A classifier from its recipe to its scores: trained, resumed, trained in company, scored again and asked."""
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -10,6 +12,7 @@ import torch
 from listening import Interrupting, Told
 
 from headway.core.errors import UserError
+from headway.experiment.classify import Answers, classify_rows, lines_down_the_pipe, texts_of_file, texts_of_lines
 from headway.experiment.evaluate import (
     classify_text,
     predictions,
@@ -24,7 +27,7 @@ from headway.experiment.train import load_model, train
 from headway.models.classifier import Classifier
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, open_run
-from headway.tasks.abilities import Draw, ReadingWindow
+from headway.tasks.abilities import Draw, GivenFile, ReadingWindow
 from headway.tasks.classification import Classification
 
 SUBJECTS = {"sea": ["ship", "wave", "salt", "sail"], "sky": ["cloud", "bird", "wing", "star"], "soil": ["root", "mud"]}
@@ -223,11 +226,64 @@ def test_what_is_asked_of_language_models_is_refused_in_words(trained: Run):
     for ask in (
         lambda: sample_text(trained, "the", Draw(3), "auto", print),
         lambda: score_sentence(trained, "the"),
-        lambda: score_file(trained, Path("any.txt")),
         lambda: score_splits_again(trained, None, ReadingWindow(4)),
     ):
         with pytest.raises(UserError, match=r"asked of language models.* and good is a classifier; try"):
             ask()
+
+
+def test_a_table_that_somebody_brings_is_scored(trained: Run, tmp_path: Path):
+    shutil.copy(Path(trained.recipe.data.path) / "test.tsv", tmp_path / "mine.tsv")
+    found = {score.name: score.value for score in score_file(trained, tmp_path / "mine.tsv")}
+    again = {score.name: score.value for score in score_splits_again(trained, ["test"])}
+    assert found["mine.tsv.accuracy"] == again["test.accuracy"] and found["mine.tsv.loss"] == again["test.loss"]
+    (tmp_path / "other.csv").write_text("body,what\nthe old ship,sea\nthe ship,see\n", "utf-8")
+    with pytest.raises(UserError, match=r"--column text: 'other.csv' has no column of that name"):
+        score_file(trained, tmp_path / "other.csv")
+    with pytest.raises(UserError, match=r"1 of the 2 rows .* not taught, such as 'see'; did you mean 'sea'"):
+        score_file(trained, GivenFile(tmp_path / "other.csv", columns=("body",), label="what"))
+    with pytest.raises(UserError, match="no segments"):
+        score_file(trained, tmp_path / "mine.tsv", ReadingWindow(4))
+
+
+def test_a_whole_file_is_classified_as_its_texts_are(trained: Run, tmp_path: Path):
+    texts = ["the old ship", "", "the zebra", "here a ship again the old one"] * 200
+    path = tmp_path / "in.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "text"], *([str(k), text] for k, text in enumerate(texts))])
+    brought, said = texts_of_file(trained, GivenFile(path)), []
+    answers = Answers(brought, tmp_path / "out.csv")
+    for places, told in classify_rows(trained, brought, told=lambda done, of: said.append((done, of))):
+        answers.add(places, told)
+    assert said == [(512, 600), (600, 600)]
+    rows = list(csv.DictReader(io.StringIO(answers.as_text())))
+    alone = classify_text(trained, "the old ship", "auto").chances
+    assert list(rows[0])[:4] == ["id", "text", "predicted", "probability"] and len(rows) == 800
+    assert rows[0]["predicted"] == next(iter(alone)) and rows[1]["predicted"] == rows[1]["probability"] == ""
+    for name, chance in alone.items():
+        assert float(rows[0][f"p({name})"]) == pytest.approx(chance, abs=2e-6)
+    assert {
+        "200 of 800 rows have no text, and no class",
+        "200 of 800 texts are longer than the model reads, and are cut",
+    } <= {*answers.notes}
+    answers.path = tmp_path / "out.jsonl"
+    objects = [json.loads(line) for line in answers.as_text().splitlines()]
+    assert objects[1]["predicted"] is None and objects[0]["classes"] == pytest.approx(alone)
+
+
+def test_lines_of_a_pipe_are_texts(trained: Run):
+    brought = texts_of_lines(trained, lines_down_the_pipe("the ship\r\n\r\nold\r\n".encode("utf-16"), None))
+    assert brought.texts == ["the ship", None, "old"]
+    with pytest.raises(UserError, match="--encoding cp1252"):
+        lines_down_the_pipe("naïve".encode("cp1252"), None)
+
+
+def test_columns_of_a_file_that_cannot_be_meant(trained: Run, tmp_path: Path):
+    (tmp_path / "a.csv").write_text("text,predicted\nthe ship,x\n", "utf-8")
+    with pytest.raises(UserError, match="has a column 'predicted' already"):
+        texts_of_file(trained, GivenFile(tmp_path / "a.csv"))
+    with pytest.raises(UserError, match=r"--column body: 'a.csv' has no column of that name"):
+        texts_of_file(trained, GivenFile(tmp_path / "a.csv", columns=("body",)))
 
 
 def test_a_set_that_has_changed_since_is_not_scored(home: Path, tmp_path: Path):

@@ -23,13 +23,14 @@ def labelled_rows(
     header: bool | None = None,
     format: WrittenAs = PLAIN,
     empty: str = "refuse",
+    keys: tuple[str, str] = ("data.text=", "data.label="),
 ) -> list[Row]:
     """The columns that matter; every row has a text (or several, which become one string with BETWEEN in it) and a
     label, or one message says which has not."""
     columns = [text] if isinstance(text, int | str) else list(text)
     table = read_table(path, [*columns, label], header, format)
-    texts = [table.place("data.text", column) for column in columns]
-    of_label = table.place("data.label", label)
+    texts = [table.place(keys[0], column) for column in columns]
+    of_label = table.place(keys[1], label)
     if of_label in texts:
         raise UserError(f"data.text and data.label are the same column of '{path.name}', {label!r}")
     if len(set(texts)) < len(texts):

@@ -217,7 +217,7 @@ def _by_split(folder: Path, files: Sequence[Path], endings: Sequence[str]) -> di
 def _table(path: Path, sides: Sides) -> list[TextPair]:
     columns = [int(side) if side.isdigit() else side for side in sides.both]
     table = read_table(path, columns, sides.header, sides.format)
-    places = [table.place("data.direction", column) for column in columns]
+    places = [table.place("data.direction=", column) for column in columns]
     return [TextPair(*(table.cell(line, place) for place in places)) for line in table.lines]
 
 
