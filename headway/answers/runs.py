@@ -40,10 +40,19 @@ class ReportSchema(Schema):
     baselines: list[BaselineSchema]
 
 
+class WeightsSchema(Schema):
+    """Which checkpoint is scored."""
+
+    step: int | None
+    of: int | None = Field(description="How many steps training has taken.")
+    chosen: str = Field(description="By what: the best by valid.loss, the last …")
+
+
 class RunSchema(Schema):
     run: str = Field(description="Its folder.")
     scores: dict[str, ScoreSchema]
     audits: ReportSchema
+    weights: WeightsSchema | None = None
 
 
 class EndedRunSchema(RunSchema):

@@ -10,9 +10,12 @@ from headway.run.status import state_of
 from headway.scoring.score import Score
 
 
-def run_as_json(run: RunRecord, scores: Sequence[Score], report: Report) -> dict[str, Any]:
+def run_as_json(
+    run: RunRecord, scores: Sequence[Score], report: Report, weights: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """`weights` are those that were scored; if not given, those that training has scored."""
     found = {"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}}
-    return {**found, "audits": report.as_json()}
+    return {**found, "audits": report.as_json(), "weights": weights or run.facts.get("weights")}
 
 
 def runs_as_json(runs: Sequence[RunRecord]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -32,7 +32,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(highlight=False).print(table)
 
 
-def show_labelled(scores: Sequence[Score], report: Report) -> None:
+def show_labelled(scores: Sequence[Score], report: Report, weights: dict[str, Any] | None = None) -> None:
     """One line per score: the number first, then everything that it is; below it, what cheap methods get; at the end,
     what stands against believing it. What is of a part, such as one class, goes into tables."""
     console = Console(highlight=False, soft_wrap=True)
@@ -42,6 +42,9 @@ def show_labelled(scores: Sequence[Score], report: Report) -> None:
             beside = [f"{b.method} {number(b.score.value)}" for b in report.baselines if b.score.name == score.name]
             if beside:
                 console.print(Text(f"{'':12}cheap methods get: {' · '.join(beside)}", style="dim"))
+    if weights and weights.get("step") is not None:
+        of = f" of {weights['of']:,}" if weights.get("of") else ""
+        console.print(Text(f"scored are the weights of step {weights['step']:,}{of}: {weights['chosen']}", style="dim"))
     for split in dict.fromkeys(parsed(score.name).split for score in scores):
         show_parts(split, [score for score in scores if parsed(score.name).split == split])
     show_doubts([report])
@@ -78,7 +81,7 @@ def show_scores(runs: Sequence[RunRecord]) -> None:
     """After training: the labelled scores of one run, or a table of many."""
     console = Console(highlight=False)
     if len(runs) == 1:
-        show_labelled(runs[0].scores(), kept(runs[0]))
+        show_labelled(runs[0].scores(), kept(runs[0]), runs[0].facts.get("weights"))
         if (status := runs[0].status).state is not State.FINISHED:
             console.print(str(status), style="yellow", markup=False)
     else:
@@ -144,7 +147,9 @@ def show_runs(runs: Sequence[RunRecord]) -> None:
     show_table(["run", "status", "steps", " or ".join(headlines)], rows)
 
 
-def show_sentence(scored: "ScoredText", scores: Sequence[Score], report: Report) -> None:
+def show_sentence(
+    scored: "ScoredText", scores: Sequence[Score], report: Report, weights: dict[str, Any] | None = None
+) -> None:
     """The text with every token coloured by its loss, then the scores."""
     console = Console(highlight=False)
     line = Text()
@@ -161,7 +166,7 @@ def show_sentence(scored: "ScoredText", scores: Sequence[Score], report: Report)
         console.print("the first token is not scored: nothing stands before it", style="dim")
     if scored.unknown:
         console.print(f"{scored.unknown} of {len(scored.pieces)} words are unknown and scored as <unk>", style="yellow")
-    show_labelled(scores, report)
+    show_labelled(scores, report, weights)
 
 
 def _colour(nats: float | None) -> str:

@@ -89,15 +89,15 @@ def score(
             scores = score_file(one, _given(file, column or [], label, encoding), window, checkpoint)
         else:
             scores = score_splits_again(one, split, window, checkpoint)
-        reports = [report := audited(one)]
+        reports, weights = [report := audited(one)], one.weights(checkpoint)
         if as_json:
             typed = zip(shown.pieces, shown.nats, strict=True) if shown else ()
             by_token = {"tokens": [{"token": piece, "nats": nats} for piece, nats in typed]} if shown else {}
-            print_json("score", {**run_as_json(one, scores, report), **by_token})
+            print_json("score", {**run_as_json(one, scores, report, weights), **by_token})
         elif shown:
-            printing.show_sentence(shown, scores, report)
+            printing.show_sentence(shown, scores, report, weights)
         else:
-            printing.show_labelled(scores, report)
+            printing.show_labelled(scores, report, weights)
     if strict and any(report.failures or not report.findings for report in reports):
         raise typer.Exit(1)
 

@@ -262,6 +262,7 @@ class Training:
             all_scores = self.task.score(population.model, self.task.scored_splits)
         with processes.together():
             for run, scores in zip(self.written, all_scores, strict=False):
+                run.note(weights=run.weights())
                 run.save_scores(scores)
                 if not self.loop.interrupted:
                     # Who watches test while training has looked at it, too.

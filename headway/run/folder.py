@@ -244,6 +244,20 @@ class Run(RunRecord):
             raise UserError(f"{self.name} has no checkpoint {'that is whole' if steps else 'yet'}")
         return found
 
+    def weights(self, which: str = "auto") -> dict[str, Any]:
+        """Which step a checkpoint is of, of how many, and by what it was chosen: to be said beside its scores."""
+        bests, steps = (checkpoints.saved_steps(self.home, kind) for kind in ("best", "step"))
+        training = self.recipe.training
+        if which == "auto":
+            which = "best" if training.keep_best and bests else "last"
+        if which == "best":
+            found, by = bests[:1], f"the best by {training.evaluate_on[0]}.{training.best_by}"
+        elif which == "last":
+            found, by = steps[:1], "the last" if training.averaging is None else "the last, averaged"
+        else:
+            found, by = [int(which)], "as asked for"
+        return {"step": found[0] if found else None, "of": self.facts.get("steps"), "chosen": by}
+
     # --- scores --------------------------------------------------------------------------------------------------
 
     def save_scores(self, scores: list[Score]) -> None:

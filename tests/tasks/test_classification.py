@@ -271,6 +271,21 @@ def test_a_whole_file_is_classified_as_its_texts_are(trained: Run, tmp_path: Pat
     assert objects[1]["predicted"] is None and objects[0]["classes"] == pytest.approx(alone)
 
 
+def test_which_weights_are_scored_is_said_with_what_they_were_chosen_by(home: Path, tmp_path: Path):
+    kept = ("training.keep_best=true", "training.evaluate_every=2 steps", "training.duration=8 steps")
+    for changes, chosen in (
+        ((*kept, "training.best_by=accuracy"), "the best by valid.accuracy"),
+        (kept[2:], "the last"),
+    ):
+        (run,) = train([recipe(home, *changes)], [chosen.replace(" ", "-")], tmp_path)
+        lines = {line["step"]: line["scores"] for line in run.metrics() if "scores" in line}
+        weights = run.facts["weights"]
+        assert weights["chosen"] == chosen and weights["of"] == 8 and weights == run.weights()
+        best = max(lines, key=lambda step: (lines[step]["valid.accuracy"], -step)) if "best" in chosen else 8
+        assert weights["step"] == best == run.checkpoint().step
+    assert run.weights("8") == {"step": 8, "of": 8, "chosen": "as asked for"}
+
+
 def test_lines_of_a_pipe_are_texts(trained: Run):
     brought = texts_of_lines(trained, lines_down_the_pipe("the ship\r\n\r\nold\r\n".encode("utf-16"), None))
     assert brought.texts == ["the ship", None, "old"]
