@@ -92,9 +92,9 @@ def _brought(run: "Run", file: Path | None, columns: list[str], encoding: str | 
 def _classify_all(run: "Run", brought: "Brought", out: Path | None, which: str, as_json: bool) -> None:
     from headway.cli.progress import Waiting
     from headway.core.files import write_whole
-    from headway.experiment.classify import Answers, classify_rows
+    from headway.experiment.classify import ClassifiedFile, classify_rows
 
-    answers = Answers(brought, out)
+    answers = ClassifiedFile(brought, out)
     with Waiting() as waiting:
         for places, told in classify_rows(run, brought, which, lambda done, of: waiting("texts classified", done, of)):
             answers.add(places, told)

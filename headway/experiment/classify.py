@@ -87,7 +87,7 @@ def classify_rows(
 
 
 @dataclass
-class Answers:
+class ClassifiedFile:
     """What is written, row by row; and what should be known before it is believed."""
 
     brought: Brought

@@ -12,7 +12,13 @@ import torch
 from listening import Interrupting, Told
 
 from headway.core.errors import UserError
-from headway.experiment.classify import Answers, classify_rows, lines_down_the_pipe, texts_of_file, texts_of_lines
+from headway.experiment.classify import (
+    ClassifiedFile,
+    classify_rows,
+    lines_down_the_pipe,
+    texts_of_file,
+    texts_of_lines,
+)
 from headway.experiment.evaluate import (
     classify_text,
     predictions,
@@ -252,7 +258,7 @@ def test_a_whole_file_is_classified_as_its_texts_are(trained: Run, tmp_path: Pat
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["id", "text"], *([str(k), text] for k, text in enumerate(texts))])
     brought, said = texts_of_file(trained, GivenFile(path)), []
-    answers = Answers(brought, tmp_path / "out.csv")
+    answers = ClassifiedFile(brought, tmp_path / "out.csv")
     for places, told in classify_rows(trained, brought, told=lambda done, of: said.append((done, of))):
         answers.add(places, told)
     assert said == [(512, 600), (600, 600)]
