@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from headway.core.files import checksum
+from headway.core.seal import Prefix, Seal, read_seal
 from headway.experiment.train import train
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run
@@ -83,6 +85,15 @@ def cache_in(folder: Path):
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file under a folder, to see that nothing was touched."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def reseal(folder: Path) -> None:
+    """After a file was changed on purpose: as if Headway had written it so."""
+    known = read_seal(folder)
+    assert known is not None
+    files = {name: [checksum((folder / name).read_bytes())] for name in known.files if (folder / name).exists()}
+    lines = {name: Prefix.of((folder / name).read_bytes()) for name in known.lines if (folder / name).exists()}
+    Seal(files, lines).write(folder)
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------

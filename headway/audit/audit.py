@@ -19,7 +19,6 @@ A check that does not apply is not run: it raises `DoesNotApply` with the reason
 one that rests on another (`rests_on=("determinism",)`), where that one failed: it cannot say anything, then.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +29,9 @@ from typing import Any, Literal, NamedTuple
 
 from headway.core import plugins
 from headway.core.errors import UserError, did_you_mean
-from headway.core.files import write_json
+from headway.core.files import as_json
+from headway.core.reading import UnreadableError
+from headway.core.seal import read_sealed_json, rewriting
 from headway.core.variants import Registry
 from headway.scoring.score import Score
 
@@ -210,18 +211,21 @@ def find_audit(name: str, audits: Sequence[Audit]) -> Audit:
 
 def write_report(folder: Path, report: Report) -> None:
     """As `audit.json`, whole."""
-    write_json(folder / FILE, report.as_json())
+    with rewriting(folder) as new:
+        new[FILE] = as_json(report.as_json())
 
 
 def read_report(folder: Path) -> Report | None:
     """What `audit.json` holds; None where there is none yet."""
     path = folder / FILE
     try:
-        return Report.from_json(json.loads(path.read_text("utf-8")))
+        stored = read_sealed_json(path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path} cannot be read: {_first_line(error)}; remove it, and audit again") from None
+    try:
+        return Report.from_json(stored)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UnreadableError(path, f"{_first_line(error)}; remove it, and audit again") from None
 
 
 def _first_line(error: BaseException) -> str:

@@ -112,10 +112,13 @@ def main() -> None:
         if error.errno == errno.ENAMETOOLONG:
             print(f"headway: no file has as long a name as {str(error.filename)[:60]}…", file=sys.stderr)
             sys.exit(2)
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES):
-            raise
+        if error.strerror is None:
+            raise  # not the system's, but something that calls itself so
         place = f" ({error.filename})" if error.filename else ""
         print(f"headway: {error.strerror}{place}; what was saved before is whole", file=sys.stderr)
+        sys.exit(2)
+    except UnicodeError as error:
+        print(f"headway: what was read, or is to be written, is no text: {error}", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
         from headway.core.plugins import blamed_on_plugin

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, TypeVar
 
 from headway.core.errors import UserError
 from headway.core.files import naming
+from headway.core.reading import opened_to_append
+from headway.core.seal import read_sealed_lines
 from headway.core.status import Status
 
 FILE = "events.jsonl"
@@ -172,7 +174,7 @@ def append(folder: Path, event: Event) -> None:
     if not event.is_written:
         return
     path = folder / FILE
-    with naming(path), path.open("ab+") as file:
+    with naming(path), opened_to_append(path, "ab+") as file:
         torn = file.tell() > 0 and (file.seek(-1, 2), file.read(1))[1] != b"\n"
         file.write(b"\n" * torn + json.dumps(event.as_json(), ensure_ascii=False).encode() + b"\n")
         file.flush()
@@ -180,11 +182,18 @@ def append(folder: Path, event: Event) -> None:
 
 def read_events(folder: Path) -> list[Event]:
     """Every event that was written down, oldest first; what cannot be read is passed over."""
-    path, found = folder / FILE, []
-    for line in path.read_bytes().splitlines() if path.exists() else ():
+    found = []
+    for line in read_sealed_lines(folder / FILE, needed=False):
         try:
             found.append(read_event(json.loads(line)))
-        except (ValueError, KeyError, TypeError, UserError):  # half a line of a killed process, or a newer version's
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            UserError,
+        ):  # half a line of a killed process, or a newer version's
             continue
     return found
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import UserError
+from headway.core.reading import opened, opened_to_append
 
 LEFT_BEHIND = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<what>partial|aside)", re.DOTALL)
 
@@ -27,7 +28,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
     partial = _other_name(path, "partial")
     try:
         with naming(path):
-            with partial.open("wb") as file:
+            partial.unlink(missing_ok=True)
+            with partial.open("xb") as file:  # never through a link that bears this name
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -60,6 +62,9 @@ def write_folder_whole(path: Path, fill: Callable[[Path], None], new: bool = Fal
 
 def remove_folder_whole(path: Path) -> None:
     """Half of a folder must not be mistaken for it, so the name goes first."""
+    if path.is_symlink():  # what it leads to is not ours
+        path.unlink()
+        return
     partial = _other_name(path, "partial")
     shutil.rmtree(partial, ignore_errors=True)
     path.replace(partial)
@@ -75,7 +80,7 @@ def clean_up(folder: Path, name: str | None = None) -> None:
             continue
         if found["what"] == "aside":
             _undo(left, folder / found["name"])
-        elif left.is_dir():
+        elif left.is_dir() and not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)
         else:
             left.unlink(missing_ok=True)
@@ -84,7 +89,7 @@ def clean_up(folder: Path, name: str | None = None) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder. The system drops the lock when the process dies, however it dies."""
-    with (folder / "lock").open("a+") as file:
+    with opened_to_append(folder / "lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -104,20 +109,25 @@ def holder(folder: Path) -> int | None:
     stays in the file, so the lock itself is asked; but only while such a process lives, not to be in its way."""
     pid = 0
     try:
-        with (folder / "lock").open() as file:
-            pid = int(file.read() or 0)
+        with opened(folder / "lock") as file:
+            pid = int(file.read(32) or 0)
             if pid != os.getpid() and not _is_another_process(pid):
                 return None
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None
     except BlockingIOError:
         return pid
-    except (OSError, ValueError):
+    except (OSError, ValueError, UserError):
         return None
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_whole(path, as_json(value))
+
+
+def as_json(value: Any) -> str:
+    """As it stands in Headway's files."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def checksum(content: bytes) -> str:

@@ -17,6 +17,7 @@ import sys
 import traceback
 import types
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +25,8 @@ from typing import Any
 
 from headway.core.errors import CodeNotRunError, UserError, did_you_mean
 from headway.core.files import write_whole
+from headway.core.reading import check_own, read_text
+from headway.core.seal import read_sealed
 from headway.core.spec import Spec
 from headway.core.variants import Registry, Variant, is_slot
 
@@ -78,13 +81,11 @@ def load_plugin(file: str | Path) -> Plugin:
     if path.suffix != ".py":
         raise UserError(f"{file}: a plugin is a Python file, and its name ends in .py")
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path, through_links=True)
     except FileNotFoundError:
         raise UserError(
             f"there is no file {file}{did_you_mean(str(file), map(str, path.parent.glob('*.py')))}"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file}: {error}") from None
     for old in [p for p in loaded() if Path(p.path).resolve() == path.resolve() and p.text != text]:
         forget(old)
     return load_text(path.name, text, str(path))
@@ -262,6 +263,7 @@ def write_into(folder: Path, plugins: Iterable[Plugin]) -> list[str]:
     named = []
     for plugin in plugins:
         if plugin.is_file:
+            check_own(folder / FOLDER)
             (folder / FOLDER).mkdir(exist_ok=True)
             write_whole(folder / FOLDER / plugin.name, plugin.text)
         named.append(f"{FOLDER}/{plugin.name}" if plugin.is_file else plugin.name)
@@ -272,7 +274,7 @@ def changed_since(folder: Path, plugins: Iterable[Plugin]) -> str:
     """Which of these are not what the folder keeps; empty if none is."""
     for plugin in plugins:
         kept = folder / FOLDER / plugin.name
-        if plugin.is_file and kept.is_file() and kept.read_text("utf-8") != plugin.text:
+        if plugin.is_file and kept.is_file() and read_text(kept) != plugin.text:
             return f"{plugin.path} is not what it was: {kept}"
     return ""
 
@@ -294,12 +296,14 @@ def load_named(tree: dict[str, Any], folder: Path, title: str, is_asked: bool) -
         elif not _is_given(folder / name):
             if not _trusting:
                 raise CodeNotRunError(_not_run(folder / name, title))
+            with suppress(FileNotFoundError):
+                read_sealed(folder / name, folder)  # what is trusted is what was written
             load_plugin(folder / name)
 
 
 def _is_given(file: Path) -> bool:
     """Run already, or the user has given another version, which is what counts then."""
-    text = file.read_text("utf-8") if file.is_file() else None
+    text = read_text(file) if file.is_file() else None
     if any(plugin.text == text for plugin in loaded()):
         return True
     given = next((plugin for plugin in loaded() if plugin.name == file.name), None)
@@ -309,7 +313,7 @@ def _is_given(file: Path) -> bool:
 
 
 def _not_run(file: Path, title: str) -> str:
-    lines = len(file.read_text("utf-8").splitlines()) if file.is_file() else 0
+    lines = len(read_text(file).splitlines()) if file.is_file() else 0
     return (
         f"{title} needs code that lies in the folder, {file} ({lines} lines), and code that comes with a folder is not "
         f"run unasked; if you know what it does: --with {file}, or --trust for all that lies there"

@@ -22,6 +22,7 @@ import tokenizers
 
 from headway.core import files
 from headway.core.errors import UserError
+from headway.core.reading import read_bytes
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import TokenizerSpec
 
@@ -44,8 +45,8 @@ def folder() -> Path:
 def fetch(name: str) -> bytes | None:
     """The bytes stored under this name, or None if there are none or they are not what was written."""
     try:
-        stored = (folder() / name).read_bytes()
-    except (OSError, RuntimeError):  # RuntimeError: this user has no home folder
+        stored = read_bytes(folder() / name, None)
+    except (OSError, RuntimeError, UserError):  # RuntimeError: this user has no home folder
         return None
     digest, content = stored[:_DIGEST], stored[_DIGEST:]
     return content if hashlib.sha256(content).digest() == digest else None

@@ -257,7 +257,7 @@ def _make(home: Path, found: Arrived, origin: str) -> Run:
     run = Run.create(home, recipe, "cpu", imported_from=origin, **found.facts)
     try:
         for name, tokenizer in found.tokenizers.items():
-            run.keep_tokenizer(tokenizer, name)
+            run.keep_tokenizers({name: tokenizer})
         model = tasks.of(recipe).rebuild(run, "cpu")
         drawn = {name: p[0].detach() for name, p in model.named_parameters()}  # a head that the folder does not have
         load_weights(model, 0, {**drawn, **found.weights} if found.facts else dict(found.weights))

@@ -1,5 +1,6 @@
 """To go on with runs that were stopped: are they of this recipe, where can they be taken up, and everyone put back."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,7 +49,21 @@ def check_reopened(members: list[Run]) -> None:
         raise UserError(f"there is nothing to resume: {missing[0]} does not exist; leave out --resume to start it")
     for run in members:
         if run.folder.exists():
+            _mend_recipe(run)
             _check_recipe(run)
+
+
+def _mend_recipe(run: Run) -> None:
+    """A recipe that was damaged is written anew, by whoever has the one that made the run: run.json tells it."""
+    if not (run.folder / "run.json").exists():
+        return
+    try:
+        run.recipe_text()
+    except UserError as error:
+        if run.facts.get("recipe_hash") != run.recipe.hash:
+            raise
+        print(f"{error}; that is done now", file=sys.stderr)
+        run.keep_recipe()
 
 
 def _check_recipe(run: Run) -> None:
@@ -94,13 +109,9 @@ def newest_checkpoints(members: list[Run], warn: Callable[[str], None]) -> list[
 
 def _torn(members: list[Run], chosen: list[Checkpoint], warn: Callable[[str], None]) -> bool:
     """Whether lines of metrics that were there when these checkpoints were saved are lost."""
-    torn = [
-        (run, saved)
-        for run, saved in zip(members, chosen, strict=True)
-        if len(run.metrics_until(saved.step)) < saved.facts["standing"].get("lines", 0)
-    ]
+    torn = [(run, saved) for run, saved in zip(members, chosen, strict=True) if not run.has_metrics_of(saved)]
     for run, saved in torn:
-        warn(f"{run.folder / 'metrics.jsonl'} has lost lines before step {saved.step}")
+        warn(f"{run.folder / 'metrics.jsonl'} has lost lines before step {saved.step}, or they were changed")
     return bool(torn)
 
 

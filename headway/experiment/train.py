@@ -267,13 +267,14 @@ class Training:
                 if not self.loop.interrupted:
                     # Who watches test while training has looked at it, too.
                     watched = ({parsed(name).split for name in line.get("scores", ())} for line in run.metrics())
-                    run.count_looks_at_test(self.task.scored_splits, *watched)
+                    run.count_looks_at_test(self.task.scored_splits, *watched, once_for="training")
         with processes.together():
             if processes.is_writer:
                 for run, report in zip(self.members, audit_runs(self.members, self.task), strict=True):
                     write_report(run.folder, report)
             for run in self.written:
                 self.announce(Ended(of=(run.name,), status=run.status))
+                run.seal()
 
     def _ended(self, before_its_time: Status | None) -> Status:
         state = State.INTERRUPTED if self.loop.interrupted else State.FINISHED
@@ -332,7 +333,4 @@ def _where(setting: settings.Setting, processes: Processes) -> str:
 
 def _settle_vocabulary(run: Run, task: Task) -> None:
     """Kept with the run; made again where it was lost."""
-    for name, tokenizer in task.vocabularies.items():
-        path = run.folder / name
-        if not path.exists() or path.read_bytes() != tokenizer.to_json().encode():
-            run.keep_tokenizer(tokenizer, name)
+    run.keep_tokenizers(task.vocabularies)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import UserError
+from headway.core.reading import read_bytes
+from headway.core.seal import read_sealed_text
 from headway.core.yaml import read_tree
 from headway.data.tokenizers import Tokenizer
 from headway.formats.weights import Taken
@@ -38,7 +40,7 @@ class OwnRun:
         """As it stands there; it need not be validated, for it was."""
         path = self.folder / "recipe.yaml"
         try:
-            tree, _ = read_tree(path.read_text("utf-8"), str(path))
+            tree, _ = read_tree(read_sealed_text(path), str(path))
             kind = ModelSpec.variants.find(tree["model"]["kind"])
         except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
             raise UserError(f"{path} cannot be read: {error}") from None
@@ -60,7 +62,7 @@ class OwnRun:
     def tokenizer(self) -> Tokenizer:
         path = self.folder / "tokenizer.json"
         try:
-            return Tokenizer.from_json(path.read_text("utf-8"))
+            return Tokenizer.from_json(read_sealed_text(path))
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -83,7 +85,7 @@ class OwnRun:
         home = self.folder / "checkpoints"
         step = self.checkpoint.step
         files = (checkpoints.step_folder(home, step, kind) / checkpoints.WEIGHTS for kind in ("best", "step"))
-        return checkpoints.checksum(next(file for file in files if file.exists()).read_bytes())
+        return checkpoints.checksum(read_bytes(next(file for file in files if file.exists()), None))
 
     def take(self, model: EncoderSpec) -> Taken:
         """What a model of this shape can have of it."""

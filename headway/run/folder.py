@@ -10,14 +10,17 @@
       events.jsonl       what happened, and when: it began, was saved, ended
       checkpoints/       step-00001000/ …, the last two; best-00000750/ …, theirs and the newest, if the recipe keeps it
       scores.json        every score with its label
+      seal.json          checksums of these files (`core/seal.py`)
 
 Files and folders, the run's own too, are written whole and renamed into place. A lock that dies with its process keeps
 a second one out; who has it cleans up after those that were killed.
 """
 
+import hashlib
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,7 +32,9 @@ from headway import __version__
 from headway.core import plugins
 from headway.core.environment import environment
 from headway.core.errors import UserError, did_you_mean
+from headway.core.events import FILE as EVENTS
 from headway.core.files import (
+    as_json,
     clean_up,
     locked,
     naming,
@@ -39,18 +44,32 @@ from headway.core.files import (
     write_json,
     write_whole,
 )
+from headway.core.reading import DAMAGED, UnreadableError, check_own, opened, opened_to_append, read_bytes
+from headway.core.seal import (
+    MOST_LINES,
+    REMEDIES,
+    Prefix,
+    is_sealed,
+    read_sealed_lines,
+    read_sealed_text,
+    rewriting,
+    seal_lines,
+    seal_new,
+    unseal_lines,
+)
 from headway.core.status import State, Status
 from headway.core.yaml import read_tree
 from headway.data.tokenizers import Tokenizer
 from headway.recipe.recipe import Recipe, from_tree
 from headway.recipe.text import annotated
-from headway.run.record import DAMAGED, FORMAT, RunRecord, run_names, why_not_read
+from headway.run.record import FORMAT, RunRecord, run_names
 from headway.scoring.metrics import is_test
 from headway.scoring.score import Score
 from headway.training import checkpoint as checkpoints
 from headway.training.checkpoint import BrokenCheckpointError, Checkpoint
 
 KEPT_CHECKPOINTS = 2
+METRICS = "metrics.jsonl"
 
 
 class Run(RunRecord):
@@ -81,6 +100,7 @@ class Run(RunRecord):
             write_json(
                 partial / "run.json", run._facts_with({**Status(State.STARTED).as_json(), "created": created, **facts})
             )
+            seal_new(partial)
 
         try:
             clean_up(folder.parent, folder.name)
@@ -89,11 +109,18 @@ class Run(RunRecord):
             raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
         return run
 
+    def keep_recipe(self) -> None:
+        """Again, where it was damaged."""
+        named = plugins.write_into(self.folder, plugins.concerning(self.recipe))
+        with rewriting(self.folder) as new:
+            new["recipe.yaml"] = annotated(self.recipe, named)
+
     # --- facts ---------------------------------------------------------------------------------------------------
 
     def note(self, **facts: Any) -> None:
         """Add to run.json."""
-        write_json(self.folder / "run.json", self._facts_with(self.facts | facts))
+        with rewriting(self.folder) as new:
+            new["run.json"] = as_json(self._facts_with(self.facts | facts))
 
     def _facts_with(self, more: dict[str, Any]) -> dict[str, Any]:
         facts = {"format": FORMAT, "headway": __version__, "name": self.name, "recipe_hash": self.recipe.hash}
@@ -113,42 +140,56 @@ class Run(RunRecord):
         """One of several vocabularies, by its file."""
         path = self.folder / name
         try:
-            return Tokenizer.from_json(path.read_text("utf-8"))
+            text = read_sealed_text(path)
         except FileNotFoundError:
             raise UserError(f"{path} is missing: train --resume makes it again") from None
+        try:
+            return Tokenizer.from_json(text)
         except (UserError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {why_not_read(path, error)}") from None
+            raise UnreadableError(path, f"{error if text else 'it is empty'}; {DAMAGED}") from None
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer) -> None:
-        self.keep_tokenizer(tokenizer, "tokenizer.json")
+        self.keep_tokenizers({"tokenizer.json": tokenizer})
 
-    def keep_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
-        write_whole(self.folder / name, tokenizer.to_json())
+    def keep_tokenizers(self, named: Mapping[str, Tokenizer]) -> None:
+        """By their files, unless they are there."""
+        texts = {name: tokenizer.to_json() for name, tokenizer in named.items()}
+        with rewriting(self.folder) as new:
+            new.update({name: text for name, text in texts.items() if not self._holds(name, text)})
+
+    def _holds(self, name: str, text: str) -> bool:
+        try:
+            return read_sealed_text(self.folder / name) == text
+        except (FileNotFoundError, UserError):
+            return False
 
     # --- metrics -------------------------------------------------------------------------------------------------
 
     def append_metrics(self, lines: list[dict[str, Any]]) -> None:
-        path = self.folder / "metrics.jsonl"
-        with naming(path), path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines))
+        path = self.folder / METRICS
+        with naming(path), opened_to_append(path) as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
             file.flush()
 
     def metrics(self) -> list[dict[str, Any]]:
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        found = []
-        for line in lines:
-            try:
-                read = json.loads(line)
-            except ValueError:  # the last line of a killed process
-                continue
-            if isinstance(read, dict) and isinstance(read.get("step"), int):
-                found.append(read)
-        return found
+        return _read_metrics(read_sealed_lines(self.folder / METRICS))
 
     def metrics_until(self, step: int) -> list[dict[str, Any]]:
-        return [line for line in self.metrics() if line["step"] <= step]
+        """Whether or not they are what was written: a checkpoint can tell (`has_metrics_of`)."""
+        return [line for line in _read_metrics(self._metrics_so_far().splitlines()) if line["step"] <= step]
+
+    def has_metrics_of(self, saved: Checkpoint) -> bool:
+        """Whether the lines that led to a checkpoint are still there, as they were."""
+        if isinstance(told := saved.facts.get("metrics"), dict):
+            return Prefix(**told).fits(self._metrics_so_far())
+        return len(self.metrics_until(saved.step)) >= saved.facts["standing"].get("lines", 0)
+
+    def _metrics_so_far(self) -> bytes:
+        try:
+            return read_bytes(self.folder / METRICS, MOST_LINES)
+        except FileNotFoundError:
+            return b""
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -161,16 +202,22 @@ class Run(RunRecord):
         return bool(checkpoints.saved_steps(self.home))
 
     def save_checkpoint(self, made: Checkpoint) -> None:
-        if (metrics := self.folder / "metrics.jsonl").exists():
+        if (metrics := self.folder / METRICS).exists():
             with naming(metrics):
                 settle(metrics)  # a checkpoint must not outlive the lines that led to it
-        self._save(made, "step")
+        led_to_it = self._lines.first(made.facts["standing"].get("lines", 0), metrics)
+        self._save(replace(made, facts={**made.facts, "metrics": led_to_it.as_json()}), "step")
+
+    @cached_property
+    def _lines(self) -> "_FirstLines":
+        return _FirstLines()
 
     def save_best(self, made: Checkpoint) -> None:
         """To be scored, not trained on: without the optimizer, and without a state that training carries."""
         self._save(replace(made, optimizer={}, state={}), "best")
 
     def _save(self, made: Checkpoint, kind: str) -> None:
+        check_own(self.folder, self.home)
         marked = replace(made, facts={**made.facts, "recipe": self.mark})
         checkpoints.save(checkpoints.step_folder(self.home, made.step, kind), marked)
         self._prune()
@@ -185,6 +232,7 @@ class Run(RunRecord):
         self._remove("best", set(bests) - needed)
 
     def _remove(self, kind: str, steps: set[int]) -> None:
+        check_own(self.folder, self.home)
         for step in sorted(steps, reverse=True):
             remove_folder_whole(checkpoints.step_folder(self.home, step, kind))
 
@@ -202,7 +250,8 @@ class Run(RunRecord):
             self._remove(kind, {later for later in checkpoints.saved_steps(self.home, kind) if later > step})
         self._prune()
         kept = self.metrics_until(step)
-        write_whole(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        unseal_lines(self.folder, METRICS)
+        write_whole(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
         return len(kept)
 
     def good_checkpoints(self) -> Iterator[Checkpoint]:
@@ -261,19 +310,34 @@ class Run(RunRecord):
     # --- scores --------------------------------------------------------------------------------------------------
 
     def save_scores(self, scores: list[Score]) -> None:
-        write_json(self.folder / "scores.json", {s.name: s.to_keep() for s in scores})  # not a number: null
+        with rewriting(self.folder) as new:
+            new["scores.json"] = as_json({s.name: s.to_keep() for s in scores})  # not a number: null
 
-    def count_looks_at_test(self, *looks: Iterable[str]) -> None:
+    def count_looks_at_test(self, *looks: Iterable[str], once_for: str | None = None) -> None:
         """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores. Each
-        look is at some splits."""
-        if count := sum(any(is_test(split) for split in splits) for splits in looks):
-            self.note(test_scored=int(self.facts.get("test_scored", 0)) + count)
+        look is at some splits. `once_for`: what is done again after a kill, and shown once."""
+        count = sum(any(is_test(split) for split in splits) for splits in looks)
+        if not count:
+            return
+        with rewriting(self.folder) as new:
+            facts = self.facts
+            total, known = int(facts.get("test_scored", 0)), dict(facts.get("test_looks", {}))
+            if once_for is not None:
+                total -= int(known.get(once_for, 0))
+                known[once_for] = count
+            told = {"test_scored": total + count} | ({"test_looks": known} if known else {})
+            new["run.json"] = as_json(self._facts_with(facts | told))
+
+    def seal(self) -> None:
+        """Nothing more comes: what has grown is as long as it will be."""
+        seal_lines(self.folder, METRICS, EVENTS)
 
     # --- one at a time -------------------------------------------------------------------------------------------
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out, and put right what those that were killed have left."""
+        check_own(self.folder, self.home)
         with locked(self.folder):
             for folder, name in ((self.folder.parent, self.name), (self.folder, None), (self.home, None)):
                 clean_up(folder, name)
@@ -298,8 +362,55 @@ def open_run(name: str, runs: Path = Path("runs"), trust: bool = False) -> Run:
         raise UserError(f"there is no run '{name}'{hint}")
     if not (folder / "run.json").exists():
         raise UserError(f"{folder} is not a run folder: it has no run.json")
-    RunRecord(folder).check_format()
-    return Run(folder, _recipe_of(folder, trust))
+    record = RunRecord(folder)
+    record.check_format()
+    run = Run(folder, _recipe_of(folder, trust))
+    if not is_sealed(folder):
+        _check_unsealed(run)
+    return run
+
+
+def _check_unsealed(run: Run) -> None:
+    """Of folders without a seal, run.json still tells which recipe made them."""
+    facts = run.facts
+    print(f"{run.folder} is not sealed: a change to its files would not be noticed", file=sys.stderr)
+    if facts.get("recipe_hash") in (None, run.recipe.hash):
+        return
+    told = f"{run.folder / 'recipe.yaml'} is not the recipe that run.json tells of ({facts['recipe_hash']})"
+    if facts.get("headway") == __version__:
+        raise UserError(f"{told}: {DAMAGED}; {REMEDIES['recipe.yaml']}")
+    print(f"warning: {told}: it was changed, or the version that wrote it counted otherwise", file=sys.stderr)
+
+
+def _read_metrics(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    found = []
+    for line in lines:
+        try:
+            read = json.loads(line)
+        except (ValueError, RecursionError):  # the last line of a killed process
+            continue
+        if isinstance(read, dict) and isinstance(read.get("step"), int):
+            found.append(read)
+    return found
+
+
+class _FirstLines:
+    """The checksum of the first lines of a file that grows: read once, however often it is asked for."""
+
+    def __init__(self) -> None:
+        self.lines, self.bytes, self.sum = 0, 0, hashlib.sha256()
+
+    def first(self, lines: int, path: Path) -> Prefix:
+        if lines < self.lines:  # it was cut short, and grows again
+            self.__init__()
+        if lines > self.lines:
+            with opened(path) as file:
+                file.seek(self.bytes)
+                for line in itertools.islice(file, lines - self.lines):
+                    self.sum.update(line)
+                    self.bytes += len(line)
+            self.lines = lines
+        return Prefix(self.bytes, self.sum.hexdigest())
 
 
 def _recipe_of(folder: Path, trust: bool = False) -> Recipe:

@@ -3,7 +3,6 @@
 Who lists hundreds of runs wants no more than that, and at once; who goes on with one opens it (`folder.py`).
 """
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 
 from headway import __version__
 from headway.core.errors import UserError
+from headway.core.reading import DAMAGED, UnreadableError
+from headway.core.seal import read_sealed_json, read_sealed_text
 from headway.core.status import Status
 from headway.scoring.score import Score
 
 FORMAT = 1
-DAMAGED = "Headway writes its files whole, so something else has damaged this one"
 
 
 class RunRecord:
@@ -37,12 +37,7 @@ class RunRecord:
         return read_status(self.folder)
 
     def scores(self) -> list[Score]:
-        path = self.folder / "scores.json"
-        stored = read_json(path) if path.exists() else {}
-        try:
-            return [Score.from_json(name, s) for name, s in stored.items()]
-        except (TypeError, KeyError, ValueError):
-            raise UserError(f"{path} cannot be read: {DAMAGED}") from None
+        return list(read_scores(self.folder).values())
 
     def check_format(self) -> None:
         """Whether this version can read it."""
@@ -57,11 +52,9 @@ class RunRecord:
         """As it was written; what it means is another question."""
         path = self.folder / "recipe.yaml"
         try:
-            text = path.read_text("utf-8")
+            text = read_sealed_text(path)
         except FileNotFoundError:
             raise UserError(f"{self.folder} is not a whole run: recipe.yaml is missing") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} cannot be read: {why_not_read(path, error)}") from None
         if not re.search(r"^\w+:", text, re.MULTILINE):
             raise UserError(f"{path} cannot be read: it is empty; {DAMAGED}")
         return text
@@ -106,18 +99,29 @@ def read_status(folder: Path) -> Status:
         raise UserError(f"{folder / 'run.json'}: {error}") from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """What one of Headway's own files holds."""
+def read_scores(folder: Path) -> dict[str, Score]:
+    """By name; none where it was not scored yet."""
+    path = folder / "scores.json"
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {why_not_read(path, error)}") from None
+        stored = _keys_and_values(path)
+    except FileNotFoundError:
+        return {}
+    try:
+        return {name: Score.from_json(name, one) for name, one in stored.items()}
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise UnreadableError(path, DAMAGED) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What one of Headway's own files holds, if it is what was written."""
+    try:
+        return _keys_and_values(path)
+    except FileNotFoundError as error:
+        raise UnreadableError(path, str(error.strerror)) from None
+
+
+def _keys_and_values(path: Path) -> dict[str, Any]:
+    found = read_sealed_json(path)
     if not isinstance(found, dict):
-        raise UserError(f"{path} cannot be read: {DAMAGED}")
+        raise UnreadableError(path, f"expected keys and values; {DAMAGED}")
     return found
-
-
-def why_not_read(path: Path, error: Exception) -> str:
-    if isinstance(error, OSError):
-        return str(error.strerror)
-    return f"{'it is empty' if path.stat().st_size == 0 else error}; {DAMAGED}"

@@ -5,12 +5,14 @@ lock whether a process is at it. Nobody needs to ask that process.
 """
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headway.core.events import Began, Ended, Event, last, read_events
 from headway.core.files import holder
+from headway.core.reading import opened
 from headway.core.status import State, Status
 from headway.run.record import read_json, read_status
 
@@ -68,15 +70,15 @@ def state_of(folder: Path) -> RunState:
 
 def _last_step(folder: Path) -> int:
     """From the end of metrics.jsonl: the whole of it may be long."""
-    path = folder / "metrics.jsonl"
-    if not path.exists():
+    try:
+        with opened(folder / "metrics.jsonl") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+            lines = file.read(TAIL).splitlines()
+    except FileNotFoundError:
         return 0
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL))
-        lines = file.read().splitlines()
     for line in reversed(lines):
         try:
             return int(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError):  # half a line
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # half a line
             continue
     return 0

@@ -10,22 +10,25 @@ studies/NAME/
   ensembles.json   the seeds of every arm as one, once somebody asked for it
   looks.json       when verdicts were seen, with which seeds, and what they said; of studies that runs come from, too
   log.txt          what those who trained had to say: warnings, populations that had to be split
+  seal.json        checksums of what is read again (`core/seal.py`)
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import UserError
-from headway.core.files import check_names, clean_up, locked, naming, write_json, write_whole
-from headway.core.plugins import changed_since, concerning, used_by, write_into
+from headway.core.files import as_json, check_names, clean_up, locked, naming, write_json
+from headway.core.plugins import FOLDER, changed_since, concerning, used_by, write_into
+from headway.core.reading import DAMAGED, UnreadableError, check_own, opened_to_append, read_text
+from headway.core.reading import read_json as read_unsealed_json
+from headway.core.seal import read_sealed, read_sealed_json, rewriting
 from headway.core.status import State, Status
 from headway.core.yaml import flat, what_changed, write_tree
-from headway.run.record import DAMAGED, read_json
+from headway.run.record import read_json
 from headway.study.design.study import Study, load_study
 from headway.study.results.evidence import EarlierLook
 
@@ -40,7 +43,9 @@ class StudyFolder:
 
     @property
     def study(self) -> Study:
-        """As it was when it began."""
+        """As it was when it began, if that is what it still is."""
+        with suppress(FileNotFoundError):
+            read_sealed(self.path / "study.yaml")
         return load_study(self.path / "study.yaml")
 
     @contextmanager
@@ -48,18 +53,21 @@ class StudyFolder:
         """Make the folder for this study, or go on with what is there; nobody else does either meanwhile."""
         try:
             check_names([self.path.name], "a study")
+            check_own(self.path, self.runs, self.path / "failures", self.path / FOLDER)
             self.runs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the study folder {self.path}: {error.strerror}") from None
+        is_new = not (self.path / "study.yaml").exists()
         with locked(self.path):
             clean_up(self.path)
             clean_up(self.runs)
             if why_not := self.why_not(study):
                 raise UserError(why_not)
-            if not any(self.runs.iterdir()):
-                (self.path / "budget.json").unlink(missing_ok=True)
             plugins = write_into(self.path, concerning(study, *study.recipes.values()))
-            write_whole(self.path / "study.yaml", written(study, plugins))  # words and measures may have changed
+            with rewriting(self.path, new=is_new) as new:
+                new["study.yaml"] = written(study, plugins)  # words and measures may have changed
+                if not any(self.runs.iterdir()) and (self.path / "budget.json").exists():
+                    new["budget.json"] = None
             yield
 
     def why_not(self, study: Study) -> str:
@@ -78,16 +86,17 @@ class StudyFolder:
     def budgets(self) -> dict[str, int] | None:
         """Steps by arm, if they were fixed before."""
         path = self.path / "budget.json"
-        if not path.exists():
-            return None
         try:
-            return {str(arm): int(steps) for arm, steps in json.loads(path.read_text("utf-8")).items()}
-        except (OSError, ValueError, AttributeError, TypeError):
+            return {str(arm): int(steps) for arm, steps in read_sealed_json(path).items()}
+        except FileNotFoundError:
+            return None
+        except (UserError, ValueError, AttributeError, TypeError):
             raise UserError(f"{path} cannot be read: remove it together with {self.runs}, and begin again") from None
 
     @budgets.setter
     def budgets(self, steps: Mapping[str, int]) -> None:
-        write_json(self.path / "budget.json", dict(steps))
+        with rewriting(self.path) as new:
+            new["budget.json"] = as_json(dict(steps))
 
     # --- looks -------------------------------------------------------------------------------------------------------
 
@@ -98,12 +107,15 @@ class StudyFolder:
             try:
                 return [_look(one) for one in read_json(kept)["looks"]]
             except (KeyError, TypeError, ValueError):
-                raise UserError(f"{kept} cannot be read: {DAMAGED}") from None
+                raise UnreadableError(kept, DAMAGED) from None
         if not verdicts.exists():
             return []
         when = datetime.fromtimestamp(verdicts.stat().st_mtime, UTC).isoformat(timespec="seconds")
-        found = json.loads(verdicts.read_text("utf-8"))
-        answers = {one["question"]["words"]: one["outcome"] for one in found if one["outcome"] != "cannot say"}
+        found = read_unsealed_json(verdicts)
+        try:
+            answers = {one["question"]["words"]: one["outcome"] for one in found if one["outcome"] != "cannot say"}
+        except (KeyError, TypeError):
+            raise UnreadableError(verdicts, DAMAGED) from None
         return [EarlierLook(self.path.name, when, tuple(self.study.seeds), answers)] if answers else []
 
     def note_look(self, outcomes: Mapping[str, str]) -> None:
@@ -121,29 +133,42 @@ class StudyFolder:
             self._write_looks([*new, *known])
 
     def _write_looks(self, looks: Sequence[EarlierLook]) -> None:
-        write_json(self.path / "looks.json", {"looks": [asdict(look) for look in looks]})
+        with rewriting(self.path) as new:
+            new["looks.json"] = as_json({"looks": [asdict(look) for look in looks]})
 
     # --- what happened -----------------------------------------------------------------------------------------------
 
     def write_log(self, text: str) -> None:
-        with naming(self.path / "log.txt"), (self.path / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
+        shown = "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
+        line = shown.replace("\n", "\n    ")  # whatever is in it, it is one entry
+        with naming(self.path / "log.txt"), opened_to_append(self.path / "log.txt") as file:
+            file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n".encode())
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
     def note_failure(self, run: str, status: Status, details: str = "") -> None:
+        check_own(self.path, self.path / "failures")
         (self.path / "failures").mkdir(exist_ok=True)
         write_json(self.path / "failures" / f"{run}.json", {**status.as_json(), "details": details.splitlines()})
 
     def forget_failure(self, run: str) -> None:
+        check_own(self.path / "failures")
         for kind in ("json", "txt"):
             (self.path / "failures" / f"{run}.{kind}").unlink(missing_ok=True)
 
     def failures(self) -> dict[str, Status]:
         """By run. Earlier versions wrote text files, with the reason on their first line."""
-        noted, texts = ((self.path / "failures").glob(f"*.{kind}") for kind in ("json", "txt"))
-        found = {file.stem: Status(State.FAILED, reason=file.read_text("utf-8").splitlines()[0]) for file in texts}
-        return dict(sorted({**found, **{file.stem: Status.read(read_json(file)) for file in noted}}.items()))
+        found = {}
+        for file in sorted((self.path / "failures").glob("*.*"), key=lambda file: file.suffix, reverse=True):
+            try:
+                if file.suffix == ".json":
+                    found[file.stem] = Status.read(read_json(file))
+                elif file.suffix == ".txt":
+                    reason = (read_text(file).splitlines() or ["no reason is given"])[0]
+                    found[file.stem] = Status(State.FAILED, reason=reason)
+            except UserError as error:
+                found[file.stem] = Status(State.FAILED, reason=str(error))
+        return dict(sorted(found.items()))
 
 
 def _look(stored: Mapping[str, Any]) -> EarlierLook:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from headway.core.errors import UserError
 from headway.core.files import checksum, write_folder_whole, write_json
+from headway.core.reading import UnreadableError, read_bytes, read_json
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.safetensors"
 FACTS = "checkpoint.json"
@@ -60,9 +61,9 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 
 def load(folder: Path) -> Checkpoint:
     try:
-        facts = json.loads((folder / FACTS).read_text("utf-8"))
+        facts = read_json(folder / FACTS)
         sums = facts.pop("sha256")
-        contents = {name: (folder / name).read_bytes() for name in (WEIGHTS, OPTIMIZER, STATE) if name in sums}
+        contents = {name: read_bytes(folder / name, None) for name in (WEIGHTS, OPTIMIZER, STATE) if name in sums}
         found = {FACTS: _sum_of(facts)} | {name: checksum(content) for name, content in contents.items()}
         for name in found:
             if found[name] != sums[name]:
@@ -73,6 +74,8 @@ def load(folder: Path) -> Checkpoint:
         return Checkpoint(step, facts, *(safetensors.torch.load(content) for content in contents.values()))
     except FileNotFoundError as error:
         raise BrokenCheckpointError(f"{error.filename} is missing") from None
+    except UnreadableError as error:
+        raise BrokenCheckpointError(str(error)) from None
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise BrokenCheckpointError(f"{folder} cannot be read: {error}") from None
 

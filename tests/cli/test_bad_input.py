@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import COMMAND, Answer
-from tiny import snapshot
+from tiny import reseal, snapshot
 
 NOT_FITTING = "tiny-but-wide"
 
@@ -143,6 +143,8 @@ def traps(home) -> Path:
     shutil.copytree(home / "runs" / "tiny", home / "runs" / "rotary")
     recipe = home / "runs" / "rotary" / "recipe.yaml"
     recipe.write_text(recipe.read_text("utf-8").replace("kind: learned", "kind: rotary"), "utf-8")
+    for name in ("newer", NOT_FITTING, "rotary"):
+        reseal(home / "runs" / name)
     for weights in (home / "runs" / "broken").rglob("weights.safetensors"):
         weights.write_bytes(weights.read_bytes()[:100])
     return home

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import snapshot
+from tiny import reseal, snapshot
 
 import headway
 from headway.core.errors import UserError
@@ -31,6 +31,7 @@ def checkpoint(step: int) -> Checkpoint:
 
 def rewrite(path: Path, **changes) -> None:
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes))
+    reseal(path.parent)
 
 
 # --- making and finding ----------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ def test_a_run_of_a_newer_version_is_refused_and_left_alone(run, format):
 
 def test_a_run_without_its_recipe_is_refused(run):
     (run.folder / "recipe.yaml").unlink()
-    with pytest.raises(UserError, match=r"is not a whole run: recipe\.yaml is missing"):
+    with pytest.raises(UserError, match=r"recipe\.yaml cannot be read: it is missing"):
         open_run("mine", run.folder.parent)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from listening import Told
 from small import QUICK, small_study
+from tiny import reseal
 
 from headway.cli.board import BoardLines
 from headway.core.errors import UserError
@@ -98,6 +99,8 @@ def test_what_is_done_is_not_done_again_and_the_rest_is(workshop, tmp_path):
         facts = json.loads((runs / name / "run.json").read_text())
         (runs / name / "run.json").write_text(json.dumps({**facts, "status": "started"}))
         (runs / name / "scores.json").unlink()
+    for name in ("learned.seed-0", "none.seed-2", "learned.seed-1"):
+        reseal(runs / name)
     before = stamps(runs / "none.seed-0")
     assert execute(study, tmp_path / "torn", InProcess()).done == 6
     assert stamps(runs / "none.seed-0") == before

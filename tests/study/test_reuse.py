@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from small import small_study
+from tiny import reseal
 
 from headway.core.errors import UserError
 from headway.core.status import State, Status
@@ -209,6 +210,7 @@ def test_the_report_names_the_command_that_made_this_study(workshop, tmp_path, f
         path = folder / "environment.json"
         made = {**json.loads(path.read_text("utf-8")), "command": ["headway", "first"], "device": "cuda:0 (a GPU)"}
         path.write_text(json.dumps(made), "utf-8")
+        reseal(folder)
     execute(small_study(workshop.text, seeds=3), tmp_path / "second", InProcess(), reuse=[first])
     page = (conclude(tmp_path / "second").report or Path()).read_text("utf-8")
     assert "headway first" not in page and f"4 of these runs were made by {first}, on cuda:0 (a GPU)" in page

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -132,7 +133,14 @@ def no_text(metrics: Path) -> None:
     metrics.write_bytes(b"".join([*lines[:-2], b"\xff\xfe" + lines[-2], b"5\n", lines[-1]]))
 
 
-@pytest.mark.parametrize("damage", [cut, half_a_line_more, a_line_less, no_text])
+def another_loss(metrics: Path) -> None:
+    """Which nobody could see by looking."""
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    lines[13] = re.sub(rb'"loss": [0-9.]+', b'"loss": 0.5', lines[13])
+    metrics.write_bytes(b"".join(lines))
+
+
+@pytest.mark.parametrize("damage", [cut, half_a_line_more, a_line_less, no_text, another_loss])
 def test_lines_of_metrics_that_were_lost_are_made_again(bench: Bench, damage: Callable[[Path], None]):
     """Also those of a finished run, whose last checkpoint knows how many there were."""
     runs = bench.new()
@@ -157,7 +165,8 @@ def test_metrics_that_are_gone_are_said_to_be_and_are_no_reason_to_begin_again(b
 @pytest.mark.parametrize(
     ("name", "verb"),
     [
-        *itertools.product(["run.json", "recipe.yaml"], ["train", "score", "runs"]),
+        *itertools.product(["run.json", "recipe.yaml"], ["score", "runs"]),
+        ("run.json", "train"),
         ("tokenizer.json", "score"),
         ("scores.json", "runs"),
     ],
@@ -181,11 +190,12 @@ def test_what_only_outside_damage_can_empty_is_one_clear_message(bench: Bench, n
     assert snapshot(bench.home / runs) == before | {"1/run/lock": snapshot(bench.home / runs)["1/run/lock"]}
 
 
-@pytest.mark.parametrize("name", ["scores.json", "tokenizer.json"])
-def test_what_can_be_made_again_is(bench: Bench, name: str):
+@pytest.mark.parametrize("name", ["scores.json", "tokenizer.json", "recipe.yaml"])
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+def test_what_can_be_made_again_is(bench: Bench, name: str, damage: Callable[[Path], None]):
     runs = bench.new()
     shutil.copytree(bench.home / "whole" / "1", bench.home / runs / "1")
-    (bench.home / runs / "1" / "run" / name).write_text("")
+    damage(bench.home / runs / "1" / "run" / name)
     bench.ends_well(runs, 1)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headway.core.errors import UserError, did_you_mean
 from headway.core.events import Closed, Listener, Opened
+from headway.core.reading import check_own
 from headway.core.status import Status
 from headway.study.design.study import PlannedRun, Study
 from headway.study.execution.cluster import Ray
@@ -45,10 +46,12 @@ def execute(
     log, of = Log(home, listeners), (folder.name,)
     with home.taken(study):
         runs = study.runs(_fixed_budgets(study, home, reuse))
-        ended = [run.name for run in runs if ending(home.runs / run.name)]
-        left = [run for run in runs if run.name not in set(ended)]
+        ended, damaged = _standing(runs, home)
+        left = [run for run in runs if run.name not in {*ended, *damaged}]
         for run in left:
             home.forget_failure(run.name)
+        for name, why in damaged.items():  # it is left as it is, and the others go on
+            log.failed(name, why)
         if reuse:
             ended += take_over(left, reuse, log)
             left = [run for run in left if run.name not in set(ended)]
@@ -59,8 +62,21 @@ def execute(
             interrupted = bool(left) and (on or suited(study)).train(left, log)
         finally:
             log.tell(Closed(of=of, interrupted=interrupted))
-        done = sum(ending(home.runs / run.name) is not None for run in runs)
+        done = len(_standing(runs, home)[0])
         return ExecutedStudy(folder, done, home.failures(), interrupted)
+
+
+def _standing(runs: Sequence[PlannedRun], home: StudyFolder) -> tuple[list[str], dict[str, str]]:
+    """The names of those that have ended; and of those whose folders are damaged, why."""
+    ended, damaged = [], {}
+    for run in runs:
+        try:
+            check_own(home.runs / run.name)
+            if ending(home.runs / run.name):
+                ended.append(run.name)
+        except UserError as error:
+            damaged[run.name] = str(error)
+    return ended, damaged
 
 
 def _train_first(runs: Sequence[PlannedRun], log: Log) -> None:

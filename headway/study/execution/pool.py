@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from headway.core.environment import own_python
 from headway.core.events import read_event
+from headway.core.reading import opened_to_append
 from headway.core.status import Status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, order_for
@@ -33,13 +35,13 @@ class Worker:
     """One process, and the run it is at."""
 
     def __init__(self, log: IO[bytes]):
-        command = json.dumps(["headway", *sys.argv[1:]])
+        command, (python, variables) = json.dumps(["headway", *sys.argv[1:]]), own_python()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "headway.study.execution.worker"],
+            [*python, "-m", "headway.study.execution.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, **ONE_THREAD, "HEADWAY_STUDY_COMMAND": command},
+            env={**variables, **ONE_THREAD, "HEADWAY_STUDY_COMMAND": command},
             start_new_session=True,  # Ctrl-C on the terminal reaches the study alone, which asks politely
         )
         self.run: PlannedRun | None = None
@@ -90,7 +92,7 @@ class Pool:
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         with (
-            (log.folder.path / "log.txt").open("ab") as output,
+            opened_to_append(log.folder.path / "log.txt") as output,
             selectors.DefaultSelector() as ready,
             interruptible(aloud=False) as stop_asked,
         ):

@@ -12,7 +12,9 @@ from typing import Any
 
 from headway import __version__, tasks
 from headway.core.errors import UserError
-from headway.core.files import write_folder_whole, write_json
+from headway.core.files import as_json, write_folder_whole
+from headway.core.reading import opened
+from headway.core.seal import damages, rewriting
 from headway.run.record import read_json
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log
@@ -35,8 +37,12 @@ def take_over(runs: Sequence[PlannedRun], studies: Sequence[Path], log: Log) -> 
         same = [run for run in left if run.recipe.hash in made and data.is_what_was_read(made[run.recipe.hash], run)]
         if same:
             log.folder.take_over_looks(StudyFolder(study))
-        for run in same:
-            _copy(made[run.recipe.hash], log.folder.runs / run.name, study)
+        for run in list(same):
+            try:
+                _copy(made[run.recipe.hash], log.folder.runs / run.name, study)
+            except UserError as error:
+                log.note(f"passing over {run.name}: {error}")
+                same.remove(run)
         why = "" if same else ": recipe, seed, data and version of Headway would have to be the same"
         log.note(f"{len(same)} of {len(left)} runs taken over from {study}{why}")
         taken += [run.name for run in same]
@@ -49,6 +55,8 @@ def _made_by(study: Path, log: Log) -> dict[str, Path]:
     for folder in sorted(study.glob("runs/[!.]*")):  # with a dot: what that study is taking over itself just now
         try:
             if ending(folder) and _facts(folder).get("headway") == __version__:
+                if damaged := damages(folder):
+                    raise UserError(damaged[0])
                 found.setdefault(str(_facts(folder).get("recipe_hash")), folder)
         except UserError as error:
             log.note(f"passing over {folder.name}: {error}")
@@ -75,8 +83,8 @@ def _facts(folder: Path) -> dict[str, Any]:
 def _copy(source: Path, folder: Path, study: Path) -> None:
     def fill(partial: Path) -> None:
         _copy_content(source, partial)
-        facts = _facts(source)
-        write_json(partial / "run.json", {"taken_from": str(study), **facts, "name": folder.name})
+        with rewriting(partial) as new:
+            new["run.json"] = as_json({"taken_from": str(study), **_facts(source), "name": folder.name})
 
     try:
         write_folder_whole(folder, fill, new=True)
@@ -91,8 +99,8 @@ def _copy_content(source: Path, target: Path) -> None:
     for path in source.iterdir():
         if path.name == "lock" or path.name.startswith("."):
             continue
-        if path.is_dir():
+        if path.is_dir() and (not path.is_symlink() or path.name == "checkpoints"):
             _copy_content(path, target / path.name)
         else:
-            with path.open("rb") as old, (target / path.name).open("wb") as new:
+            with opened(path) as old, (target / path.name).open("wb") as new:
                 shutil.copyfileobj(old, new, 1 << 20)

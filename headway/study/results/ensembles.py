@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import UserError
-from headway.core.files import write_json
+from headway.core.files import as_json
+from headway.core.seal import rewriting
 from headway.core.status import State
 from headway.experiment.ensemble import Ensemble, score_together
 from headway.run.folder import Run
@@ -47,7 +48,8 @@ def arms_as_one(folder: Path, splits: Sequence[str] | None = None) -> tuple[list
         found.append(ArmAsOne(arm, tuple(run.seed for run in ended), score_together(runs, splits), failed))
     if not found:
         raise UserError(f"no arm of {folder.name} has two runs that came to their end")
-    write_json(folder / FILE, {"arms": [one.as_json() for one in found]})
+    with rewriting(folder) as new:
+        new[FILE] = as_json({"arms": [one.as_json() for one in found]})
     return found, none
 
 
@@ -62,7 +64,7 @@ def kept(results: Results) -> list[dict[str, Any]]:
     try:
         arms = read_json(path)["arms"] if path.exists() else []
         return [one for one in arms if one["seeds"] == [run.seed for run in _ended(results, one["arm"])]]
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         raise UserError(f"{path} cannot be read: remove it; headway study ensembles makes it anew") from None
 
 

@@ -4,7 +4,6 @@ What was found is kept in the run's folder as measures.json, with what was asked
 """
 
 import itertools
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,10 @@ import torch
 from pydantic import TypeAdapter
 
 from headway.core import random
-from headway.core.files import write_json
+from headway.core.errors import UserError
+from headway.core.files import as_json
+from headway.core.reading import DAMAGED, UnreadableError
+from headway.core.seal import read_sealed_json, rewriting
 from headway.experiment.train import load_model
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -35,18 +37,19 @@ def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure
     if meant:
         run = Run(folder, recipe)
         model, _ = load_model(run)
-        run.count_looks_at_test(*([one.split] for one in meant))
+        run.count_looks_at_test(*([one.split] for one in meant), once_for=f"measures {random.key(*map(str, asked))}")
         scores = [score for one in meant for score in one.scores(model, task)]
     found = {"measures": asked, "scores": {score.name: score.as_json() for score in scores}}
-    write_json(folder / FILE, found if len(meant) == len(measures) else {**found, "meant": _asked(meant)})
+    with rewriting(folder) as new:
+        new[FILE] = as_json(found if len(meant) == len(measures) else {**found, "meant": _asked(meant)})
 
 
 def kept(folder: Path) -> dict[str, Any]:
     """What measures.json holds; empty where there is none, or none that can be read: it is measured again."""
     try:
-        found = json.loads((folder / FILE).read_text("utf-8"))
+        found = read_sealed_json(folder / FILE)
         return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
+    except (FileNotFoundError, UserError):
         return {}
 
 
@@ -55,7 +58,10 @@ def measured_scores(folder: Path, measures: Sequence[Measure]) -> dict[str, Scor
     nobody asks for."""
     found = kept(folder)
     scores = found.get("scores", {}) if found.get("measures") == _asked(measures) else {}
-    return {name: Score.from_json(name, one) for name, one in scores.items()}
+    try:
+        return {name: Score.from_json(name, one) for name, one in scores.items()}
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise UnreadableError(folder / FILE, DAMAGED) from None
 
 
 def measures_from(asked: Sequence[dict[str, Any]]) -> list[Measure]:

@@ -1,7 +1,6 @@
 """What a study has measured: read from the run folders, and from nothing else."""
 
 import glob
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ import numpy as np
 from headway.audit.audit import FILE as AUDIT
 from headway.audit.audit import Finding, Report, read_report
 from headway.core.errors import UserError, did_you_mean
+from headway.core.reading import DAMAGED, UnreadableError
 from headway.core.status import State, Status
-from headway.run.record import DAMAGED, read_json, read_status
+from headway.run.record import read_json, read_scores, read_status
 from headway.scaling.analysis import ScalingAnalysis
 from headway.scoring.score import Score
 from headway.study.design.factors import Arm
@@ -53,8 +53,8 @@ class Result:
     def environment(self) -> dict[str, Any]:
         """Where it was made; empty where nobody can tell."""
         try:
-            return json.loads((self.folder / "environment.json").read_text("utf-8"))
-        except (OSError, ValueError):
+            return read_json(self.folder / "environment.json")
+        except UserError:
             return {}
 
     @property
@@ -173,7 +173,11 @@ def read_results(folder: Path, study: Study | None = None) -> Results:
     failures, runs, missing = home.failures(), [], {}
     for arm, seed in _cells(study):
         name = f"{arm}.seed-{seed}"
-        found = _read(home.runs / name, arm, seed, study.measures)
+        try:
+            found = _read(home.runs / name, arm, seed, study.measures)
+        except UserError as error:  # damage to one is no reason to keep the others from being seen
+            missing[name] = Status(State.FAILED, reason=str(error))
+            continue
         if isinstance(found, Result):
             runs.append(found)
         else:
@@ -188,7 +192,10 @@ def correct_in(runs: Path) -> Correct:
         found = {}
         for path in runs.glob(f"{glob.escape(arm)}.seed-*/scores.json"):
             seed = path.parent.name.removeprefix(f"{arm}.seed-")
-            kept = read_json(path).get(score, {}) if seed.isdecimal() else {}
+            try:
+                kept = read_json(path).get(score, {}) if seed.isdecimal() else {}
+            except UserError:  # `read_results` says which
+                continue
             if "rows" in kept:
                 found[int(seed)] = np.array([row == "1" for row in kept["rows"]])
             elif "counts" in kept:
@@ -229,12 +236,13 @@ def _read(folder: Path, arm: str, seed: int, measures: Sequence[Measure]) -> Res
         return status
     if not (folder / "scores.json").exists():
         return Status(State.NOT_SCORED, status.step)
-    stored = read_json(folder / "scores.json")
+    scores = read_scores(folder) | measured_scores(folder, measures)
     try:
-        scores = {name: Score.from_json(name, one) for name, one in stored.items()} | measured_scores(folder, measures)
-    except (TypeError, KeyError, ValueError):
-        raise UserError(f"{folder / 'scores.json'} cannot be read: {DAMAGED}") from None
-    steps, per_step = int(facts.get("step", 0)), facts.get("flops_per_step")
+        steps, per_step = int(facts.get("step") or 0), facts.get("flops_per_step")
+        flops, seconds = None if per_step is None else steps * int(per_step), float(facts.get("seconds", 0.0))
+        test_scored = int(facts.get("test_scored", 0))
+    except (TypeError, ValueError):
+        raise UnreadableError(folder / "run.json", f"expected numbers; {DAMAGED}") from None
     return Result(
         arm,
         seed,
@@ -244,9 +252,9 @@ def _read(folder: Path, arm: str, seed: int, measures: Sequence[Measure]) -> Res
         read_report(folder),
         facts.get("parameters"),
         steps,
-        None if per_step is None else steps * int(per_step),
-        float(facts.get("seconds", 0.0)),
-        int(facts.get("test_scored", 0)),
+        flops,
+        seconds,
+        test_scored,
         facts.get("taken_from"),
     )
 
