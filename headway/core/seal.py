@@ -66,7 +66,7 @@ class DamagedError(UnreadableError):
 class Prefix:
     """Of a file that grows: so many bytes, and what they were."""
 
-    bytes: int
+    length: int
     sha256: str
 
     @classmethod
@@ -74,10 +74,15 @@ class Prefix:
         return cls(len(content), checksum(content))
 
     def as_json(self) -> dict[str, Any]:
-        return {"bytes": self.bytes, "sha256": self.sha256}
+        return {"bytes": self.length, "sha256": self.sha256}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> "Prefix":
+        """What `as_json` gave; KeyError, TypeError or ValueError for anything else."""
+        return cls(int(told["bytes"]), str(told["sha256"]))
 
     def fits(self, content: bytes) -> bool:
-        return len(content) >= self.bytes and checksum(content[: self.bytes]) == self.sha256
+        return len(content) >= self.length and checksum(content[: self.length]) == self.sha256
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def read_seal(folder: Path) -> Seal | None:
     try:
         own = told.pop("sha256")
         files = {name: [str(one) for one in sums] for name, sums in told["files"].items()}
-        lines = {name: Prefix(int(one["bytes"]), str(one["sha256"])) for name, one in told["lines"].items()}
+        lines = {name: Prefix.from_json(one) for name, one in told["lines"].items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         raise DamagedError(path, "it is no seal") from None
     if own != _sum_of(told):
@@ -199,16 +204,15 @@ def _when_settled(
 ) -> tuple[bytes | None, bool]:
     """The content, and whether it is good. Somebody may be rewriting the folder between two of our looks: what does not
     fit is damage only if it stays the same."""
-    seen: tuple[bytes | None, Seal | None] | None = None
+    now = look()
     for _ in range(MOST_LOOKS):
-        now = look()
         if fits(*now):
             return now[0], True
+        time.sleep(0.01)
+        seen, now = now, look()
         if now == seen:
             break
-        seen = now
-        time.sleep(0.01)
-    return now[0], False
+    return now[0], fits(*now)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

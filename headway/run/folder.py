@@ -182,7 +182,7 @@ class Run(RunRecord):
     def has_metrics_of(self, saved: Checkpoint) -> bool:
         """Whether the lines that led to a checkpoint are still there, as they were."""
         if isinstance(told := saved.facts.get("metrics"), dict):
-            return Prefix(**told).fits(self._metrics_so_far())
+            return Prefix.from_json(told).fits(self._metrics_so_far())
         return len(self.metrics_until(saved.step)) >= saved.facts["standing"].get("lines", 0)
 
     def _metrics_so_far(self) -> bytes:
