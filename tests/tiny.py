@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.core.files import checksum
-from headway.core.seal import Prefix, Seal, read_seal
+from headway.core.seal import Seal, SealedLength, read_seal
 from headway.experiment.train import train
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run
@@ -92,7 +92,7 @@ def reseal(folder: Path) -> None:
     known = read_seal(folder)
     assert known is not None
     files = {name: [checksum((folder / name).read_bytes())] for name in known.files if (folder / name).exists()}
-    lines = {name: Prefix.of((folder / name).read_bytes()) for name in known.lines if (folder / name).exists()}
+    lines = {name: SealedLength.of((folder / name).read_bytes()) for name in known.lines if (folder / name).exists()}
     Seal(files, lines).write(folder)
 
 

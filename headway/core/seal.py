@@ -63,21 +63,21 @@ class DamagedError(UnreadableError):
 
 
 @dataclass(frozen=True)
-class Prefix:
+class SealedLength:
     """Of a file that grows: so many bytes, and what they were."""
 
     length: int
     sha256: str
 
     @classmethod
-    def of(cls, content: bytes) -> "Prefix":
+    def of(cls, content: bytes) -> "SealedLength":
         return cls(len(content), checksum(content))
 
     def as_json(self) -> dict[str, Any]:
         return {"bytes": self.length, "sha256": self.sha256}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> "Prefix":
+    def from_json(cls, told: Mapping[str, Any]) -> "SealedLength":
         """What `as_json` gave; KeyError, TypeError or ValueError for anything else."""
         return cls(int(told["bytes"]), str(told["sha256"]))
 
@@ -89,7 +89,7 @@ class Prefix:
 class Seal:
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The checksums that each may have: one; two while it is replaced."""
-    lines: Mapping[str, Prefix] = field(default_factory=dict)
+    lines: Mapping[str, SealedLength] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         told = self._told()
@@ -112,7 +112,7 @@ def read_seal(folder: Path) -> Seal | None:
     try:
         own = told.pop("sha256")
         files = {name: [str(one) for one in sums] for name, sums in told["files"].items()}
-        lines = {name: Prefix.from_json(one) for name, one in told["lines"].items()}
+        lines = {name: SealedLength.from_json(one) for name, one in told["lines"].items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         raise DamagedError(path, "it is no seal") from None
     if own != _sum_of(told):
@@ -253,7 +253,7 @@ def seal_lines(folder: Path, *names: str) -> None:
         if (seal := read_seal(folder)) is None:
             return
         contents = {name: _content(folder / name, MOST_LINES) for name in names}
-        grown = {name: Prefix.of(content) for name, content in contents.items() if content is not None}
+        grown = {name: SealedLength.of(content) for name, content in contents.items() if content is not None}
         Seal(seal.files, {**seal.lines, **grown}).write(folder)
 
 

@@ -48,7 +48,7 @@ from headway.core.reading import DAMAGED, UnreadableError, check_own, opened, op
 from headway.core.seal import (
     MOST_LINES,
     REMEDIES,
-    Prefix,
+    SealedLength,
     is_sealed,
     read_sealed_lines,
     read_sealed_text,
@@ -182,7 +182,7 @@ class Run(RunRecord):
     def has_metrics_of(self, saved: Checkpoint) -> bool:
         """Whether the lines that led to a checkpoint are still there, as they were."""
         if isinstance(told := saved.facts.get("metrics"), dict):
-            return Prefix.from_json(told).fits(self._metrics_so_far())
+            return SealedLength.from_json(told).fits(self._metrics_so_far())
         return len(self.metrics_until(saved.step)) >= saved.facts["standing"].get("lines", 0)
 
     def _metrics_so_far(self) -> bytes:
@@ -400,7 +400,7 @@ class _FirstLines:
     def __init__(self) -> None:
         self.lines, self.bytes, self.sum = 0, 0, hashlib.sha256()
 
-    def first(self, lines: int, path: Path) -> Prefix:
+    def first(self, lines: int, path: Path) -> SealedLength:
         if lines < self.lines:  # it was cut short, and grows again
             self.__init__()
         if lines > self.lines:
@@ -410,7 +410,7 @@ class _FirstLines:
                     self.sum.update(line)
                     self.bytes += len(line)
             self.lines = lines
-        return Prefix(self.bytes, self.sum.hexdigest())
+        return SealedLength(self.bytes, self.sum.hexdigest())
 
 
 def _recipe_of(folder: Path, trust: bool = False) -> Recipe:
