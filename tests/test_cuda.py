@@ -1,5 +1,6 @@
 """What only a GPU can show. Skipped, visibly, without one; `python tests/test_cuda.py` prints a line per case."""
 
+import contextlib
 import dataclasses
 import itertools
 import tempfile
@@ -19,7 +20,9 @@ from headway.experiment.train import train
 from headway.models.classifier import ClassifierSpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
+from headway.nn import fused
 from headway.nn.scan import CELLS, scan
+from headway.nn.trusted import WITHIN
 from headway.recipe.recipe import load
 from headway.scoring.likelihood import losses_going_on
 from headway.training.optimizers import AdamW
@@ -29,6 +32,7 @@ from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import Update
 
+FLOAT, BF16 = torch.float32, torch.bfloat16
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 POSITIONS = ("none", "learned", "sinusoidal", "alibi", "alibi-symmetric", "rotary", "t5")
@@ -193,6 +197,47 @@ def test_compiled_and_recorded_steps_learn_what_plain_ones_learn(replicas, vocab
     torch.testing.assert_close(found[True], found[False], rtol=1e-2, atol=1e-2)
 
 
+KERNELS = [
+    ("norm", (48, FLOAT, BF16, True, True, 1e-5)),
+    ("norm", (768, FLOAT, FLOAT, False, False, 1e-6)),
+    *(("activate", (8, 256, BF16, kind)) for kind in fused.NONLINEARITIES),
+    ("dropout", (FLOAT,)),
+    ("dropout", (BF16,)),
+    ("turn", (3, 16, FLOAT)),
+    ("turn", (4, 32, BF16)),
+    ("loss", (FLOAT, 128, True)),
+    ("loss", (BF16, 4096, False)),
+    ("adamw", ()),
+]
+
+
+@pytest.mark.parametrize(("operation", "case"), KERNELS, ids=str)
+def test_kernels_on_the_gpu_give_what_their_plain_lines_give(operation, case):
+    off = getattr(fused, f"check_{operation}")(torch.device("cuda"), *case)
+    assert off <= WITHIN[BF16 if BF16 in case else FLOAT]
+    assert operation != "dropout" or off == 0
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("changes", [("rotary", "gelu", 0.1), ("learned", "relu", 0.0)])
+def test_a_model_learns_by_kernels_what_it_learns_without(replicas, changes):
+    positions, feedforward, dropout = changes
+    settings = {"layers": 2, "width": 64, "context": 32, "mixer": {"heads": 2}, "positions": positions}
+    spec = LanguageModelSpec.model_validate({**settings, "feedforward": feedforward, "dropout": dropout})
+    training, found = TrainingSpec(batch=8, device="cuda", precision="float32"), []
+    tokens, seeds = (torch.arange(9000, dtype=torch.int32) * 7 % 41).cuda(), list(range(replicas))
+    for way in (contextlib.nullcontext, fused.plainly):
+        setting = dataclasses.replace(choose(training, 64), compiled=False)
+        model = spec.build(50, seeds, "cuda")
+        optimizer = AdamW().build(dict(model.named_parameters()), [1e-2] * replicas, [0.1] * replicas)
+        alive = torch.ones(replicas, dtype=torch.bool, device="cuda")
+        with way():
+            update = Update(model, optimizer, Crops().build(tokens, 32, 8, seeds), training, setting, alive)
+            found.append(torch.stack([update(step, 1.0)[0] for step in range(12)]).cpu())
+    assert (found[0][0] - found[0][-1] > 1).all()
+    torch.testing.assert_close(found[0], found[1], rtol=1e-2, atol=1e-2)
+
+
 RECURRENCES = [(kind, padded) for kind in CELLS for padded in (False, True)]
 
 
@@ -315,6 +360,10 @@ if __name__ == "__main__":
     checks = [(test_gradients_in_bf16_point_where_those_in_float32_point, BF16_CASES)]
     checks += [(test_fused_kernels_on_the_gpu_give_what_the_plain_one_gives_on_the_cpu, EXACT_CASES)]
     checks += [(test_padding_on_the_gpu_changes_nothing_either, PADDED_CASES)]
+    checks += [(test_kernels_on_the_gpu_give_what_their_plain_lines_give, KERNELS)]
+    models = [("rotary", "gelu", 0.1), ("learned", "relu", 0.0)]
+    learnt = [(replicas, changes) for replicas in (1, 3) for changes in models]
+    checks += [(test_a_model_learns_by_kernels_what_it_learns_without, learnt)]
     checks += [(test_a_recorded_step_of_a_classifier_is_a_plain_one, [()])]
     checks += [
         (test_compiled_and_recorded_steps_learn_what_plain_ones_learn, [(1, 50), (3, 50), (1, 40_000), (3, 40_000)])

@@ -302,6 +302,8 @@ _PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
 class Block(nn.Module):
     """One layer. `state` is whatever the mixer carries from one call to the next: a cache, or a hidden state."""
 
+    is_repeated = True
+
     def __init__(
         self,
         mixer: MixerSpec,

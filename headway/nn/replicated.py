@@ -173,6 +173,11 @@ class Trainable(nn.Module):
         """Whether a parameter is of such an adapter."""
         return False
 
+    @property
+    def repeated(self) -> list[nn.Module]:
+        """Its layers, of which many do the same with other weights: whoever compiles one has compiled them all."""
+        return [module for module in self.modules() if getattr(module, "is_repeated", False)]
+
     def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
         """How much `loss` is a mean over, such as tokens without padding; None = as much in every part of a batch."""
         return None

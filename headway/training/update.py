@@ -15,6 +15,7 @@ from torch import Tensor
 from headway.nn.replicated import Trainable
 from headway.training.averaging import Averages
 from headway.training.carried import CarriedState
+from headway.training.compiling import compiled_loss
 from headway.training.optimizers import Optimizer
 from headway.training.parallel import Parallel
 from headway.training.setting import Setting, keep_freed_memory
@@ -89,15 +90,37 @@ class Update:
         self.loss = model.loss
         if alive.device.type == "cpu":
             keep_freed_memory()
-        if setting.compiled:
-            # By itself the compiler would make one program for any shape, which is slower than one for each of a few.
-            self.loss = torch.compile(model.loss, dynamic=False if isinstance(sampler, SamplerOfShapes) else None)
-            optimizer.compile()
         self.rate = torch.zeros((), device=alive.device)
         self.steps_taken: Counter[int] = Counter()  # of each shape
         self.recordings: dict[int, Recording] = {}
         self.stream = torch.cuda.Stream() if alive.is_cuda else None
         self.pool = torch.cuda.graph_pool_handle() if alive.is_cuda else None  # graphs never run at the same time
+        if setting.compiled:
+            self.compile()
+
+    def compile(self, backend: str = "inductor", whole: bool = False) -> None:
+        """From the next step on by compiled programs. Nothing else changes: weights, memories, noise and what is read
+        are where they were, so that on the same kernels the steps are the same to the bit. (A compiler's kernels round
+        in other places than others do.) What was recorded is forgotten, and recorded anew."""
+        self.recordings.clear()
+        self.steps_taken.clear()
+        if self.stream is not None:
+            self._try_kernels()
+            self.pool = torch.cuda.graph_pool_handle()
+        # By itself the compiler would make one program for any shape, which is slower than one for each of a few.
+        dynamic = False if isinstance(self.sampler, SamplerOfShapes) else None
+        self.loss = compiled_loss(self.model, dynamic, backend, whole)
+        self.optimizer.compile()
+
+    def _try_kernels(self) -> None:
+        """Which kernels are right is found out where nothing is compiled (`nn/trusted.py`)."""
+        if isinstance(self.sampler, SamplerOfShapes):  # of short texts, for which none is in question
+            return
+        self.model.train()
+        part = self.sampler.at(torch.zeros_like(self.model.clock.step)).part(0, self.spec.accumulate)
+        before = self.carried.before(0, self.spec.accumulate, part.begins) if self.carried else None
+        with self.setting.autocast(), torch.no_grad():
+            self.model.loss(part, before)
 
     def __call__(self, step: int, rate: float) -> tuple[Losses, Losses]:
         """Take this step at this fraction of the learning rates; gives each replica's loss and gradient norm."""
