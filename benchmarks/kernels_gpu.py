@@ -5,7 +5,7 @@
 A JSON line per shape, R and mode: tokens/s of whole, recorded training steps on random tokens, the seconds until the
 first of them (kernels built, programs compiled), and the losses of the first steps, which must agree between modes.
 Modes: `plain` and `kernels` compile nothing, without and with the kernels of `headway/nn/fused.py`; `layers` compiles
-one layer, `whole` the loss as a whole. With --table, the dearest kernels of one replayed step, as Markdown. With --check,
+one layer, `whole` the loss as a whole. With --table, the dearest kernels of a replayed step, as Markdown. With --check,
 first how far each kernel is from its plain lines, and the milliseconds of kernels for attention, there and back.
 """
 
