@@ -26,7 +26,7 @@ def inside(folder: Path, name: str) -> Path:
     path = folder / name
     try:
         real = path.resolve()
-    except OSError:  # a name that no file can have, or links in a circle
+    except (OSError, RuntimeError):  # a name that no file can have, or links in a circle
         raise NotThereError(f"there is nothing called {name!r} here") from None
     if not real.is_relative_to(folder.resolve()):
         raise NotThereError(f"there is nothing called {name!r} here")
@@ -40,9 +40,23 @@ def folder_with(folder: Path, name: str, file: str, what: str) -> Path:
         found = (path / file).is_file()
     except OSError:
         found = False
-    if not found or not (path / file).resolve().is_relative_to(folder.resolve()):
+    if not found:
         raise NotThereError(f"there is no {what} {name!r}")
+    check_links(folder, path)
     return path
+
+
+def check_links(folder: Path, path: Path) -> None:
+    """No file of this run or study is a link out of the folder that is served: somebody may have sent it so."""
+    with os.scandir(path) as entries:
+        links = [entry.name for entry in entries if entry.is_symlink()]
+    for link in links:
+        try:
+            leads_out = not (path / link).resolve().is_relative_to(folder.resolve())
+        except (OSError, RuntimeError):
+            leads_out = True
+        if leads_out:
+            raise NotThereError(f"{path.name} is not read: {link} in it is a link that leads out of the folder")
 
 
 def below(folder: Path, known: Container[Path] = ()) -> tuple[list[Path], list[Path]]:

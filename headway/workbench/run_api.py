@@ -27,6 +27,7 @@ from headway.run.record import RunRecord, read_json
 from headway.run.status import state_of
 from headway.workbench.bench import Bench, Here
 from headway.workbench.jobs import stop
+from headway.workbench.paths import check_links
 from headway.workbench.recipes import compared, keys_of
 from headway.workbench.runs import recipe_of, word_of
 
@@ -57,6 +58,7 @@ def runs(
     found = []
     for path in sorted(bench.table.rows)[offset : offset + limit]:
         try:
+            check_links(bench.folder, path)
             found.append(listed_as_json(RunRecord(path)))
         except UserError:  # the table says why
             continue

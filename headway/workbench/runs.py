@@ -19,7 +19,7 @@ from headway.core.status import State
 from headway.run.record import RunRecord, read_json
 from headway.run.status import RunState, state_of
 from headway.scoring.metrics import METRICS, parsed
-from headway.workbench.paths import below
+from headway.workbench.paths import below, check_links
 
 SEED = re.compile(r"(?P<arm>.+)\.seed-\d+")
 
@@ -73,6 +73,7 @@ class RunTable:
         facts: dict[str, Any] = {"name": name, "study": study and self.name_of(study)}
         is_settled = False
         try:
+            check_links(self.folder, path)
             state = state_of(path)
             is_settled = state.status.is_end and not state.is_running
             facts |= _told(RunRecord(path), state)

@@ -57,10 +57,21 @@ def serve(folder: Path, host: str, port: int | None, read_only: bool, browser: b
     if browser:
         threading.Timer(0.5, webbrowser.open, [address]).start()
     _allow_files()
-    config = uvicorn.Config(
-        app, http=PatientProtocol, ws="none", log_level="warning", timeout_keep_alive=30, timeout_graceful_shutdown=1
+    server_of(app).run(sockets=[listening])
+
+
+def server_of(app: Any) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=PatientProtocol,
+            ws="none",
+            log_level="warning",
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=1,
+        )
     )
-    uvicorn.Server(config).run(sockets=[listening])
 
 
 class PatientProtocol(AutoHTTPProtocol):

@@ -21,7 +21,7 @@ from headway.cases.catalogue import packaged, takes, title_of
 from headway.core.errors import did_you_mean
 from headway.workbench.bench import Here
 from headway.workbench.jobs import stop
-from headway.workbench.paths import NotThereError, inside
+from headway.workbench.paths import NotThereError, folder_with
 from headway.workbench.studies import listed, opened
 
 router = APIRouter(prefix="/api")
@@ -72,9 +72,7 @@ async def plan(name: str, bench: Here) -> Any:
 @router.get("/report/{name:path}", tags=["studies"])
 def report(name: str, bench: Here) -> FileResponse:
     """The report of a study or an exercise: one HTML file."""
-    path = inside(bench.folder, f"{name}/report.html")
-    if not path.is_file():
-        raise NotThereError(f"{name} has no report yet")
+    path = folder_with(bench.folder, name, "report.html", "report of") / "report.html"
     return FileResponse(path, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
 
 

@@ -1,6 +1,11 @@
 """A workbench to ask without a server, and run folders made in a moment, without a training."""
 
 import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ from starlette.testclient import TestClient
 from headway.core.files import write_json
 from headway.workbench.app import create_app
 from headway.workbench.bench import Bench
+from headway.workbench.serve import server_of
 
 TOKEN = "a-token-that-nobody-guesses"
 HOST = "127.0.0.1:8765"
@@ -67,3 +73,18 @@ def make_run(folder: Path, steps: int = 20, status: str = "finished", **facts: A
 def add_lines(folder: Path, *lines: dict[str, Any]) -> None:
     with (folder / "metrics.jsonl").open("a") as file:
         file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@contextmanager
+def served(bench: Bench, hosts: tuple[str, ...] = ("127.0.0.1",)) -> Iterator[str]:
+    """A real server, in a thread; gives its address, without the token."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        server = server_of(create_app(bench, TOKEN, {f"{host}:{port}" for host in hosts}))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{port}"
+        server.should_exit = True
+        thread.join(10)

@@ -1,0 +1,211 @@
+"""Who is answered, and who is not: each with what somebody would try."""
+
+import asyncio
+
+import pytest
+from bench_tools import HOST, TOKEN, asker, make_run
+
+from headway.workbench import guard
+from headway.workbench.bench import Bench
+
+PATHS = ["/", "/runs", "/static/main.js", "/api/table", "/api/openapi.json", "/api/events?topic=runs", "/nothing"]
+
+
+@pytest.fixture
+def bench(tmp_path):
+    make_run(tmp_path / "home" / "runs" / "one")
+    make_run(tmp_path / "elsewhere" / "secret")
+    return Bench(tmp_path / "home")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN[:-1], TOKEN + "x"])
+def test_without_the_token_nothing_is_answered(bench, path, token):
+    api = asker(bench, token)
+    for answer in (api.get(path), api.get(path, params={"token": token} if token else {}), api.post(path)):
+        assert answer.status_code == 401 and "headway" in answer.json()["error"]
+        assert "set-cookie" not in answer.headers and "one" not in answer.text
+
+
+def test_the_address_gives_a_cookie_that_is_enough_from_then_on(bench):
+    browser = asker(bench, None)
+    answer = browser.get("/run/runs/one", params={"token": TOKEN, "smooth": "3"})
+    assert answer.status_code == 303 and answer.headers["location"] == "/run/runs/one?smooth=3"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert browser.get("/api/table").status_code == 200
+    of_another_folder = asker(Bench(bench.folder.parent), None)
+    of_another_folder.cookies.update(browser.cookies)
+    assert of_another_folder.get("/api/table").status_code == 401
+
+
+def test_an_address_that_leads_elsewhere_stays_here(bench):
+    answer = asker(bench, None).get("//evil.example/runs", params={"token": TOKEN})
+    assert answer.headers.get("location", "/").startswith("/") and "//" not in answer.headers.get("location", "")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost:8765.evil.example", ""])
+def test_a_wrong_host_is_refused(bench, host):
+    assert asker(bench).get("/api/table", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", f"https://{HOST}", "http://127.0.0.1:1", "null"])
+def test_a_wrong_origin_is_refused(bench, origin):
+    assert asker(bench).get("/api/table", headers={"origin": origin}).status_code == 403
+
+
+def test_a_change_by_cookie_must_say_its_origin(bench):
+    browser = asker(bench, None)
+    browser.get("/", params={"token": TOKEN})
+    assert browser.post("/api/stop/run/runs/one").status_code == 403
+    answer = browser.post("/api/stop/run/runs/one", headers={"origin": f"http://{HOST}"})
+    assert answer.status_code == 422 and "nothing to stop" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../elsewhere/secret",
+        "runs/../../elsewhere/secret",
+        "/etc",
+        "runs//one",
+        ".",
+        "runs/one\0",
+        "",
+        "x" * 5000,
+        "link",
+        "runs/link",
+        "%2e%2e/elsewhere/secret",
+        "runs/..%2f..%2felsewhere%2fsecret",
+        "runs/chain/x",
+    ],
+)
+@pytest.mark.parametrize("kind", ["run", "metrics", "study", "report", "conclusion"])
+def test_paths_and_links_that_lead_out_are_not_there(bench, name, kind):
+    outside = bench.folder.parent / "elsewhere" / "secret"
+    for link in (bench.folder / "link", bench.folder / "runs" / "link"):
+        link.symlink_to(outside)
+    (bench.folder / "runs" / "chain").symlink_to(bench.folder / "runs" / "chain")
+    answer = asker(bench).get(f"/api/{kind}/{name}".replace("\0", "%00"))
+    assert answer.status_code == 404 and "perplexity" not in answer.text
+
+
+def test_links_that_lead_out_are_not_listed(bench):
+    (bench.folder / "runs" / "link").symlink_to(bench.folder.parent / "elsewhere" / "secret")
+    (bench.folder / "all").symlink_to(bench.folder.parent / "elsewhere")
+    assert [row["name"] for row in asker(bench).get("/api/table").json()["runs"]] == ["runs/one"]
+
+
+@pytest.mark.parametrize("file", ["recipe.yaml", "environment.json", "report.html", "metrics.jsonl", "run.json"])
+def test_a_file_of_a_run_that_is_a_link_out_is_not_read(bench, file):
+    """Somebody may send a folder in which recipe.yaml is a link to a key."""
+    path, secret = bench.folder / "runs" / "one" / file, bench.folder.parent / "key"
+    if not path.exists():
+        path.write_text("{}")
+    secret.write_text(path.read_text("utf-8").replace("demo", "PRIVATE").replace("layers", "PRIVATE") + "\n")
+    api = asker(bench)
+    for link in (False, True):
+        if link:
+            path.unlink()
+            path.symlink_to(secret)
+        answers = [api.get(f"/api/{kind}/runs/one") for kind in ("run", "report", "metrics")]
+        assert link == all(answer.status_code == 404 for answer in answers)
+        assert "PRIVATE" not in "".join(a.text for a in (*answers, api.get("/api/table"), api.get("/api/runs")))
+
+
+def test_static_files_are_ours_alone(bench):
+    api = asker(bench)
+    assert api.get("/static/main.js").status_code == 200
+    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/nothing.js", "/static/views"):
+        assert "def create_app" not in api.get(path).text
+    assert api.get("/static/nothing.js").status_code == 404
+
+
+def test_every_answer_says_what_the_page_may_do(bench):
+    api = asker(bench)
+    for path in PATHS[:-2]:
+        policy = api.get(path).headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+        assert api.get(path).headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_report_runs_no_script(bench):
+    (bench.folder / "runs" / "one" / "report.html").write_text("<script>alert(1)</script>")
+    policy = asker(bench).get("/api/report/runs/one").headers["content-security-policy"]
+    assert policy.startswith("sandbox;") and "allow-scripts" not in policy and "default-src 'none'" in policy
+
+
+def test_read_only_starts_and_stops_nothing(bench, monkeypatch):
+    read_only = Bench(bench.folder, read_only=True)
+    monkeypatch.setattr(read_only.jobs, "start", lambda words: pytest.fail("something was started"))
+    api = asker(read_only)
+    described = api.get("/api/openapi.json").json()["paths"]
+    changes = [path for path, methods in described.items() if "post" in methods and "/ask/" not in path]
+    assert len(changes) > 5
+    for path in changes:
+        answer = api.post(path.replace("{name}", "runs/one"), json={"recipe": "demo"})
+        assert answer.status_code == 403 and "--read-only" in answer.json()["error"], path
+    assert api.get("/api/table").status_code == 200 and api.delete("/api/table").status_code == 403
+
+
+def test_a_body_that_says_it_is_too_long(bench):
+    answer = asker(bench).post("/api/train", content=b"x" * (guard.LARGEST_BODY + 1))
+    assert answer.status_code == 413
+
+
+def asked(bench, receive, headers=()):
+    """A request whose body is ours to give, piece by piece."""
+    from headway.workbench.app import create_app
+
+    sent = []
+    given = [(b"host", HOST.encode()), (b"authorization", f"Bearer {TOKEN}".encode()), *headers]
+    scope = {"type": "http", "method": "POST", "path": "/api/train", "query_string": b"", "headers": given}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(create_app(bench, TOKEN, {HOST})(scope, receive, send))
+    return sent[0]["status"]
+
+
+def test_a_body_without_end_is_cut_off(bench):
+    read = 0
+
+    async def endless():
+        nonlocal read
+        read += 1 << 16
+        return {"type": "http.request", "body": b"x" * (1 << 16), "more_body": True}
+
+    assert asked(bench, endless) == 413 and read <= guard.LARGEST_BODY + (2 << 16)
+
+
+def test_a_body_that_never_comes_is_not_waited_for(bench, monkeypatch):
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.05)
+
+    async def silent():
+        await asyncio.sleep(60)
+
+    assert asked(bench, silent, [(b"content-length", b"10")]) == 408
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"[]", b"null", b'{"recipe": 3}', b'{"recipe": "../../etc/passwd"}', b'{"recipe": "nothing"}'),
+        *(b'{"recipe": "demo", "changes": ["--runs=/tmp"]}', b'{"recipe": "demo", "name": "../x"}'),
+        *(b'{"recipe": "--help"}', b"[" * 100_000),
+    ],
+)
+def test_what_cannot_be_meant_starts_nothing(bench, monkeypatch, body):
+    monkeypatch.setattr(bench.jobs, "start", lambda words: pytest.fail(f"started {words}"))
+    answer = asker(bench).post("/api/train", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 404, 422) and answer.json()["error"]
+
+
+def test_names_and_texts_come_as_json_and_never_as_html(bench):
+    wicked = "<img src=x onerror=alert(1)>"
+    make_run(bench.folder / "runs" / wicked, reason=wicked)
+    api = asker(bench)
+    for path in ("/api/table", f"/api/run/runs/{wicked}", f"/api/run/{wicked}", f"/runs?filter={wicked}"):
+        answer = api.get(path)
+        assert answer.headers["content-type"].startswith("application/json") or wicked not in answer.text

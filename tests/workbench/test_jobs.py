@@ -1,0 +1,82 @@
+"""What is started from the page: processes that outlive the server, and workers that do not take it down."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from bench_tools import asker, make_run
+
+from headway.core.errors import UserError
+from headway.core.files import locked
+from headway.workbench.bench import Bench
+from headway.workbench.jobs import Jobs, stop
+from headway.workbench.workers import AnsweringProcess
+
+
+def ended(jobs, name, seconds=20.0):
+    until = time.monotonic() + seconds
+    while (told := jobs.told(name))["running"]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return told
+
+
+def test_a_job_says_what_it_says_and_how_it_ended(tmp_path):
+    jobs = Jobs(tmp_path)
+    name = jobs.start(["runs", "--runs", "nowhere"])["job"]
+    told = ended(jobs, name)
+    assert told["code"] == 0 and "no runs in nowhere" in told["said"]
+    wrong = ended(jobs, jobs.start(["case", "Z9"])["job"])
+    assert wrong["code"] == 2 and "Z9" in wrong["said"]
+    assert [one["command"] for one in jobs.all()] == ["headway case Z9", "headway runs --runs nowhere"]
+
+
+def test_a_job_has_a_session_of_its_own_and_a_later_server_knows_it(tmp_path):
+    jobs = Jobs(tmp_path)
+    told = jobs.start(["runs"])
+    assert os.getsid(told["process"]) == told["process"] != os.getsid(0)
+    assert Jobs(tmp_path).told(told["job"])["command"] == "headway runs"
+    ended(jobs, told["job"])
+    with pytest.raises(UserError, match="no job"):
+        jobs.told("none")
+
+
+def test_what_nobody_trains_cannot_be_stopped(tmp_path):
+    run = make_run(tmp_path / "one")
+    with pytest.raises(UserError, match="nothing to stop"):
+        stop(run)
+    with locked(run), pytest.raises(UserError, match="nothing to stop"):  # ours: we would end ourselves
+        stop(run)
+
+
+def test_stop_asks_the_process_that_trains(tmp_path):
+    run = make_run(tmp_path / "one")
+    code = "import sys, time; from pathlib import Path; from headway.core.files import locked\n"
+    code += f"with locked(Path({str(run)!r})): time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as process:
+        while not (run / "lock").exists() or not (run / "lock").read_text():
+            time.sleep(0.02)
+        answer = asker(Bench(tmp_path)).post("/api/stop/run/one")
+        assert answer.json() == {"stopped": "one", "process": process.pid}
+        assert process.wait(10) == -signal.SIGINT
+
+
+def test_a_worker_answers_and_dies_alone():
+    async def talk():
+        worker = AnsweringProcess(seconds=20)
+        assert await worker.ask("headway.core.format:number", value=2.0) == "2.000"
+        with pytest.raises(UserError, match="no case"):
+            await worker.ask("headway.cases.catalogue:load_case", name="Z9", quick=True)
+        with pytest.raises(UserError, match="exit code 9"):
+            await worker.ask("os:_exit", status=9)
+        assert await worker.ask("headway.core.format:number", value=3.0) == "3.000"
+        await worker.stop()
+        hasty = AnsweringProcess(seconds=0.05)
+        with pytest.raises(UserError, match="longer than"):
+            await hasty.ask("headway.core.format:number", value=3.0)
+
+    asyncio.run(talk())
