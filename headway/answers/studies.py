@@ -40,6 +40,7 @@ class PlanSchema(Schema):
     arms: dict[str, ArmPlanSchema]
     populations: list[PlannedPopulationSchema]
     workers: int | None
+    gpus: int
     seconds: float
     memory: int
     warnings: list[str]

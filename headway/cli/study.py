@@ -24,7 +24,7 @@ File = Annotated[
     str, typer.Argument(help="A study's YAML file; or the name of a study that was begun.", metavar="FILE")
 ]
 StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that holds studies.", metavar="DIR")]
-Workers = Annotated[int | None, typer.Option(help="Processes of the pool; default: a core each.", min=1)]
+Workers = Annotated[int | None, typer.Option(help="Processes of the pool, or GPUs; default: a core each.", min=1)]
 Begun = Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")]
 Name = Annotated[str | None, typer.Option(help="The study's name; default: the file's.")]
 Reuse = Annotated[
@@ -54,7 +54,7 @@ def plan(
     """Say what a study would take (runs, minutes, memory) and what its seeds can show. Nothing is trained."""
     from headway.cli.study_printing import show_plan
     from headway.study.design.study import load_study
-    from headway.study.execution.execute import processes_for
+    from headway.study.execution.execute import gpus_for, processes_for
     from headway.study.execution.plan import plan as plan_study
     from headway.study.folder import StudyFolder
     from headway.study.results.results import find_study, read_results
@@ -63,7 +63,8 @@ def plan(
     use_plugins(with_, trust)
     study, home = load_study(file, studies), StudyFolder(folder_of(file, name, studies))
     another = home.why_not(study)
-    found = plan_study(study, processes_for(study, workers), None if another else home.budgets)
+    steps = None if another else home.budgets
+    found = plan_study(study, processes_for(study, workers), steps, gpus_for(study, workers))
     earlier = [find_study(one, studies) for one in known_from or []]
     if (home.path / "study.yaml").exists() and not another:
         earlier.append(home.path)
@@ -83,8 +84,8 @@ def run(
     on: Annotated[
         str | None,
         typer.Option(
-            help="here: populations in this process; pool: a process per core; ray: a cluster of this machine; "
-            "ray://HOST:PORT. Default: here with a GPU, else pool.",
+            help="here: populations in this process; gpus: populations in a process per GPU; pool: a process per core; "
+            "ray: a cluster of this machine; ray://HOST:PORT. Default: here with a GPU, gpus with several, else pool.",
             metavar="EXECUTOR",
         ),
     ] = None,

@@ -42,7 +42,9 @@ def show_plan(plan: Plan) -> None:
     shapes = f"{len(plan.populations)} shape{'s' * (len(plan.populations) > 1)}"
     if plan.workers is None:
         most = max(population.at_once for population in plan.populations)
-        how = f"{shapes}, as populations of up to {most} in this process; {_size(plan.memory)} of GPU memory"
+        where = f"dealt out over {plan.gpus} GPUs, a process each" if plan.gpus > 1 else "in this process"
+        memory = f"{_size(plan.memory)} of {'the memory of each' if plan.gpus > 1 else 'GPU memory'}"
+        how = f"{shapes}, as populations of up to {most} {where}; {memory}"
     else:
         busy = min(plan.workers, len(plan.runs))
         how = f"{shapes}; {busy} process{'es' * (busy > 1)} with one thread each; {_size(plan.memory)} of memory in all"

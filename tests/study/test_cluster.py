@@ -15,11 +15,12 @@ from headway.core.events import Ended
 from headway.experiment import population
 from headway.run.folder import open_run
 from headway.study.execution import cluster
-from headway.study.execution.cluster import Ray, pack, parcels, train_there, unpack
+from headway.study.execution.cluster import Ray, pack, train_there, unpack
 from headway.study.execution.execute import execute, executor_named
 from headway.study.execution.executor import order_for
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
+from headway.study.execution.populations import parcels
 from headway.study.results.results import read_results
 
 SCORE = "valid.perplexity"

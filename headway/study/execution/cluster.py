@@ -29,7 +29,7 @@ from headway.recipe.recipe import from_tree
 from headway.run.record import read_status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, order_for
-from headway.study.execution.populations import by_shape
+from headway.study.execution.populations import parcels
 from headway.study.results.results import ending
 from headway.training.checkpoint import saved_steps, step_folder
 from headway.training.interrupts import interruptible
@@ -100,13 +100,6 @@ class Ray:
         alive = [node for node in ray.nodes() if node["Alive"]]
         cpus = int(ray.cluster_resources().get("CPU", 0))
         return f"ray: {len(alive)} machine{'s' * (len(alive) > 1)}, {cpus} cores" + (f", {gpus} GPUs" if gpus else "")
-
-
-def parcels(runs: Sequence[PlannedRun], gpus: int) -> Iterator[list[PlannedRun]]:
-    """What is sent as one: a population's share for each GPU; where there is none, every run by itself."""
-    for members in by_shape(runs):
-        size = -(-len(members) // gpus) if gpus else 1
-        yield from (members[k : k + size] for k in range(0, len(members), size))
 
 
 def _sent(ray: Any, members: list[PlannedRun], on_gpu: bool) -> list[Any]:

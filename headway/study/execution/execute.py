@@ -1,7 +1,8 @@
 """Carry a study out: every run that has not ended is begun, or taken up where it stands.
 
-Where: in this process, as populations (on a GPU, where a population costs what one run costs); in a pool of processes,
-one run and one thread each (on a CPU, where populations gain nothing); or on a Ray cluster. A run that fails is noted
+Where: in this process, as populations (on a GPU, where a population costs what one run costs); in a process for each
+GPU, where there are several; in a pool of processes, one run and one thread each (on a CPU, where populations gain
+nothing); or on a Ray cluster. A run that fails is noted
 with its reason, and the others go on.
 """
 
@@ -18,7 +19,7 @@ from headway.study.execution.cluster import Ray
 from headway.study.execution.executor import Executor, Log
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Sizes, budgets, check_scores
-from headway.study.execution.pool import Pool, cores
+from headway.study.execution.pool import Gpus, Pool, cores, gpus_here
 from headway.study.execution.reuse import take_over
 from headway.study.folder import StudyFolder
 from headway.study.results.results import ending
@@ -117,20 +118,36 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
         return InProcess()
     if on == "pool":
         return Pool(workers)
+    if on == "gpus":
+        if not (names := gpus_here()):
+            raise UserError("no CUDA device can be used here: --on pool has a process for each core")
+        return Gpus(names[:workers])
     if on == "ray" or on.startswith("ray://"):
         return Ray(None if on == "ray" else on, workers)
-    raise UserError(f"there is no executor '{on}'{did_you_mean(on, ['here', 'pool', 'ray', 'ray://HOST:PORT'])}")
+    raise UserError(
+        f"there is no executor '{on}'{did_you_mean(on, ['here', 'pool', 'gpus', 'ray', 'ray://HOST:PORT'])}"
+    )
 
 
 def suited(study: Study, workers: int | None = None) -> Executor:
-    """Populations where there is a GPU, else a pool of processes."""
+    """Populations where there is a GPU, in a process for each where there are several; else a pool of processes."""
     from headway.training.setting import choose
 
     recipe = next(iter(study.recipes.values()))
-    return InProcess() if choose(recipe.training, recipe.model.width).device.type == "cuda" else Pool(workers)
+    if choose(recipe.training, recipe.model.width).device.type != "cuda":
+        return Pool(workers)
+    # Whoever asks for cuda:1 gets that one.
+    gpus = gpus_here()[:workers] if all(":" not in one.training.device for one in study.recipes.values()) else ()
+    return Gpus(gpus) if len(gpus) > 1 else InProcess()
 
 
 def processes_for(study: Study, workers: int | None) -> int | None:
     """How many processes a pool would have; None = no pool, but populations."""
     found = suited(study, workers)
     return (found.workers or cores()) if isinstance(found, Pool) else None
+
+
+def gpus_for(study: Study, workers: int | None) -> int:
+    """How many GPUs populations would be dealt out over."""
+    found = suited(study, workers)
+    return len(found.names) if isinstance(found, Gpus) else 1

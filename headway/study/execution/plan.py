@@ -26,7 +26,7 @@ from headway.study.design.factors import is_data
 from headway.study.design.mistakes import cheap_methods
 from headway.study.design.questions import Better
 from headway.study.design.study import PlannedRun, Study
-from headway.study.execution.populations import by_shape
+from headway.study.execution.populations import by_shape, dealt, parcels
 from headway.study.verdicts.power import SeedsCanShow
 from headway.tasks.task import Task
 from headway.training import setting as settings
@@ -88,7 +88,9 @@ class Plan:
     arms: dict[str, ArmPlan]
     populations: list[PlannedPopulation]
     workers: int | None
-    """Processes that each train one run at a time; None = populations in this process."""
+    """Processes that each train one run at a time; None = populations."""
+    gpus: int
+    """That populations are dealt out over: 1 = in this process, else in a process for each."""
     seconds: float
     memory: int
     warnings: list[str]
@@ -195,26 +197,29 @@ def budgets(study: Study, sizes: Sizes) -> dict[str, int]:
     return {arm: max(1, round(spent / each)) for arm, each in per_step.items()}
 
 
-def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = None) -> Plan:
-    """Everything that can be said beforehand. `steps` are budgets that were fixed before."""
+def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = None, gpus: int = 1) -> Plan:
+    """Everything that can be said beforehand. `workers` of a pool, None where there are `gpus`. `steps` are budgets
+    that were fixed before."""
     sizes = Sizes()
     check_scores(study, sizes)
     steps = budgets(study, sizes) if steps is None else steps
     runs = study.runs(steps)
     arms: dict[str, ArmPlan] = {}
     populations: list[PlannedPopulation] = []
-    memory, seconds, warnings = 0, 0.0, study.warnings()
-    shapes = by_shape(runs)
+    memory, warnings = 0, study.warnings()
+    costs: list[float] = []  # of each population, or run, as they are dealt out
+    shapes, parts = by_shape(runs), {part[0].name: len(part) for part in parcels(runs, 0 if workers else gpus)}
     each_shape = min(MEASURED_SECONDS, MEASURED_IN_ALL / len(shapes))
     for members in shapes:
         recipe, size = members[0].recipe, sizes.of(members[0].recipe)
-        found = speed(recipe, sizes, 1 if workers else len(members), [run.recipe for run in members], each_shape)
+        own = [parts[run.name] for run in members if run.name in parts]
+        found = speed(recipe, sizes, max(own), [run.recipe for run in members], each_shape)
         forward = found.seconds_per_step / 3 * size.forward_tokens / size.tokens_per_step
         each = found.seconds_to_start + size.steps * found.seconds_per_step + forward
-        turns = -(-len(members) // found.replicas)
+        turns = [-(-size // found.replicas) for size in own]
         names = list(dict.fromkeys(run.arm for run in members))
-        populations.append(PlannedPopulation(names, len(members), found.replicas, round(turns * each, 2)))
-        seconds += turns * each
+        populations.append(PlannedPopulation(names, len(members), found.replicas, round(sum(turns) * each, 2)))
+        costs += [turn * each for turn in turns]
         memory = max(memory, found.memory)
         one = ArmPlan(
             size.parameters,
@@ -226,9 +231,11 @@ def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = No
         )
         arms |= dict.fromkeys(names, one)
         warnings += _short_warmup(recipe, size, names)
-    busy = min(workers or 1, len(runs))
+    busy = min(workers or gpus, len(costs))
+    seconds = sum(costs) / busy if workers else max(dealt(costs, busy))
     in_order = {arm.name: arms[arm.name] for arm in study.arms}
-    return Plan(study.title, runs, in_order, populations, workers, seconds / busy, memory * busy, warnings)
+    whole = memory * busy if workers else memory
+    return Plan(study.title, runs, in_order, populations, workers, gpus, seconds, whole, warnings)
 
 
 def _short_warmup(recipe: Recipe, size: RunSize, arms: Sequence[str]) -> list[str]:

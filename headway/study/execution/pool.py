@@ -1,7 +1,8 @@
-"""A pool of processes, one run and one thread each.
+"""A pool of processes: for every core one, with one run and one thread each; or for every GPU one, with populations.
 
 The processes are fresh interpreters that live as long as the study: importing torch takes longer than a small run. One
-that dies takes its run with it, and another takes its place.
+that dies takes what it trained with it, and another takes its place. Where a GPU has no memory left, because somebody
+else uses it, its population goes to another, and a GPU on which that happens again and again is left alone.
 """
 
 import json
@@ -11,19 +12,22 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 from headway.core.environment import own_python
-from headway.core.events import read_event
+from headway.core.events import Warned, read_event
 from headway.core.reading import opened_to_append
 from headway.core.status import Status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, order_for
+from headway.study.execution.populations import by_progress, parcels
+from headway.study.results.results import ending
 from headway.training.interrupts import interruptible
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+MOST_IN_A_ROW = 2
+"""Populations that do not fit on a GPU, one after the other, before it is left alone."""
 
 
 def cores() -> int:
@@ -31,25 +35,54 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Worker:
-    """One process, and the run it is at."""
+def gpus_here() -> tuple[str, ...]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES calls them."""
+    import torch
 
-    def __init__(self, log: IO[bytes]):
+    there = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return tuple(named[:there] if named else map(str, range(there)))
+
+
+def _threads(number: int) -> dict[str, str]:
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(number))
+
+
+@dataclass
+class Place:
+    """Where one process of the pool works, and then the next."""
+
+    called: str | None
+    """In messages; None = it is like any other."""
+    environment: Mapping[str, str]
+    too_small: int = 0
+    """How many populations in a row did not fit."""
+
+    def said(self, why: str) -> str:
+        return f"{self.called}: {why}" if self.called else why
+
+
+class Worker:
+    """One process, and the runs it is at."""
+
+    def __init__(self, log: IO[bytes], place: Place):
         command, (python, variables) = json.dumps(["headway", *sys.argv[1:]]), own_python()
         self.process = subprocess.Popen(
             [*python, "-m", "headway.study.execution.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**variables, **ONE_THREAD, "HEADWAY_STUDY_COMMAND": command},
+            env={**variables, **place.environment, "HEADWAY_STUDY_COMMAND": command},
             start_new_session=True,  # Ctrl-C on the terminal reaches the study alone, which asks politely
         )
-        self.run: PlannedRun | None = None
-        self.arm: str | None = None  # of the last run it was given
+        self.place = place
+        self.runs: list[PlannedRun] = []
+        self.arm: str | None = None  # of the last runs it was given
+        self.is_leaving = False
         self.unread = b""
 
-    def give(self, run: PlannedRun, order: dict[str, Any]) -> None:
-        self.run = run
+    def give(self, runs: list[PlannedRun], order: dict[str, Any]) -> None:
+        self.runs = runs
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -91,19 +124,42 @@ class Pool:
     """None = as many as there are cores."""
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
-        with (
-            opened_to_append(log.folder.path / "log.txt") as output,
-            selectors.DefaultSelector() as ready,
-            interruptible(aloud=False) as stop_asked,
-        ):
-            measures = [one.model_dump(mode="json") for one in log.folder.study.measures]
-            shift = _Shift(deque(runs), log, output, ready, stop_asked, measures)
-            return shift.work(min(self.workers or cores(), len(runs)))
+        places = [Place(None, _threads(1)) for _ in range(self.workers or cores())]
+        return _worked(places, parcels(runs, gpus=0), log)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """A process for each of these GPUs, which trains one population at a time."""
+
+    names: tuple[str, ...]
+    """As CUDA_VISIBLE_DEVICES calls them."""
+
+    def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
+        threads = _threads(max(1, cores() // len(self.names)))
+        places = [Place(f"GPU {name}", {**threads, "CUDA_VISIBLE_DEVICES": name}) for name in self.names]
+        begun = (by_progress(part, log.folder.runs) for part in parcels(runs, len(self.names)))
+        populations = [part for parts in begun for part in parts]
+        busy = min(len(places), len(populations))
+        many = f"{len(populations)} population{'s' * (len(populations) > 1)}"
+        log.say(f"{many} of {len(runs)} runs on {busy} GPU{'s' * (busy > 1)}, a process each")
+        return _worked(places, populations, log)
+
+
+def _worked(places: Sequence[Place], populations: Sequence[list[PlannedRun]], log: Log) -> bool:
+    with (
+        opened_to_append(log.folder.path / "log.txt") as output,
+        selectors.DefaultSelector() as ready,
+        interruptible(aloud=False) as stop_asked,
+    ):
+        measures = [one.model_dump(mode="json") for one in log.folder.study.measures]
+        shift = _Shift(deque(populations), log, output, ready, stop_asked, measures)
+        return shift.work(places[: len(populations)])
 
 
 @dataclass
 class _Shift:
-    waiting: deque[PlannedRun]
+    waiting: deque[list[PlannedRun]]
     log: Log
     output: IO[bytes]
     ready: selectors.BaseSelector
@@ -111,11 +167,14 @@ class _Shift:
     measures: list[dict[str, Any]]
     """What is measured of each run beside its scores, as it is told to other processes."""
     stopping: bool = False
+    too_large: dict[str, Place] = field(default_factory=dict)
+    """Runs that did not fit, and the GPU on which they did not: they go to another."""
+    warned: set[str] = field(default_factory=set)
 
-    def work(self, workers: int) -> bool:
+    def work(self, places: Sequence[Place]) -> bool:
         try:
-            for _ in range(workers):
-                self.hire()
+            for place in places:
+                self.hire(place)
             while self.ready.get_map():
                 for key, _ in self.ready.select(timeout=0.2):
                     self.listen(key.data)
@@ -126,29 +185,41 @@ class _Shift:
                 key.data.close()
         return self.stopping
 
-    def hire(self) -> None:
-        worker = Worker(self.output)
+    @property
+    def workers(self) -> list[Worker]:
+        return [key.data for key in self.ready.get_map().values()]
+
+    def hire(self, place: Place) -> None:
+        worker = Worker(self.output, place)
         self.ready.register(worker.process.stdout, selectors.EVENT_READ, worker)  # pyright: ignore
         self.employ(worker)
 
     def employ(self, worker: Worker) -> None:
-        """The next run, or home."""
-        if not self.waiting or self.stopping:
+        """The next population, or home."""
+        runs = None if self.stopping else self.next_for(worker)
+        if runs is None:
             self.dismiss(worker)
             return
-        run = self.next_for(worker)
-        worker.give(run, {**order_for(run), "runs": str(self.log.folder.runs), "measures": self.measures})
+        self.waiting.remove(runs)
+        worker.arm = runs[0].arm
+        order = {"members": [order_for(run) for run in runs], "measures": self.measures}
+        worker.give(runs, {**order, "runs": str(self.log.folder.runs)})
 
-    def next_for(self, worker: Worker) -> PlannedRun:
+    def next_for(self, worker: Worker) -> list[PlannedRun] | None:
         """The first that waits of the arm that this process is at, whose model it has looked at closely; else of one
         that no other process is at."""
-        others = {one.data.arm for one in self.ready.get_map().values() if one.data is not worker}
-        mine = (run for run in self.waiting if run.arm == worker.arm)
-        fresh = (run for run in self.waiting if run.arm not in others)
-        run = next(mine, None) or next(fresh, None) or self.waiting[0]
-        self.waiting.remove(run)
-        worker.arm = run.arm
-        return run
+        waiting, others = self.fitting(worker.place), {one.arm for one in self.workers if one is not worker}
+        mine = (runs for runs in waiting if runs[0].arm == worker.arm)
+        fresh = (runs for runs in waiting if runs[0].arm not in others)
+        return next(mine, None) or next(fresh, None) or next(iter(waiting), None)
+
+    def fitting(self, place: Place) -> list[list[PlannedRun]]:
+        """What waits and may go there, as long as there are others for the rest."""
+        if not any(one.place is not place for one in self.workers):
+            return list(self.waiting)
+        if place.too_small >= MOST_IN_A_ROW:
+            return []
+        return [runs for runs in self.waiting if self.too_large.get(runs[0].name) is not place]
 
     def listen(self, worker: Worker) -> None:
         answers = worker.answers()
@@ -156,27 +227,70 @@ class _Shift:
             self.bury(worker)
             return
         for answer in answers:
-            assert worker.run is not None
             if "event" in answer:
-                self.log.relay(read_event(answer))
+                self.relay(answer)
                 continue
             if "failed" in answer:
-                self.log.failed(worker.run.name, answer["failed"], answer["details"])
-            elif not (status := Status.read(answer["ended"])).is_interrupted:
-                self.log.ended(worker.run.name, status)
+                worker.is_leaving = answer["leaving"]
+                self.failed(worker, answer)
+            else:
+                worker.place.too_small = 0
+                self.ended(worker, {name: Status.read(how) for name, how in answer["ended"].items()})
+            worker.runs = []
+            if not worker.is_leaving:
+                self.employ(worker)
+
+    def relay(self, told: dict[str, Any]) -> None:
+        event = read_event(told)
+        if not isinstance(event, Warned):
+            self.log.relay(event)
+        elif event.text not in self.warned:  # once for all seeds and arms
+            self.warned.add(event.text)
+            self.log.warn(event.of, event.text)
+
+    def ended(self, worker: Worker, statuses: Mapping[str, Status]) -> None:
+        for run in worker.runs:
+            status = statuses.get(run.name)
+            if status is not None and not status.is_interrupted:
+                self.log.ended(run.name, status)
             elif not self.stopping:
-                self.log.failed(worker.run.name, f"{status} by somebody else")
-            worker.run = None
-            self.employ(worker)
+                self.log.failed(run.name, f"{status or 'stopped'} by somebody else")
+
+    def failed(self, worker: Worker, why: Mapping[str, Any]) -> None:
+        """Of a population that failed, some turns may have ended before; and where it only did not fit, somebody else
+        may hold the memory of this GPU."""
+        left = self._not_ended(worker.runs)
+        elsewhere = [one for one in self.workers if one.place is not worker.place]
+        if why["memory"] and worker.place.called is not None:
+            worker.place.too_small += 1
+            if left and elsewhere and left[0].name not in self.too_large and not self.stopping:
+                self.too_large |= {run.name: worker.place for run in left}
+                self.waiting.append(left)
+                alone = ", and it is left alone" if worker.place.too_small >= MOST_IN_A_ROW else ""
+                text = worker.place.said(f"its memory is full{alone}; these go on elsewhere")
+                self.log.warn([run.name for run in left], text)
+                return
+        for run in left:
+            self.log.failed(run.name, worker.place.said(why["failed"]), why["details"])
+
+    def _not_ended(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+        """Of these; how the others ended is told."""
+        left: list[PlannedRun] = []
+        for run in runs:
+            if status := ending(self.log.folder.runs / run.name):
+                self.log.ended(run.name, status)
+            else:
+                left.append(run)
+        return left
 
     def bury(self, worker: Worker) -> None:
-        """A process that died; another one goes on, unless the study stops."""
-        run, why = worker.run, worker.how_it_died()
+        """A process that is gone; another one goes on in its place, unless the study stops."""
+        why, place = worker.place.said(worker.how_it_died()), worker.place
         self.dismiss(worker)
-        if run is not None and not self.stopping:
+        for run in self._not_ended(worker.runs) if not self.stopping else ():
             self.log.failed(run.name, why)
-        if self.waiting and not self.stopping:
-            self.hire()
+        if self.fitting(place) and not self.stopping:
+            self.hire(place)
 
     def dismiss(self, worker: Worker) -> None:
         self.ready.unregister(worker.process.stdout)  # pyright: ignore
@@ -186,5 +300,5 @@ class _Shift:
         """Politely: runs finish their step and save. Those that have not come so far have nothing to save."""
         self.stopping = True
         self.log.say("stopping: every run finishes its step and saves; press Ctrl-C again to drop everything")
-        for key in list(self.ready.get_map().values()):
-            key.data.ask_to_stop()
+        for worker in self.workers:
+            worker.ask_to_stop()

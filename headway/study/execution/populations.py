@@ -1,7 +1,7 @@
-"""Which runs of a study can be trained as one, and where those stand that were begun before."""
+"""Which runs of a study can be trained as one, which of them go where, and where those stand that were begun before."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headway.core.yaml import flat
@@ -9,6 +9,9 @@ from headway.experiment.assembly import MAY_VARY
 from headway.experiment.resume import resumable_together
 from headway.recipe.recipe import Recipe
 from headway.study.design.study import PlannedRun
+
+UNEVEN = 1.1
+"""What the busiest GPU may have to do beside what it must: populations are cut no further for the sake of the rest."""
 
 
 def shape(recipe: Recipe) -> str:
@@ -31,3 +34,31 @@ def by_shape(runs: Iterable[PlannedRun]) -> list[list[PlannedRun]]:
 def by_progress(runs: list[PlannedRun], folder: Path) -> list[list[PlannedRun]]:
     """Runs of one shape that can go on together."""
     return [[runs[k] for k in group] for group in resumable_together([folder / run.name for run in runs])]
+
+
+def parcels(runs: Iterable[PlannedRun], gpus: int) -> list[list[PlannedRun]]:
+    """What is trained as one, in the order of the study; where there is no GPU, every run by itself. A population costs
+    little more than one of its runs, so it is cut into as few parts as keep all GPUs busy."""
+    if gpus == 0:
+        return [[run] for run in runs]
+    shapes = by_shape(runs)
+    cut: list[list[PlannedRun]] = []
+    for parts in range(1, max(map(len, shapes), default=0) + 1):
+        cut = [part for members in shapes for part in _parts(members, parts)]
+        if max(dealt([len(part) for part in cut], gpus)) <= UNEVEN * -(-sum(map(len, shapes)) // gpus):
+            break
+    return cut
+
+
+def dealt(costs: Sequence[float], hands: int) -> list[float]:
+    """What each of so many has to do, where the next piece goes to whoever is free first."""
+    busy = [0.0] * hands
+    for cost in costs:
+        first = min(range(hands), key=lambda k: busy[k])
+        busy[first] += cost
+    return busy
+
+
+def _parts(members: list[PlannedRun], parts: int) -> list[list[PlannedRun]]:
+    size = -(-len(members) // parts)
+    return [members[k : k + size] for k in range(0, len(members), size)]

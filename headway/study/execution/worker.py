@@ -1,11 +1,14 @@
-"""A process that trains runs, one after the other, as the study tells it: a line of JSON per order and per answer.
+"""A process that trains populations, one after the other, as the study tells it: a line of JSON per order and answer.
 
-    in   {"recipe": …, "plugins": {"my.py": "…"}, "name": "alibi.seed-3", "runs": "studies/x/runs", "measures": […]}
+    in   {"members": [{"recipe": …, "plugins": {"my.py": "…"}, "name": "alibi.seed-3"}], "runs": "studies/x/runs",
+          "measures": […]}
     out  {"event": "stepped", "step": 120, …}                 as it begins, and now and then
-         {"ended": {"status": "finished", "step": 300, "reason": null}} or {"failed": "why", "details": "…"}
+         {"ended": {"alibi.seed-3": {"status": "finished", "step": 300, "reason": null}}}
+         {"failed": "why", "details": "…", "memory": false, "leaving": false}
 
-It ends when nobody can give it orders any more, in the middle of a run too: what was saved is whole, and the study that
-takes the run up again must find nobody there.
+On a CPU a population is one run. A process that had an error on a GPU leaves: after some of them nothing works there,
+and another process begins anew. It also ends when nobody can give it orders any more, in the middle of a run too: what
+was saved is whole, and the study that takes the run up again must find nobody there.
 """
 
 import json
@@ -20,7 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from headway.core.events import Began, Event, Listener, Stepped
+from headway.core.errors import UserError
+from headway.core.events import Began, Event, Listener, Stepped, Warned
 from headway.core.plugins import load_text, reason_of
 from headway.core.status import State, Status
 
@@ -39,31 +43,46 @@ class Answers:
 
     def __call__(self, event: Event) -> None:
         now = time.monotonic()
-        if isinstance(event, Began) or (isinstance(event, Stepped) and now - self.last > SECONDS_BETWEEN_ANSWERS):
+        if isinstance(event, Began | Warned) or (
+            isinstance(event, Stepped) and now - self.last > SECONDS_BETWEEN_ANSWERS
+        ):
             self.last = now
             self.send(**event.as_json())
 
 
-def train_one(order: dict[str, Any], listener: Listener) -> Status:
-    """Train a run to its end, from where it stands, and measure what the study asks for beside its scores; gives how it
-    ended."""
+def train_members(order: dict[str, Any], listener: Listener) -> dict[str, Status]:
+    """Train a population to its end, from where it stands, and measure what the study asks for beside its scores; gives
+    how each run ended."""
     from headway import tasks
-    from headway.experiment.train import train
+    from headway.experiment.population import train_in_turns
     from headway.recipe.recipe import from_tree
     from headway.study.design.measures import Chosen
     from headway.study.results.measuring import measure, measures_from
 
-    folder, name = Path(order["runs"]), order["name"]
-    for file, text in order["plugins"].items():
+    folder, members = Path(order["runs"]), order["members"]
+    for file, text in (plugin for one in members for plugin in one["plugins"].items()):
         load_text(file, text)
-    recipe = from_tree(order["recipe"], name)
-    (run,) = train([recipe], [name], folder, resume=(folder / name).exists(), listeners=[listener])
-    status, measures = run.status, measures_from(order["measures"])
+    names, recipes = [one["name"] for one in members], [from_tree(one["recipe"], one["name"]) for one in members]
+    begun = any((folder / name).exists() for name in names)
+    runs = train_in_turns(recipes, names, folder, begun, [listener])
+    measures = measures_from(order["measures"])
     # Which arms are chosen is known when all have ended: the study measures then, as it does whatever is missing.
-    if status.state is State.FINISHED and measures and not any(isinstance(one, Chosen) for one in measures):
-        with suppress(Exception):  # it says what is wrong, too
-            measure(run.folder, recipe, tasks.load(recipe), measures, measures)
-    return status
+    for run in runs if measures and not any(isinstance(one, Chosen) for one in measures) else ():
+        if run.status.state is State.FINISHED:
+            with suppress(Exception):  # it says what is wrong, too
+                measure(run.folder, run.recipe, tasks.load(run.recipe), measures, measures)
+    return {run.name: run.status for run in runs}
+
+
+def what_failed(error: Exception) -> dict[str, Any]:
+    import torch
+
+    from headway.training.capacity import free_memory, is_out_of_memory
+
+    memory = is_out_of_memory(error)
+    told = {"failed": reason_of(error), "details": traceback.format_exc(), "memory": memory}
+    free_memory()
+    return {**told, "leaving": torch.cuda.is_initialized() and not isinstance(error, UserError)}
 
 
 def main() -> None:
@@ -86,9 +105,13 @@ def main() -> None:
         while True:
             order = orders.get()
             try:
-                answers.send(ended=train_one(order, answers).as_json())
+                ended = train_members(order, answers)
+                answers.send(ended={name: status.as_json() for name, status in ended.items()})
             except Exception as error:
-                answers.send(failed=reason_of(error), details=traceback.format_exc())
+                why = what_failed(error)
+                answers.send(**why)
+                if why["leaving"]:
+                    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,164 @@
+"""Populations on several GPUs: dealt out, one process for each, whatever becomes of one of them. Here the processes
+compute on the CPU, and know the GPU that is theirs by CUDA_VISIBLE_DEVICES."""
+
+import json
+import os
+import signal
+
+import pytest
+from listening import Told
+from small import small_study
+
+from headway.core.events import Began, Ended, Event, Stepped, Warned
+from headway.core.plugins import forget, load_plugin
+from headway.core.status import State
+from headway.study.execution.execute import execute, executor_named, gpus_for, processes_for
+from headway.study.execution.in_process import InProcess
+from headway.study.execution.plan import plan
+from headway.study.execution.pool import Gpus, Pool, gpus_here
+from headway.study.execution.populations import dealt, parcels
+from headway.study.results.results import read_results
+
+SCORE = "valid.perplexity"
+ARMS = {"slow": ["training.optimizer.learning_rate=1e-4"], "fast": [], "wide": ["model.width=32"]}
+
+
+@pytest.fixture(autouse=True)
+def cache(workshop, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+
+
+# --- who gets what ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arms", "seeds", "gpus", "sizes"),
+    [
+        (1, 32, 4, [8, 8, 8, 8]),
+        (8, 32, 8, [32] * 8),  # whole: a population costs little more than one of its runs
+        (8, 32, 4, [32] * 8),
+        (2, 6, 1, [6, 6]),
+        (1, 5, 4, [2, 2, 1]),  # with a fourth part nobody would be done sooner
+        (1, 3, 8, [1, 1, 1]),
+        (5, 32, 4, [11, 11, 10] * 5),
+    ],
+)
+def test_populations_are_cut_no_further_than_keeps_all_gpus_busy(workshop, arms, seeds, gpus, sizes):
+    widths = {f"w{k}": [f"model.width={16 * (k + 1)}"] for k in range(arms)}
+    runs = small_study(workshop.text, arms=widths, questions=[], seeds=seeds).runs()
+    found = parcels(runs, gpus)
+    assert [len(part) for part in found] == sizes
+    assert [run.name for part in found for run in part] == [run.name for run in runs]
+
+
+def test_who_is_free_first_takes_the_next():
+    assert dealt([3, 1, 1, 1, 2], 2) == [5, 3]
+    assert dealt([], 3) == [0, 0, 0]
+
+
+def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
+    import torch
+
+    from headway.training import setting
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *which: "a GPU")
+    monkeypatch.setattr(setting, "_precision", lambda *given: (torch.float32, "float32"))
+    study = small_study(workshop.text, changes=["training.device=auto"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus_here() == ("0", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5a,-1")
+    assert executor_named(None, None, study) == executor_named("gpus", 2, study) == Gpus(("3", "GPU-5a"))
+    assert (processes_for(study, None), gpus_for(study, None)) == (None, 2)
+    assert executor_named(None, 1, study) == InProcess() and gpus_for(study, 1) == 1
+    asked = small_study(workshop.text, changes=["training.device=cuda:1"])
+    assert executor_named(None, None, asked) == InProcess()
+    assert executor_named(None, 3, small_study(workshop.text, changes=["training.device=cpu"])) == Pool(3)
+
+
+def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, capsys):
+    from headway.cli.study_printing import show_plan
+
+    study = small_study(workshop.text, arms=ARMS, questions=[], seeds=4)
+    one, two = plan(study, None), plan(study, None, gpus=2)
+    assert (one.gpus, two.gpus) == (1, 2)
+    assert [(p.runs, p.at_once) for p in one.populations] == [(8, 8), (4, 4)]
+    assert [(p.runs, p.at_once) for p in two.populations] == [(8, 4), (4, 2)]
+    show_plan(two)
+    assert "2 shapes, as populations of up to 4 dealt out over 2 GPUs, a process each" in capsys.readouterr().out
+
+
+# --- at work ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_gpu_trains_populations_and_the_scores_are_those_of_one_process(workshop, tmp_path):
+    study, told = small_study(workshop.text, arms=ARMS, questions=[], seeds=2), Told()
+    outcome = execute(study, tmp_path / "two", Gpus(("0", "1")), [told])
+    assert (outcome.done, outcome.failed, outcome.interrupted) == (6, {}, False)
+    together = [set(event.of) for event in told.of_kind(Began)]
+    assert {"fast.seed-0", "fast.seed-1"} in together and len(together) == 4
+    facts = json.loads((tmp_path / "two" / "runs" / "fast.seed-0" / "run.json").read_text())
+    assert facts["population"] == [0, 1]
+    execute(study, tmp_path / "one", InProcess())
+    alone = read_results(tmp_path / "one").table(SCORE)
+    for arm, row in read_results(tmp_path / "two").table(SCORE).items():
+        assert row == pytest.approx(alone[arm], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_takes_its_population_alone_with_it(workshop, tmp_path):
+    arms = {"endless": ["training.duration=9M steps", "model.width=32"], "short": [], "wide": ["model.width=48"]}
+
+    def kill(event: Event) -> None:
+        if isinstance(event, Stepped) and (name := event.of[0]).startswith("endless"):
+            os.kill(int((tmp_path / "x" / "runs" / name / "lock").read_text()), signal.SIGKILL)
+
+    study = small_study(workshop.text, arms=arms, questions=[], seeds=2)
+    outcome = execute(study, tmp_path / "x", Gpus(("0", "1")), [kill])
+    assert outcome.failed.keys() == {"endless.seed-0", "endless.seed-1"} and outcome.done == 4
+    assert str(outcome.failed["endless.seed-0"]).startswith("GPU 0: its process was killed by SIGKILL")
+
+
+FULL = '''
+import os
+from typing import Literal
+
+from headway.nn.positions import NoPositions
+
+
+class OnTheOther(NoPositions):
+    """Takes more memory than GPU 0 has."""
+
+    kind: Literal["on-the-other"] = "on-the-other"
+
+    def build(self, replicas, width, heads, context):
+        if os.environ["CUDA_VISIBLE_DEVICES"] in {places}:
+            raise MemoryError
+        return super().build(replicas, width, heads, context)
+'''
+
+
+@pytest.mark.parametrize(
+    ("full", "fail"), [("('0',)", False), pytest.param("('0', '1')", True, marks=pytest.mark.slow)]
+)
+def test_where_one_gpu_is_full_its_populations_go_to_another(workshop, tmp_path, full, fail, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")  # of this process, which sizes models up
+    (tmp_path / "full.py").write_text(FULL.replace("{places}", full))
+    plugin = load_plugin(tmp_path / "full.py")
+    arms = {f"a{k}": ["model.positions=on-the-other", f"model.width={16 * (k + 1)}"] for k in range(4)}
+    try:
+        study, told = small_study(workshop.text, arms=arms, questions=[], seeds=1), Told()
+        outcome = execute(study, tmp_path / "x", Gpus(("0", "1")), [told])
+    finally:
+        forget(plugin)
+    said = [event.text for event in told.of_kind(Warned)]
+    which = "GPU " if fail else "GPU 0"
+    assert any(which in text and "its memory is full; these go on elsewhere" in text for text in said)
+    if fail:
+        assert outcome.done == 0 and len(outcome.failed) == 4
+        assert all("memory" in str(how).lower() for how in outcome.failed.values())
+        return
+    assert (outcome.done, outcome.failed) == (4, {})
+    assert sum("its memory is full" in text for text in said) <= 2  # then it is left alone
+    assert [event.status.state for event in told.of_kind(Ended)] == [State.FINISHED] * 4
