@@ -49,7 +49,7 @@ def _threads(number: int) -> dict[str, str]:
 
 
 @dataclass
-class Place:
+class Workplace:
     """Where one process of the pool works, and then the next."""
 
     called: str | None
@@ -65,7 +65,7 @@ class Place:
 class Worker:
     """One process, and the runs it is at."""
 
-    def __init__(self, log: IO[bytes], place: Place):
+    def __init__(self, log: IO[bytes], place: Workplace):
         command, (python, variables) = json.dumps(["headway", *sys.argv[1:]]), own_python()
         self.process = subprocess.Popen(
             [*python, "-m", "headway.study.execution.worker"],
@@ -124,7 +124,7 @@ class Pool:
     """None = as many as there are cores."""
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
-        places = [Place(None, _threads(1)) for _ in range(self.workers or cores())]
+        places = [Workplace(None, _threads(1)) for _ in range(self.workers or cores())]
         return _worked(places, parcels(runs, gpus=0), log)
 
 
@@ -137,7 +137,7 @@ class Gpus:
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         threads = _threads(max(1, cores() // len(self.names)))
-        places = [Place(f"GPU {name}", {**threads, "CUDA_VISIBLE_DEVICES": name}) for name in self.names]
+        places = [Workplace(f"GPU {name}", {**threads, "CUDA_VISIBLE_DEVICES": name}) for name in self.names]
         begun = (by_progress(part, log.folder.runs) for part in parcels(runs, len(self.names)))
         populations = [part for parts in begun for part in parts]
         busy = min(len(places), len(populations))
@@ -146,7 +146,7 @@ class Gpus:
         return _worked(places, populations, log)
 
 
-def _worked(places: Sequence[Place], populations: Sequence[list[PlannedRun]], log: Log) -> bool:
+def _worked(places: Sequence[Workplace], populations: Sequence[list[PlannedRun]], log: Log) -> bool:
     with (
         opened_to_append(log.folder.path / "log.txt") as output,
         selectors.DefaultSelector() as ready,
@@ -167,11 +167,11 @@ class _Shift:
     measures: list[dict[str, Any]]
     """What is measured of each run beside its scores, as it is told to other processes."""
     stopping: bool = False
-    too_large: dict[str, Place] = field(default_factory=dict)
+    too_large: dict[str, Workplace] = field(default_factory=dict)
     """Runs that did not fit, and the GPU on which they did not: they go to another."""
     warned: set[str] = field(default_factory=set)
 
-    def work(self, places: Sequence[Place]) -> bool:
+    def work(self, places: Sequence[Workplace]) -> bool:
         try:
             for place in places:
                 self.hire(place)
@@ -189,7 +189,7 @@ class _Shift:
     def workers(self) -> list[Worker]:
         return [key.data for key in self.ready.get_map().values()]
 
-    def hire(self, place: Place) -> None:
+    def hire(self, place: Workplace) -> None:
         worker = Worker(self.output, place)
         self.ready.register(worker.process.stdout, selectors.EVENT_READ, worker)  # pyright: ignore
         self.employ(worker)
@@ -213,7 +213,7 @@ class _Shift:
         fresh = (runs for runs in waiting if runs[0].arm not in others)
         return next(mine, None) or next(fresh, None) or next(iter(waiting), None)
 
-    def fitting(self, place: Place) -> list[list[PlannedRun]]:
+    def fitting(self, place: Workplace) -> list[list[PlannedRun]]:
         """What waits and may go there, as long as there are others for the rest."""
         if not any(one.place is not place for one in self.workers):
             return list(self.waiting)
