@@ -85,6 +85,7 @@ class ListedRunSchema(RunSchema):
 
 class RunsSchema(Schema):
     runs: list[ListedRunSchema]
+    damaged: dict[str, str] = Field(default={}, description="Runs that cannot be read, and why.")
 
 
 class TokenSchema(Schema):

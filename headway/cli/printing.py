@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -12,8 +13,8 @@ from headway.answers.telling import headline_of, kept
 from headway.audit.audit import Audit, Finding, Report
 from headway.core.format import duration, number
 from headway.core.status import State
+from headway.run.index import ListedRun, listed
 from headway.run.record import RunRecord
-from headway.run.status import state_of
 from headway.scoring.metrics import METRICS, metric_of, parsed
 from headway.scoring.score import Score
 
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
     from headway.experiment.self_test import Tested
     from headway.scoring.sentence import ScoredText
 
+MANY = 200
+"""Rows, from which on a table is printed as it comes."""
+
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if len(rows) > MANY:
+        _show_long_table(columns, rows)
+        return
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for k, column in enumerate(columns):
         numeric = bool(rows) and all(row[k][:1].isdigit() for row in rows if row[k])
@@ -30,6 +37,18 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))  # as text, because in a string [brackets] would be markup
     Console(highlight=False).print(table)
+
+
+def _show_long_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The same without wrapping cells, for which a table of thousands of rows would be waited for."""
+    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    numeric = [all(row[k][:1].isdigit() for row in rows if row[k]) for k in range(len(columns))]
+    for row in (columns, *rows):
+        padded = [
+            " " * (wide - cell_len(cell)) + cell if right else cell + " " * (wide - cell_len(cell))
+            for cell, wide, right in zip(row, widths, numeric, strict=True)
+        ]
+        print("  ".join(padded).rstrip())
 
 
 def show_labelled(scores: Sequence[Score], report: Report, weights: dict[str, Any] | None = None) -> None:
@@ -85,7 +104,7 @@ def show_scores(runs: Sequence[RunRecord]) -> None:
         if (status := runs[0].status).state is not State.FINISHED:
             console.print(str(status), style="yellow", markup=False)
     else:
-        show_runs(runs)
+        show_runs([listed(run.folder) for run in runs])
         for score in runs[0].scores()[:2]:
             console.print(f"{score.name}: {score.label}", style="dim", markup=False)
         show_doubts([kept(run) for run in runs])
@@ -135,15 +154,15 @@ def show_explanation(audit: Audit) -> None:
     console.print(audit.explanation.replace("\n", " "), markup=False)
 
 
-def show_runs(runs: Sequence[RunRecord]) -> None:
-    rows = []
+def show_runs(runs: Sequence[ListedRun]) -> None:
+    rows, headlines = [], {}
     for run in runs:
-        headline = headline_of(run)
-        named = {parsed(score.name): score.value for score in run.scores()}
-        shown = [f"{n.split} {number(v)}" for n, v in named.items() if (n.metric, n.part) == (headline, "")]
-        state = state_of(run.folder)
-        rows.append([run.name, str(state), f"{state.step:,}", ", ".join(shown)])
-    headlines = dict.fromkeys(METRICS[name].heading if name in METRICS else name for name in map(headline_of, runs))
+        headline = run.headline or headline_of(RunRecord(run.folder))
+        headlines[METRICS[headline].heading if headline in METRICS else headline] = True
+        named = {parsed(name): value for name, value in (run.scores or {}).items()}
+        shown = [f"{n.split} {number(v)}" for n, v in named.items() if n.metric == headline and v is not None]
+        assert run.state is not None  # those that are damaged are said elsewhere
+        rows.append([run.name, str(run.state), f"{run.state.step:,}", ", ".join(shown)])
     show_table(["run", "status", "steps", " or ".join(headlines)], rows)
 
 

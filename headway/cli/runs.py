@@ -15,14 +15,28 @@ def runs(
     """List the runs in a folder, with how they ended and what they scored."""
     from headway.answers.telling import listed_as_json
     from headway.cli import printing
-    from headway.run.record import all_runs
+    from headway.core.errors import UserError
+    from headway.run.index import list_runs
+    from headway.run.record import RunRecord
 
     use_plugins(with_, trust)
-    found = all_runs(runs)
+    rows = list_runs(runs)
+    whole, damaged = [row for row in rows if not row.damage], {row.name: row.damage for row in rows if row.damage}
     if as_json:
-        told = [listed_as_json(run) for run in found]
-        print_json("runs", {"runs": told})
-    elif not found:
+        told = []
+        for row in whole:
+            try:
+                told.append(listed_as_json(RunRecord(row.folder)))
+            except (UserError, OSError) as error:  # somebody has removed or damaged it since
+                damaged[row.name] = str(error)
+        print_json("runs", {"runs": told, "damaged": damaged})
+    elif whole:
+        printing.show_runs(whole)
+    elif not damaged:
         print(f"there are no runs in {runs} yet; headway train RECIPE makes one", file=sys.stderr)
-    else:
-        printing.show_runs(found)
+    for name, why in damaged.items():
+        print(f"passing over {name}: {why}", file=sys.stderr)
+    if unsealed := [row.name for row in whole if not row.sealed]:
+        some = ", ".join(unsealed[:3]) + (" …" if len(unsealed) > 3 else "")
+        of = f"{len(unsealed)} of {len(whole)} runs are" if len(whole) > 1 else "this run is"
+        print(f"{of} not sealed, and a change to their files would not be noticed: {some}", file=sys.stderr)

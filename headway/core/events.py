@@ -182,20 +182,25 @@ def append(folder: Path, event: Event) -> None:
 
 def read_events(folder: Path) -> list[Event]:
     """Every event that was written down, oldest first; what cannot be read is passed over."""
-    found = []
-    for line in read_sealed_lines(folder / FILE, needed=False):
-        try:
-            found.append(read_event(json.loads(line)))
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            UserError,
-        ):  # half a line of a killed process, or a newer version's
-            continue
-    return found
+    lines = read_sealed_lines(folder / FILE, needed=False)
+    return [event for event in map(_read_line, lines) if event is not None]
+
+
+def read_turns(folder: Path) -> list[Event]:
+    """Only those that something began or ended with, and what happened last: how a run stands is told by them."""
+    lines = read_sealed_lines(folder / FILE, needed=False)
+    heads = tuple(f'{{"event": "{kind.__name__.lower()}"'.encode() for kind in (Began, Ended))
+    latest = next((event for event in map(_read_line, reversed(lines)) if event is not None), None)
+    turns = [event for event in map(_read_line, [line for line in lines if line.startswith(heads)]) if event]
+    return turns if latest is None or latest in turns else [*turns, latest]
+
+
+def _read_line(line: bytes) -> Event | None:
+    """None for half a line of a killed process, and for what a newer version wrote."""
+    try:
+        return read_event(json.loads(line))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError):
+        return None
 
 
 def last(events: Iterable[Event], kind: type[Kind]) -> Kind | None:

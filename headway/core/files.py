@@ -121,6 +121,16 @@ def holder(folder: Path) -> int | None:
         return None
 
 
+def cache_folder() -> Path:
+    """Where everything is kept that may be deleted at any time: `$HEADWAY_CACHE`, or `headway` in the place where this
+    user's caches are. RuntimeError where this user has no home."""
+    if named := os.environ.get("HEADWAY_CACHE"):
+        return Path(named).expanduser()
+    if caches := os.environ.get("XDG_CACHE_HOME"):
+        return Path(caches).expanduser() / "headway"
+    return Path.home() / ".cache" / "headway"
+
+
 def write_json(path: Path, value: Any) -> None:
     write_whole(path, as_json(value))
 

@@ -176,6 +176,21 @@ def read_sealed_lines(path: Path, needed: bool = True) -> list[bytes]:
     return (content or b"").splitlines()
 
 
+def read_several(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes | None], bool]:
+    """Several files of a folder (None: it is not there), and whether the folder is sealed."""
+    seal, found = read_seal(folder), {}
+    for name in names:
+        content = _content(folder / name, MOST)
+        known = seal.files.get(name) if seal else None
+        if known is not None and (ABSENT if content is None else checksum(content)) not in known:
+            try:
+                content = read_sealed(folder / name)  # unless somebody was at it just now
+            except FileNotFoundError:
+                content = None
+        found[name] = content
+    return found, seal is not None
+
+
 def damages(folder: Path) -> list[str]:
     """Everything in a sealed folder that is not what was written, in words."""
     seal, found = read_seal(folder), []

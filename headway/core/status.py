@@ -36,6 +36,7 @@ class State(StrEnum):
 
 
 ENDS = {State.IMPORTED, State.FINISHED, State.STOPPED, State.PRUNED, State.DIVERGED}
+_STATES = {str(state) for state in State}
 _BEFORE_THE_END = {State.INTERRUPTED, State.STOPPED, State.PRUNED, State.DIVERGED}
 _SENTENCE = re.compile(r"(?P<state>[a-z ]+?)(?: at step (?P<step>\d+))?(?:: (?P<reason>.*))?", re.DOTALL)
 
@@ -77,7 +78,7 @@ class Status:
         is a UserError."""
         said = facts.get(key)
         found = _SENTENCE.fullmatch(said) if isinstance(said, str) else None
-        if found is None or found["state"] not in set(State):
+        if found is None or found["state"] not in _STATES:
             raise UserError(f"{said!r} is no status of a run{did_you_mean(str(said), State)}")
         step = facts.get("step") if found["step"] is None else int(found["step"])
         return cls(State(found["state"]), step, found["reason"] or facts.get("reason"))

@@ -11,7 +11,6 @@ versions that matter), so an edited file is another entry and nothing ever has t
 import functools
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,12 +33,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def folder() -> Path:
-    """`$HEADWAY_CACHE`, or `headway` in the place where this user's caches are."""
-    if named := os.environ.get("HEADWAY_CACHE"):
-        return Path(named).expanduser()
-    if caches := os.environ.get("XDG_CACHE_HOME"):
-        return Path(caches).expanduser() / "headway"
-    return Path.home() / ".cache" / "headway"
+    return files.cache_folder()
 
 
 def fetch(name: str) -> bytes | None:

@@ -3,15 +3,17 @@
 Who lists hundreds of runs wants no more than that, and at once; who goes on with one opens it (`folder.py`).
 """
 
+import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headway import __version__
 from headway.core.errors import UserError
-from headway.core.reading import DAMAGED, UnreadableError
-from headway.core.seal import read_sealed_json, read_sealed_text
+from headway.core.reading import DAMAGED, UnreadableError, as_text, parse_json
+from headway.core.seal import read_sealed, read_sealed_json
 from headway.core.status import Status
 from headway.scoring.score import Score
 
@@ -41,23 +43,15 @@ class RunRecord:
 
     def check_format(self) -> None:
         """Whether this version can read it."""
-        facts = self.facts
-        if not isinstance(facts.get("format"), int) or facts["format"] > FORMAT:
-            raise UserError(
-                f"{self.folder} was written by Headway {facts.get('headway', '?')} in format {facts.get('format')}; "
-                f"this is {__version__}, which reads formats up to {FORMAT}: use a newer Headway"
-            )
+        check_format(self.folder, self.facts)
 
     def recipe_text(self) -> str:
         """As it was written; what it means is another question."""
-        path = self.folder / "recipe.yaml"
         try:
-            text = read_sealed_text(path)
+            content = read_sealed(self.folder / "recipe.yaml")
         except FileNotFoundError:
-            raise UserError(f"{self.folder} is not a whole run: recipe.yaml is missing") from None
-        if not re.search(r"^\w+:", text, re.MULTILINE):
-            raise UserError(f"{path} cannot be read: it is empty; {DAMAGED}")
-        return text
+            content = None
+        return check_recipe_text(self.folder, content)
 
 
 def all_runs(runs: Path) -> list[RunRecord]:
@@ -80,7 +74,13 @@ def run_names(runs: Path) -> list[str]:
 
 
 def _run_files(runs: Path) -> list[Path]:
-    return [path for path in runs.glob("*/run.json") if not path.parent.name.startswith(".")]  # not the half-made ones
+    """Of those that have a name: what is being made begins with a dot."""
+    try:
+        with os.scandir(runs) as found:
+            names = sorted(one.name for one in found if not one.name.startswith("."))
+    except OSError:
+        return []
+    return [path for name in names if os.path.lexists(path := runs / name / "run.json")]
 
 
 def is_of_another(folder: Path, recipe_hash: str) -> bool:
@@ -91,23 +91,53 @@ def is_of_another(folder: Path, recipe_hash: str) -> bool:
         return True
 
 
+def check_format(folder: Path, facts: Any) -> None:
+    """Whether this version can read what was written with these facts."""
+    if not isinstance(facts, dict):
+        raise UnreadableError(folder / "run.json", f"expected keys and values; {DAMAGED}")
+    if not isinstance(facts.get("format"), int) or facts["format"] > FORMAT:
+        raise UserError(
+            f"{folder} was written by Headway {facts.get('headway', '?')} in format {facts.get('format')}; "
+            f"this is {__version__}, which reads formats up to {FORMAT}: use a newer Headway"
+        )
+
+
+def check_recipe_text(folder: Path, content: bytes | None) -> str:
+    """What recipe.yaml holds, if that can be a recipe."""
+    if content is None:
+        raise UserError(f"{folder} is not a whole run: recipe.yaml is missing")
+    text = as_text(content, folder / "recipe.yaml")
+    if not re.search(r"^\w+:", text, re.MULTILINE):
+        raise UnreadableError(folder / "recipe.yaml", f"it is empty; {DAMAGED}")
+    return text
+
+
 def read_status(folder: Path) -> Status:
     """How the run in this folder stands, by its run.json."""
+    return status_in(folder, read_json(folder / "run.json"))
+
+
+def status_in(folder: Path, facts: Mapping[str, Any]) -> Status:
     try:
-        return Status.read(read_json(folder / "run.json"))
+        return Status.read(facts)
     except UserError as error:
         raise UserError(f"{folder / 'run.json'}: {error}") from None
 
 
 def read_scores(folder: Path) -> dict[str, Score]:
     """By name; none where it was not scored yet."""
-    path = folder / "scores.json"
     try:
-        stored = _keys_and_values(path)
+        content = read_sealed(folder / "scores.json")
     except FileNotFoundError:
-        return {}
+        content = None
+    return {score.name: score for score in scores_in(folder, content)}
+
+
+def scores_in(folder: Path, content: bytes | None) -> list[Score]:
+    path = folder / "scores.json"
+    stored = {} if content is None else parse_json(content, path)
     try:
-        return {name: Score.from_json(name, one) for name, one in stored.items()}
+        return [Score.from_json(name, one) for name, one in stored.items()]
     except (TypeError, KeyError, ValueError, AttributeError):
         raise UnreadableError(path, DAMAGED) from None
 

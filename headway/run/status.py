@@ -6,15 +6,16 @@ lock whether a process is at it. Nobody needs to ask that process.
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.core.events import Began, Ended, Event, last, read_events
+from headway.core.events import Began, Ended, Event, last, read_turns
 from headway.core.files import holder
 from headway.core.reading import opened
 from headway.core.status import State, Status
-from headway.run.record import read_json, read_status
+from headway.run.record import read_json, status_in
 
 TAIL = 1 << 13
 """Bytes in which the last whole line of metrics surely is."""
@@ -50,9 +51,10 @@ class RunState:
         return {**facts, "step": self.step, "total": self.total, "last": self.last and self.last.as_json()}
 
 
-def state_of(folder: Path) -> RunState:
-    """Of the run in this folder."""
-    facts, status, events = read_json(folder / "run.json"), read_status(folder), read_events(folder)
+def state_of(folder: Path, facts: Mapping[str, Any] | None = None) -> RunState:
+    """Of the run in this folder; `facts`: what its run.json holds, if that was read already."""
+    facts = read_json(folder / "run.json") if facts is None else facts
+    status, events = status_in(folder, facts), read_turns(folder)
     began = last(events, Began)
     # Which of them came last is told by the order of the lines: a short run begins and ends within a tick of the clock.
     turn = next((event for event in reversed(events) if isinstance(event, Began | Ended)), None)

@@ -17,6 +17,7 @@ from headway.cli.printing import (
 )
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
+from headway.run.index import listed
 from headway.scoring.likelihood import Surprise
 from headway.scoring.score import Confusion, Score
 from headway.scoring.sentence import ScoredText
@@ -109,7 +110,7 @@ def test_many_runs_are_a_table_with_their_labels_below(run, capsys):
 
 
 def test_a_run_that_has_no_scores_yet_is_listed(tmp_path, capsys):
-    show_runs([Run.create(tmp_path / "new", Recipe(), "cpu")])
+    show_runs([listed(Run.create(tmp_path / "new", Recipe(), "cpu").folder)])
     assert capsys.readouterr().out.splitlines()[1].split() == ["new", "killed", "at", "step", "0", "0"]
 
 
