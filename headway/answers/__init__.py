@@ -4,6 +4,7 @@ An answer is checked against its schema before it is printed, so what is written
 absent; a number that is not finite is null.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ from headway.core.errors import UserError, did_you_mean
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     "train": TrainSchema,
+    "continue": TrainSchema,
     "score": ScoreAnswerSchema,
     "audit": AuditSchema,
     "sample": SampleSchema,
@@ -75,6 +77,21 @@ SCHEMAS: dict[str, type[BaseModel]] = {
 def checked(verb: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a verb, as its schema has it."""
     return SCHEMAS[verb].model_validate(answer).model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def without_nan(tree: Any, path: str = "") -> tuple[Any, list[str]]:
+    """The same with null for what is no finite number, and where that was."""
+    if isinstance(tree, float):
+        return (tree, []) if math.isfinite(tree) else (None, [path])
+    if not isinstance(tree, dict | list):
+        return tree, []
+    keys = tree if isinstance(tree, dict) else range(len(tree))
+    found = {key: without_nan(tree[key], f"{path}.{key}" if path else str(key)) for key in keys}
+    values, lost = (
+        {key: value for key, (value, _) in found.items()},
+        [one for _, more in found.values() for one in more],
+    )
+    return values if isinstance(tree, dict) else list(values.values()), lost
 
 
 def json_schema(verb: str) -> dict[str, Any]:

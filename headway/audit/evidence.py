@@ -131,8 +131,8 @@ class Evidence(ABC):
         return TrainingCurve.of(run.metrics(), **compared, **facts, clip=training.clip)
 
     def _planned(self, run: Run) -> Callable[[int], float | None]:
-        """The learning rate of each step, as the recipe of a run says."""
-        training = run.recipe.training
+        """The learning rate of each step, as the recipe of a run says; before a run was continued, another's."""
+        training, before = run.recipe.training, int(run.facts.get("continued_from", {}).get("step", 0))
         epoch = self.task.sampler([run.recipe.seed], "cpu").steps_per_epoch
         whole, warmup = (
             0 if length is None else length.in_steps(epoch, self.task.tokens_per_step)
@@ -140,7 +140,7 @@ class Evidence(ABC):
         )
 
         def planned(step: int) -> float | None:
-            share = rate_of(training.schedule, step - 1, warmup, whole)
+            share = rate_of(training.schedule, step - 1, warmup, whole) if step > before else None
             return None if share is None else share * training.optimizer.learning_rate
 
         return planned

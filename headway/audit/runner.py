@@ -65,6 +65,12 @@ _NOT_TRAINED = "these weights were imported, and nobody has trained on them here
 OF_EACH_REPLICA = (finite, moved, collapsed_answers)
 """What replicas may differ in; they share an architecture, so the other audits of a model are made once."""
 
+OF_A_TRAINED_MODEL = (
+    *(*OF_EACH_REPLICA, one_batch, *HEAD_AUDITS, *BASELINE_AUDITS, *TRAINING_AUDITS),
+    *(*SCORE_AUDITS, *WRITTEN_AUDITS, *RETRIEVAL_AUDITS),
+)
+"""What asks how good a training was, and what became of it."""
+
 
 @dataclass
 class CloseLook:

@@ -1,6 +1,7 @@
 """What several verbs take, and how all of them print JSON."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,7 +50,12 @@ def use_plugins(files: Sequence[str] | None, trust: bool = False) -> None:
 
 
 def print_json(verb: str, answer: Mapping[str, Any]) -> None:
-    """Nothing that the verb's schema does not have."""
-    from headway.answers import checked
+    """Nothing that the verb's schema does not have. JSON has neither NaN nor infinity: null stands for them, and that
+    is said."""
+    from headway.answers import checked, without_nan
 
-    print(json.dumps(checked(verb, answer), ensure_ascii=False, allow_nan=False))
+    told, lost = without_nan(checked(verb, answer))
+    if lost:
+        more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
+        print(f"not finite, and null in the JSON: {lost[0]}{more}", file=sys.stderr)
+    print(json.dumps(told, ensure_ascii=False, allow_nan=False))

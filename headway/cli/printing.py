@@ -101,7 +101,8 @@ def show_scores(runs: Sequence[RunRecord]) -> None:
     console = Console(highlight=False)
     if len(runs) == 1:
         show_labelled(runs[0].scores(), kept(runs[0]), runs[0].facts.get("weights"))
-        if (status := runs[0].status).state is not State.FINISHED:
+        found = kept(runs[0]).finding("diverged")  # which says the same
+        if (status := runs[0].status).state is not State.FINISHED and (found is None or found.verdict != "fail"):
             console.print(str(status), style="yellow", markup=False)
     else:
         show_runs([listed(run.folder) for run in runs])

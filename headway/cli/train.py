@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import A_RECIPE, AsJson, Changes, RunsFolder, Trust, With, print_json, use_plugins
+from headway.cli.options import A_RECIPE, AsJson, Changes, RunsFolder, Strict, Trust, With, print_json, use_plugins
 
 if TYPE_CHECKING:
     from headway.recipe.recipe import Recipe
+    from headway.run.folder import Run
 
 
 def train(
@@ -36,13 +37,13 @@ def train(
         list[str] | None,
         typer.Option(help="Show the curves in tensorboard, trackio or mlflow too. May be repeated.", metavar="TRACKER"),
     ] = None,
+    strict: Strict = False,
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or a population of them, and score it."""
-    from headway.answers.telling import runs_as_json
-    from headway.cli import printing, progress
+    from headway.cli import progress
     from headway.experiment.population import train_in_turns
     from headway.experiment.trackers import Tracking
     from headway.recipe.recipe import load
@@ -59,16 +60,26 @@ def train(
         made = train_in_turns(recipes, names, runs, resume, [shown, *tracking], together)
     if not processes.is_writer:
         return
+    words = [*processes.command, *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"]
+    tell("train", made, words, strict, as_json)
+
+
+def tell(verb: str, made: "list[Run]", again: list[str], strict: bool, as_json: bool) -> None:
+    """What came of a training, and the exit code: 130 after Ctrl-C, with the words to go on by; 1 where a run diverged,
+    and with `strict` where an audit failed."""
+    from headway.answers.telling import kept, runs_as_json
+    from headway.cli import printing
+
     if as_json:
-        print_json("train", runs_as_json(made))
+        print_json(verb, runs_as_json(made))
     else:
         printing.show_scores(made)
-    interrupted = [run for run in made if run.status.is_interrupted]
-    if interrupted:
-        words = [*processes.command, *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"]
-        again = shlex.join(words)
-        print(f"stopped at step {interrupted[0].status.step:,} and saved; to go on: {again}", file=sys.stderr)
+    if interrupted := [run for run in made if run.status.is_interrupted]:
+        step = interrupted[0].status.step
+        print(f"stopped at step {step:,} and saved; to go on: {shlex.join(again)}", file=sys.stderr)
         raise typer.Exit(130)
+    if any(run.status.is_diverged for run in made) or (strict and any(kept(run).failures for run in made)):
+        raise typer.Exit(1)
 
 
 def _named(

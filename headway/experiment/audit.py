@@ -18,9 +18,10 @@ from headway import tasks
 from headway.audit.audit import Report, write_report
 from headway.audit.populations import audit_population
 from headway.audit.probe import Probe
-from headway.audit.runner import CloseLook, audit_model, audit_models
+from headway.audit.runner import OF_A_TRAINED_MODEL, CloseLook, audit_model, audit_models
 from headway.audit.scores import ScoredRun, audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
+from headway.audit.training.trained import diverged
 from headway.core.errors import UserError, did_you_mean
 from headway.experiment import assembly
 from headway.recipe.library import packaged
@@ -79,7 +80,19 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     scored = (scored_run(run, task, len(runs)) for run in runs)
     of_runs = (evidence.audit(one.run, one.unaided) + audit_scores(one) for one in scored)
     population = population_report(runs, task)
-    return [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
+    reports = [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
+    return [_of_diverged(one) if run.status.is_diverged else one for run, one in zip(runs, reports, strict=True)]
+
+
+def _of_diverged(report: Report) -> Report:
+    """That it diverged is one finding; what else is wrong with such weights, curves and scores follows from it."""
+    found = report.finding(diverged.name)
+    if found is None or found.verdict != "fail":
+        return report
+    follows = {one.name for one in OF_A_TRAINED_MODEL if one is not diverged}
+    folded = {finding.audit: "the training diverged" for finding in report.findings if finding.audit in follows}
+    findings = tuple(finding for finding in report.findings if finding.audit not in folded)
+    return Report(findings, report.not_run | folded, report.baselines)
 
 
 _looks: ContextVar[dict[str, CloseLook] | None] = ContextVar("looks", default=None)
@@ -142,7 +155,10 @@ def _probe_of(run: Run, task: Task) -> Probe:
     build = partial(task.build, [run.recipe.seed]) if trained else partial(task.rebuild, run)
     probe = _probe(run.recipe, task, lambda device: build(device))
     kept = run.checkpoint("auto")
-    load_weights(probe.model, 0, kept.weights)
+    if not run.status.is_diverged or kept.step < (run.status.step or 0):
+        load_weights(probe.model, 0, kept.weights)
+    elif trained:  # the architecture can be judged all the same, by the weights that training began with
+        trained = False
     return replace(probe, trained=trained, to_train=kept.step > 0 or "imported_from" not in run.facts)
 
 

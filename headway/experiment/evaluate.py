@@ -10,7 +10,7 @@ from headway.audit.audit import Report, read_report, write_report
 from headway.core.errors import UserError
 from headway.experiment.audit import audit_run
 from headway.experiment.ensemble import check_together
-from headway.experiment.train import load_model
+from headway.experiment.train import load_usable
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
 from headway.scoring.decoding import DecodingSpec
@@ -45,7 +45,7 @@ def score_splits_again(
         task.check_split(split)
     if any(window):
         tasks.able(run, ReadsSegments)
-    model, _ = load_model(run, which)
+    model, _ = load_usable(run, which)
     if any(window) and isinstance(task, ReadsSegments):
         task = task.in_segments(model, window)
     scores = task.score(model, named)[0]
@@ -80,7 +80,7 @@ def score_file(
 ) -> list[Score]:
     """Of a text file; or of a table of texts with labels, by a classifier."""
     task = tasks.able(run, ScoresFiles)
-    model, _ = load_model(run, which)
+    model, _ = load_usable(run, which)
     return task.score_file(run, model, GivenFile(file) if isinstance(file, Path) else file, window)
 
 
@@ -88,7 +88,7 @@ def score_sentence(
     run: Run, text: str, window: ReadingWindow = AS_THE_RECIPE_SAYS, which: str = "auto"
 ) -> tuple[ScoredText, list[Score]]:
     task = tasks.able(run, ScoresText)
-    model, _ = load_model(run, which)
+    model, _ = load_usable(run, which)
     scored = task.score_text(run, model, text, window)
     return scored, scored.surprise.scores("text")
 
@@ -96,27 +96,27 @@ def score_sentence(
 def sample_text(run: Run, prompt: str, how: Draw, which: str, show: Callable[[str], object]) -> tuple[str, str | None]:
     """The prompt and what follows it, shown piece by piece; and why it was slow, if it was."""
     task = tasks.able(run, Writes)
-    model, _ = load_model(run, which)
+    model, _ = load_usable(run, which)
     return task.write(run, model, prompt, how, show)
 
 
 def sample_texts(run: Run, prompt: str, how: Draw, which: str, count: int) -> list[str]:
     """Several texts that begin with the prompt, drawn side by side."""
     task = tasks.able(run, Writes)
-    model, _ = load_model(run, which)
+    model, _ = load_usable(run, which)
     return task.write_many(run, model, prompt, how, count)
 
 
 def classify_text(run: Run, text: str, which: str) -> Classified:
     task = tasks.able(run, Classifies)
-    model, _ = load_model(run, which)
+    model, _ = load_usable(run, which)
     return task.classify(run, model, text)
 
 
 def fill_text(run: Run, text: str, most: int, which: str) -> Filled:
     """What may stand where a text has [MASK]."""
     task = tasks.able(run, FillsIn)
-    model, _ = load_model(run, which)
+    model, _ = load_usable(run, which)
     return task.fill_in(run, model, text, most)
 
 
@@ -147,7 +147,7 @@ def translated_split(runs: Sequence[Run], split: str, how: DecodingSpec, which: 
 def _translator(runs: Sequence[Run], which: str) -> Any:
     if len(runs) > 1:
         check_together(runs)
-    models = [load_model(run, which)[0] for run in runs]
+    models = [load_usable(run, which)[0] for run in runs]
     return models[0] if len(runs) == 1 else tasks.able(runs[0], Translates).joined(models)
 
 
@@ -157,5 +157,5 @@ def predictions(run: Run, split: str, which: str = "auto") -> Predictions:
     task = tasks.load_for(run)
     assert isinstance(task, Classifies)
     task.check_split(split)
-    model, _ = load_model(run, which)
+    model, _ = load_usable(run, which)
     return task.predict(model, split)

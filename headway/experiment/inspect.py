@@ -7,7 +7,7 @@ from typing import Any
 from headway import tasks
 from headway.core.errors import UserError, did_you_mean
 from headway.draw.picture import Grid, Picture
-from headway.experiment.train import load_model
+from headway.experiment.train import load_usable
 from headway.look.comparison import MapComparison
 from headway.look.flow_page import FlowOfArm, FlowPage
 from headway.look.gradient_flow import GradientFlow, gradient_flow
@@ -21,13 +21,13 @@ SUBJECTS = ("heads", "rollout", "gradients")
 
 def look_at(run: Run, text: str, checkpoint: str = "auto") -> Maps:
     """The attention of a run on a sentence."""
-    model, _ = load_model(run, checkpoint)
+    model, _ = load_usable(run, checkpoint)
     return tasks.of(run.recipe).maps(run, model, text)
 
 
 def gradients_at(run: Run, text: str, checkpoint: str = "auto") -> Gradients:
     """What the predictions of a run depend on; for models without attention, too."""
-    model, _ = load_model(run, checkpoint)
+    model, _ = load_usable(run, checkpoint)
     return tasks.of(run.recipe).gradients(run, model, text)
 
 
@@ -67,7 +67,7 @@ def flow_in(run: Run, split: str = "valid", distance: int | None = None, checkpo
     tasks.able(run, ReadsSegments)
     task: Any = tasks.load_for(run)
     task.check_split(split)
-    model, _ = load_model(run, checkpoint)
+    model, _ = load_usable(run, checkpoint)
     ids, _ = task.running(split)
     return gradient_flow(model, ids, task.nats, run.recipe.segment, distance, title=run.name)
 

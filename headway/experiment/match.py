@@ -10,7 +10,7 @@ from headway.core.errors import UserError, did_you_mean
 from headway.data.images.pictures import is_picture, open_image
 from headway.data.running.sources import read_text
 from headway.draw.picture import Picture
-from headway.experiment.train import load_model
+from headway.experiment.train import load_usable
 from headway.run.folder import Run, open_run, run_names
 from headway.scoring.borrowed_matcher import open_borrowed
 from headway.scoring.matching import Matcher, Shown
@@ -26,7 +26,7 @@ def matcher_by_name(name: str, runs: Path, which: str = "auto") -> tuple[Matcher
     if any((place / "run.json").exists() for place in (runs / name, folder)):
         run = open_run(name, runs)
         task = tasks.able(run, MatchesPictures)
-        return task.matcher(run, load_model(run, which)[0]), run
+        return task.matcher(run, load_usable(run, which)[0]), run
     if folder.is_dir():
         return open_borrowed(folder), None
     known = run_names(runs) if runs.is_dir() else []
@@ -63,7 +63,7 @@ def look_at_picture(
     task, shown = tasks.able(run, MatchesPictures), pictures_named([image], run)
     if len(shown) != 1:
         raise UserError(f"look takes one picture, and '{image}' are {len(shown)}")
-    maps = task.look_at(run, load_model(run, which)[0], shown[0], caption)
+    maps = task.look_at(run, load_usable(run, which)[0], shown[0], caption)
     return maps.draw(show, layer, head), {"run": str(run.folder), "show": show, **maps.as_json()}
 
 

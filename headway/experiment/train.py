@@ -315,6 +315,17 @@ def load_model(run: Run, which: str = "auto", device: str | None = None) -> tupl
     return model, saved
 
 
+def load_usable(run: Run, which: str = "auto") -> tuple[Any, Checkpoint]:
+    """The same, to be asked something. What is left of a training that diverged has no answers, and that is said."""
+    model, saved = load_model(run, which)
+    status = run.status
+    if status.is_diverged and saved.step >= (status.step or 0):
+        other = "; --checkpoint best has the best before it" if run.has_best else ""
+        remedy = "train it anew with a lower training.optimizer.learning_rate or a longer warm-up"
+        raise UserError(f"{run.name} {status}: there is nothing to ask it; {remedy}{other}")
+    return model, saved
+
+
 def counts_of(model: Trainable) -> dict[str, int]:
     """How many parameters it has; and how many of them are trained, where those are not all."""
     whole, trained = parameters_of(model), trained_parameters_of(model)

@@ -201,6 +201,10 @@ class Run(RunRecord):
     def has_checkpoints(self) -> bool:
         return bool(checkpoints.saved_steps(self.home))
 
+    @property
+    def has_best(self) -> bool:
+        return bool(checkpoints.saved_steps(self.home, "best"))
+
     def save_checkpoint(self, made: Checkpoint) -> None:
         if (metrics := self.folder / METRICS).exists():
             with naming(metrics):

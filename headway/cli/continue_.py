@@ -1,0 +1,78 @@
+"""`headway continue`: finished runs, trained for longer."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.cli.options import AsJson, RunsFolder, Strict, Trust, With, runs_like, use_plugins
+from headway.cli.train import tell
+from headway.core.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from headway.training.schedule import Duration
+
+RATES = ("longer", "last")
+
+
+def continue_(
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            help="A finished run's name or folder; several, if one population can hold them.",
+            metavar="RUN",
+            autocompletion=runs_like,
+        ),
+    ],
+    for_: Annotated[str, typer.Option("--for", help="How much longer: 500 steps, 2 epochs, 1M tokens.")],
+    rate: Annotated[
+        str,
+        typer.Option(
+            help="longer: the learning rate is that of the longer training, from there on. "
+            "last: it stays where it ended."
+        ),
+    ] = "longer",
+    name: Annotated[str | None, typer.Option(help="Of the longer run; default: RUN-1500-steps.")] = None,
+    runs: RunsFolder = Path("runs"),
+    strict: Strict = False,
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train finished runs for longer. The longer run is one of its own; the same command goes on with one that was
+    stopped."""
+    from headway.cli import progress
+    from headway.core.files import check_names
+    from headway.experiment.longer import begin, check_apart, longer_than
+    from headway.experiment.population import train_in_turns
+    from headway.run.folder import open_run
+
+    use_plugins(with_, trust)
+    by = _duration(for_)
+    if rate not in RATES:
+        raise UserError(f"--rate {rate}: expected longer or last{did_you_mean(rate, RATES)}")
+    if name is not None:
+        check_names([name])
+        if len(run) > 1:
+            raise UserError(f"--name {name} is one run's, and {len(run)} are to be continued: leave it out")
+    longer = [longer_than(open_run(one, runs), by, rate, name) for one in run]
+    check_apart(longer)
+    for said in dict.fromkeys(one.rate for one in longer):
+        print(f"learning rate: {said}", file=sys.stderr)
+    for one in longer:
+        begin(one, runs)
+    names = [one.name for one in longer]
+    made = train_in_turns([one.recipe for one in longer], names, runs, True, [progress.for_this_terminal()])
+    tell("continue", made, ["headway", *(word for word in sys.argv[1:] if word != "--json")], strict, as_json)
+
+
+def _duration(text: str) -> "Duration":
+    from pydantic_core import PydanticCustomError
+
+    from headway.training.schedule import Duration
+
+    try:
+        return Duration.parse(text)
+    except PydanticCustomError as error:
+        raise UserError(f"--for {text}: {error.message()}") from None

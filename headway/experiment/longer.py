@@ -1,0 +1,138 @@
+"""Finished runs, trained for longer: `headway continue`.
+
+The longer run is a run of its own, beside the one that it goes on from, with the recipe of the longer training: nothing
+that was found is lost, and what a folder holds is what its recipe says. It begins with the last checkpoint (weights,
+optimizer, what is carried) and with the metrics that led there.
+
+What the learning rate does is a rule, and said: it is that of the longer training, from there on. A constant rate is
+the same either way, so the longer run ends as one that was trained for that long from the start, bit for bit on a CPU.
+A rate that had fallen rises to where it would stand in the longer training, and falls again; what comes of that is no
+training anybody could have begun with. `rate="last"` keeps the rate that training ended with.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from headway import tasks
+from headway.core.errors import UserError
+from headway.core.files import write_whole
+from headway.core.format import number
+from headway.core.status import State
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
+from headway.scoring.metrics import is_test, parsed
+from headway.training.checkpoint import Checkpoint
+from headway.training.loop import ReplicaState
+from headway.training.schedule import Duration, factor
+
+Rate = Literal["longer", "last"]
+GOES_ON = (State.FINISHED, State.STOPPED, State.PRUNED)
+_ITS_OWN = {"format", "headway", "name", "recipe_hash", "status", "step", "reason", "created", "seconds", "steps"}
+"""Of run.json, what a run does not hand on."""
+
+
+class Longer(NamedTuple):
+    """A run, and the one that goes on from it."""
+
+    before: Run
+    recipe: Recipe
+    name: str
+    rate: str
+    """What the learning rate does, in words."""
+
+
+def longer_than(run: Run, by: Duration, rate: Rate = "longer", name: str | None = None) -> Longer:
+    """The longer run that is asked for; nothing is made yet."""
+    status = run.status
+    if status.state not in GOES_ON:
+        raise UserError(f"{run.name} cannot be continued: {_why_not(run)}")
+    saved = run.checkpoint("last")
+    task = tasks.load(run.recipe)
+    task.check_same_data(run)
+    training, per_epoch = run.recipe.training, task.sampler([run.recipe.seed], "cpu").steps_per_epoch
+
+    def in_steps(duration: Duration) -> int:
+        return duration.in_steps(per_epoch, task.tokens_per_step)
+
+    planned, total = in_steps(training.duration), saved.step + in_steps(by)
+    as_one = Duration(training.duration.amount + by.amount, by.unit)
+    same_unit = training.duration.unit == by.unit and in_steps(as_one) == total
+    whole = as_one if same_unit else Duration(float(total), "steps")
+    warmup = in_steps(training.schedule.warmup) if training.schedule.warmup else 0
+    ended_at = factor(training.schedule, saved.step - 1, warmup, planned)
+    goes_on_at = factor(training.schedule, saved.step, warmup, total)
+    base = training.optimizer.learning_rate
+    changes, kind = [f"training.duration={whole}"], training.schedule.kind
+    if ended_at == goes_on_at == factor(training.schedule, total - 1, warmup, total):
+        said = f"it stays at {number(base * goes_on_at)}: this ends as {total:,} steps from the start do"
+        if training.averaging is not None:
+            said += ", but for the mean of the weights, which is taken over another tail"
+    elif rate == "last":
+        changes += ["training.schedule=constant", f"training.optimizer.learning_rate={base * ended_at!r}"]
+        said = f"it stays at {number(base * ended_at)}, where the {kind} schedule ended at step {saved.step:,}"
+    else:
+        said = (
+            f"the {kind} schedule had come to {ended_at:.0%} of {number(base)} at step {saved.step:,}; one of "
+            f"{total:,} steps stands at {goes_on_at:.0%} there and goes on from that, so this is not the same as "
+            f"{total:,} steps from the start (--rate last keeps {number(base * ended_at)})"
+        )
+    return Longer(run, run.recipe.with_changes(changes), name or f"{run.name}-{str(whole).replace(' ', '-')}", said)
+
+
+def begin(longer: Longer, runs: Path) -> None:
+    """The longer run's folder, up to where it goes on from; to be resumed. Left alone, if it is there already."""
+    folder, before = runs / longer.name, longer.before
+    origin = {"run": str(before.folder), "step": before.checkpoint("last").step, "recipe_hash": before.mark}
+    run = Run(folder, longer.recipe)
+    if (folder / "run.json").exists():
+        if run.facts.get("continued_from", {}).get("recipe_hash") != before.mark or run.mark != longer.recipe.hash:
+            raise UserError(f"{folder} exists, and is not {before.name} continued: give this run another --name")
+        if run.has_checkpoints:
+            return
+    else:
+        facts = {key: value for key, value in before.facts.items() if key not in _ITS_OWN}
+        looks = {"test_scored": _scored_on_test(before)} if _scored_on_test(before) else {}
+        Run.create(folder, longer.recipe, "cpu", **{**facts, **looks, "continued_from": origin})
+    with run.locked():
+        for vocabulary in before.folder.glob("*tokenizer*.json"):
+            write_whole(folder / vocabulary.name, vocabulary.read_bytes())
+        lines = [line for line in before.metrics_until(origin["step"]) if "ended" not in line]
+        write_whole(folder / "metrics.jsonl", "")
+        run.append_metrics(lines)
+        if before.has_best:
+            run.save_best(before.checkpoint("best"))
+        run.save_checkpoint(_taken_up(before.checkpoint("last"), len(lines)))
+
+
+def _taken_up(saved: Checkpoint, lines: int) -> Checkpoint:
+    """As it was, but that it has not ended."""
+    standing = ReplicaState.from_json(saved.facts["standing"])
+    standing.lines = lines
+    if standing.ended is not None:  # its patience was over, and begins again
+        standing.ended, standing.evaluations_since_best = None, 0
+    return dataclasses.replace(saved, facts={"standing": standing.as_json()})
+
+
+def _scored_on_test(run: Run) -> int:
+    """How often test was looked at, but for what the metrics tell: those are copied, and counted again."""
+    watched = [{parsed(name).split for name in line.get("scores", ())} for line in run.metrics()]
+    return max(0, int(run.facts.get("test_scored", 0)) - sum(any(map(is_test, splits)) for splits in watched))
+
+
+def _why_not(run: Run) -> str:
+    status = run.status
+    if status.is_diverged:
+        return f"it {status}; train it anew with a lower training.optimizer.learning_rate or a longer warm-up"
+    if status.state is State.IMPORTED:
+        return "nothing was trained yet: headway train --resume trains it"
+    return f"it has not ended ({status}): first go on with it by headway train … --resume"
+
+
+def check_apart(longer: Sequence[Longer]) -> None:
+    names: dict[str, Any] = {}
+    for one in longer:
+        if one.name in names:
+            raise UserError(f"two runs would both be called {one.name}")
+        names[one.name] = one

@@ -1,0 +1,144 @@
+"""Finished runs, trained for longer."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import tiny_recipe
+
+from headway import tasks
+from headway.audit.training.trained import schedule
+from headway.experiment.train import train
+from headway.run.folder import open_run
+from headway.training.schedule import Duration
+
+CONSTANT = ("training.schedule={kind: constant, warmup: 2 steps}", "training.checkpoint_every=4 steps")
+
+
+@pytest.fixture
+def home(workshop, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+
+    def made(name: str, *changes: str):
+        (run,) = train([tiny_recipe(workshop.text, *changes)], [name])
+        return run
+
+    return made
+
+
+def same_weights(one, other) -> bool:
+    ours, theirs = one.checkpoint("last"), other.checkpoint("last")
+    both = [(ours.weights, theirs.weights), (ours.optimizer, theirs.optimizer)]
+    return all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in both)
+
+
+@pytest.mark.parametrize("by", ["6 steps", "384 tokens"])
+def test_with_a_constant_rate_it_ends_as_one_that_was_longer_from_the_start(home, command_line, by):
+    home("short", *CONSTANT, "training.duration=6 steps")
+    whole = home("whole", *CONSTANT, "training.duration=12 steps")
+    answer = command_line("continue", "short", "--for", by, "--json")
+    assert answer.json["run"] == "runs/short-12-steps"
+    assert "stays at" in answer.err
+    longer = open_run("short-12-steps")
+    assert longer.recipe == whole.recipe
+    assert same_weights(longer, whole)
+    assert not same_weights(longer, open_run("short"))
+    losses = [[line["loss"] for line in run.metrics() if "loss" in line] for run in (longer, whole)]
+    assert losses[0] == losses[1] and len(losses[0]) == 12
+    assert {s.name: s.value for s in longer.scores()} == {s.name: s.value for s in whole.scores()}
+    assert longer.facts["continued_from"]["step"] == 6
+
+
+def test_epochs_are_added_to_epochs(home, command_line):
+    home("short", *CONSTANT, "training.duration=1 epoch", "training.batch=32")
+    command_line("continue", "short", "--for", "2 epochs")
+    assert open_run("short-3-epochs").recipe.training.duration == Duration(3, "epochs")
+
+
+def test_a_rate_that_had_fallen_is_that_of_the_longer_schedule_and_it_is_said(home, command_line):
+    short = home("short", "training.duration=6 steps")
+    whole = home("whole", "training.duration=12 steps")
+    answer = command_line("continue", "short", "--for", "6 steps")
+    assert (answer.code, "10% of" in answer.words, "not the same as 12 steps" in answer.words) == (0, True, True)
+    rates = [
+        [line["rate"] for line in run.metrics() if "rate" in line] for run in (short, open_run("short-12-steps"), whole)
+    ]
+    assert rates[1] == [*rates[0], *rates[2][6:]]
+
+
+def test_or_it_stays_where_it_ended(home, command_line):
+    home("short", "training.duration=6 steps")
+    assert command_line("continue", "short", "--for", "3 steps", "--rate", "last", "--name", "held").code == 0
+    rates = [line["rate"] for line in open_run("held").metrics() if "rate" in line]
+    assert len(set(rates[5:])) == 1 and rates[4] != rates[5]
+
+
+def test_the_audit_of_schedules_knows_that_it_was_continued(home, command_line):
+    home("short", "training.duration=6 steps")
+    command_line("continue", "short", "--for", "3 steps")
+    run = open_run("short-9-steps")
+    curve = tasks.load(run.recipe).evidence.curve(run)
+    assert schedule.check(curve).verdict == "pass"
+    assert schedule.check(replace(curve, rates=curve.rates * 1.1)).verdict == "fail"
+
+
+def test_several_go_on_as_one_population(home, command_line, workshop):
+    train([tiny_recipe(workshop.text, *CONSTANT, f"seed={seed}") for seed in (0, 1)], ["a", "b"])
+    assert len(command_line("continue", "a", "b", "--for", "2 steps", "--json").json["runs"]) == 2
+    assert [open_run(f"{name}-14-steps").checkpoint("last").step for name in "ab"] == [14, 14]
+
+
+def test_the_best_of_before_is_still_the_best(home, command_line):
+    home("short", *CONSTANT, "training.keep_best=true", "training.optimizer.learning_rate=0.001")
+    before = open_run("short").checkpoint("best").step
+    command_line("continue", "short", "--for", "2 steps")
+    assert open_run("short-14-steps").checkpoint("best").step >= before
+
+
+def test_patience_begins_again(home, command_line):
+    stopped = home("short", "training.patience=1", "training.optimizer.learning_rate=0", "training.keep_best=true")
+    assert str(stopped.status.state) == "stopped"
+    assert command_line("continue", "short", "--for", "4 steps").code == 0
+    assert open_run(f"short-{stopped.status.step + 4}-steps").checkpoint("last").step > stopped.status.step
+
+
+def test_a_start_that_was_killed_is_made_again_and_the_same_command_goes_on(home, command_line):
+    home("short", *CONSTANT, "training.duration=6 steps")
+    whole = home("whole", *CONSTANT, "training.duration=12 steps")
+    words = ("continue", "short", "--for", "6 steps")
+    command_line(*words)
+    longer = open_run("short-12-steps")
+    longer._remove("step", {8, 12})  # as if it was killed before the first checkpoint
+    (longer.folder / "metrics.jsonl").write_text("")
+    assert command_line(*words).code == 0
+    assert same_weights(open_run("short-12-steps"), whole)
+
+
+def test_what_cannot_be_continued_is_said(home, command_line):
+    home("short", *CONSTANT)
+    for name in ("other", "begun"):
+        home(name, *CONSTANT, "seed=4")
+    open_run("begun").note(status="interrupted")
+    home("bad", "training.optimizer.learning_rate=1e30")
+    for words, message in REFUSED:
+        answer = command_line("continue", *shlex.split(words))
+        assert answer.code == 2
+        assert message in answer.words
+    assert json.loads((open_run("other").folder / "run.json").read_text()).get("continued_from") is None
+
+
+REFUSED = [
+    ("short --for 5", "--for 5: expected a length such as '500 steps'"),
+    ("short --for '-5 steps'", "expected a length"),
+    ("short --for '5 steps' --rate lst", "expected longer or last; did you mean 'last'?"),
+    ("shrot --for '5 steps'", "did you mean 'short'?"),
+    ("short --for '5 steps' --name other", "is not short continued"),
+    ("short --for '5 steps' --name a/b", "cannot be the name of a run"),
+    ("short other --for '5 steps' --name x", "leave it out"),
+    ("short short --for '5 steps'", "two runs would both be called"),
+    ("begun --for '5 steps'", "has not ended"),
+    ("bad --for '5 steps'", "diverged at step"),
+]
