@@ -32,22 +32,23 @@ class ImpossibleError(UserError):
 class InvalidError(UserError):
     """All that is wrong with one spec, a line for each thing."""
 
-    def __init__(self, title: str, complaints: list[str]):
+    def __init__(self, title: str, complaints: dict[str, tuple[str, ...]]):
         count = "one thing is wrong" if len(complaints) == 1 else f"{len(complaints)} things are wrong"
         super().__init__(f"{title}: {count}\n" + "\n".join(f"  {c}" for c in complaints))
         self.complaints = complaints
+        """Line by line, and of each the keys that it is about."""
 
 
 def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[Path], str]) -> S:
     """`place` says where a key was given, for the message: 'recipe.yaml:12', 'command line'; '' = nowhere."""
-    tree, complaints, left_out = copy.deepcopy(tree), [], set()
+    tree, complaints, left_out = copy.deepcopy(tree), {}, set()
     for _ in range(100):
         try:
             made = cls.model_validate(tree)
         except ImpossibleError as error:
             # A combination with a key that was left out compares with a default nobody asked for.
             real = [p for p in error.problems if not any(_is_within(gone, key) for gone in left_out for key in p.keys)]
-            complaints += [_line(place, [tuple(key.split(".")) for key in p.keys], p.reason) for p in real]
+            complaints |= {_line(place, [tuple(key.split(".")) for key in p.keys], p.reason): p.keys for p in real}
             break
         except ValidationError as error:
             before = copy.deepcopy(tree)
@@ -56,8 +57,7 @@ def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[P
                 if ".".join(path) in left_out and detail["type"] == "missing":  # it is there, and was complained about
                     continue
                 complaint = _line(place, [path], _reason(cls, before, path, value, detail))
-                if complaint not in complaints:
-                    complaints.append(complaint)
+                complaints[complaint] = (".".join(path),)
                 left_out.add(".".join(path))
                 _leave_out(tree, path)
             if tree == before:  # what is missing cannot be left out

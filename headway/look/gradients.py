@@ -9,7 +9,7 @@ Which number stands for a prediction is the task's to say: of models that choose
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,11 @@ class Explained:
     """What is differentiated, in words."""
     size_is: str = "probability"
 
+    def only(self, places: Sequence[int]) -> "Explained":
+        """Some of the predictions."""
+        predicted, sizes = ([of[k] for k in places] for of in (self.predicted, self.sizes))
+        return replace(self, numbers=self.numbers[list(places)], predicted=predicted, sizes=sizes)
+
 
 def likeliest(answer: Float[Tensor, "*P C"], names: Callable[[list[int]], Sequence[str]]) -> Explained:
     """Of models that choose: which choice is likeliest, by the names of the choices."""
@@ -57,6 +62,8 @@ class Gradients:
     """What was predicted, for each row."""
     per_token: bool
     """Whether there is a prediction after every token, or one of the whole sentence."""
+    places: Sequence[int] | None = None
+    """Which of the predictions these are; None: all of them."""
 
     @property
     def shares(self) -> Float[Tensor, "P T"]:
@@ -66,7 +73,10 @@ class Gradients:
     @property
     def rows(self) -> tuple[str, ...]:
         """What each row is named after: the token that is followed by the prediction, or what is predicted."""
-        return self.sentence.tokens if self.per_token else tuple(self.explained.predicted)
+        if not self.per_token:
+            return tuple(self.explained.predicted)
+        tokens = self.sentence.tokens
+        return tokens if self.places is None else tuple(tokens[k] for k in self.places)
 
     def grid(self) -> Grid:
         panel = Panel("gradients", self.shares.numpy(), self.rows, self.sentence.tokens, ())
@@ -104,8 +114,10 @@ def gradients_of(
     title: str = "model",
     explain: Callable[[Tensor], Explained] | None = None,
     replica: int = 0,
+    only: Sequence[int] | None = None,
 ) -> Gradients:
-    """`explain` makes of the model's answer, [T, …] or [C], what is differentiated; without it, the likeliest token."""
+    """`explain` makes of the model's answer, [T, …] or [C], what is differentiated; without it, the likeliest token.
+    `only`: after these tokens, and not after every one, each of which takes a pass back through the model."""
     embedding = next((m for m in model.modules() if isinstance(m, Embedding)), None)
     if embedding is None:
         raise UserError(f"{title} has no embedding to take gradients in")
@@ -122,7 +134,10 @@ def gradients_of(
             (one,) = passes(model, [sentence], padding=0)
             answer = one.through(model)[replica, 0].float()
             said = explain(answer) if explain else likeliest(answer, tokenizer.pieces)
+            if strange := [k for k in only or () if not 0 <= k < len(said.numbers)]:
+                raise UserError(f"there is no prediction {strange[0]}: they are 0 to {len(said.numbers) - 1}")
+            said = said if only is None else said.only(only)
     finally:
         hook.remove()
     rows = [torch.autograd.grad(p, kept[0], retain_graph=True)[0][replica, 0].norm(dim=-1) for p in said.numbers]
-    return Gradients(title, sentence, torch.stack(rows).double().cpu(), said, answer.ndim > 1)
+    return Gradients(title, sentence, torch.stack(rows).double().cpu(), said, answer.ndim > 1, only)

@@ -26,6 +26,21 @@ TRUSTED = 1e-3  # in float32 rounding stays far below this, and a wrong mask far
 
 
 @dataclass(frozen=True, eq=False)
+class MapStack:
+    """Maps of one kind, layer by layer: what looks at what."""
+
+    name: str
+    what: str
+    """In words."""
+    rows: tuple[str, ...]
+    """Who looks."""
+    columns: tuple[str, ...]
+    """At whom."""
+    layers: dict[int, Float[Tensor, "_ Q K"]]
+    """The weights of each layer's heads."""
+
+
+@dataclass(frozen=True, eq=False)
 class Maps:
     """The attention of one model on one sentence. In a notebook it draws itself."""
 
@@ -42,6 +57,10 @@ class Maps:
     @property
     def tokens(self) -> tuple[str, ...]:
         return self.sentence.tokens
+
+    @property
+    def all_stacks(self) -> list[MapStack]:
+        return [MapStack("self", "each token at all that it may see", self.tokens, self.tokens, self.layers)]
 
     def weights(self, layer: int, head: int) -> Float[Tensor, "T T"]:
         """Row i: where token i looks."""
@@ -184,7 +203,8 @@ def maps_of(
             padding = (
                 None if padding_mask.all() else {n: of_maps.on_padding(w, padding_mask) for n, w in weights.items()}
             )
-            cut = {n: w[:, padding_mask][:, :, padding_mask] for n, w in weights.items()}
+            length = len(sentence.ids)
+            cut = {n: w[:, :length, :length] for n, w in weights.items()}
             made.append(Maps(title, sentence, cut, padding, difference))
     return made
 

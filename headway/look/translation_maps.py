@@ -16,6 +16,7 @@ from headway.core.errors import UserError
 from headway.draw.colours import WEIGHTS
 from headway.draw.picture import Grid, Panel, Picture, PictureTable, finite, percent
 from headway.look.head_statistics import entropy_shares
+from headway.look.maps import MapStack
 from headway.look.reading import Sentence
 from headway.models.translator import Translator
 from headway.nn.taps import tap_names, watch
@@ -44,6 +45,13 @@ class TranslationMaps:
         if "cross" not in self.stacks:
             return []
         return torch.stack([layer.mean(0) for layer in self.stacks["cross"]]).mean(0).argmax(-1).tolist()
+
+    @property
+    def all_stacks(self) -> list[MapStack]:
+        return [
+            MapStack(stack, STACKS[stack], *self._labels(stack, layers[0].shape[-1]), dict(enumerate(layers)))
+            for stack, layers in self.stacks.items()
+        ]
 
     def grids(self, layer: int | None = None, head: int | None = None) -> list[Grid]:
         found = []
@@ -105,15 +113,19 @@ class TranslationMaps:
 
     def _panel(self, stack: str, layer: int, head: int) -> Panel:
         weights = self.stacks[stack][layer][head]
-        source, begun = (*self.sentence.tokens, "END"), ("END", *self.target[:-1])
-        rows, columns = {
-            "encoder": (source, source),
-            "cross": (self.target, source),
-            "decoder": (self.target, begun if weights.shape[-1] == len(begun) else (*self.sentence.tokens, *begun)),
-        }[stack]
+        rows, columns = self._labels(stack, weights.shape[-1])
         share = entropy_shares(weights).item()
         caption = (f"entropy {finite(share)} of ln n",)
         return Panel(f"{stack} · layer {layer} · head {head}", weights.numpy(), rows, columns, caption)
+
+    def _labels(self, stack: str, keys: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of rows and columns."""
+        source, begun = (*self.sentence.tokens, "END"), ("END", *self.target[:-1])
+        return {
+            "encoder": (source, source),
+            "cross": (self.target, source),
+            "decoder": (self.target, begun if keys == len(begun) else (*self.sentence.tokens, *begun)),
+        }[stack]
 
     def _layers(self, layers: Sequence[Tensor], layer: int | None) -> Sequence[int]:
         if layer is None:
@@ -138,11 +150,7 @@ def translation_maps(
     device, end, source_end = next(model.parameters()).device, model.vocabulary - 1, model.source_vocabulary - 1
     sources = torch.tensor([*sentence.ids, source_end], device=device)[None, None]
     ids = torch.tensor([end, *written], device=device)[None, None]
-    places = {
-        "encoder": _attention(model, "encoder.", "attention"),
-        "cross": _attention(model, "layers.", "cross_attention"),
-        "decoder": _attention(model, "layers.", "attention"),
-    }
+    places = attention_stacks(model)
     if not any(places.values()):
         raise UserError(f"{title} has no attention layers, so there are no maps of it to draw")
     taps = [f"{path}.{tap}" for paths in places.values() for path in paths for tap in ("weights", "values", "mixed")]
@@ -156,6 +164,15 @@ def translation_maps(
     )
     stacks = {stack: [found[f"{path}.weights"] for path in paths] for stack, paths in places.items() if paths}
     return TranslationMaps(title, sentence, (*pieces, "END"), translation, stacks, off)
+
+
+def attention_stacks(model: Translator) -> dict[str, list[str]]:
+    """The paths of all attention, layer by layer."""
+    return {
+        "encoder": _attention(model, "encoder.", "attention"),
+        "cross": _attention(model, "layers.", "cross_attention"),
+        "decoder": _attention(model, "layers.", "attention"),
+    }
 
 
 def _attention(model: Translator, prefix: str, kind: str) -> list[str]:

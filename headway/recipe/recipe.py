@@ -181,8 +181,7 @@ def from_tree(
 ) -> Recipe:
     """`title` says where the tree was written, `places` where each key was, `said_on` where the overrides were: for
     messages."""
-    # The general before the particular: `optimizer=sgd` must not wipe out an `optimizer.momentum=0` given before it.
-    changed = [_apply(tree, path, value) for path, value in sorted(map(_parsed, overrides), key=lambda c: len(c[0]))]
+    changed = apply_changes(tree, overrides)
 
     def place(path: tuple[str, ...]) -> str:
         written = (places or {}).get(path, "")
@@ -199,6 +198,12 @@ def _default_kind(path: tuple[str, ...]) -> str | None:
     """Of the part at this path, where nobody has said which kind it is of."""
     fields = [spec.model_fields.get(path[-1]) for spec in variants(Recipe, path[:-1])]
     return next((kind for field in fields if (kind := getattr(field and field.default, "kind", None))), None)
+
+
+def apply_changes(tree: dict[str, Any], overrides: Sequence[str]) -> list[tuple[str, ...]]:
+    """Set `key.path=value` in a tree, before anybody has said that it is a recipe; gives the paths."""
+    # The general before the particular: `optimizer=sgd` must not wipe out an `optimizer.momentum=0` given before it.
+    return [_apply(tree, path, value) for path, value in sorted(map(_parsed, overrides), key=lambda c: len(c[0]))]
 
 
 def _parsed(override: str) -> tuple[list[str], Any]:

@@ -29,6 +29,7 @@ from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.marks import BETWEEN
 from headway.data.spec import Labelled
 from headway.look.gradients import Explained, likeliest
+from headway.look.token_losses import Losing, TokenLosses
 from headway.models.classifier import Classifier, ClassifierSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -178,6 +179,15 @@ class Classification(Task, JoinsOthers, Classifies, ScoresFiles):
             )
         ]
         return ScoredTogether(scores, [one.scores(split) for one in told], gains)
+
+    @classmethod
+    def losing(cls, run: Run, model: Classifier, text: str) -> Losing:
+        def now() -> TokenLosses:
+            found = cls.classify(run, model, text)
+            nats = [-math.log(max(found.chances[name], 1e-45)) for name in classes_of(run)]
+            return TokenLosses(list(classes_of(run)), [*nats], "of each class, were it the right one")
+
+        return now
 
     @classmethod
     def classify(cls, run: Run, model: Classifier, text: str) -> Classified:

@@ -152,7 +152,7 @@ class Contrastive(Task, MatchesPictures):
         raise _needs_a_picture(run)
 
     @classmethod
-    def gradients(cls, run: Run, model: Clip, text: str) -> Gradients:
+    def gradients(cls, run: Run, model: Clip, text: str, only: Sequence[int] | None = None) -> Gradients:
         raise _needs_a_picture(run)
 
     @classmethod

@@ -29,6 +29,7 @@ from headway.data.spec import Text
 from headway.data.tokenizers import Tokenizer, Tokens
 from headway.data.vocabularies import Given
 from headway.look.gradients import Explained, likeliest
+from headway.look.token_losses import Losing, TokenLosses
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -178,6 +179,14 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
     @classmethod
     def explain(cls, run: Run, answer: Tensor) -> Explained:
         return likeliest(answer, run.tokenizer.pieces)
+
+    @classmethod
+    def losing(cls, run: Run, model: LanguageModel, text: str) -> Losing:
+        def now() -> TokenLosses:
+            found = cls.score_text(run, model, text, ReadingWindow())
+            return TokenLosses(found.pieces, found.nats, "of each token, told from those before it")
+
+        return now
 
     # --- what else such models can do --------------------------------------------------------------------------------
 

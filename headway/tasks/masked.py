@@ -25,6 +25,7 @@ from headway.data.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import Given
 from headway.look.gradients import Explained, likeliest
+from headway.look.token_losses import Losing, TokenLosses
 from headway.models.masked_language_model import MaskedLanguageModel, MaskedLanguageModelSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -205,6 +206,14 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         ]
         gained = gain(f"{split}.{LOSS.name}", LOSS.unit, nats, whole, LOSS.lower_is_better, PIECES)
         return ScoredTogether(scores, [one.scores(split) for one in told], [gained])
+
+    @classmethod
+    def losing(cls, run: Run, model: MaskedLanguageModel, text: str) -> Losing:
+        def now() -> TokenLosses:
+            found = cls.score_text(run, model, text, ReadingWindow())
+            return TokenLosses(found.pieces, found.nats, "of each token, hidden alone and told from all the others")
+
+        return now
 
     @classmethod
     def score_text(cls, run: Run, model: MaskedLanguageModel, text: str, window: ReadingWindow) -> ScoredText:

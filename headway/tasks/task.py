@@ -25,7 +25,8 @@ from headway.core.errors import UserError
 from headway.core.variants import Registry
 from headway.data.tokenizers import Tokenizer
 from headway.look.gradients import Explained, Gradients, gradients_of
-from headway.look.maps import Maps, maps_of
+from headway.look.maps import Maps, attention_layers, maps_of
+from headway.look.token_losses import Losing
 from headway.nn.replicated import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -163,9 +164,20 @@ class Task(ABC):
         return maps
 
     @classmethod
-    def gradients(cls, run: Run, model: Any, text: str) -> Gradients:
-        """What its predictions depend on; for models without attention, too."""
-        return gradients_of(model, run.tokenizer, text, run.name, partial(cls.explain, run))
+    def attention(cls, model: Any) -> dict[str, dict[int, str]]:
+        """The paths of its attention, by stack (as its maps name them) and layer."""
+        return {"self": attention_layers(model)}
+
+    @classmethod
+    def gradients(cls, run: Run, model: Any, text: str, only: Sequence[int] | None = None) -> Gradients:
+        """What its predictions depend on (all of them, or only these); for models without attention, too."""
+        return gradients_of(model, run.tokenizer, text, run.name, partial(cls.explain, run), only=only)
+
+    @classmethod
+    def losing(cls, run: Run, model: Any, text: str) -> Losing:
+        """What it loses on this text, or on its own answer to it: settled now, asked as often as one likes, with parts
+        of the model switched off in between."""
+        raise UserError(f"what {cls.models} lose on a text is not asked token by token")
 
     @cached_property
     def evidence(self) -> Evidence:

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headway.audit.baselines import CheapMethods
@@ -18,8 +19,9 @@ from headway.data.pairs.dataset import PairedSet
 from headway.data.spec import Pairs
 from headway.data.tokenizers import Tokenizer
 from headway.look.gradients import Explained, likeliest
-from headway.look.reading import read
-from headway.look.translation_maps import translation_maps
+from headway.look.reading import Sentence, read
+from headway.look.token_losses import Losing, TokenLosses
+from headway.look.translation_maps import attention_stacks, translation_maps
 from headway.models.translator import Translator, TranslatorSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -208,8 +210,36 @@ class Translating(Task, Translates, JoinsOthers):
         return likeliest(answer, named)
 
     @classmethod
+    def attention(cls, model: Translator) -> dict[str, dict[int, str]]:
+        return {stack: dict(enumerate(paths)) for stack, paths in attention_stacks(model).items() if paths}
+
+    @classmethod
+    def losing(cls, run: Run, model: Translator, text: str) -> Losing:
+        sentence, written = cls._written(run, model, text)
+        target, device = tokenizers_of(run)[1], next(model.parameters()).device
+        end = target.size
+        sources = torch.tensor([*sentence.ids, model.source_vocabulary - 1], device=device)[None, None]
+        asked = torch.tensor([*written, end], device=device)[None, None]
+        begun = torch.tensor([end, *written], device=device)[None, None]
+        pieces, what = [*target.pieces(written), "END"], "of each token of its own translation, told from all before it"
+
+        def now() -> TokenLosses:
+            with torch.no_grad():
+                nats = model.nats(model(sources, begun), asked)[0, 0].double().tolist()
+            return TokenLosses(pieces, nats, what)
+
+        return now
+
+    @classmethod
     def maps(cls, run: Run, model: Translator, text: str) -> Any:
         """Of what the model writes for this text, as the recipe decodes."""
+        sentence, written = cls._written(run, model, text)
+        target = tokenizers_of(run)[1]
+        return translation_maps(model, sentence, written, target.pieces(written), target.decode(written), run.name)
+
+    @classmethod
+    def _written(cls, run: Run, model: Translator, text: str) -> tuple[Sentence, list[int]]:
+        """The source as it is read, and the best translation of it: tokens, without END."""
         source, target = tokenizers_of(run)
         sentence = read(source, text)
         if len(sentence.ids) >= run.recipe.model.context:
@@ -217,11 +247,10 @@ class Translating(Task, Translates, JoinsOthers):
             raise UserError(f"{reason} (model.context, and END)")
         ids = np.array(sentence.ids, dtype=np.int32)
         best = decoded(model, [ids], target.size, run.recipe.scoring.decoding)[0][0][0]
-        written = list(best.tokens)
-        return translation_maps(model, sentence, written, target.pieces(written), target.decode(written), run.name)
+        return sentence, list(best.tokens)
 
     @classmethod
-    def gradients(cls, run: Run, model: Translator, text: str) -> Any:
+    def gradients(cls, run: Run, model: Translator, text: str, only: Sequence[int] | None = None) -> Any:
         raise UserError(f"gradients are shown of models with one sequence; see headway look {run.name} --show heads")
 
     @classmethod

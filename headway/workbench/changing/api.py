@@ -1,0 +1,116 @@
+"""`/api/ask/change`, `/api/change/…`: a recipe as a form, what a change takes, and its start, alone or as a study."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from headway.workbench.bench import Bench, Here
+from pydantic import BaseModel, ConfigDict, Field
+
+from headway.core.errors import UserError, did_you_mean
+from headway.core.files import check_names, write_whole
+from headway.recipe.library import packaged
+
+router = APIRouter(tags=["change"])
+READS = "headway.workbench.changing.changes"
+
+Changes = Annotated[list[Annotated[str, Field(max_length=10_000)]], Field(max_length=200)]
+
+
+class Changed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    recipe: str | None = None
+    """One that comes with Headway; or …"""
+    run: str | None = None
+    """… that of a run."""
+    changes: Changes = []
+    """key.path=value, as on the command line."""
+
+
+class ChangedStudy(Changed):
+    seeds: int = Field(default=5, ge=1, le=64)
+    name: str | None = Field(default=None, max_length=120)
+
+
+class ChangedRun(Changed):
+    name: str | None = Field(default=None, max_length=120)
+
+
+@router.get("/api/recipes")
+async def recipes(bench: Here) -> dict[str, str]:
+    """The recipes that come with Headway, each in a sentence."""
+    return await bench.readers.ask(f"{READS}:bases")
+
+
+@router.post("/api/ask/change")
+async def form(asked: Changed, bench: Here) -> dict[str, Any]:
+    """The form, what is wrong, how it differs from the original, and the command that does the same."""
+    return await bench.readers.ask(f"{READS}:form", **_given(asked, bench))
+
+
+@router.post("/api/ask/change/takes")
+async def takes(asked: ChangedStudy, bench: Here) -> dict[str, Any]:
+    """Parameters, steps, seconds and memory of the original and of the change, measured on a few steps."""
+    return await bench.planners.ask(f"{READS}:takes", seeds=asked.seeds, **_given(asked, bench))
+
+
+@router.post("/api/ask/change/study")
+async def study(asked: ChangedStudy, bench: Here) -> dict[str, str]:
+    """The study that sets the change against the original, and how to run it from a terminal."""
+    text = await bench.readers.ask(f"{READS}:study_text", seeds=asked.seeds, **_given(asked, bench))
+    name = asked.name or "my-change"
+    return {"text": text, "command": shlex.join(["headway", *_study_words(name)])}
+
+
+@router.post("/api/change/train")
+async def train(asked: ChangedRun, bench: Here) -> dict[str, Any]:
+    """Train it: the job, and the name of the run that there will be."""
+    given = _given(asked, bench)
+    found = await bench.readers.ask(f"{READS}:form", **given)
+    if found["complaints"]:
+        raise UserError("\n".join(one["line"] for one in found["complaints"]))
+    name = _new(asked.name or found["name"], bench.folder / "runs", "a run")
+    job = bench.jobs.start(["train", given["shown"], *asked.changes, "--name", name, "--runs", "runs"])
+    return {**job, "run": f"runs/{name}"}
+
+
+@router.post("/api/change/study")
+async def start_study(asked: ChangedStudy, bench: Here) -> dict[str, Any]:
+    """Run it against the original: the job, and the name of the study."""
+    given = _given(asked, bench)
+    text = await bench.readers.ask(f"{READS}:study_text", seeds=asked.seeds, **given)
+    found = await bench.readers.ask(f"{READS}:form", **given)
+    home = bench.folder / "studies"
+    name = _new(asked.name or found["name"], home, "a study")
+    try:
+        home.mkdir(exist_ok=True)
+        write_whole(home / f"{name}.yaml", text)
+    except OSError as error:
+        raise UserError(f"cannot write the study to {home}: {error.strerror}") from None
+    return {**bench.jobs.start(_study_words(name)), "study": f"studies/{name}"}
+
+
+def _study_words(name: str) -> list[str]:
+    return ["study", "run", f"studies/{name}.yaml", "--studies", "studies"]
+
+
+def _given(asked: Changed, bench: Bench) -> dict[str, Any]:
+    """The base as a reader finds it, and as the command line would name it in the folder that is served."""
+    if (asked.recipe is None) == (asked.run is None):
+        raise UserError("what is changed is a recipe or a run: name one of them, and not both")
+    if asked.run is not None:
+        path = bench.run(asked.run) / "recipe.yaml"
+        return {"base": str(path), "shown": f"{asked.run}/recipe.yaml", "changes": asked.changes}
+    if asked.recipe not in (known := packaged()):
+        raise UserError(f"there is no recipe '{asked.recipe}'{did_you_mean(asked.recipe or '', known)}")
+    return {"base": asked.recipe, "shown": asked.recipe, "changes": asked.changes}
+
+
+def _new(name: str, home: Path, what: str) -> str:
+    """A name that is a name, and that nothing has yet."""
+    check_names([name], what)
+    if (home / name).exists() or (home / f"{name}.yaml").exists():
+        raise UserError(f"there is {what} {name} already: give it another name")
+    return name

@@ -1,0 +1,140 @@
+"""Recipes and runs with changes: the form, what is wrong, the difference, the command; asked of the worker that
+understands recipes.
+
+The changes are those of the command line, `key.path=value`, and go the same way: what a page says of them is what
+`headway train` would say.
+"""
+
+import copy
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from headway import tasks
+from headway.core.errors import UserError
+from headway.core.files import check_names
+from headway.core.validation import InvalidError
+from headway.core.yaml import flat, write_tree
+from headway.recipe.library import first_sentence, packaged
+from headway.recipe.recipe import Recipe, apply_changes, load
+from headway.scoring.metrics import is_test
+from headway.workbench.changing.form import fields_of, typed
+
+
+def bases() -> dict[str, str]:
+    """The recipes that come with Headway, each in a sentence."""
+    return {name: first_sentence(text) for name, text in sorted(packaged().items())}
+
+
+def form(base: str, changes: Sequence[str], shown: str) -> dict[str, Any]:
+    """`base`: a packaged name, or the path of a run's recipe.yaml; `shown`: how the command line names it, from the
+    folder that is served."""
+    original = _original(base)
+    answer: dict[str, Any] = {"base": shown, "complaints": [], "difference": [], "warnings": [], "command": None}
+    changed: Recipe | None = None
+    try:
+        changed = load(base, changes)
+    except InvalidError as wrong:
+        answer["complaints"] = [{"line": line, "keys": list(keys)} for line, keys in wrong.complaints.items()]
+    except UserError as wrong:
+        answer["complaints"] = [{"line": str(wrong), "keys": []}]
+    was = original.model_dump(mode="json", by_alias=True)
+    if changed is not None:
+        values = changed.model_dump(mode="json", by_alias=True)
+        answer["difference"] = difference(original, changed)
+        answer["warnings"] = changed.warnings()
+        answer["command"] = shlex.join(["headway", "train", shown, *changes])
+        answer["name"] = suggested_name(shown, changes)
+        answer["score"] = judged_by(changed)
+    else:
+        values = _as_far_as_it_goes(was, changes)
+    return {**answer, "fields": fields_of(Recipe, values, was)}
+
+
+def difference(original: Recipe, changed: Recipe) -> list[dict[str, str | None]]:
+    """Key by key, what was and what is; a key that only one of them has is null in the other."""
+    was, now = (flat(one.model_dump(mode="json", by_alias=True)) for one in (original, changed))
+    gone = object()
+    keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key, gone) != now.get(key, gone)]
+
+    def told(of: dict[str, Any], key: str) -> str | None:
+        return typed(of[key]) if key in of else None
+
+    return [{"key": key, "was": told(was, key), "is": told(now, key)} for key in keys]
+
+
+def judged_by(recipe: Recipe) -> str:
+    """The score by which such a run is judged, on a split that is no test: valid.perplexity."""
+    headline = tasks.of(recipe).headline_of(recipe).name
+    splits = [*(recipe.scoring.splits or []), *recipe.training.evaluate_on, "valid"]
+    return f"{next(split for split in splits if not is_test(split))}.{headline}"
+
+
+def suggested_name(shown: str, changes: Sequence[str]) -> str:
+    """For a run, or for an arm: `demo-positions-alibi`."""
+    stem = Path(shown).parent.name if shown.endswith("/recipe.yaml") else Path(shown).stem
+    pieces = [f"{key.rsplit('.', 1)[-1]}-{value}" for key, _, value in (change.partition("=") for change in changes)]
+    return re.sub(r"[^\w.-]+", "-", "-".join([stem, *pieces]))[:80].strip("-.")
+
+
+def study_text(base: str, changes: Sequence[str], seeds: int, shown: str) -> str:
+    """The original against the change, as a study's YAML file; the recipe of a run is written out in it."""
+    return write_tree(_study(base, changes, seeds, shown))
+
+
+def takes(base: str, changes: Sequence[str], seeds: int, shown: str) -> dict[str, Any]:
+    """What the change would take beside the original, measured on a few steps of each: parameters, steps, seconds."""
+    from headway.study.design.study import Study
+    from headway.study.execution.execute import processes_for
+    from headway.study.execution.plan import plan
+
+    tree = _study(base, changes, seeds, shown, may_be_same=True)
+    study = Study.model_validate({**tree, "base": _original(base)})
+    found = plan(study, processes_for(study, None))
+    arms = {name: asdict(arm) for name, arm in found.arms.items()}
+    return {"arms": arms, "seconds": found.seconds, "memory": found.memory, "warnings": found.warnings}
+
+
+def _study(base: str, changes: Sequence[str], seeds: int, shown: str, may_be_same: bool = False) -> dict[str, Any]:
+    original, changed = _original(base), load(base, changes)
+    same = not difference(original, changed)
+    if same and not may_be_same:
+        raise UserError("nothing is changed: there is nothing to set against the original")
+    arm = suggested_name("x", changes).removeprefix("x-")[:40].strip("-.")
+    arms = {"original": []} if same else {"original": [], arm: list(changes)}
+    check_names(list(arms), "an arm")
+    question = {"kind": "better", "arm": arm, "than": "original", "on": judged_by(original)}
+    return {
+        "title": f"Does {' '.join(changes)} help {Path(shown).parent.name if '/' in shown else shown}?",
+        "base": shown if base == shown else original.model_dump(mode="json", by_alias=True),
+        "arms": arms,
+        "seeds": seeds,
+        "questions": [] if same else [question],
+    }
+
+
+def _original(base: str) -> Recipe:
+    path = Path(base)
+    return _loaded(base, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache(maxsize=16)
+def _loaded(base: str, changed_at: int) -> Recipe:
+    return load(base)
+
+
+def _as_far_as_it_goes(was: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The values of a form for what is no recipe: as they were, with every change that can be put anywhere."""
+    values = copy.deepcopy(was)
+    for change in changes:
+        attempt = copy.deepcopy(values)
+        try:
+            apply_changes(attempt, [change])
+        except UserError:
+            continue
+        values = attempt
+    return values

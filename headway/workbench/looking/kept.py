@@ -1,0 +1,49 @@
+"""The models that pages looked at last, kept by the worker that is asked about them (`bench.models`).
+
+A run that is still training gets new weights by and by: what is kept is known by its checkpoints, too.
+"""
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import UserError
+from headway.workbench.looking.subject import Subject
+
+MOST_MODELS = 3
+QUESTIONS = ("about", "maps", "map", "rollout", "losses", "each_off", "gradients")
+QUESTIONS += ("classify", "translate", "fill", "write", "match")
+
+_KEPT: OrderedDict[tuple[str, ...], Subject] = OrderedDict()
+
+
+def answer(folder: str, question: str, checkpoint: str = "auto", trust: bool = False, **given: Any) -> bytes:
+    """What a page asks of a run's model, as a frame (`frames.py`)."""
+    if question not in QUESTIONS:
+        raise UserError(f"there is no question '{question}'; there are: {', '.join(QUESTIONS)}")
+    try:
+        return getattr(_subject(Path(folder), checkpoint, trust), question)(**given)
+    except (MemoryError, RuntimeError) as fault:
+        if not isinstance(fault, MemoryError) and "memory" not in str(fault):
+            raise
+        _KEPT.clear()
+        raise UserError(
+            "the machine has no memory left for this: a shorter text, or a smaller model, may fit"
+        ) from None
+
+
+def _subject(folder: Path, checkpoint: str, trust: bool) -> Subject:
+    key = (str(folder), checkpoint, *_saved(folder))
+    if key not in _KEPT:
+        for other in [other for other in _KEPT if other[:2] == key[:2]]:
+            del _KEPT[other]
+        while len(_KEPT) >= MOST_MODELS:
+            _KEPT.popitem(last=False)
+        _KEPT[key] = Subject(folder, checkpoint, trust)
+    _KEPT.move_to_end(key)
+    return _KEPT[key]
+
+
+def _saved(folder: Path) -> list[str]:
+    home = folder / "checkpoints"
+    return sorted(f"{one.name} {one.stat().st_mtime_ns}" for one in home.iterdir()) if home.is_dir() else []

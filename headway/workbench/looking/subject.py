@@ -1,0 +1,310 @@
+"""One run's model, loaded: what a page can ask of it.
+
+Maps come in two sizes. Small ones of all heads at once, each cell the largest weight of the block of tokens that it
+stands for (a mean would let single weights of long texts vanish), coloured by whoever draws them; and one at a time
+whole. What was computed for a text is kept until another one is asked about, so that going from head to head costs
+nothing.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway import tasks
+from headway.core.errors import UserError
+from headway.experiment.match import pictures_named
+from headway.experiment.train import load_model
+from headway.look.head_statistics import entropy_shares, rollout, statistics
+from headway.look.maps import MapStack
+from headway.look.reading import read
+from headway.look.token_losses import Losing, each_switched_off, switched_off
+from headway.nn.mixer import Mixer
+from headway.run.folder import open_run
+from headway.tasks.abilities import Classifies, Draw, FillsIn, MatchesPictures, Translates, Writes
+from headway.workbench.looking.frames import pack
+
+SMALL = 96
+"""Cells on a side of a small map, at most."""
+ALL_GRADIENTS = 64
+"""Up to so many tokens, gradients of all predictions are taken at once: each is a pass back through the model."""
+MOST_CHARACTERS = 200_000
+ABILITIES = {
+    "classify": Classifies,
+    "translate": Translates,
+    "fill": FillsIn,
+    "write": Writes,
+    "match": MatchesPictures,
+}
+
+Off = Sequence[tuple[str, int, int]]
+"""Heads, each by stack, layer and number."""
+
+
+class Subject:
+    def __init__(self, folder: Path, checkpoint: str, trust: bool = False):
+        self.run = open_run(str(folder), folder.parent, trust)
+        # Where others train, their GPU is theirs: one sentence is read by a CPU as well.
+        self.model, saved = load_model(self.run, checkpoint, "cpu")
+        self.task, self.step = tasks.of(self.run.recipe), saved.step
+        self.paths = self.task.attention(self.model)
+        self._text: str | None = None
+        self._stacks: list[MapStack] = []
+        self._notes: list[str] = []
+        self._answer: dict[str, Any] = {}
+        self._losing: tuple[str, Losing] | None = None
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def about(self) -> bytes:
+        spec = self.run.recipe.model
+        return pack(
+            {
+                "run": self.run.name,
+                "kind": spec.kind,
+                "models": self.task.models,
+                "step": self.step,
+                "context": spec.context,
+                "abilities": [name for name, ability in ABILITIES.items() if issubclass(self.task, ability)],
+                "stacks": {stack: list(layers) for stack, layers in self.paths.items()},
+                "mask": self.run.tokenizer.mask_name if issubclass(self.task, FillsIn) else None,
+                "pairs": self._reads_pairs,
+            },
+            {},
+        )
+
+    @property
+    def _reads_pairs(self) -> bool:
+        return isinstance(getattr(self.run.recipe.data, "text", None), list)
+
+    # --- maps --------------------------------------------------------------------------------------------------------
+
+    def maps(self, text: str) -> bytes:
+        """All of them, small, with numbers for every head. Of a model without attention: the tokens, and why."""
+        self._look(text)
+        shape = (sum(len(w) for stack in self._stacks for w in stack.layers.values()), SMALL, SMALL)
+        small, heads, at, stacks = np.zeros(shape, np.uint8), [], 0, []
+        for stack in self._stacks:
+            height, width = (min(SMALL, len(side)) for side in (stack.rows, stack.columns))
+            stacks.append(
+                {
+                    "name": stack.name,
+                    "what": stack.what,
+                    "rows": list(stack.rows),
+                    "columns": list(stack.columns),
+                    "small": [height, width],
+                }
+            )
+            for layer, weights in stack.layers.items():
+                pooled = F.adaptive_max_pool2d(weights, (height, width))
+                small[at : at + len(weights), :height, :width] = _bytes(pooled)
+                heads += [
+                    {"stack": stack.name, "layer": layer, "head": head, "small": at + head, **numbers}
+                    for head, numbers in enumerate(_numbers(weights))
+                ]
+                at += len(weights)
+        return pack({"stacks": stacks, "heads": heads, "notes": self._notes, **self._answer}, {"small": small})
+
+    def map(self, text: str, stack: str, layer: int, head: int) -> bytes:
+        """One, whole."""
+        self._look(text)
+        layers = self._stack(stack).layers
+        if layer not in layers:
+            raise UserError(f"{self.run.name} has no attention in layer {layer} of '{stack}'")
+        if not 0 <= head < len(layers[layer]):
+            raise UserError(f"{self.run.name} has no head {head} in layer {layer}")
+        return pack({"stack": stack, "layer": layer, "head": head}, {"map": _half(layers[layer][head])})
+
+    def rollout(self, text: str, layer: int | None = None) -> bytes:
+        self._look(text)
+        (stack, *others) = self._stacks or [None]
+        if stack is None:
+            raise UserError(" ".join(self._notes))
+        if others or stack.name != "self":
+            raise UserError("rollout is of one sequence, and a translator has two")
+        last = max(stack.layers) if layer is None else layer
+        kept = [weights for number, weights in stack.layers.items() if number <= last]
+        if not kept:
+            raise UserError(f"{self.run.name} has no attention up to layer {last}")
+        return pack({"stack": stack.name, "layer": last}, {"map": _half(rollout(kept))})
+
+    def _look(self, text: str) -> None:
+        if text == self._text:
+            return
+        _check(text)
+        self._text, self._stacks, self._notes, self._answer = None, [], [], {}
+        if any(self.paths.values()):
+            self._check_memory(text)
+            found = self.task.maps(self.run, self.model, text)
+            self._stacks, self._notes = found.all_stacks, list(found.notes)
+            known = found.as_json()
+            self._answer = {key: known[key] for key in ("tokens", "translation", "alignment") if key in known}
+        else:
+            sentence = read(self.run.tokenizer, text)
+            self._notes = [f"{self.run.name} has no attention, so there are no maps of it", *sentence.warnings]
+            self._answer = {"tokens": list(sentence.tokens)}
+        self._text = text
+
+    def _check_memory(self, text: str) -> None:
+        """Before the machine is out of it: maps grow with the square of the text."""
+        tokens = len(self.run.tokenizer.encode(text).ids)
+        heads = sum(_heads(mixer) for mixer in self.model.modules() if isinstance(mixer, Mixer))
+        needed, there = 3 * 4 * heads * tokens**2, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > there:
+            fit = int(math.sqrt(there / (12 * heads)))
+            raise UserError(
+                f"{heads} maps of {tokens:,} tokens take {needed / 2**30:.1f} GiB, and {there / 2**30:.1f} are free: "
+                f"a text of about {fit:,} tokens would fit"
+            )
+
+    def _stack(self, name: str) -> MapStack:
+        for stack in self._stacks:
+            if stack.name == name:
+                return stack
+        there = ", ".join(stack.name for stack in self._stacks) or "none"
+        raise UserError(f"{self.run.name} has no maps of '{name}'; it has: {there}")
+
+    # --- losses and gradients ----------------------------------------------------------------------------------------
+
+    def losses(self, text: str, off: Off = ()) -> bytes:
+        """Of every token; and with these heads switched off, if there are any."""
+        losing = self._losing_on(text)
+        now = losing()
+        header: dict[str, Any] = {"pieces": now.pieces, "what": now.what, "nats": [_finite(one) for one in now.nats]}
+        if off:
+            without = switched_off(self.model, losing, self._named(off))
+            header["without"] = [_finite(one) for one in without.nats]
+        return pack(header, {})
+
+    def each_off(self, text: str) -> bytes:
+        """What is lost in all by switching off one head after the other."""
+        losing, counts = self._losing_on(text), {}
+        if not any(self.paths.values()):
+            raise UserError(f"{self.run.name} has no heads that could be switched off")
+        self._look(text)
+        names = {path: (stack, layer) for stack, layers in self.paths.items() for layer, path in layers.items()}
+        for path, (stack, layer) in names.items():
+            counts[path] = len(self._stack(stack).layers[layer])
+        found = each_switched_off(self.model, losing, counts)
+        told = [
+            {"stack": names[path][0], "layer": names[path][1], "head": head, "nats": _finite(nats)}
+            for (path, head), nats in found.items()
+        ]
+        return pack({"each": told}, {})
+
+    def gradients(self, text: str, row: int | None = None) -> bytes:
+        """Shares of all predictions; of long texts, of the one after this token, or after the last."""
+        _check(text)
+        tokens, rows = len(read(self.run.tokenizer, text).ids), None
+        if tokens > ALL_GRADIENTS:
+            rows = [tokens - 1 if row is None else row]
+        try:
+            found = self.task.gradients(self.run, self.model, text, rows)
+        except UserError:
+            if rows is None or row is not None:
+                raise
+            found = self.task.gradients(self.run, self.model, text)  # one prediction of the whole text
+        said = found.explained
+        header = {
+            "rows": list(found.rows),
+            "columns": list(found.sentence.tokens),
+            "places": None if found.places is None or not found.per_token else list(found.places),
+            "predicted": said.predicted,
+            "sizes": [_finite(one) for one in said.sizes],
+            "size_is": said.size_is,
+            "what": said.what,
+        }
+        return pack(header, {"map": _half(found.shares)})
+
+    def _losing_on(self, text: str) -> Losing:
+        _check(text)
+        if self._losing is None or self._losing[0] != text:
+            self._losing = text, self.task.losing(self.run, self.model, text)
+        return self._losing[1]
+
+    def _named(self, off: Off) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for stack, layer, head in off:
+            path = self.paths.get(stack, {}).get(layer)
+            if path is None:
+                raise UserError(f"{self.run.name} has no attention in layer {layer} of '{stack}'")
+            found.setdefault(path, []).append(head)
+        return found
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def classify(self, text: str) -> bytes:
+        return pack(tasks.able(self.run, Classifies).classify(self.run, self.model, text).as_json(), {})
+
+    def translate(self, text: str) -> bytes:
+        how = self.run.recipe.scoring.decoding
+        (found,) = tasks.able(self.run, Translates).translate(self.run, self.model, [text], how, lambda n: None)
+        return pack(found.as_json(), {})
+
+    def fill(self, text: str) -> bytes:
+        return pack(tasks.able(self.run, FillsIn).fill_in(self.run, self.model, text, 5).as_json(), {})
+
+    def write(self, text: str, seed: int = 0) -> bytes:
+        how = Draw(tokens=60, seed=seed)
+        written, slow = tasks.able(self.run, Writes).write(self.run, self.model, text, how, lambda piece: None)
+        return pack({"prompt": text, "text": written, "notes": [slow] if slow else []}, {})
+
+    def match(self, text: str, image: str) -> bytes:
+        """A picture of the run's own data (test:3) beside a caption: their cosine, and where each head looks."""
+        task = tasks.able(self.run, MatchesPictures)
+        if ":" not in image or "/" in image:
+            raise UserError(f"'{image}' is no picture of the run's own data: they are named test:0, test:1 …")
+        (shown, *more) = pictures_named([image], self.run)
+        if more:
+            raise UserError(f"one picture is looked at, and '{image}' are {len(more) + 1}")
+        maps = task.look_at(self.run, self.model, shown, text)
+        heads = [
+            {"of": of, "layer": layer, "head": head}
+            for of, found in (("patches", maps.among_patches), ("words", maps.among_words))
+            for layer, head in found
+        ]
+        arrays = {"pixels": maps.pixels, "by_patch": _half(maps.by_patch), "by_word": _half(maps.by_word)}
+        for of, found in (("patches", maps.among_patches), ("words", maps.among_words)):
+            if found:
+                arrays[f"among_{of}"] = _half(torch.stack(list(found.values())))
+        notes = [*maps.sentence.warnings, *shown.notes]
+        header = {"image": image, "cosine": maps.cosine, "tokens": list(maps.tokens), "heads": heads, "notes": notes}
+        return pack(header, arrays)
+
+
+def _heads(mixer: Mixer) -> int:
+    """That show maps; where somebody else's module does not say how many it has, as many as most have."""
+    return getattr(mixer, "heads", 12) if hasattr(mixer, "weights") else 0
+
+
+def _numbers(weights: Tensor) -> list[dict[str, float | None]]:
+    """Of each head; those of square maps say more."""
+    if weights.shape[-1] == weights.shape[-2]:
+        found = statistics(weights)
+        return [{name: _finite(value) for name, value in found.of(head).items()} for head in range(len(weights))]
+    return [{"entropy_share": _finite(share)} for share in entropy_shares(weights).tolist()]
+
+
+def _bytes(weights: Tensor) -> np.ndarray:
+    """By the square root, as they are coloured; what is not exactly zero stays visible."""
+    found = (weights.float().clamp(0, 1).sqrt() * 255).round()
+    return torch.where((weights > 0) & (found == 0), 1.0, found).to(torch.uint8).numpy()
+
+
+def _half(weights: Tensor) -> np.ndarray:
+    return weights.to(torch.float16).cpu().numpy()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _check(text: str) -> None:
+    if len(text) > MOST_CHARACTERS:
+        raise UserError(f"the text has {len(text):,} letters; at most {MOST_CHARACTERS:,} are looked at")

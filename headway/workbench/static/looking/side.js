@@ -1,0 +1,235 @@
+// One run's half of the page: its heads, one map large, its tokens with what is lost on each, and what it answers.
+
+import { h, number, put, trouble } from "../dom.js";
+import { askModel } from "../frames.js";
+import { answers } from "./answers.js";
+import { css, ofDifference, ofWeight } from "./colours.js";
+import { headGrid, told } from "./grid.js";
+import { largeMap } from "./large.js";
+import { tokenText } from "./tokens.js";
+
+export class Side {
+  /** `settle(changes)`: what the reader does here, for all sides; `drawn()`: a new map is there. */
+  constructor(name, signal, { settle, drawn }) {
+    Object.assign(this, { name, signal, settle, drawn, map: null, asked: {}, costs: null });
+    this.facts = h("p", { class: "note" }, "loading the model …");
+    this.status = h("p", { class: "note", role: "status" });
+    this.answer = h("div", { class: "answers" });
+    this.texts = h("div", { class: "texts" });
+    this.grid = h("div", { class: "all" });
+    this.large = largeMap({ label: `Attention of ${name}`, onrow: (i) => this.#pointAtRow(i) });
+    this.heading = h("p", { class: "note what" });
+    this.element = h("section", { class: "side", "aria-label": name },
+      h("h2", {}, name), this.facts, this.answer, this.texts,
+      h("div", { class: "maps" }, this.grid, h("div", { class: "one" }, this.heading, this.large.element)), this.status);
+  }
+
+  async open() {
+    try {
+      this.about = await askModel("about", { run: this.name }, this.signal);
+      const { kind, step, context, stacks } = this.about, layers = Object.values(stacks).flat().length;
+      this.facts.textContent = `${kind} after ${step.toLocaleString("en-US")} steps, context ${context}${layers ? "" : "; no attention"}`;
+    } catch (error) {
+      if (this.signal.aborted) return null;
+      put(this.facts);
+      this.element.append(trouble(error));
+    }
+    return this.about ?? null;
+  }
+
+  /** Only one question is under way at a time, and the newest wish is what is asked next. */
+  async update(state) {
+    this.wish = { ...state, off: new Set(state.off) };
+    this.wishOff = this.wish.off;
+    if (this.busy || !this.about) return;
+    this.busy = true;
+    while (this.wish && !this.signal.aborted) {
+      const wish = this.wish;
+      this.wish = null;
+      try {
+        await this.#fulfil(wish);
+        put(this.status);
+      } catch (error) {
+        if (this.signal.aborted) break;
+        this.asked = {};
+        this.element.classList.remove("waiting");
+        put(this.status, trouble(error));
+      }
+    }
+    this.busy = false;
+  }
+
+  async #fulfil(wish) {
+    if (this.about.abilities.includes("match")) return this.#match(wish);
+    const given = { run: this.name, text: wish.text };
+    if (this.asked.text !== wish.text) {
+      const began = performance.now();
+      this.found = await askModel("maps", given, this.signal);
+      this.costs = null;
+      this.#showTokens();
+      this.#showGrid();
+      this.asked = { text: wish.text };
+      this.element.dataset.milliseconds = Math.round(performance.now() - began);
+    }
+    const heads = this.found.heads, name = heads.some((one) => key(one) === wish.picked) ? wish.picked : heads.length ? key(heads[0]) : null;
+    const off = [...wish.off].filter((one) => heads.some((head) => key(head) === one));
+    this.heads?.mark({ picked: name, off: new Set(off), costs: this.costs });
+    const large = `${wish.show} ${wish.show === "head" ? name : ""}`;
+    if (this.asked.large !== large) {
+      await this.#showLarge(wish, name);
+      this.asked.large = large;
+    }
+    if (this.asked.off !== off.join()) {
+      const losses = await askModel("losses", { ...given, off: off.map((one) => one.split(".")).map(([stack, layer, head]) => [stack, Number(layer), Number(head)]) }, this.signal);
+      this.asked.off = off.join();
+      this.losses = losses;
+      this.#showLosses(off);
+    }
+    if (this.asked.answer !== wish.text) {
+      await answers(this.answer, this.about, given, this.signal);
+      this.asked.answer = wish.text;
+    }
+  }
+
+  #showTokens() {
+    const { stacks, tokens } = this.found, cross = stacks.find((one) => one.name === "cross") ?? stacks.find((one) => one.name === "decoder");
+    this.blocks = cross && cross.name !== "self"
+      ? [{ name: "source", tokens: stacks.find((one) => one.name === "encoder")?.columns ?? cross.columns }, { name: "translation", tokens: cross.rows }]
+      : [{ tokens }];
+    this.text = tokenText(this.blocks, { onpoint: (block, place) => this.#pointAtToken(block, place) });
+    this.lost = h("p", { class: "note lost-on" });
+    put(this.texts, this.text.element, this.lost);
+  }
+
+  #showGrid() {
+    if (!this.found.heads.length) {
+      this.heads = null;
+      put(this.grid, h("p", { class: "read" }, this.found.notes[0]), h("p", { class: "note" }, "Gradients show what its predictions depend on; losses are shown above."));
+      return;
+    }
+    this.heads = headGrid(this.found, {
+      pick: (one) => this.settle({ picked: key(one), show: "head" }),
+      toggle: (one) => this.settle({ off: toggled(this.wishOff ?? new Set(), key(one)) }),
+    });
+    const each = h("button", { type: "button", onclick: () => this.#eachOff() }, "Switch each off in turn");
+    const none = h("button", { type: "button", onclick: () => this.settle({ off: new Set() }) }, "All heads on");
+    put(this.grid, this.heads.element, h("p", { class: "controls" }, each, none),
+      this.found.notes.map((note) => h("p", { class: "note" }, note)));
+  }
+
+  async #showLarge(wish, name) {
+    const given = { run: this.name, text: wish.text };
+    let frame, rows, columns, caption, places, verb;
+    if (wish.show === "gradients") {
+      frame = await askModel("gradients", this.row === undefined || this.row === null ? given : { ...given, row: this.row }, this.signal);
+      ({ rows, columns } = frame);
+      places = frame.places;
+      verb = "depends on";
+      caption = frame.places ? `what the prediction after token ${frame.places[0]} depends on (point at a token for another)` : `gradients: the length of ${frame.what} / d embedding`;
+    } else if (!name) {
+      this.map = null;
+      this.large.clear();
+      put(this.heading);
+      return;
+    } else if (wish.show === "rollout") {
+      frame = await askModel("rollout", given, this.signal);
+      rows = columns = this.found.stacks[0].rows;
+      caption = `rollout to layer ${frame.layer}`;
+      verb = "is made of";
+    } else {
+      const [stack, layer, head] = name.split(".");
+      frame = await askModel("map", { ...given, stack, layer: Number(layer), head: Number(head) }, this.signal);
+      ({ rows, columns } = this.found.stacks.find((one) => one.name === stack));
+      caption = `${stack === "self" ? "" : `${stack}, `}layer ${layer}, head ${head}`;
+      this.stack = stack;
+      put(this.heading, told(this.found.heads.find((one) => key(one) === name)));
+    }
+    if (wish.show !== "head") put(this.heading, wish.show === "rollout" ? "Heads averaged, the residual stream added, layers multiplied: of which tokens each token is made." : "");
+    this.map = { data: frame.arrays.map.data, rows, columns, caption, verb, places };
+    this.large.show(this.map);
+    this.drawn();
+  }
+
+  /** Which block of tokens stands beside the rows of the large map, and which above its columns. */
+  get #sides() {
+    if (this.blocks.length === 1) return [0, 0];
+    return { encoder: [0, 0], cross: [1, 0], decoder: [1, 1] }[this.stack] ?? [0, 0];
+  }
+
+  #pointAtRow(i) {
+    if (!this.map || !this.text) return;
+    const [from, to] = this.#sides, width = this.map.columns.length;
+    if (i === null) return this.#rest();
+    const place = this.map.places ? this.map.places[i] : i;
+    let weights = this.map.data.subarray(i * width, (i + 1) * width);
+    if (this.blocks[to].tokens.length !== width) { // a decoder sees END before its own tokens, and perhaps the source
+      const before = width - this.blocks[to].tokens.length;
+      weights = before > 0 ? weights.subarray(before) : weights;
+    }
+    this.text.lines(from, this.map.rows.length === this.blocks[from].tokens.length ? place : this.blocks[from].tokens.length - 1, to, weights);
+  }
+
+  #pointAtToken(block, place) {
+    if (place === null || !this.map) return this.#rest();
+    const [from] = this.#sides;
+    if (this.map.places) { // gradients of a long text come one prediction at a time
+      if (this.map.places[0] !== place) { this.row = place; delete this.asked.large; this.settle({}); }
+      return;
+    }
+    if (block === from && place < this.map.rows.length) this.#pointAtRow(place);
+  }
+
+  /** Nothing is pointed at: tokens are coloured by what is lost on them. */
+  #rest() {
+    this.text?.lines(0, 0, 0, null);
+    this.#colourLosses();
+  }
+
+  #showLosses(off) {
+    const { nats, without, what, pieces } = this.losses, sum = (of) => of.reduce((total, one) => total + (one ?? 0), 0);
+    const total = sum(nats), counted = nats.filter((one) => one !== null).length;
+    const words = `Loss ${what}: ${number(total / Math.max(1, counted))} nats each, ${number(total)} in all`;
+    const change = without ? `; without ${off.length === 1 ? "that head" : `those ${off.length} heads`} ${number(sum(without))} (${sum(without) >= total ? "+" : ""}${number(sum(without) - total)}), red where more is lost, blue where less` : "";
+    put(this.lost, `${words}${change}.`);
+    const fits = this.blocks.findIndex(({ tokens }) => tokens.length === pieces.length);
+    this.lossBlock = this.about.abilities.includes("classify") ? -1 : this.blocks.length > 1 ? 1 : fits;
+    this.#colourLosses();
+    if (this.lossBlock < 0) {
+      put(this.lost, `${words}${change}. `, h("span", { class: "chips" }, pieces.map((piece, k) => {
+        const value = without ? without[k] - nats[k] : nats[k];
+        return h("span", { class: "chip", style: { borderColor: css(without ? ofDifference(-value, 2) : ofWeight(Math.min(1, value / 5))) } }, `${piece} ${without ? (value >= 0 ? "+" : "") : ""}${number(value)}`);
+      })));
+    }
+  }
+
+  #colourLosses() {
+    if (!this.losses || this.lossBlock === undefined || this.lossBlock < 0) return;
+    const { nats, without } = this.losses;
+    for (let block = 0; block < this.blocks.length; block++) if (block !== this.lossBlock) this.text.colour(block, null);
+    this.text.colour(this.lossBlock,
+      (k) => (nats[k] === null || nats[k] === undefined ? null : without ? ofDifference(nats[k] - without[k], 1) : ofWeight(Math.min(1, (nats[k] / 8) ** 2))),
+      (k) => (nats[k] === null || nats[k] === undefined ? "nothing stands before it" : without ? `${number(nats[k])} → ${number(without[k])} nats` : `${number(nats[k])} nats`));
+  }
+
+  async #eachOff() {
+    try {
+      const { each } = await askModel("each_off", { run: this.name, text: this.asked.text }, this.signal);
+      this.costs = Object.fromEntries(each.map((one) => [key(one), one.nats]));
+      const worst = each.reduce((a, b) => ((b.nats ?? 0) > (a.nats ?? 0) ? b : a));
+      this.settle({});
+      put(this.status, `Without ${worst.stack === "self" ? "" : `${worst.stack}, `}layer ${worst.layer}, head ${worst.head}, most is lost: ${number(worst.nats)} nats more on this text. The bar below each head says how much it counts.`);
+    } catch (error) {
+      put(this.status, trouble(error));
+    }
+  }
+
+  async #match(wish) {
+    if (this.asked.match === `${wish.image} ${wish.text}`) return;
+    const { matched } = await import("./pictures.js");
+    await matched(this, wish);
+    this.asked.match = `${wish.image} ${wish.text}`;
+  }
+}
+
+const key = ({ stack, layer, head }) => `${stack}.${layer}.${head}`;
+const toggled = (set, one) => (set.has(one) ? set.delete(one) : set.add(one), new Set(set));

@@ -1,0 +1,99 @@
+// Look: type a sentence, and see what a run's model does with it; another run's beside it, if asked for.
+
+import { get, named } from "../api.js";
+import { h, put, trouble } from "../dom.js";
+import { colours, ofDifference } from "../looking/colours.js";
+import { largeMap } from "../looking/large.js";
+import { Side } from "../looking/side.js";
+import { styles } from "../styles.js";
+import { go } from "../main.js";
+
+const WAIT = 180; // milliseconds after the last letter typed
+const SHOWS = { head: "one head", rollout: "rollout: all layers multiplied", gradients: "gradients: what predictions depend on" };
+
+export async function show(page) {
+  await Promise.all([styles("/static/looking/look.css"), colours()]);
+  page.title(page.name ? `Look into ${page.name}` : "Look");
+  const { names, trained } = await runNames(page.signal);
+  if (!page.name) return choose(page, trained);
+
+  const state = {
+    text: page.query.get("text"), show: page.query.get("show") ?? "head", picked: page.query.get("head") ?? null,
+    off: new Set(page.query.getAll("off")), image: page.query.get("image") ?? "test:0",
+  };
+  const text = h("textarea", { rows: "2", class: "sentence", "aria-label": "The sentence that is read", spellcheck: false, placeholder: "Type a sentence" });
+  const run = chooser("Run", names, page.name, (name) => go(`/look/${named(name)}?${page.query}`));
+  const beside = chooser("Beside it", ["", ...names], page.query.get("beside") ?? "", (name) => {
+    page.put({ beside: name });
+    go(`/look/${named(page.name)}?${page.query}`);
+  });
+  const what = h("select", { "aria-label": "What is shown large", onchange: () => settle({ show: what.value }) },
+    Object.entries(SHOWS).map(([value, label]) => h("option", { value, selected: value === state.show }, label)));
+  const between = h("section", { class: "between", hidden: true }, h("h2", {}, "Where they differ"));
+  const difference = largeMap({ label: "The second run minus the first" });
+  between.append(difference.element);
+
+  const sides = [page.name, ...(page.query.get("beside") ? [page.query.get("beside")] : [])].map((name) => new Side(name, page.signal, {
+    settle: (changes) => settle(changes), drawn: () => compare(),
+  }));
+  put(page.root,
+    h("h1", {}, "Look"),
+    h("form", { class: "asking", onsubmit: (event) => { event.preventDefault(); ask(); } },
+      text, h("div", { class: "controls" }, run, beside, h("label", {}, "Large ", what))),
+    h("p", { class: "note" }, "A click on a head shows it large; shift and a click, or x, switches it off. Point at a token to see its lines."),
+    h("div", { class: sides.length > 1 ? "sides two" : "sides" }, sides.map((side) => side.element)), between);
+
+  /** What the reader wants, in the address and on the page. */
+  function settle(changes) {
+    Object.assign(state, changes);
+    page.put({ text: state.text, show: state.show === "head" ? null : state.show, head: state.picked, off: [...state.off], image: state.image === "test:0" ? null : state.image });
+    what.value = state.show;
+    for (const side of sides) side.update(state);
+  }
+
+  function ask() {
+    clearTimeout(waiting);
+    if (text.value !== state.text) settle({ text: text.value });
+  }
+  let waiting;
+  text.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(ask, WAIT); });
+  text.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); ask(); } });
+  page.signal.addEventListener("abort", () => clearTimeout(waiting));
+
+  function compare() {
+    const [ours, theirs] = sides.map((side) => side.map);
+    const same = ours && theirs && ours.rows.join("\n") === theirs.rows.join("\n") && ours.columns.join("\n") === theirs.columns.join("\n");
+    between.hidden = !(ours && theirs);
+    if (!ours || !theirs) return;
+    if (!same) {
+      difference.clear();
+      put(between, h("h2", {}, "Where they differ"), h("p", { class: "note" }, "They do not read the same tokens: nothing is compared cell by cell."), difference.element);
+      return;
+    }
+    const data = theirs.data.map((value, k) => value - ours.data[k]);
+    const moved = data.reduce((sum, value) => sum + Math.abs(value), 0) / 2 / ours.rows.length;
+    difference.show({ data, rows: ours.rows, columns: ours.columns, paint: (value) => ofDifference(value), verb: "→", caption: `${theirs.caption} minus ${ours.caption}: ${(100 * moved).toFixed(0)} % of the weight lies elsewhere; blue = more in the second` });
+  }
+
+  const about = await Promise.all(sides.map((side) => side.open()));
+  if (page.signal.aborted) return;
+  const first = about[0];
+  if (state.text === null) state.text = first?.mask ? `Return the ${first.mask} of the file.` : "Return the size of the file.";
+  text.value = state.text;
+  settle({});
+}
+
+const chooser = (label, names, chosen, changed) => h("label", {}, `${label} `, h("select", { "aria-label": label, onchange: (event) => changed(event.target.value) },
+  (names.includes(chosen) ? names : [chosen, ...names]).map((name) => h("option", { value: name, selected: name === chosen }, name || "nothing"))));
+
+async function runNames(signal) {
+  const rows = (await get("/api/table", signal)).runs ?? [];
+  const names = rows.map((row) => row.name ?? row[0]);
+  return { names, trained: names };
+}
+
+function choose(page, names) {
+  put(page.root, h("h1", {}, "Look"), h("p", { class: "read" }, "Whose attention? Choose a run."),
+    names.length ? h("ul", { class: "choices" }, names.slice(0, 200).map((name) => h("li", {}, h("a", { href: `/look/${named(name)}` }, name))))
+      : trouble(new Error("there are no runs in this folder yet")));
+}
