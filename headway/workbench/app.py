@@ -13,13 +13,15 @@ from starlette.staticfiles import StaticFiles
 
 from headway import __version__
 from headway.core.errors import UserError
-from headway.workbench import run_api, study_api
+from headway.workbench import run_api, solving, study_api
 from headway.workbench.bench import Bench
+from headway.workbench.changing import api as change_api
 from headway.workbench.guard import Guard
+from headway.workbench.looking import api as look_api
 from headway.workbench.paths import NotThereError
 
 STATIC = Path(str(files("headway.workbench") / "static"))
-ROUTERS = (run_api.router, study_api.router)
+ROUTERS = (run_api.router, study_api.router, look_api.router, change_api.router, solving.router)
 
 
 def create_app(bench: Bench, token: str, hosts: set[str]) -> Guard:
@@ -51,6 +53,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     bench: Bench = app.state.bench
     await bench.models.stop()
     await bench.readers.stop()
+    await bench.planners.stop()
 
 
 class _Static(StaticFiles):

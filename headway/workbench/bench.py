@@ -27,6 +27,8 @@ class Bench:
     """Keeps models, and shows what is in them."""
     readers: AnsweringProcess = field(default_factory=AnsweringProcess)
     """Understands recipes and studies."""
+    planners: AnsweringProcess = field(default_factory=lambda: AnsweringProcess(idle=60.0))
+    """Measures what a training would take, which is seconds of work: nobody else waits for it."""
 
     def __post_init__(self) -> None:
         self.folder = self.folder.resolve()

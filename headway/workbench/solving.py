@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter
-from headway.workbench.bench import Here
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.core.errors import UserError
+from headway.workbench.bench import Here
 
 router = APIRouter(prefix="/api/ask/solve", tags=["solve"])
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from headway.workbench.bench import Bench, Here
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.core.errors import UserError, did_you_mean
 from headway.core.files import check_names, write_whole
 from headway.recipe.library import packaged
+from headway.workbench.bench import Bench, Here
 
 router = APIRouter(tags=["change"])
 READS = "headway.workbench.changing.changes"

@@ -4,16 +4,17 @@ from typing import Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response
-from headway.workbench.bench import Here
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.draw.colours import DIFFERENCES, WEIGHTS
+from headway.workbench.bench import Here
 
 router = APIRouter(prefix="/api/ask/look", tags=["look"])
 
 Question = Literal[
     "about",
     "maps",
+    "numbers",
     "map",
     "rollout",
     "losses",

@@ -11,7 +11,7 @@ from headway.core.errors import UserError
 from headway.workbench.looking.subject import Subject
 
 MOST_MODELS = 3
-QUESTIONS = ("about", "maps", "map", "rollout", "losses", "each_off", "gradients")
+QUESTIONS = ("about", "maps", "numbers", "map", "rollout", "losses", "each_off", "gradients")
 QUESTIONS += ("classify", "translate", "fill", "write", "match")
 
 _KEPT: OrderedDict[tuple[str, ...], Subject] = OrderedDict()

@@ -86,7 +86,7 @@ class Subject:
     # --- maps --------------------------------------------------------------------------------------------------------
 
     def maps(self, text: str) -> bytes:
-        """All of them, small, with numbers for every head. Of a model without attention: the tokens, and why."""
+        """All of them, small. Of a model without attention: the tokens, and why."""
         self._look(text)
         shape = (sum(len(w) for stack in self._stacks for w in stack.layers.values()), SMALL, SMALL)
         small, heads, at, stacks = np.zeros(shape, np.uint8), [], 0, []
@@ -105,11 +105,17 @@ class Subject:
                 pooled = F.adaptive_max_pool2d(weights, (height, width))
                 small[at : at + len(weights), :height, :width] = _bytes(pooled)
                 heads += [
-                    {"stack": stack.name, "layer": layer, "head": head, "small": at + head, **numbers}
-                    for head, numbers in enumerate(_numbers(weights))
+                    {"stack": stack.name, "layer": layer, "head": head, "small": at + head}
+                    for head in range(len(weights))
                 ]
                 at += len(weights)
         return pack({"stacks": stacks, "heads": heads, "notes": self._notes, **self._answer}, {"small": small})
+
+    def numbers(self, text: str) -> bytes:
+        """Of every head, in the order of `maps`: how even it is, how far it looks, and at what."""
+        self._look(text)
+        layers = [weights for stack in self._stacks for weights in stack.layers.values()]
+        return pack({"heads": [numbers for weights in layers for numbers in _numbers(weights)]}, {})
 
     def map(self, text: str, stack: str, layer: int, head: int) -> bytes:
         """One, whole."""
@@ -143,8 +149,7 @@ class Subject:
             self._check_memory(text)
             found = self.task.maps(self.run, self.model, text)
             self._stacks, self._notes = found.all_stacks, list(found.notes)
-            known = found.as_json()
-            self._answer = {key: known[key] for key in ("tokens", "translation", "alignment") if key in known}
+            self._answer = {"tokens": list(found.sentence.tokens)}
         else:
             sentence = read(self.run.tokenizer, text)
             self._notes = [f"{self.run.name} has no attention, so there are no maps of it", *sentence.warnings]

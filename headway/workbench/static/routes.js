@@ -9,6 +9,9 @@ export const ROUTES = [
   { path: "report", under: "studies", load: () => import("./views/report.js") },
   { path: "cases", label: "Cases", load: () => import("./views/cases.js") },
   { path: "case", under: "cases", load: () => import("./views/case.js") },
+  { path: "look", label: "Look", load: () => import("./views/look.js") },
+  { path: "change", label: "Change", load: () => import("./views/change.js") },
+  { path: "solve", label: "Solve", load: () => import("./views/solve.js") },
   { path: "jobs", label: "Jobs", load: () => import("./views/jobs.js") },
   { path: "program", label: "API", load: () => import("./views/program.js") },
 ];

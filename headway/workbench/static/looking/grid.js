@@ -26,8 +26,7 @@ export function headGrid(found, { pick, toggle }) {
       heads.filter((one) => one.layer === layer).forEach((one, column) => {
         const canvas = painted(h("canvas", { "aria-hidden": "true" }), small.data, rows, columns, ofByte, side, one.small * side * side);
         const button = h("button", {
-          type: "button", class: "head", tabindex: "-1", title: `layer ${layer}, head ${one.head}: ${told(one)}`,
-          "aria-label": `layer ${layer}, head ${one.head}: ${told(one)}`,
+          type: "button", class: "head", tabindex: "-1", "aria-label": `layer ${layer}, head ${one.head}`,
           onclick: (event) => (event.shiftKey ? toggle(one) : pick(one)),
         }, canvas);
         button.style.gridColumn = column + 2;
@@ -58,7 +57,9 @@ export function headGrid(found, { pick, toggle }) {
       button.tabIndex = chosen ? 0 : -1;
       button.classList.toggle("off", off.has(name));
       button.style.setProperty("--cost", cost === undefined ? 0 : Math.max(0, cost) / worst);
-      button.title = `layer ${one.layer}, head ${one.head}: ${told(one)}${cost === undefined ? "" : `; without it ${cost >= 0 ? "+" : ""}${number(cost)} nats`}`;
+      const numbers = one.entropy_share === undefined ? "" : `: ${told(one)}`;
+      button.setAttribute("aria-label", `layer ${one.layer}, head ${one.head}${off.has(name) ? ", switched off" : ""}${numbers}`);
+      button.title = `layer ${one.layer}, head ${one.head}${numbers}${cost === undefined ? "" : `; without it ${cost >= 0 ? "+" : ""}${number(cost)} nats`}`;
     }
     if (!buttons.some(({ button }) => button.tabIndex === 0) && buttons.length) buttons[0].button.tabIndex = 0;
   };

@@ -79,6 +79,13 @@ export class Side {
       await this.#showLarge(wish, name);
       this.asked.large = large;
     }
+    if (!this.asked.numbers && heads.length) {
+      const { heads: numbers } = await askModel("numbers", given, this.signal);
+      heads.forEach((one, k) => Object.assign(one, numbers[k]));
+      this.asked.numbers = true;
+      this.heads.mark({ picked: name, off: new Set(off), costs: this.costs });
+      if (wish.show === "head" && name) put(this.heading, told(heads.find((one) => key(one) === name)));
+    }
     if (this.asked.off !== off.join()) {
       const losses = await askModel("losses", { ...given, off: off.map((one) => one.split(".")).map(([stack, layer, head]) => [stack, Number(layer), Number(head)]) }, this.signal);
       this.asked.off = off.join();
@@ -142,7 +149,8 @@ export class Side {
       ({ rows, columns } = this.found.stacks.find((one) => one.name === stack));
       caption = `${stack === "self" ? "" : `${stack}, `}layer ${layer}, head ${head}`;
       this.stack = stack;
-      put(this.heading, told(this.found.heads.find((one) => key(one) === name)));
+      const one = this.found.heads.find((head) => key(head) === name);
+      put(this.heading, one.entropy_share === undefined ? "" : told(one));
     }
     if (wish.show !== "head") put(this.heading, wish.show === "rollout" ? "Heads averaged, the residual stream added, layers multiplied: of which tokens each token is made." : "");
     this.map = { data: frame.arrays.map.data, rows, columns, caption, verb, places };
