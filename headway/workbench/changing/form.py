@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from headway.core.errors import UserError
-from headway.core.spec import Spec
+from headway.core.spec import Spec, documentation
 from headway.core.variants import Variant, is_slot
 from headway.core.yaml import read_value, write_value
 
@@ -26,19 +26,19 @@ ENDS = ((Ge, "ge", "least"), (Gt, "gt", "above"), (Le, "le", "most"), (Lt, "lt",
 
 def fields_of(cls: type[Spec], tree: Mapping[str, Any], was: Mapping[str, Any], prefix: str = "") -> list[dict]:
     """Of a spec's class. `tree`: its values, as far as they are given; `was`: those of the original."""
-    found = []
+    found, means = [], documentation(cls)
     for name, field in sorted(cls.model_fields.items(), key=lambda item: item[0] != "kind"):
         written = field.alias or name
         if name == "kind" and issubclass(cls, Variant):  # chosen where the variant stands
             continue
         value, before = tree.get(written, _default(field)), was.get(written, _default(field))
-        found.append(_field(field, f"{prefix}{written}", written, value, before))
+        found.append(_field(field, f"{prefix}{written}", written, _one_line(means.get(name)), value, before))
     return found
 
 
-def _field(field: FieldInfo, key: str, name: str, value: Any, before: Any) -> dict[str, Any]:
+def _field(field: FieldInfo, key: str, name: str, meaning: str, value: Any, before: Any) -> dict[str, Any]:
     options, nullable = _options(field.annotation)
-    made: dict[str, Any] = {"key": key, "name": name, "meaning": _one_line(field.description), "nullable": nullable}
+    made: dict[str, Any] = {"key": key, "name": name, "meaning": meaning, "nullable": nullable}
     made |= {"value": typed(value), "was": typed(before)}
     slots = [one for one in options if isinstance(one, type) and issubclass(one, Variant) and is_slot(one)]
     if slots and not isinstance(value, list):

@@ -114,8 +114,13 @@ class Subject:
     def numbers(self, text: str) -> bytes:
         """Of every head, in the order of `maps`: how even it is, how far it looks, and at what."""
         self._look(text)
-        layers = [weights for stack in self._stacks for weights in stack.layers.values()]
-        return pack({"heads": [numbers for weights in layers for numbers in _numbers(weights)]}, {})
+        heads = [
+            numbers
+            for stack in self._stacks
+            for weights in stack.layers.values()
+            for numbers in _numbers(weights, of_itself=stack.name == "self" or stack.rows == stack.columns)
+        ]
+        return pack({"heads": heads}, {})
 
     def map(self, text: str, stack: str, layer: int, head: int) -> bytes:
         """One, whole."""
@@ -288,9 +293,9 @@ def _heads(mixer: Mixer) -> int:
     return getattr(mixer, "heads", 12) if hasattr(mixer, "weights") else 0
 
 
-def _numbers(weights: Tensor) -> list[dict[str, float | None]]:
-    """Of each head; those of square maps say more."""
-    if weights.shape[-1] == weights.shape[-2]:
+def _numbers(weights: Tensor, of_itself: bool) -> list[dict[str, float | None]]:
+    """Of each head; where a text looks at itself, distances say something."""
+    if of_itself:
         found = statistics(weights)
         return [{name: _finite(value) for name, value in found.of(head).items()} for head in range(len(weights))]
     return [{"entropy_share": _finite(share)} for share in entropy_shares(weights).tolist()]

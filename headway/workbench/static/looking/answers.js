@@ -7,7 +7,7 @@ const percent = (value) => (value < 0.0005 ? "0 %" : `${(100 * value).toFixed(1)
 const bars = (pairs, label) => h("ol", { class: "bars", "aria-label": label }, pairs.map(([name, chance]) => {
   const bar = h("i");
   bar.style.width = `${100 * chance}%`;
-  return h("li", {}, h("span", {}, name), h("b", { class: "bar" }, bar), h("em", {}, percent(chance)));
+  return h("li", {}, h("span", {}, name), h("b", { class: "level" }, bar), h("em", {}, percent(chance)));
 }));
 
 const SHOW = {

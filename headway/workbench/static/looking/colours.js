@@ -16,7 +16,7 @@ export const ofWeight = (value) => (value > 0 ? scales.weights[Math.min(255, Mat
 /** What came as a byte is on that scale already. */
 export const ofByte = (value) => (value ? scales.weights[value] : BLANK);
 /** Differences, −most to most. */
-export const ofDifference = (value, most = 0.5) => scales.differences[Math.max(0, Math.min(255, Math.round((value / most + 1) * 127.5)))];
+export const ofDifference = (value, most = 0.5) => value === 0 ? BLANK : scales.differences[Math.max(0, Math.min(255, Math.round((value / most + 1) * 127.5)))];
 
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
 /** Black or white, whichever can be read on it. */

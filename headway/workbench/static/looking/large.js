@@ -17,8 +17,8 @@ export function largeMap({ label, onrow }) {
     const room = Math.max(200, Math.min(element.clientWidth || 480, 760)), longest = Math.max(...map.columns.map((one) => one.length), 1);
     const named = Math.max(map.rows.length, map.columns.length) <= (room - 60) / LEAST;
     left = named ? Math.min(110, 10 + 7 * Math.max(...map.rows.map((one) => one.length), 1)) : 2;
-    top = named ? Math.min(110, 10 + 7 * longest) : 2;
-    cell = Math.min(28, (room - left - 2) / Math.max(map.columns.length, 1));
+    top = named ? (longest === 1 ? 16 : Math.min(110, 14 + 7 * longest)) : 2;
+    cell = Math.min(40, (room - left - 2) / Math.max(map.columns.length, 1));
     return named;
   }
 
@@ -45,8 +45,9 @@ export function largeMap({ label, onrow }) {
       context.textAlign = "left";
       map.columns.forEach((token, j) => {
         context.save();
-        context.translate(left + cell * (j + 0.5), top - 4);
-        context.rotate(-Math.PI / 2);
+        context.translate(left + cell * (j + 0.5), top - 5);
+        if (top === 16) context.translate(-3, -3);
+        else context.rotate(-Math.PI / 2);
         context.fillText(token, 0, 0, top - 6);
         context.restore();
       });

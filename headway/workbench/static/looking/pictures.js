@@ -15,7 +15,7 @@ export async function matched(side, { text, image }) {
   for (let k = 0; k < size * size; k++) data.data.set([pixels.data[3 * k], pixels.data[3 * k + 1], pixels.data[3 * k + 2], 255], 4 * k);
   context.putImageData(data, 0, 0);
   const most = (values) => Math.max(1e-9, ...values);
-  const shares = (values) => { const top = most(values); return (value) => ofWeight(value / top); };
+  const shares = (values) => { const top = most(values); return (value) => ofWeight((value / top) ** 2); };
   const names = found.heads.filter((one) => one.of === "patches");
   const other = h("input", { value: image, "aria-label": "The picture, of the run's own data", size: "10", onchange: (event) => side.settle({ image: event.target.value.trim() }) });
   const tokens = tokenText([{ tokens: found.tokens }]);

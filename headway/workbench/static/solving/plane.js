@@ -8,6 +8,7 @@ const SIZE = 460, REACH = 3; // pixels, and how far the plane goes to each side
 const START = "1,0;0,1;-1,-1;0.1,0.1";
 const MOST = 24;
 const at = ([x, y]) => [SIZE / 2 + (x / REACH) * (SIZE / 2), SIZE / 2 - (y / REACH) * (SIZE / 2)];
+const short = (value) => String(Number(value.toPrecision(2)));
 const rounded = (value) => Math.max(-REACH, Math.min(REACH, Math.round(value * 100) / 100));
 
 export async function plane(page, root, part) {
@@ -114,7 +115,8 @@ export async function plane(page, root, part) {
         found.certificate.mixture.forEach((share, k) => {
           if (share < 0.002) return;
           const [u, v] = at(found.keys[k]);
-          layers.mixture.append(s("line", { x1: x, y1: y, x2: u, y2: v, "stroke-width": 1 + 8 * share }), s("text", { x: (x + 3 * u) / 4, y: (y + 3 * v) / 4 - 6 }, `${(100 * share).toFixed(0)} %`));
+          layers.mixture.append(s("line", { x1: x, y1: y, x2: u, y2: v, "stroke-width": 1 + 8 * share }));
+          if (Math.hypot(u - x, v - y) > 40) layers.mixture.append(s("text", { x: (x + u) / 2 + 8, y: (y + v) / 2 - 8 }, `${(100 * share).toFixed(0)} %`));
         });
       }
       regions(found.keys);
@@ -122,7 +124,7 @@ export async function plane(page, root, part) {
       const [x, y] = at(found.key.map((one) => Math.max(-REACH, Math.min(REACH, one ?? 0)))), [u, v] = at(state.keys[state.chosen]);
       layers.mixture.append(s("line", { class: "to", x1: u, y1: v, x2: x, y2: y }), s("circle", { class: "new", cx: x, cy: y, r: 8 }), s("text", { x: x + 12, y: y - 8 }, `key ${state.chosen} → (${found.key.map(number).join(", ")})`));
     }
-    const missed = `${number(100 * found.error)} % of the attention lies elsewhere`;
+    const missed = `${short(100 * found.error)} % of the attention lies elsewhere`;
     const told = {
       reached: part === "query" ? `There is a query that does it: ${missed}.` : `There is a key that does it: ${missed}.`,
       impossible: part === "query" ? "No query does it: the mixture drawn has the same mean key, and is more even." : `No key at this place does it; the best there is: ${missed}.`,
@@ -158,7 +160,7 @@ export async function plane(page, root, part) {
           changed();
           keep();
         } });
-        return h("label", { class: "slider" }, h("span", {}, `key ${k}`), slider, h("b", { class: "bar" }, h("i"), h("u")), h("em"));
+        return h("label", { class: "slider" }, h("span", {}, `key ${k}`), slider, h("b", { class: "level" }, h("i"), h("u")), h("em"));
       }));
     }
     [...bars.children].forEach((row, k) => {
@@ -215,7 +217,7 @@ export async function plane(page, root, part) {
   const evenly = h("button", { type: "button", onclick: () => { state.weights = state.keys.map(() => 1); changed(); keep(); } }, "All alike");
   const scaled = h("label", {}, h("input", { type: "checkbox", checked: state.scaled, onchange: (event) => { state.scaled = event.target.checked; changed(); keep(); } }), " scores are q·k/√d");
   const within = h("label", {}, "within ", h("select", { "aria-label": "How much may lie elsewhere", onchange: (event) => { state.within = Number(event.target.value); changed(); keep(); } },
-    [0.1, 0.01, 0.001, 0.000001].map((value) => h("option", { value: String(value), selected: value === state.within }, `${number(100 * value)} %`))));
+    [0.1, 0.01, 0.001, 0.000001].map((value) => h("option", { value: String(value), selected: value === state.within }, `${short(100 * value)} %`))));
   put(root,
     h("p", { class: "read" }, part === "query" ? "Drag the keys. All attention is to be on the one that you take (or as the sliders say): the arrow is a query that does it, or lines show the mixture of others that forbids it."
       : "Drag the keys and the query's tip. The key that you take may be put elsewhere, so that this query has the wanted weights."),

@@ -72,12 +72,13 @@ export async function show(page) {
     }
     const data = theirs.data.map((value, k) => value - ours.data[k]);
     const moved = data.reduce((sum, value) => sum + Math.abs(value), 0) / 2 / ours.rows.length;
-    difference.show({ data, rows: ours.rows, columns: ours.columns, paint: (value) => ofDifference(value), verb: "→", caption: `${theirs.caption} minus ${ours.caption}: ${(100 * moved).toFixed(0)} % of the weight lies elsewhere; blue = more in the second` });
+    difference.show({ data, rows: ours.rows, columns: ours.columns, paint: (value) => ofDifference(value), verb: "→", caption: `${sides[1].name} minus ${sides[0].name}, ${ours.caption}: ${(100 * moved).toFixed(0)} % of the weight lies elsewhere; blue = more in the second` });
   }
 
   const about = await Promise.all(sides.map((side) => side.open()));
   if (page.signal.aborted) return;
   const first = about[0];
+  what.parentElement.hidden = about.every((one) => one?.abilities.includes("match"));
   if (state.text === null) state.text = first?.mask ? `Return the ${first.mask} of the file.` : "Return the size of the file.";
   text.value = state.text;
   settle({});
