@@ -6,7 +6,6 @@ The changes are those of the command line, `key.path=value`, and go the same way
 """
 
 import copy
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from headway.core.files import check_names
 from headway.core.validation import InvalidError
 from headway.core.yaml import flat, write_tree
 from headway.recipe.library import first_sentence, packaged
+from headway.recipe.naming import name_of_changed
 from headway.recipe.recipe import Recipe, apply_changes, load
 from headway.scoring.metrics import is_test
 from headway.workbench.changing.form import fields_of, typed
@@ -48,7 +48,7 @@ def form(base: str, changes: Sequence[str], shown: str) -> dict[str, Any]:
         answer["difference"] = difference(original, changed)
         answer["warnings"] = changed.warnings()
         answer["command"] = shlex.join(["headway", "train", shown, *changes])
-        answer["name"] = suggested_name(shown, changes)
+        answer["name"] = suggested_name(shown, changes, changed)
         answer["score"] = judged_by(changed)
     else:
         values = _as_far_as_it_goes(was, changes)
@@ -74,11 +74,10 @@ def judged_by(recipe: Recipe) -> str:
     return f"{next(split for split in splits if not is_test(split))}.{headline}"
 
 
-def suggested_name(shown: str, changes: Sequence[str]) -> str:
-    """For a run, or for an arm: `demo-positions-alibi`."""
-    stem = Path(shown).parent.name if shown.endswith("/recipe.yaml") else Path(shown).stem
-    pieces = [f"{key.rsplit('.', 1)[-1]}-{value}" for key, _, value in (change.partition("=") for change in changes)]
-    return re.sub(r"[^\w.-]+", "-", "-".join([stem, *pieces]))[:80].strip("-.")
+def suggested_name(shown: str, changes: Sequence[str], recipe: Recipe) -> str:
+    """What `headway train` would call it; of a run's recipe, after the run."""
+    named = Path(shown).parent.name if shown.endswith("/recipe.yaml") else shown
+    return name_of_changed(named, changes, recipe.hash)
 
 
 def study_text(base: str, changes: Sequence[str], seeds: int, shown: str) -> str:
@@ -104,7 +103,7 @@ def _study(base: str, changes: Sequence[str], seeds: int, shown: str, may_be_sam
     same = not difference(original, changed)
     if same and not may_be_same:
         raise UserError("nothing is changed: there is nothing to set against the original")
-    arm = suggested_name("x", changes).removeprefix("x-")[:40].strip("-.")
+    arm = name_of_changed("", changes, changed.hash).removeprefix("-")
     arms = {"original": []} if same else {"original": [], arm: list(changes)}
     check_names(list(arms), "an arm")
     question = {"kind": "better", "arm": arm, "than": "original", "on": judged_by(original)}
