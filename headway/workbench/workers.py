@@ -39,11 +39,17 @@ class AnsweringProcess:
             if self._ends is not None:
                 self._ends.cancel()
             answer = await self._asked(json.dumps({"function": function, "given": given}).encode() + b"\n")
-            loop = asyncio.get_running_loop()
-            self._ends = loop.call_later(self.idle, lambda: asyncio.ensure_future(self.stop()))
+            self._ends = asyncio.get_running_loop().call_later(self.idle, self._end)
         if "error" in answer:
             raise UserError(answer["error"])
         return answer["answer"]
+
+    def _end(self) -> None:
+        """Nobody has asked for a while; whoever asks just now comes first."""
+        if self._turn is not None and not self._turn.locked() and self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            self._process = None
 
     @property
     def pid(self) -> int | None:

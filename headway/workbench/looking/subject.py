@@ -290,7 +290,8 @@ class Subject:
 
 def _heads(mixer: Mixer) -> int:
     """That show maps; where somebody else's module does not say how many it has, as many as most have."""
-    return getattr(mixer, "heads", 12) if hasattr(mixer, "weights") else 0
+    spec = getattr(mixer, "spec", None)
+    return (getattr(spec, "number_of_heads", None) or 12) if hasattr(mixer, "weights") else 0
 
 
 def _numbers(weights: Tensor, of_itself: bool) -> list[dict[str, float | None]]:
