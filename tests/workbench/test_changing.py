@@ -133,7 +133,6 @@ def test_the_page_starts_what_its_command_says(tmp_path):
             {**given, "name": "../out"},
         ):
             assert client.post("/api/change/train", json=bad).status_code in (404, 422), bad
-        assert client.get("/api/job/..%2F..%2Frun").status_code in (404, 422)
     assert started.words == [
         ["train", "demo", "model.positions=alibi", "--name", "demo-alibi", "--runs", "runs"],
         ["study", "run", "studies/mine.yaml", "--studies", "studies"],

@@ -11,7 +11,6 @@ from headway.core.errors import UserError, did_you_mean
 from headway.core.files import check_names, write_whole
 from headway.recipe.library import packaged
 from headway.workbench.bench import Bench, Here
-from headway.workbench.paths import inside
 
 router = APIRouter(tags=["change"])
 READS = "headway.workbench.changing.changes"
@@ -91,12 +90,6 @@ async def start_study(asked: ChangedStudy, bench: Here) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot write the study to {home}: {error.strerror}") from None
     return {**bench.jobs.start(_study_words(name)), "study": f"studies/{name}"}
-
-
-@router.get("/api/job/{name}")
-def job(name: str, bench: Here) -> dict[str, Any]:
-    """How what was started stands: whether it runs, how it ended, what it said."""
-    return bench.jobs.told(inside(bench.jobs.home, name).name)
 
 
 def _study_words(name: str) -> list[str]:
