@@ -20,11 +20,11 @@ Numbers = Annotated[list[float], Field(max_length=64)]
 Table = Annotated[list[Numbers], Field(min_length=1, max_length=64)]
 
 
-class Asked(BaseModel):
+class OnPaper(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class AskedForQuery(Asked):
+class AskedForQuery(OnPaper):
     keys: Table
     wanted: Numbers
     """A weight for each key; they are divided by their sum."""
@@ -38,7 +38,7 @@ class AskedForKey(AskedForQuery):
     norm: float | None = None
 
 
-class AskedForConstruction(Asked):
+class AskedForConstruction(OnPaper):
     what: str
     """convolution, shift, mean-pool or max-pool."""
     taps: Numbers = []
@@ -49,7 +49,7 @@ class AskedForConstruction(Asked):
     """Of the sequence whose attention is shown."""
 
 
-class AskedForMatrix(Asked):
+class AskedForMatrix(OnPaper):
     weights: Table
     width: int = Field(default=2, ge=1, le=16)
 

@@ -28,7 +28,7 @@ Question = Literal[
 ]
 
 
-class Asked(BaseModel):
+class AskedOfModel(BaseModel):
     """What each question needs besides the run; the rest is left out."""
 
     model_config = ConfigDict(extra="forbid")
@@ -49,7 +49,7 @@ class Asked(BaseModel):
 
 
 @router.post("/{question}", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
-async def look(question: Question, asked: Asked, bench: Here) -> Response:
+async def look(question: Question, asked: AskedOfModel, bench: Here) -> Response:
     """Maps of all heads (small), one of them whole, rollout, losses with heads off, gradients; what the model does."""
     given: dict[str, Any] = asked.model_dump(exclude={"run"}, exclude_none=True)
     folder = str(bench.run(asked.run))
