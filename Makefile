@@ -1,10 +1,10 @@
-# make setup · make test · make test-slow · make lint · make demo · make bench
+# make setup · make test · make test-slow · make test-browser · make lint · make demo · make bench
 PYTHON ?= python3
 BIN := .venv/bin
 
 unexport PYTHONDONTWRITEBYTECODE # without bytecode, every process that a test starts compiles Headway anew
 
-.PHONY: setup test test-slow lint demo bench clean
+.PHONY: setup test test-slow test-browser lint demo bench clean
 
 setup: .venv/ready
 
@@ -23,6 +23,9 @@ test: lint
 
 test-slow: setup
 	$(BIN)/pytest -m slow
+
+test-browser: setup
+	$(BIN)/pytest -m "" tests/workbench # all of the workbench, in a chromium; skipped, visibly, where there is none
 
 demo: setup
 	$(BIN)/headway case B7 --quick

@@ -51,9 +51,8 @@ def create_app(bench: Bench, token: str, hosts: set[str]) -> Guard:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
     bench: Bench = app.state.bench
-    await bench.models.stop()
-    await bench.readers.stop()
-    await bench.planners.stop()
+    for worker in (bench.models, bench.readers, bench.planners):
+        worker.stop()
 
 
 class _Static(StaticFiles):

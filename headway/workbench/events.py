@@ -86,8 +86,7 @@ class Hub:
                     continue
                 began = time.monotonic()
                 # In a thread: a disk that hangs must not keep the server from answering.
-                messages = await asyncio.to_thread(topic.look)
-                took = time.monotonic() - began
+                messages, took = await asyncio.to_thread(topic.timed)
                 topic.due = began + max(topic.interval, took / SHARE)
                 for message in messages:
                     topic.tell(message)
@@ -104,6 +103,11 @@ class _Topic:
     def look(self) -> list[bytes]:
         """What has happened since the last look."""
         raise NotImplementedError
+
+    def timed(self) -> tuple[list[bytes], float]:
+        """And the seconds of a core that it took."""
+        began = time.thread_time()
+        return self.look(), time.thread_time() - began
 
     def missed(self, since: int) -> list[bytes]:
         return []
@@ -142,6 +146,7 @@ class _Run(_Topic):
             self._inode = self.file.stat().st_ino
             self.at = self.file.stat().st_size if since is None else since
         self._told: dict[str, Any] = {}
+        self._mark: tuple[Any, ...] = ()
 
     def look(self) -> list[bytes]:
         return self._new_lines() + self._state()
@@ -177,6 +182,11 @@ class _Run(_Topic):
         return []
 
     def _state(self) -> list[bytes]:
+        files = ("run.json", "events.jsonl", "metrics.jsonl", "scores.json", "audit.json")
+        mark = (*(_time(self.folder / file) for file in files), holder(self.folder))
+        if mark == self._mark:
+            return []
+        self._mark = mark
         try:
             state = state_of(self.folder)
             told = {"name": self.name, "state": word_of(state), "said": str(state), **state.as_json()}

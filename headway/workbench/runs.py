@@ -1,6 +1,6 @@
 """The table of runs: a row for each below the folder, kept in memory and looked at again only where files have changed.
 
-A run that has ended is told by the time of its folder alone (Headway renames whole files into place, which changes it);
+A run that has ended is told by the time of its folder (Headway renames whole files into place, which changes it);
 one that may be in training by the sizes of the files that grow, and by who holds its lock.
 """
 
@@ -134,12 +134,13 @@ def recipe_of(folder: Path) -> str | None:
 
 def _mark(path: Path, is_settled: bool) -> tuple[Any, ...]:
     try:
-        time = path.stat().st_mtime_ns
+        facts = (path / "run.json").stat()
+        own = (path.stat().st_mtime_ns, facts.st_mtime_ns, facts.st_size)
     except OSError:
         return ()
     if is_settled:
-        return (time,)
-    return (time, *(_size(path / file) for file in ("events.jsonl", "metrics.jsonl")), holder(path))
+        return own
+    return (*own, *(_size(path / file) for file in ("events.jsonl", "metrics.jsonl")), holder(path))
 
 
 def _size(path: Path) -> int:

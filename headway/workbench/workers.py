@@ -11,98 +11,104 @@ import contextlib
 import importlib
 import json
 import os
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import UserError
 
-LONGEST_LINE = 1 << 28
-"""Bytes of an answer: the maps of a large model are many numbers."""
-
 
 class AnsweringProcess:
-    """One such process, asked from the event loop; one question at a time, in the order they come."""
+    """One such process; one question at a time, in the order they come."""
 
     def __init__(self, seconds: float = 120.0, idle: float = 900.0):
         self.seconds, self.idle = seconds, idle
         """The longest that anybody waits for an answer; and how long a process is kept that nobody asks."""
-        self._ends: asyncio.TimerHandle | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._turn: asyncio.Lock | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._turns = ThreadPoolExecutor(max_workers=1)
+        self._asked_at = 0.0
 
     async def ask(self, function: str, **given: Any) -> Any:
         """What `module:function` gives for these, in the worker. A UserError there is one here."""
-        self._turn = self._turn or asyncio.Lock()
-        async with self._turn:
-            if self._ends is not None:
-                self._ends.cancel()
-            answer = await self._asked(json.dumps({"function": function, "given": given}).encode() + b"\n")
-            self._ends = asyncio.get_running_loop().call_later(self.idle, self._end)
+        question = json.dumps({"function": function, "given": given}).encode() + b"\n"
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(self._turns, self._asked, question)
+        loop.call_later(self.idle, lambda: self._turns.submit(self._end_if_idle))
         if "error" in answer:
             raise UserError(answer["error"])
         return answer["answer"]
-
-    def _end(self) -> None:
-        """Nobody has asked for a while; whoever asks just now comes first."""
-        if self._turn is not None and not self._turn.locked() and self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            self._process = None
 
     @property
     def pid(self) -> int | None:
         """While it runs."""
         process = self._process
-        return None if process is None or process.returncode is not None else process.pid
+        return None if process is None or process.poll() is not None else process.pid
 
-    async def _asked(self, question: bytes) -> dict[str, Any]:
-        process = await self._started()
-        assert process.stdin is not None and process.stdout is not None
+    def _asked(self, question: bytes) -> dict[str, Any]:
+        process, late = self._started(), threading.Event()
+        timer = threading.Timer(self.seconds, lambda: (late.set(), process.kill()))
+        timer.daemon = True
+        timer.start()
         try:
-            async with asyncio.timeout(self.seconds):
-                process.stdin.write(question)
-                await process.stdin.drain()
-                line = await process.stdout.readline()
-                answer = json.loads(line) if line else {}
-                if "bytes" in answer:
-                    answer = {"answer": await process.stdout.readexactly(answer["bytes"])}
-        except asyncio.IncompleteReadError:
-            line, answer = b"", {}
-        except TimeoutError:
-            await self.stop()
+            answer = _answer_of(process, question)
+        finally:
+            timer.cancel()
+            self._asked_at = time.monotonic()
+        if answer is not None:
+            return answer
+        code = process.wait()
+        self.stop()
+        if late.is_set():
             return {"error": f"this took longer than {self.seconds:.0f} seconds, and was given up"}
-        except (ConnectionError, ValueError) as error:
-            await self.stop()
-            return {"error": f"the process that answers could not be asked: {error}"}
-        except asyncio.CancelledError:  # whoever asked has gone; the answer would be taken for the next one's
-            await self.stop()
-            raise
-        if not line:
-            code = await process.wait()
-            self._process = None
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            return {"error": f"the process that answers was ended by {how}, perhaps for want of memory; ask again"}
-        return answer
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return {"error": f"the process that answers was ended by {how}, perhaps for want of memory; ask again"}
 
-    async def _started(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "headway.workbench.workers"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=LONGEST_LINE,
+    def _end_if_idle(self) -> None:
+        if time.monotonic() - self._asked_at >= self.idle:
+            self.stop()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headway.workbench.workers"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the server's to handle
             )
         return self._process
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
+        """It is started again when somebody asks."""
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):  # what was not sent is not sent any more
+                    pipe and pipe.close()
+
+
+def _answer_of(process: subprocess.Popen[bytes], question: bytes) -> dict[str, Any] | None:
+    """None: it died of the question, or before."""
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(question)
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line.endswith(b"\n"):
+            return None
+        answer = json.loads(line)
+        if "bytes" in answer:
+            found = process.stdout.read(answer["bytes"])
+            return {"answer": found} if len(found) == answer["bytes"] else None
+        return answer
+    except (OSError, ValueError):  # a pipe that broke, or was closed by whoever stopped it
+        return None
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def test_a_worker_answers_and_dies_alone():
         with pytest.raises(UserError, match="exit code 9"):
             await worker.ask("os:_exit", status=9)
         assert await worker.ask("headway.core.format:number", value=3.0) == "3.000"
-        await worker.stop()
+        worker.stop()
         hasty = AnsweringProcess(seconds=0.05)
         with pytest.raises(UserError, match="longer than"):
             await hasty.ask("headway.core.format:number", value=3.0)
