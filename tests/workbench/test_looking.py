@@ -187,6 +187,6 @@ def test_a_process_that_dies_is_said_and_the_next_question_starts_another():
         assert process.pid is not None
         await asyncio.sleep(0.3)
         assert process.pid is None, "nobody asked for a while"
-        await process.stop()
+        process.stop()
 
     asyncio.run(go())
