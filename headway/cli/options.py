@@ -27,7 +27,9 @@ def runs_like(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 A_RECIPE = typer.Argument(
-    help="A packaged recipe (see `headway recipes`) or a YAML file.", metavar="RECIPE", autocompletion=recipes_like
+    help="A packaged recipe (see `headway recipes`), a YAML file, or a run folder.",
+    metavar="RECIPE",
+    autocompletion=recipes_like,
 )
 A_RUN = typer.Argument(help="A run's name or folder.", metavar="RUN", autocompletion=runs_like)
 Changes = Annotated[

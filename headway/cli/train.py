@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli.options import A_RECIPE, AsJson, Changes, RunsFolder, Strict, Trust, With, print_json, use_plugins
+from headway.core.errors import UserError
 
 if TYPE_CHECKING:
     from headway.recipe.recipe import Recipe
@@ -53,7 +54,14 @@ def train(
     with started() as processes:  # several under torchrun, else just us
         with processes.together():
             use_plugins(with_, trust)
-            base = load(recipe, changes or [])
+            try:
+                base = load(recipe, changes or [])
+            except UserError as problem:
+                folder = runs / (name or Path(recipe).stem)
+                if not resume or vary or not (folder / "run.json").exists():
+                    raise
+                again = f"headway train {folder} --resume"
+                raise UserError(f"{problem}\nto go on by the recipe that lies in the run folder: {again}") from None
             names, recipes = varied(base, name, vary or []) if name else _named(recipe, changes or [], base, vary, runs)
             shown = progress.for_this_terminal()
             tracking = [Tracking(track, runs, [shown])] if track and processes.is_writer else []
@@ -107,7 +115,6 @@ def _named(
 
 def _is_as_written(recipe: str, base: "Recipe") -> bool:
     """Whether the changes come to nothing."""
-    from headway.core.errors import UserError
     from headway.recipe.recipe import load
 
     try:

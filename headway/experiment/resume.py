@@ -8,6 +8,8 @@ from pathlib import Path
 from headway.core.errors import UserError
 from headway.core.plugins import changed_since, used_by
 from headway.core.yaml import flat, what_changed
+from headway.models.start import Drawn
+from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, open_run
 from headway.run.record import read_status
 from headway.training import checkpoint
@@ -64,6 +66,19 @@ def _mend_recipe(run: Run) -> None:
             raise
         print(f"{error}; that is done now", file=sys.stderr)
         run.keep_recipe()
+
+
+def going_on(run: Run) -> Recipe:
+    """A run's recipe, as its folder alone can carry it on: where it began with what somebody lent it, the tokens are
+    those that lie in the folder, and so are the weights, should the lender be gone."""
+    recipe, model = run.recipe, run.recipe.model
+    if model.own_tokenizer is None or not run.folder.exists() or not run.has_checkpoints:
+        return recipe
+    try:
+        model.start.facts  # noqa: B018 (it looks for the lender)
+    except UserError:
+        model = model.model_copy(update={"start": Drawn()})
+    return recipe.model_copy(update={"data": recipe.data.kept_in(run.folder), "model": model})
 
 
 def _check_recipe(run: Run) -> None:

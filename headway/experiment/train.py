@@ -25,7 +25,7 @@ from headway.experiment import assembly
 from headway.experiment.assembly import check_population, parameters_of, trained_parameters_of
 from headway.experiment.audit import audit_runs
 from headway.experiment.recorder import RunRecorder, writer_for
-from headway.experiment.resume import check_reopened, checkpoint_from_writer, newest_checkpoints, restore
+from headway.experiment.resume import check_reopened, checkpoint_from_writer, going_on, newest_checkpoints, restore
 from headway.nn.replicated import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
@@ -175,7 +175,8 @@ class Training:
             for run in () if self.resume else self.written:  # all of them before the first is made
                 check_new(run.folder)
         known_as = self.members[0].facts.get("corpus") if self.resume else None
-        self.task = _load_task(self.recipe, self.processes, known_as)
+        recipe = going_on(self.members[0]) if self.resume else self.recipe
+        self.task = _load_task(recipe, self.processes, known_as)
         with self.processes.together():
             for run in self.written:
                 if run.folder.exists():

@@ -167,7 +167,9 @@ class Recipe(Spec):
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A recipe by packaged name or by path of a YAML file, with overrides applied."""
+    """A recipe by packaged name, by path of a YAML file or of a run folder, with overrides applied."""
+    if (Path(name) / "run.json").is_file():
+        name = str(Path(name) / "recipe.yaml")
     tree, places, title = written(name, _default_kind)
     return from_tree(tree, title, places, overrides)
 
