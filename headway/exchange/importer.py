@@ -23,7 +23,8 @@ from headway.formats import bert, foreign, gguf, gpt2, llama, marian, marian_tok
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
 from headway.formats.packages import PACKAGES
-from headway.formats.weights import WEIGHTS, check_shape, read_json, read_weights
+from headway.formats.weights import WEIGHTS, check_shape, check_stored, read_json, read_weights, stored_in
+from headway.models.borrowed.module import CAUSAL
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.recipe.recipe import Recipe, from_tree
@@ -93,6 +94,7 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
     config = read_json(folder / "config.json")
     kind = config.get("model_type")
     _check(changes)
+    check_stored(folder, config, _LOADERS.get(str(kind), CAUSAL))
     try:
         found = READERS.get(str(kind), _read_foreign)(folder, config, home, changes)
     except foreign.NotOursError as reason:
@@ -135,6 +137,7 @@ def _read_foreign(folder: Path, config: dict[str, Any], home: Path, changes: Seq
     tokenizer, notes = _tokenizer(folder, _rows(folder, config))
     data, more = _data_of(tree["context"], home)
     recipe = from_tree({"model": tree, "data": data}, str(folder / "config.json"), overrides=changes)
+    foreign.check_size(config, CAUSAL, folder, stored_in(folder))
     weights = foreign.read_decoder(folder)
     notes = [f"a '{config['model_type']}' is run by transformers: one replica at a time", *notes, *more]
     return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, _rows(folder, config), notes)
@@ -195,7 +198,7 @@ def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
     is_whole = all(tensor is not None for tensor in head.values()) and any("pooler.dense" in name for name in tensors)
     classes = [names.get(k, str(k)) for k in range(len(head["head.output.bias"]))] if is_whole else ["0", "1"]  # pyright: ignore
     settled = bert.model_tree(config, tokenizer.number("separator"))
-    check_shape(settled, config["vocab_size"], folder)
+    check_shape(settled, config["vocab_size"], folder, stored_in(folder))
     parts = {"pooling": "pooler", "head": {"kind": "linear"}} if is_whole else {}
     given = {"kind": "given", "path": str(home / "tokenizer.json")}
     tree = {"model": {"kind": "classifier", **settled, **parts}, "data": {"kind": "labelled", "tokenizer": given}}
@@ -238,6 +241,7 @@ def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequ
     return Arrived(recipe, weights, tokenizers, numbers.target, [*notes, *_narrow(tensors), *more])
 
 
+_LOADERS = {"marian": "AutoModelForSeq2SeqLM", **dict.fromkeys(bert.FAMILIES, "AutoModel")}
 READERS: dict[str, Callable[[Path, dict[str, Any], Path, Sequence[str]], Arrived]] = {
     "gpt2": _read_gpt2,
     "marian": _read_marian,

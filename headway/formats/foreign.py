@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.core.errors import UserError, did_you_mean
-from headway.formats.weights import check_finite, files_of
-from headway.models.borrowed.module import CAUSAL, causal_families, shape_of, weights_of
+from headway.core.errors import UserError
+from headway.formats.weights import Stored, check_finite
+from headway.models.borrowed.module import CAUSAL, check_causal, shape_of, size_of, weights_of
 
 _NOT_KEPT = ("transformers_version", "_name_or_path")
 _DROPOUT = ("hidden_dropout_prob", "hidden_dropout", "resid_pdrop", "dropout")
@@ -35,21 +35,22 @@ def encoder_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, 
 
 def decoder_tree(config: Mapping[str, Any]) -> dict[str, Any]:
     """The same for a language model."""
-    if (kind := config.get("model_type")) not in (known := causal_families()):
-        hint = did_you_mean(str(kind), known)
-        raise UserError(
-            f"config.json describes a '{kind}' model (model_type){hint if 'did you mean' in hint else ''}, which is no "
-            "causal language model that transformers knows; code that comes with weights is not run"
-        )
+    check_causal(config)
     tree = _tree(config)
     rates = [config[key] for key in _DROPOUT if isinstance(config.get(key), int | float)]
     tree["mixer"]["heads"] = math.gcd(tree["mixer"]["heads"], tree["width"])  # heads may have sizes of their own
     return {**tree, "tied": bool(config.get("tie_word_embeddings", True)), "dropout": float(rates[0] if rates else 0)}
 
 
+def check_size(config: Mapping[str, Any], kind: str, folder: Path, stored: Mapping[str, Stored]) -> None:
+    """Before it is built: not much larger than what the folder holds. (A part that the folder lacks may be new.)"""
+    said, there = size_of(config, kind), sum(math.prod(one.shape) for one in stored.values())
+    if said > 2 * there:
+        raise UserError(f"{folder}: config.json says a model of {said:,} numbers, and its weights are {there:,}")
+
+
 def read_decoder(folder: Path) -> dict[str, Tensor]:
     """Its weights, under the names that they have in a model of ours."""
-    files_of(folder, CAUSAL)  # or there are none that may be read
     found, left = weights_of(folder, CAUSAL)
     if left:
         raise UserError(f"{folder}: these weights have no place in what config.json says: {', '.join(left)}")

@@ -26,8 +26,8 @@ from headway.data.vocabularies import TokenizerSpec
 from headway.formats import bert, foreign
 from headway.formats.own_run import OwnRun, is_run
 from headway.formats.packages import located
-from headway.formats.weights import Taken, check_finite, check_shape, files_of, read_json, read_weights
-from headway.models.borrowed.module import weights_of
+from headway.formats.weights import Taken, check_finite, check_shape, check_stored, files_of, read_json, read_weights
+from headway.models.borrowed.module import ENCODER, weights_of
 from headway.models.encoder import EncoderSpec
 from headway.models.start import StartSpec
 
@@ -71,10 +71,12 @@ class Borrowed:
         """The model part of a recipe, as far as the weights settle it."""
         if not isinstance(self.config.get("model_type"), str):
             raise UserError(f"{self.folder / 'config.json'} does not say what the model is (model_type)")
-        separator = self.tokenizer.number("separator")
+        separator, stored = self.tokenizer.number("separator"), check_stored(self.folder, self.config)
         try:
             tree = (bert.model_tree if self.is_of_our_shape else foreign.encoder_tree)(self.config, separator)
-            check_shape(tree, self.vocabulary, self.folder)
+            check_shape(tree, self.vocabulary, self.folder, stored)
+            if not self.is_of_our_shape:
+                foreign.check_size(self.config, ENCODER, self.folder, stored)
             return tree
         except UserError as problem:
             raise problem if str(self.folder) in str(problem) else UserError(f"{self.name}: {problem}") from None

@@ -5,10 +5,12 @@ Nothing is unpickled: that would run whatever code a file holds.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import safetensors
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -37,6 +39,54 @@ def files_of(folder: Path, loader: str = "AutoModel") -> list[Path]:
     return [folder / part for part in sorted(set(parts))]
 
 
+class Stored(NamedTuple):
+    """A tensor in a file, as its header describes it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def stored_in(folder: Path, loader: str = "AutoModel") -> dict[str, Stored]:
+    """What a folder's files hold, without reading it."""
+    found = {}
+    for file in files_of(folder, loader):
+        with _named(file), safetensors.safe_open(file, "pt") as content:
+            for name in content.keys():  # noqa: SIM118 (it is no mapping)
+                part = content.get_slice(name)
+                found[name] = Stored(part.get_dtype(), tuple(part.get_shape()))
+    return found
+
+
+def check_stored(folder: Path, config: Mapping[str, Any], loader: str = "AutoModel") -> dict[str, Stored]:
+    """Before anything is read or built: weights are plain numbers, and there are some for every layer."""
+    stored = stored_in(folder, loader)
+    if isinstance(config.get("quantization_config"), dict):
+        method = config["quantization_config"].get("quant_method", "some method")
+        raise UserError(f"{folder}: its weights are quantised ({method}), {_MEANS_NOTHING}")
+    if rounded := [f"{name} ({one.dtype})" for name, one in stored.items() if _is_rounded(name, one)]:
+        raise UserError(f"{folder}: its weights are quantised, such as {rounded[0]}, {_MEANS_NOTHING}")
+    for key in _LAYERS if "num_hidden_groups" not in config else ():  # where layers share their weights
+        if isinstance(layers := config.get(key), int) and layers > len(stored):
+            raise UserError(
+                f"{folder}: config.json says {layers:,} layers ({key}), and there are {len(stored)} weights"
+            )
+    return stored
+
+
+_MEANS_NOTHING = (
+    "which without the scales and the code of who rounded them mean nothing; expected float32, float16 or bfloat16. "
+    "transformers writes them so: load it there, model.dequantize(), model.save_pretrained(…)"
+)
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
+_PLAIN = ("F64", "F32", "F16", "BF16")
+
+
+def _is_rounded(name: str, one: Stored) -> bool:
+    """Whole numbers beside the weights may be positions, or masks; what is a matrix of weights may not."""
+    is_weight = "weight" in name.rpartition(".")[2] and len(one.shape) > 1
+    return one.dtype not in _PLAIN and (one.dtype.startswith("F") or is_weight)
+
+
 def check_fit(found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], what: str) -> None:
     """All of these names are there, in these shapes, and nothing else is. `what`: a GPT-2 of 12 layers."""
     if strange := [name for name in found if name not in shapes]:
@@ -59,9 +109,9 @@ def check_finite(found: Mapping[str, Tensor]) -> None:
         raise UserError(f"these weights are not all finite numbers (NaN or infinity): {some(broken)}")
 
 
-def check_shape(tree: Mapping[str, Any], vocabulary: int, folder: Path) -> None:
+def check_shape(tree: Mapping[str, Any], vocabulary: int, folder: Path, stored: Mapping[str, Stored]) -> None:
     """What config.json says of sizes, before anything of these sizes is built: whole numbers, and a model that could be
-    in the files, where no weight takes less than a byte."""
+    in the files."""
     sizes = {
         "layers": tree["layers"],
         "width": tree["width"],
@@ -79,10 +129,14 @@ def check_shape(tree: Mapping[str, Any], vocabulary: int, folder: Path) -> None:
             raise UserError(f"{folder / 'config.json'}: {what}: expected a share from 0 to below 1, not {rate!r}")
     if not 0 < tree["norm"].get("eps", 1e-12) < math.inf:
         raise UserError(f"{folder / 'config.json'}: expected a small number that norms add, not {tree['norm']['eps']}")
-    room = sum(file.stat().st_size for file in files_of(folder) if file.exists())
+    there = sum(math.prod(one.shape) for one in stored.values())
     what = max(sizes, key=lambda name: sizes[name])
-    if room and sizes[what] > room:
-        raise UserError(f"{folder}: config.json says {sizes[what]:,} {what}, and its weights are {room:,} bytes")
+    if there and sizes[what] > there:
+        raise UserError(f"{folder}: config.json says {sizes[what]:,} {what}, and its weights are {there:,} numbers")
+    D = sizes["width"]
+    layer = 4 * D * D + 2 * D * sizes["hidden units"]
+    if "body" not in tree and (said := D * (vocabulary + sizes["positions"]) + sizes["layers"] * layer) > 2 * there:
+        raise UserError(f"{folder}: config.json says a model of {said:,} numbers, and its weights are {there:,}")
 
 
 class Taken(NamedTuple):
@@ -133,8 +187,15 @@ def some(things: Sequence[str], between: str = ", ") -> str:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
+    with _named(path):
         return safetensors.torch.load_file(path)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What goes wrong with a file is said with its name."""
+    try:
+        yield
     except FileNotFoundError:
         raise UserError(f"{path} is missing, but {INDEX} names it") from None
     except (SafetensorError, OSError) as error:

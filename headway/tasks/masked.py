@@ -38,6 +38,9 @@ from headway.tasks.abilities import Filled, FillsIn, GivenFile, JoinsOthers, Rea
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
+FARTHEST = 2
+"""How many times what it was trained to read at once a model is asked to fill in, where its positions allow it."""
+
 
 class HiddenTokens(Probing):
     """Every token is asked which one stands there, and knows all others; the loss is of those that are hidden."""
@@ -247,6 +250,11 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
             )
         row = marks.row([tokens.ids])
         model.check_length(len(row))
+        if len(row) > FARTHEST * run.recipe.segment:
+            raise UserError(
+                f"{len(row):,} tokens, and the model was trained to read {run.recipe.segment} at once: what it made of "
+                "a text so long would mean nothing; give it the sentences around what is hidden"
+            )
         given = torch.as_tensor(row).long()[None, None].to(next(model.parameters()).device)
         chances = model(given)[0, 0].double().softmax(-1).cpu()
         guesses = []

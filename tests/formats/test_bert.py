@@ -389,3 +389,42 @@ def test_layers_and_shapes_that_transformers_would_pass_over(encoder_folder, cap
     guessing, _ = encoder_folder("mpnet", head="AutoModelForMaskedLM", name="guessing")
     assert any("lm_head.*" in note for note in started(recipe(guessing)).notes)
     assert "REPORT" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("int8", r"quantised, such as .* \(I8\)"),
+        ("fp8", r"quantised, such as .* \(F8_E4M3\)"),
+        ("layers", "100,000 layers"),
+        ("wide", "says a model of"),
+    ],
+)
+def test_weights_that_are_not_plain_and_sizes_that_they_do_not_have(encoder_folder, family, fault, said):
+    """Told by the headers of the files, before anything is read or built."""
+    from safetensors.torch import load_file, save_file
+
+    folder, _ = encoder_folder(family)
+    dtypes = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+    if fault in dtypes:
+        found = load_file(folder / "model.safetensors")
+        changed = {name: t.to(dtypes[fault]) if t.ndim == 2 else t for name, t in found.items()}
+        save_file(changed, folder / "model.safetensors", {"format": "pt"})
+    sizes = {"layers": {"num_hidden_layers": 100_000}, "wide": {"hidden_size": 2048, "intermediate_size": 2048}}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | sizes.get(fault, {})))
+    with pytest.raises(UserError, match=said):
+        _ = borrowed(str(folder)).settled
+
+
+def test_a_model_that_reads_no_text(encoder_folder, tmp_path):
+    import transformers
+
+    folder, _ = encoder_folder("bert")
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    transformers.ViTModel(transformers.ViTConfig(**shape, image_size=8, patch_size=4)).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": len(PIECES)}))
+    with pytest.raises(UserError, match="'vit' model reads no tokens"):
+        _ = borrowed(str(folder)).settled

@@ -131,13 +131,16 @@ def test_it_scores_and_trains_on_as_any_run(causal_folder, tmp_path, workshop):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model_type": "gpt-imaginary"}, "no causal language model that transformers knows"),
-        ({"model_type": "deberta-v2"}, "no causal language model that transformers knows"),
+        ({"model_type": "gpt-imaginary"}, "'gpt-imaginary' model"),
+        ({"model_type": "deberta-v2"}, "is no causal language model"),
+        ({"num_hidden_layers": 100_000}, "100,000 layers"),
+        ({"hidden_size": 4096, "intermediate_size": 4096}, "says a model of"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised .gptq"),
         ({"intermediate_size": 25}, "do not fit config.json"),
         ({"num_hidden_layers": 3}, "weights are missing"),
         ({"num_hidden_layers": 1}, "have no place"),
         ({"num_attention_heads": 3}, "config.json"),
-        ({"hidden_act": "no-such"}, "transformers cannot read it"),
+        ({"hidden_act": "no-such"}, "transformers cannot build"),
         ({"vocab_size": "many"}, "vocab_size"),
     ],
 )

@@ -56,6 +56,12 @@ def test_it_learns_to_fill_in(runs):
         fill_text(runs[0], "[MASK] " * 20, 3, "auto")
 
 
+def test_a_text_far_beyond_what_it_was_trained_on_is_refused(runs, monkeypatch):
+    monkeypatch.setattr("headway.tasks.masked.FARTHEST", 0.5)  # these positions end where training does
+    with pytest.raises(UserError, match="trained to read 16 at once"):
+        fill_text(runs[0], "The quick [MASK] fox no 7 jumps [MASK] the lazy dog,", 3, "auto")
+
+
 def test_scores_are_means_over_hidden_tokens(runs):
     scores = {score.name: score for score in runs[0].scores()}
     assert scores["valid.pseudo_perplexity"].value == pytest.approx(math.exp(scores["valid.loss"].value))

@@ -5,12 +5,14 @@ taken off. Dropout is drawn as everywhere (`core/random.py`), so that a training
 architecture draws it by itself, it is left out.
 """
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -38,21 +40,34 @@ class BorrowedDropout(nn.Module):
         return self.drop(x[None])[0]
 
 
-def built(config: Mapping[str, Any], kind: str = ENCODER) -> Any:
-    """The module of this configuration, its parameters still to be filled."""
+def size_of(config: Mapping[str, Any], kind: str = ENCODER) -> int:
+    """How many numbers a module of this configuration has, without making room for them."""
+    with torch.device("meta"):
+        module = _made(config, kind)
+    if "input_ids" not in inspect.signature(module.forward).parameters:
+        raise UserError(f"a '{config.get('model_type')}' model reads no tokens; expected one that reads text")
+    return sum(p.numel() for p in module.parameters())
+
+
+def _made(config: Mapping[str, Any], kind: str) -> Any:
     transformers = library()
     register(transformers)
     wanted, loader = _config(transformers, config), getattr(transformers, kind)
     try:
         try:
-            module = loader.from_config(wanted, attn_implementation=KERNEL, trust_remote_code=False).float()
+            return loader.from_config(wanted, attn_implementation=KERNEL, trust_remote_code=False).float()
         except KeyError:  # an architecture that knows its kernels by name
-            module = loader.from_config(wanted, attn_implementation="eager", trust_remote_code=False).float()
+            return loader.from_config(wanted, attn_implementation="eager", trust_remote_code=False).float()
     except Exception as problem:  # an activation that it has not, sizes that do not fit each other …
         raise UserError(
             f"transformers cannot build the '{config.get('model_type')}' of config.json: "
             f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
         ) from None
+
+
+def built(config: Mapping[str, Any], kind: str = ENCODER) -> Any:
+    """The module of this configuration, its parameters still to be filled."""
+    module = _made(config, kind)
     if getattr(module, "pooler", None) is not None:  # which nobody would train: pooling is ours
         module.pooler = None
     replaced: dict[int, nn.Parameter] = {}
@@ -138,9 +153,15 @@ def shape_of(config: Mapping[str, Any]) -> dict[str, int]:
     return {key: value for key, value in found.items() if isinstance(value, int)}
 
 
-def causal_families() -> list[str]:
-    """The `model_type`s of causal language models."""
-    return list(library().models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+def check_causal(config: Mapping[str, Any]) -> None:
+    """It is a causal language model, of a kind that transformers knows."""
+    family = str(config.get("model_type"))
+    _config(library(), config)
+    if family not in library().models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise UserError(
+            f"a '{family}' model (model_type of config.json) is no causal language model, and none of the others that "
+            "are imported; an encoder is trained on: model.start={kind: pretrained, from: …}"
+        )
 
 
 def library() -> Any:

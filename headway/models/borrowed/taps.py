@@ -88,9 +88,9 @@ def wired(module: Any, layers: nn.ModuleList) -> bool:
 
 def _tried(module: Any, **asked: Any) -> Any:
     weights = {name: p.squeeze(0) for name, p in module.named_parameters()}
-    ids = torch.arange(_TRIED)[None] % module.get_input_embeddings().weight.shape[-2]
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "return_dict": True, **asked}
     try:
+        ids = torch.arange(_TRIED)[None] % module.get_input_embeddings().weight.shape[-2]
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "return_dict": True, **asked}
         return torch.func.functional_call(module, weights, kwargs=given)
     except Exception as problem:  # transformers raises whatever it stumbles over
         what = f"transformers cannot run the '{module.config.model_type}' of config.json"
