@@ -6,6 +6,7 @@ It comes from a packaged name, a YAML file or Python; `key.path=value` changes i
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
