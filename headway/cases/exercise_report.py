@@ -7,7 +7,6 @@ table.tex       the table, for LaTeX (booktabs)
 verdicts.json   the claims with their standing, the rows of the table, the derivations; where and how it was made
 """
 
-import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from headway.cases.exercise import Reach, WorkedExercise
 from headway.core.environment import environment
 from headway.core.errors import UserError
 from headway.core.files import clean_up, locked, write_json, write_whole
+from headway.core.reading import read_json
 from headway.study.report import tables
 from headway.study.report.report import rendered, weakest_of
 from headway.study.verdicts.wording import sentence
@@ -70,7 +70,7 @@ def read_verdicts(folder: Path) -> dict[str, Any] | None:
     if not path.exists() or (folder / "study.yaml").exists():
         return None
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = read_json(path)
         told = [*found["claims"], *found["answers"]]
         return found | {"rows": [Reach(**row) for one in told for row in one["reached"]]}
     except (OSError, ValueError, KeyError, TypeError):

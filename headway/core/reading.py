@@ -37,6 +37,7 @@ class UnreadableError(UserError):
 
     def __init__(self, path: Path, why: str):
         super().__init__(f"{path} cannot be read: {why}")
+        self.path, self.why = path, why
 
 
 @contextmanager
@@ -81,19 +82,19 @@ def as_text(content: bytes, path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         found = f"byte 0x{content[error.start]:02x} at offset {error.start:,}"
-        raise UnreadableError(path, f"it is not UTF-8 text: {found}; {DAMAGED}") from None
+        raise UnreadableError(path, f"it is not UTF-8 text: {found}") from None
 
 
 def parse_json(content: bytes, path: Path) -> Any:
     """What a JSON text holds; nested no deeper than anything that Headway writes."""
     if not content:
-        raise UnreadableError(path, f"it is empty; {DAMAGED}")
+        raise UnreadableError(path, "it is empty")
     if is_deeper(content, DEEPEST):
-        raise UnreadableError(path, f"it is nested more than {DEEPEST} levels deep; {DAMAGED}")
+        raise UnreadableError(path, f"it is nested more than {DEEPEST} levels deep")
     try:
         return json.loads(as_text(content, path))
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits, too
-        raise UnreadableError(path, f"{str(error).partition(';')[0]}; {DAMAGED}") from None
+        raise UnreadableError(path, f"it is no JSON: {str(error).partition(';')[0]}") from None
 
 
 def is_deeper(content: bytes, most: int) -> bool:

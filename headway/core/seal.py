@@ -152,11 +152,26 @@ def read_sealed(path: Path, folder: Path | None = None, most: int = MOST) -> byt
 
 
 def read_sealed_text(path: Path, folder: Path | None = None, most: int = MOST) -> str:
-    return as_text(read_sealed(path, folder, most), path)
+    with _own(path):
+        return as_text(read_sealed(path, folder, most), path)
 
 
 def read_sealed_json(path: Path, folder: Path | None = None, most: int = MOST) -> Any:
-    return parse_json(read_sealed(path, folder, most), path)
+    with _own(path):
+        return parse_json(read_sealed(path, folder, most), path)
+
+
+@contextmanager
+def _own(path: Path) -> Iterator[None]:
+    """What is wrong with one of Headway's own files, sealed or not, came from elsewhere."""
+    try:
+        yield
+    except DamagedError:
+        raise
+    except UnreadableError as error:
+        if error.path != path:
+            raise
+        raise DamagedError(path, error.why) from None
 
 
 def read_sealed_lines(path: Path, needed: bool = True) -> list[bytes]:

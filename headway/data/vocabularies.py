@@ -13,6 +13,7 @@ from pydantic import Field
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 from headway.core.errors import UserError
+from headway.core.reading import read_text
 from headway.core.variants import Variant
 from headway.data.tokenizers import (
     BLANK,
@@ -147,6 +148,6 @@ class Given(TokenizerSpec):
 
     def _content(self) -> str:
         try:
-            return Path(self.path).read_text("utf-8")
+            return read_text(Path(self.path), through_links=True)
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {error}") from None

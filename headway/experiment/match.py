@@ -7,6 +7,7 @@ from typing import Any
 
 from headway import tasks
 from headway.core.errors import UserError, did_you_mean
+from headway.core.reading import read_bytes
 from headway.data.images.pictures import is_picture, open_image
 from headway.data.running.sources import read_text
 from headway.draw.picture import Picture
@@ -86,7 +87,7 @@ def captions_named(given: Sequence[str]) -> list[str]:
 
 def _opened(path: Path) -> Shown:
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, through_links=True)
     except FileNotFoundError:
         raise UserError(f"there is no picture '{path}'") from None
     except OSError as problem:

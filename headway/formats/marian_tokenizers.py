@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import UserError
+from headway.core.reading import read_bytes
 from headway.data.sentencepiece import SentencePieceTokenizer
 from headway.data.tokenizers import Tokenizer
 from headway.formats import tokenizer as fast
@@ -56,7 +57,7 @@ def _read_pieces(folder: Path, numbers: Numbering) -> tuple[dict[str, Tokenizer]
     for file, kept, of in ((SOURCE, "tokenizer.json", names), (TARGET, "target_tokenizer.json", target_names)):
         path = folder / file
         try:
-            made[kept] = SentencePieceTokenizer(path.read_bytes(), of, numbers.end)
+            made[kept] = SentencePieceTokenizer(read_bytes(path, through_links=True), of, numbers.end)
         except OSError as problem:
             raise UserError(f"{path} cannot be read: {problem.strerror}") from None
         except UserError as problem:

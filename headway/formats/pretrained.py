@@ -18,6 +18,7 @@ import torch
 from pydantic import ConfigDict, Field
 
 from headway.core.errors import UserError
+from headway.core.reading import read_text
 from headway.core.spec import Problem
 from headway.core.validation import ImpossibleError
 from headway.data.borrowed import BorrowedTokenizer, word_piece
@@ -26,7 +27,16 @@ from headway.data.vocabularies import TokenizerSpec
 from headway.formats import bert, foreign
 from headway.formats.own_run import OwnRun, is_run
 from headway.formats.packages import located
-from headway.formats.weights import Taken, check_finite, check_shape, check_stored, files_of, read_json, read_weights
+from headway.formats.weights import (
+    Taken,
+    check_finite,
+    check_shape,
+    check_stored,
+    files_of,
+    library_text,
+    read_json,
+    read_weights,
+)
 from headway.models.borrowed.module import ENCODER, weights_of
 from headway.models.encoder import EncoderSpec
 from headway.models.start import StartSpec
@@ -132,9 +142,9 @@ def read_tokenizer(folder: Path, rows: int) -> BorrowedTokenizer:
     path, pieces = folder / "tokenizer.json", folder / "vocab.txt"
     try:
         if path.exists():
-            library = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+            library = tokenizers.Tokenizer.from_str(library_text(path))
         elif pieces.exists():
-            path, library = pieces, word_piece(pieces.read_text("utf-8").splitlines(), settings)
+            path, library = pieces, word_piece(read_text(pieces, through_links=True).splitlines(), settings)
         else:
             again = f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
             raise UserError(f"{path} is missing: without it text is no tokens; transformers writes one with {again}")

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, decoders, processors
 from headway.core.errors import UserError
 from headway.data.library import adopted
 from headway.data.tokenizers import Tokenizer
+from headway.formats.weights import library_text
 
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
@@ -84,7 +85,7 @@ def read_tokenizer(path: Path, rows: int, without: int | None = None) -> tuple[T
     """A tokenizer that the library wrote, for a model with vectors for `rows` tokens; and what there is to say.
     `without`: a token that is none of ours, because it is not for text."""
     try:
-        library = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+        library = tokenizers.Tokenizer.from_str(library_text(path))
     except FileNotFoundError:
         again = f"AutoTokenizer.from_pretrained('{path.parent}').save_pretrained('{path.parent}')"
         raise UserError(f"{path} is missing: without it text is no ids; transformers writes one with {again}") from None

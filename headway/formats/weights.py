@@ -3,7 +3,6 @@
 Nothing is unpickled: that would run whatever code a file holds.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headway.core.errors import UserError
+from headway.core.reading import opened, parse_json, read_text
+from headway.core.reading import read_json as read_any_json
 
+MOST_TIMES = 100
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -171,14 +173,29 @@ class Key(NamedTuple):
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = read_any_json(path, through_links=True)  # what the hub's cache holds are links
     except FileNotFoundError:
         raise UserError(f"{path} is missing: is this the folder of a model?") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected keys and values")
     return content
+
+
+def library_text(path: Path) -> str:
+    """A tokenizer.json, before the library sees it: it makes room for as many tokens as the largest number says, which
+    may be any."""
+    text = read_text(path, through_links=True)
+    tree = parse_json(text.encode(), path)
+    try:
+        vocabulary = tree["model"].get("vocab") or {}
+        numbers = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+        numbers += [token["id"] for token in tree.get("added_tokens") or []]
+        largest, count = max(map(int, numbers), default=0), len(vocabulary) + len(numbers)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"{path} cannot be read: it is no tokenizer that the library wrote") from None
+    if largest > MOST_TIMES * count + MOST_TIMES:
+        raise UserError(f"{path} numbers a token {largest:,}, and has about {count:,} of them: this is no vocabulary")
+    return text
 
 
 def some(things: Sequence[str], between: str = ", ") -> str:
@@ -187,7 +204,7 @@ def some(things: Sequence[str], between: str = ", ") -> str:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    with _named(path):
+    with _named(path), opened(path, through_links=True):  # a file, not a pipe that nobody writes to
         return safetensors.torch.load_file(path)
 
 

@@ -4,6 +4,8 @@ from importlib import resources
 from pathlib import Path
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.reading import UnreadableError
+from headway.core.reading import read_text as read_file_text
 
 
 def packaged() -> dict[str, str]:
@@ -22,12 +24,12 @@ def read_text(name: str) -> tuple[str, str]:
         try:
             if path.exists() and not path.is_file():  # a pipe would be waited for
                 raise UserError(f"the recipe {name} is no file")
-            return path.read_text("utf-8"), path.name
+            return read_file_text(path, through_links=True), path.name
         except FileNotFoundError:
             beside = [str(file) for file in path.parent.glob("*.y*ml")]
             raise UserError(f"there is no recipe file {name}{did_you_mean(name, beside)}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the recipe {name}: {error}") from None
+        except UnreadableError as error:
+            raise UserError(f"cannot read the recipe {name}: {error.why}") from None
     if Path(f"{name}.yaml").is_file():
         raise UserError(f"there is no recipe '{name}'; did you mean '{name}.yaml'?")
     hint = did_you_mean(name, recipes)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.reading import read_text
 from headway.stats.isoflop import budgets_of
 from headway.stats.scaling import FEWEST, Points
 
@@ -83,7 +84,7 @@ def read_points(path: Path, choice: Choice | None = None) -> PointTable:
     """A table from a file of comma- or tab-separated columns."""
     choice = choice or Choice()
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_text(path, through_links=True).removeprefix("\ufeff")
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; expected a table of points, as a .csv file") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -3,7 +3,6 @@
 Weights are read from safetensors, and no code of the folder is run.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headway.core.errors import UserError
+from headway.core.reading import read_json
 from headway.scoring.matching import Matcher, Shown, Told
 
 KINDS = ("clip", "siglip", "siglip2")
@@ -90,7 +90,7 @@ def open_borrowed(folder: Path) -> BorrowedMatcher:
 
 def _kind(folder: Path) -> str:
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = read_json(folder / "config.json", through_links=True)
         kind = config["model_type"]
     except FileNotFoundError:
         raise UserError(f"'{folder}' is neither a run (no run.json) nor a model (no config.json)") from None

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from headway.core.errors import UserError
+from headway.core.reading import UnreadableError, read_text
 
 SUFFIXES = (".csv", ".txt", ".json", ".npy")
 
@@ -38,11 +39,13 @@ def _read_file(what: str, path: Path) -> np.ndarray:
     try:
         if path.suffix.lower() == ".npy":
             return _real(np.load(path, allow_pickle=False))
-        text = path.read_text("utf-8-sig")  # with or without the mark that spreadsheets put first
+        text = read_text(path, through_links=True).removeprefix("\ufeff")  # the mark that spreadsheets put first
         if path.suffix.lower() == ".json":
             return np.asarray(json.loads(text), dtype=np.float64)
     except FileNotFoundError:
         raise UserError(f"{what}: there is no file {path}; numbers can also be typed, as '1,0; 0,1'") from None
+    except UnreadableError as error:
+        raise UserError(f"{what}: {error}") from None
     except OSError as error:
         raise UserError(f"{what}: {path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, EOFError) as error:

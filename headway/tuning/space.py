@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.reading import read_text
 from headway.core.spec import Problem, Spec
 from headway.core.validation import called_elsewhere, known_keys, validated
 from headway.core.yaml import read_tree, read_value
@@ -128,7 +129,7 @@ Space = Mapping[str, Dimension]
 def read_space(path: Path) -> Space:
     """From a YAML file."""
     try:
-        tree, lines = read_tree(path.read_text("utf-8"), path.name)
+        tree, lines = read_tree(read_text(path, through_links=True), path.name)
     except FileNotFoundError:
         raise UserError(f"there is no file {path}; it would have lines such as\n  {EXAMPLE}") from None
     except (OSError, UnicodeDecodeError) as error:

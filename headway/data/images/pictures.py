@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from headway.core.errors import UserError
+from headway.core.reading import read_bytes
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -44,7 +45,7 @@ def read_picture(path: Path | str, size: int) -> DecodedPicture:
     """A file as a picture of this size; or a UserError that says why it is none."""
     path = Path(path).expanduser()
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, through_links=True)
     except FileNotFoundError:
         raise UserError(f"there is no picture '{path}'") from None
     except IsADirectoryError:

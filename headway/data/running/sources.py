@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.reading import UnreadableError, read_bytes
 from headway.core.telling import say_once
 from headway.data.embedded import arithmetic, python_docs
 
@@ -169,13 +170,11 @@ def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:
 def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:
     """The text of one file, plain or gzip by its ending; or one sentence that says why it cannot be text."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, None, through_links=True)
         if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except IsADirectoryError:
-        raise UserError(f"'{path}' is a folder; expected a text file") from None
-    except PermissionError:
-        raise UserError(f"'{path}' may not be read: permission denied") from None
+            content = unzipped(content, path)
+    except UnreadableError as problem:
+        raise UserError(f"'{path}' cannot be read: {problem.why}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
         raise UserError(f"'{path}' is not a whole gzip file ({problem})") from None
     except OSError as problem:
@@ -184,6 +183,31 @@ def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding
     if not text.strip():
         raise UserError(f"'{path}' {'has only white space in it' if text else 'is empty'}; expected text")
     return text
+
+
+def unzipped(content: bytes, path: Path) -> bytes:
+    """What was compressed, piece by piece: a small file may say that it is a very large one."""
+    pieces, left, whole = [], content, 0
+    while left:
+        inner = zlib.decompressobj(wbits=31)
+        while not inner.eof and (left or inner.unconsumed_tail):
+            piece = inner.decompress(left, PIECE)
+            left, whole = inner.unconsumed_tail, whole + len(piece)
+            if whole > max(MOST_TIMES * len(content), PIECE):
+                times = f"{MOST_TIMES} times as long as its {len(content):,} bytes"
+                raise UserError(f"'{path}' becomes more than {times}, which no text does: unpack it, and look at it")
+            pieces.append(piece)
+            if not piece and not left:
+                break
+        if not inner.eof:
+            raise EOFError("it ends before its end")
+        left = inner.unused_data.lstrip(b"\0")
+    return b"".join(pieces)
+
+
+PIECE = 16 << 20
+MOST_TIMES = 200
+"""Gzip makes text a third of its size, and the most monotonous of it a hundredth or so."""
 
 
 def decoded(content: bytes, path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:

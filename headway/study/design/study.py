@@ -28,6 +28,7 @@ from pydantic_core import PydanticCustomError
 
 from headway.core.errors import UserError, did_you_mean
 from headway.core.plugins import load_named
+from headway.core.reading import read_text
 from headway.core.spec import Problem, Spec
 from headway.core.validation import ImpossibleError, validated
 from headway.core.yaml import flat, read_tree
@@ -202,8 +203,8 @@ def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
     """A study by its YAML file, by its folder, or by its name in `studies`."""
     path = _study_file(Path(name), studies)
     try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path, through_links=True)
+    except OSError as error:
         raise UserError(f"cannot read the study {path}: {error}") from None
     from headway.recipe.library import packaged
 

@@ -80,7 +80,7 @@ def test_a_folder_without_train_is_refused(tmp_path: Path):
 
 def test_a_folder_where_a_file_should_be(tmp_path: Path):
     (tmp_path / "train.txt").mkdir()
-    with pytest.raises(UserError, match=r"train\.txt' is a folder; expected a text file"):
+    with pytest.raises(UserError, match=r"train\.txt' cannot be read: it is a folder"):
         from_files(tmp_path)
 
 
@@ -130,11 +130,11 @@ def test_missing_path(tmp_path: Path):
 def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "a.txt").write_text(LINES)
 
-    def refuse(self: Path) -> bytes:
+    def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(UserError, match=r"a\.txt' may not be read: permission denied"):
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=r"a\.txt' cannot be read: Permission denied"):
         from_files(tmp_path / "a.txt")
 
 
@@ -224,3 +224,23 @@ def test_speeches_have_their_splits():
     if not os.environ.get("HEADWAY_DATA"):
         pytest.skip("HEADWAY_DATA is not set")
     assert list(read_splits("cse256-speeches", None, 0.1)) == ["train", "test-obama", "test-wbush", "test-hbush"]
+
+
+def test_devices_and_pipes_are_no_text(tmp_path: Path):
+    """They would be read without an end, or waited for."""
+    os.mkfifo(tmp_path / "pipe.txt")
+    for path, what in ((tmp_path / "pipe.txt", "a pipe"), (Path("/dev/zero"), "a device")):
+        with pytest.raises(UserError, match=f"cannot be read: it is {what}"):
+            from_files(path)
+
+
+def test_gzip_that_becomes_more_than_any_text_is_refused_early(tmp_path: Path):
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(bytes(100 << 20)))
+    with pytest.raises(UserError, match="becomes more than 200 times as long as its"):
+        from_files(tmp_path / "bomb.txt.gz")
+    text = "".join(f"line {k}\n" for k in range(5000)).encode()
+    (tmp_path / "parts.txt.gz").write_bytes(gzip.compress(text) + gzip.compress(text))
+    assert "".join(from_files(tmp_path / "parts.txt.gz").values()) == 2 * text.decode()
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(text)[:-9])
+    with pytest.raises(UserError, match="is not a whole gzip file"):
+        from_files(tmp_path / "cut.txt.gz")
