@@ -3,8 +3,12 @@
 The public names. They are imported where they are first used, so that `import headway` costs nothing.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path and "headway.cli" in sys.orig_argv:
+    del sys.path[0]  # `python -m headway.cli`, as torchrun does: the current folder, where anybody's yaml.py may lie
 
 __version__ = "0.1.0"
 

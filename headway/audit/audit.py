@@ -219,7 +219,7 @@ def read_report(folder: Path) -> Report | None:
     """What `audit.json` holds; None where there is none yet."""
     path = folder / FILE
     try:
-        stored = read_sealed_json(path)
+        stored = read_sealed_json(path, needed=False)
     except FileNotFoundError:
         return None
     try:

@@ -32,6 +32,7 @@ from headway.cli import (
     translate,
     tune,
 )
+from headway.cli.shown import nothing_sent
 from headway.core.errors import EndedElsewhereError, UserError
 
 app = typer.Typer(
@@ -92,6 +93,12 @@ app.command(epilog="Example: headway tune demo --over training.optimizer.learnin
 
 
 def main() -> None:
+    """What is printed by a verb, or about it, is shown."""
+    with nothing_sent():
+        _run()
+
+
+def _run() -> None:
     """Run a verb. A user's mistake is one message and exit code 2; only our own mistakes show a traceback."""
     # Threads that wait by spinning cost nothing on an idle machine, and a factor of ten where other programs want the
     # cores too (docs/log.md). To be said before torch is imported.

@@ -77,19 +77,21 @@ def score(
     elif ensemble:
         if file is not None or text is not None:
             raise UserError("an ensemble is scored on splits of its data, not on a file or a text")
-        found, reports = score_together(opened, split, window, checkpoint), [audited(one) for one in opened]
+        reports = [audited(one) for one in opened]
+        found = score_together(opened, split, window, checkpoint)
         _show_ensemble(found, reports, as_json)
     elif len(opened) > 1:
         raise UserError(f"{len(opened)} runs: with --ensemble they are scored as one, with --lengths side by side")
     else:
         (one,), shown = opened, None
+        report = audited(one)  # before anything is counted: between that and its being shown should be no time
         if text is not None:
             shown, scores = score_sentence(one, text, window, checkpoint)
         elif file is not None:
             scores = score_file(one, _given(file, column or [], label, encoding), window, checkpoint)
         else:
             scores = score_splits_again(one, split, window, checkpoint)
-        reports, weights = [report := audited(one)], one.weights(checkpoint)
+        reports, weights = [report], one.weights(checkpoint)
         if as_json:
             typed = zip(shown.pieces, shown.nats, strict=True) if shown else ()
             by_token = {"tokens": [{"token": piece, "nats": nats} for piece, nats in typed]} if shown else {}

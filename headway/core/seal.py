@@ -40,6 +40,8 @@ MOST_LOOKS = 50
 """At a file that is being rewritten."""
 PATIENCE = 60.0
 """Seconds until whoever rewrites a folder must be done."""
+MADE_AGAIN = ("audit.json", "measures.json", "ensembles.json")
+"""Files that may be removed: whoever needs one makes it."""
 REMEDIES = {
     "recipe.yaml": "`headway train RECIPE --resume`, with the recipe that made the run, writes it anew",
     "tokenizer.json": "train --resume makes it again",
@@ -127,9 +129,9 @@ def is_sealed(folder: Path) -> bool:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_sealed(path: Path, folder: Path | None = None, most: int = MOST) -> bytes:
+def read_sealed(path: Path, folder: Path | None = None, most: int = MOST, needed: bool = True) -> bytes:
     """A file of a sealed folder (of its own, unless it is said which), if it is what was written; else a
-    `DamagedError`. FileNotFoundError where there is none and none is missed."""
+    `DamagedError`. FileNotFoundError where there is none and none is missed: what can be made again is not `needed`."""
     home = folder or path.parent
     name = str(path.relative_to(home))
 
@@ -139,7 +141,9 @@ def read_sealed(path: Path, folder: Path | None = None, most: int = MOST) -> byt
 
     def fits(content: bytes | None, seal: Seal | None) -> bool:
         known = seal.files.get(name) if seal else None
-        return known is None or (ABSENT if content is None else checksum(content)) in known
+        if known is None or (content is None and not needed):
+            return True
+        return (ABSENT if content is None else checksum(content)) in known
 
     content, good = _when_settled(look, fits)
     if content is None and good:
@@ -151,14 +155,14 @@ def read_sealed(path: Path, folder: Path | None = None, most: int = MOST) -> byt
     return content
 
 
-def read_sealed_text(path: Path, folder: Path | None = None, most: int = MOST) -> str:
+def read_sealed_text(path: Path) -> str:
     with _own(path):
-        return as_text(read_sealed(path, folder, most), path)
+        return as_text(read_sealed(path), path)
 
 
-def read_sealed_json(path: Path, folder: Path | None = None, most: int = MOST) -> Any:
+def read_sealed_json(path: Path, needed: bool = True) -> Any:
     with _own(path):
-        return parse_json(read_sealed(path, folder, most), path)
+        return parse_json(read_sealed(path, needed=needed), path)
 
 
 @contextmanager
@@ -197,7 +201,8 @@ def read_several(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes | 
     for name in names:
         content = _content(folder / name, MOST)
         known = seal.files.get(name) if seal else None
-        if known is not None and (ABSENT if content is None else checksum(content)) not in known:
+        is_missed = content is not None or name not in MADE_AGAIN
+        if known is not None and is_missed and (ABSENT if content is None else checksum(content)) not in known:
             try:
                 content = read_sealed(folder / name)  # unless somebody was at it just now
             except FileNotFoundError:

@@ -4,6 +4,7 @@ What is read is the run folder, like every later stage reads it: what is judged 
 models are asked (`probing`) and what its data give (`evidence`); the checks themselves are in headway/audit/.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +24,7 @@ from headway.audit.scores import ScoredRun, audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.audit.training.trained import diverged
 from headway.core.errors import UserError, did_you_mean
+from headway.core.plugins import reason_of
 from headway.experiment import assembly
 from headway.recipe.library import packaged
 from headway.recipe.recipe import Recipe, load
@@ -40,7 +42,10 @@ def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
         return audit_recipe(_recipe(name, changes, runs))
     run = open_run(name, runs)
     report = audit_run(run)
-    write_report(run.folder, report)
+    try:
+        write_report(run.folder, report)
+    except (OSError, UserError) as error:  # a run that nobody may change can be audited all the same
+        print(f"the audits could not be stored in {run.folder}: {reason_of(error)}", file=sys.stderr)
     return report
 
 

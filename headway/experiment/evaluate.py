@@ -1,13 +1,15 @@
 """What can be asked of a finished run: scores of splits, files, sentences; samples; classes. Reads run folders only."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from headway import tasks
 from headway.audit.audit import Report, read_report, write_report
 from headway.core.errors import UserError
+from headway.core.plugins import reason_of
 from headway.experiment.audit import audit_run
 from headway.experiment.ensemble import check_together
 from headway.experiment.train import load_usable
@@ -49,13 +51,20 @@ def score_splits_again(
     if any(window) and isinstance(task, ReadsSegments):
         task = task.in_segments(model, window)
     scores = task.score(model, named)[0]
-    try:
-        run.count_looks_at_test(named)
+    with _unless_it_cannot_be_written(run, "scores"):  # they are good all the same
         if splits is None and window == AS_THE_RECIPE_SAYS and which == "auto":
             run.save_scores(scores)
-    except OSError as error:  # the scores themselves are good
-        print(f"the scores could not be stored in {run.folder}: {error.strerror}", file=sys.stderr)
+        run.count_looks_at_test(named)  # the last thing before they are shown
     return scores
+
+
+@contextmanager
+def _unless_it_cannot_be_written(run: Run, what: str) -> Iterator[None]:
+    """A run that nobody may change can be asked all the same."""
+    try:
+        yield
+    except (OSError, UserError) as error:
+        print(f"the {what} could not be stored in {run.folder}: {reason_of(error)}", file=sys.stderr)
 
 
 def audited(run: Run) -> Report:
@@ -68,10 +77,8 @@ def audited(run: Run) -> Report:
         report = audit_run(run)
     except UserError as problem:
         return Report(not_run={"every audit": str(problem)})
-    try:
+    with _unless_it_cannot_be_written(run, "audits"):
         write_report(run.folder, report)
-    except OSError as error:
-        print(f"the audits could not be stored in {run.folder}: {error.strerror}", file=sys.stderr)
     return report
 
 
@@ -139,9 +146,11 @@ def translated_split(runs: Sequence[Run], split: str, how: DecodingSpec, which: 
     assert isinstance(task, Translates)
     task.check_split(split)
     model = _translator(runs, which)
+    rows = task.sentences(model, split, how)
     for run in runs:
-        run.count_looks_at_test([split])
-    return task.sentences(model, split, how)
+        with _unless_it_cannot_be_written(run, "looks at test"):
+            run.count_looks_at_test([split])
+    return rows
 
 
 def _translator(runs: Sequence[Run], which: str) -> Any:

@@ -31,7 +31,9 @@ from headway import tasks
 from headway.core import random
 from headway.core.errors import UserError
 from headway.core.events import Listener
-from headway.core.files import locked, write_json, write_whole
+from headway.core.files import as_json, locked, write_json, write_whole
+from headway.core.reading import DAMAGED, UnreadableError, check_own
+from headway.core.seal import rewriting
 from headway.core.status import State
 from headway.core.yaml import flat, what_changed
 from headway.experiment.evaluate import audited, score_splits_again
@@ -109,8 +111,10 @@ def _said_in_words(folder: Path) -> Iterator[None]:
 
 def _opened(search: Search, folder: Path) -> optuna.Study:
     asked, path = search.as_json(), folder / "search.json"
+    check_own(folder, folder / "runs", folder / "trials.db")
     if not path.exists():
-        write_json(path, asked)
+        with rewriting(folder, new=not (folder / "trials.db").exists()) as new:
+            new[path.name] = as_json(asked)
     elif changed := what_changed(flat(read_json(path)), flat(asked)):
         raise UserError(f"{folder} is another search: {changed}; use another --name")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -220,6 +224,7 @@ def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
         raise UserError(f"none of {_ended(study)} trials has a score to choose by; how each ended: {folder}/trials.csv")
     best = study.best_trial
     run = open_run(_name(best), folder / "runs")
+    _check_told(best, run, search.on, folder)
     test, looks = _scored_on_test(run, folder)
     weights = importance(study)
     write_whole(folder / "best.yaml", annotated(search.base.with_changes(changes(search.space, best.params))))
@@ -233,19 +238,33 @@ def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
     return found
 
 
+def _check_told(trial: FrozenTrial, run: Run, on: str, folder: Path) -> None:
+    """Whether Optuna's storage, which bears no checksum, still says what the run says, which does."""
+    value = next((score.value for score in run.scores() if score.name == on), math.nan)
+    if trial.value is not None and not math.isclose(trial.value, value, rel_tol=1e-9):
+        said = f"says {trial.value} of {run.name}, whose {on} is {value}"
+        raise UserError(f"{folder / 'trials.db'} is not what was written: it {said}; use another --name")
+
+
 def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
     """Once; again only if more trials have found another best. A look is counted before it is taken: to be killed while
     looking does not undo it."""
     path = folder / "test.json"
     known = read_json(path) if path.exists() else {"run": None, "scores": {}, "looks": 0}
-    if known["run"] == run.name and known["scores"]:
-        return known["scores"], known["looks"]
+    try:
+        before, scores, seen = known["run"], dict(known["scores"]), int(known["looks"])
+    except (KeyError, TypeError, ValueError):
+        raise UnreadableError(path, DAMAGED) from None
+    if before == run.name and scores:
+        return scores, seen
     if "test" not in tasks.load(run.recipe).data.splits:
         return {}, 0
-    looks = known["looks"] + 1
-    write_json(path, {"run": run.name, "scores": {}, "looks": looks})
+    looks = seen + 1
+    with rewriting(folder) as new:
+        new[path.name] = as_json({"run": run.name, "scores": {}, "looks": looks})
     found = {s.name: s.value for s in score_splits_again(run, ["test"]) if math.isfinite(s.value)}
-    write_json(path, {"run": run.name, "scores": found, "looks": looks})
+    with rewriting(folder) as new:
+        new[path.name] = as_json({"run": run.name, "scores": found, "looks": looks})
     return found, looks
 
 

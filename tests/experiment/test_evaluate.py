@@ -2,7 +2,7 @@ import json
 import shutil
 
 import pytest
-from tiny import TEXT, cache_in, snapshot, tiny_recipe
+from tiny import TEXT, cache_in, reseal, snapshot, tiny_recipe
 
 from headway.core.errors import UserError
 from headway.data.running.sources import read_splits
@@ -122,6 +122,7 @@ def test_a_corpus_that_has_changed_is_noticed(workshop, tmp_path):
 def test_a_checkpoint_that_does_not_fit_its_recipe_is_refused(run):
     path = run.folder / "recipe.yaml"
     path.write_text(path.read_text("utf-8").replace("width: 16", "width: 32"), "utf-8")
+    reseal(run.folder)
     with pytest.raises(UserError, match=r"the checkpoint's weights do not fit this recipe: .*expected .* more\)"):
         score_sentence(open_run("tiny", run.folder.parent), "The")
 

@@ -96,7 +96,7 @@ def test_what_is_no_text_is_refused(tmp_path):
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="cannot read the recipe"):
         load(str(tmp_path / "bad.yaml"))
-    with pytest.raises(UserError, match=r"cannot read the recipe .*directory"):
+    with pytest.raises(UserError, match=r"cannot read the recipe .*a folder"):
         load(f"{tmp_path}/")
 
 

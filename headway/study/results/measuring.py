@@ -47,7 +47,7 @@ def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure
 def kept(folder: Path) -> dict[str, Any]:
     """What measures.json holds; empty where there is none, or none that can be read: it is measured again."""
     try:
-        found = read_sealed_json(folder / FILE)
+        found = read_sealed_json(folder / FILE, needed=False)
         return found if isinstance(found, dict) else {}
     except (FileNotFoundError, UserError):
         return {}
