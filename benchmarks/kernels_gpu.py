@@ -34,11 +34,11 @@ MODES = ("plain", "kernels", "layers", "whole")
 FLOAT, BF16 = torch.float32, torch.bfloat16
 CHECKED = {
     "norm": ((128, FLOAT, BF16, True, True, 1e-5), (768, FLOAT, FLOAT, True, False, 1e-5)),
-    "activate": ((8, 256, BF16, "gelu-tanh"), (16, 128, BF16, "gelu"), (8, 256, BF16, "none")),
-    "dropout": ((FLOAT,), (BF16,)),
+    "activate": ((512, BF16, "gelu-tanh"), (192, FLOAT, "gelu"), (384, BF16, "none"), (100, FLOAT, "none")),
+    "dropout": ((FLOAT, True), (BF16, False)),
     "turn": ((4, 32, BF16),),
     "loss": ((BF16, 128, False), (BF16, 4096, False), (FLOAT, 64, True)),
-    "adamw": ((),),
+    "adamw": ((True,), (False,)),
 }
 ATTENTION = ((64, 12, 1024, 64), (32, 8, 128, 64), (64, 3, 1024, 16), (384, 4, 64, 32))  # B, H, T, d
 

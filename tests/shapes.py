@@ -36,7 +36,9 @@ def _with_axes(function: Callable) -> Callable:
     """The names of axes mean the same in all arguments of one call and in what it returns."""
     if not any("jaxtyping" in str(annotation) for annotation in function.__annotations__.values()):
         # A function inside another is made anew at every call of that one, and looking at it took longer than calling.
-        return function if "<locals>" in function.__qualname__ else beartype(function)
+        # Nor is a kernel a function that is called: Triton reads its text, and looks its arguments up by name.
+        is_kernel = any("constexpr" in str(annotation) for annotation in function.__annotations__.values())
+        return function if is_kernel or "<locals>" in function.__qualname__ else beartype(function)
     checked = beartype(function)
     right: dict[Hashable, set[Hashable]] = {}
     """By the kinds of what was given, those of what was returned."""

@@ -200,14 +200,19 @@ def test_compiled_and_recorded_steps_learn_what_plain_ones_learn(replicas, vocab
 KERNELS = [
     ("norm", (48, FLOAT, BF16, True, True, 1e-5)),
     ("norm", (768, FLOAT, FLOAT, False, False, 1e-6)),
-    *(("activate", (8, 256, BF16, kind)) for kind in fused.NONLINEARITIES),
-    ("dropout", (FLOAT,)),
-    ("dropout", (BF16,)),
+    *(
+        ("activate", (width, dtype, kind))
+        for kind in fused.NONLINEARITIES
+        for width, dtype in ((256, BF16), (100, FLOAT))
+    ),
+    ("dropout", (FLOAT, False)),
+    ("dropout", (BF16, True)),
     ("turn", (3, 16, FLOAT)),
     ("turn", (4, 32, BF16)),
     ("loss", (FLOAT, 128, True)),
     ("loss", (BF16, 4096, False)),
-    ("adamw", ()),
+    ("adamw", (True,)),
+    ("adamw", (False,)),
 ]
 
 

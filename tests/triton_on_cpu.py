@@ -26,6 +26,10 @@ class Pointer:
         return Pointer(self.memory, self.at + offset)
 
 
+def jit(function=None, do_not_specialize=()):
+    return Kernel if function is None else Kernel(function)
+
+
 class Kernel:
     def __init__(self, function):
         self.function = function
@@ -65,7 +69,7 @@ def store(pointer, value, mask=None):
 def triton_on_cpu() -> Iterator[None]:
     """As long as this lasts, `import triton` gives this."""
     triton, language = ModuleType("triton"), ModuleType("triton.language")
-    triton.jit, triton.language = Kernel, language  # pyright: ignore
+    triton.jit, triton.language = jit, language  # pyright: ignore
     language.constexpr = lambda value: value  # pyright: ignore
     for name in ("float32", "int32", "int64", "exp", "log", "sqrt", "sigmoid", "erf", "cos", "sin", "maximum", "where"):
         setattr(language, name, getattr(torch, name))

@@ -17,13 +17,14 @@ from headway import tasks
 from headway.audit.audit import write_report
 from headway.core import events
 from headway.core.errors import UserError
-from headway.core.events import Began, Ended, Event, Listener, Trained, Warned
+from headway.core.events import Began, Ended, Event, Listener, Noted, Trained, Warned
 from headway.core.files import check_names
 from headway.core.plugins import reason_of
 from headway.core.status import State, Status
 from headway.experiment import assembly
 from headway.experiment.assembly import check_population, parameters_of, trained_parameters_of
 from headway.experiment.audit import audit_runs
+from headway.experiment.beside import compile_beside
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, going_on, newest_checkpoints, restore
 from headway.nn.replicated import Trainable
@@ -37,6 +38,7 @@ from headway.training import setting as settings
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
 from headway.training.parallel import check_rows
+from headway.training.pays import WhenItPays
 from headway.training.population import Population, load_weights
 from headway.training.processes import Processes, started
 from headway.training.update import Sampler
@@ -230,9 +232,38 @@ class Training:
             averages=self.population.averages,
             lowest_is_best=METRICS[self.recipe.training.best_by].lower_is_better,
         )
+        if self.setting.may_compile:
+            self.loop.compiling = self.when_it_pays()
+            self.held.callback(self.loop.compiling.stop)
         if self.loop.warmup >= self.loop.total:
             steps = f"{self.loop.warmup:,} steps"
             self.announce.warn(f"training ends in the warm-up ({steps}): the full rate is never reached")
+
+    def when_it_pays(self) -> WhenItPays:
+        """What may compile the training, and where the step at which it did so is written down."""
+        shape = self.recipe.model.model_dump_json(), len(self.recipes), self.recipe.training.batch
+        shape += self.recipe.training.accumulate, self.task.tokens_per_step, str(self.setting.precision)
+        device = self.setting.device
+        machine = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu", torch.__version__
+        noted = [run.facts["compiled_from"] for run in self.written if "compiled_from" in run.facts]
+        at, way = max(map(tuple, noted)) if self.resume and noted else (None, "whole")
+
+        def note(step: int, way: str) -> None:
+            for run in self.written:  # in its turn: before any checkpoint of what follows
+                self.writer(lambda run=run: run.note(compiled_from=[step, way]))
+
+        def tell(text: str) -> None:
+            self.announce(Noted(of=self.names, text=text))
+
+        return WhenItPays(
+            repr((*shape, *machine)),
+            self.loop.total,
+            start=lambda way: compile_beside(self.recipes, device, way),
+            note=note,
+            tell=tell,
+            swap_at=at,
+            way=way,
+        )
 
     def run(self) -> None:
         step, total = self.loop.step, self.loop.total

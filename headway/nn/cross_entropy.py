@@ -42,8 +42,15 @@ def mean_cross_entropy(
         return _InPlaceCrossEntropy.apply(x, weight, targets, bias, counted, smoothing)  # pyright: ignore
     device = x.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-    if fused.can_lose(x, dtype, V + -V % 64, smoothing):
-        return _FusedCrossEntropy.apply(x, weight, targets, bias, counted, smoothing, dtype)  # pyright: ignore
+    by_kernel = fused.lost(
+        x,
+        dtype,
+        V + -V % 64,
+        smoothing,
+        lambda: _FusedCrossEntropy.apply(x, weight, targets, bias, counted, smoothing, dtype),  # pyright: ignore
+    )
+    if by_kernel is not None:
+        return by_kernel
     if WORTH_IT[device] > R * N * V or counted is not None or smoothing:
         if R == 1:
             logits = F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))

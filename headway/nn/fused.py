@@ -21,10 +21,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headway.core import random
-from headway.nn.trusted import WITHIN, difference, numbers, there_and_back, trusted
+from headway.nn.trusted import WITHIN, by_kernel, difference, numbers, there_and_back, trusted
 
 WIDEST = 8192
-_switched_off = False
+_in_use = _switched_off = False
+
+
+@contextmanager
+def in_use() -> Iterator[None]:
+    """As long as this lasts, kernels are used where there are any: in the steps of a training. Audits, which take a few
+    steps in other precisions, would wait longer for kernels to be built than for the steps."""
+    global _in_use
+    before, _in_use = _in_use, not _switched_off
+    try:
+        yield
+    finally:
+        _in_use = before
 
 
 @contextmanager
@@ -42,7 +54,7 @@ def wanted(x: Tensor) -> bool:
     """Whether there is anything to be had here: training on CUDA, and nothing that compiles."""
     if torch.compiler.is_compiling() or not x.is_cuda:
         return False
-    return not _switched_off and torch.is_grad_enabled() and x.dtype in WITHIN and _kernels() is not None
+    return _in_use and torch.is_grad_enabled() and x.dtype in WITHIN and _kernels() is not None
 
 
 # --- norms -----------------------------------------------------------------------------------------------------------
@@ -60,7 +72,8 @@ def norm(
     if not wanted(x) or x.shape[-1] > WIDEST:
         return None
     case = x.shape[-1], x.dtype, into, centred, bias is not None, eps
-    return _Norm.apply(x, weight, bias, eps, centred, into) if trusted("norm", x.device, check_norm, *case) else None
+    run = lambda: _Norm.apply(x, weight, bias, eps, centred, into)  # noqa: E731
+    return by_kernel("norm", x.device, check_norm, case, run)
 
 
 def plain_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool, into: torch.dtype) -> Tensor:
@@ -133,9 +146,8 @@ def activate(
     """This nonlinearity of products + bias."""
     if not wanted(products) or kind not in NONLINEARITIES:
         return None
-    case = *_tile(min(products.shape[-1], 256)), products.dtype, kind
-    right = trusted("activate", products.device, check_activate, *case)
-    return _Activate.apply(products, bias, kind) if right else None  # pyright: ignore[reportReturnType]
+    case = products.shape[-1], products.dtype, kind
+    return by_kernel("activate", products.device, check_activate, case, lambda: _Activate.apply(products, bias, kind))
 
 
 def plain_activate(products: Tensor, bias: Tensor, kind: str) -> Tensor:
@@ -173,10 +185,8 @@ class _Activate(torch.autograd.Function):
         return dx, sums.sum(1), None
 
 
-def check_activate(device, ROWS, BLOCK, dtype, kind) -> float:
-    products, bias = numbers((2, 3, 16, BLOCK + 16), device, 1, dtype), numbers((2, BLOCK + 16), device, 2)
-    if BLOCK < 256:
-        products, bias = products[..., :BLOCK].contiguous(), bias[:, :BLOCK].contiguous()
+def check_activate(device, D, dtype, kind) -> float:
+    products, bias = numbers((2, 3, 16, D), device, 1, dtype), numbers((2, D), device, 2)
     return there_and_back(
         lambda x, b: _Activate.apply(x, b, kind), lambda x, b: plain_activate(x, b, kind), (products, bias)
     )
@@ -189,9 +199,10 @@ def dropped(
     x: Float[Tensor, "R *rest"], keys: Int[Tensor, "R 2"], step: Int[Tensor, ""], rates: Float[Tensor, "R"], first: int
 ) -> Float[Tensor, "R *rest"] | None:
     """x times the factors of `replicated.Dropout`, from the index `first` of each replica on: the same to the bit."""
-    if not wanted(x) or not trusted("dropout", x.device, check_dropout, x.dtype):
+    if not wanted(x):
         return None
-    return _Dropped.apply(x, keys, step, rates, first)
+    case = x.dtype, x[0].numel() % 16 == 0
+    return by_kernel("dropout", x.device, check_dropout, case, lambda: _Dropped.apply(x, keys, step, rates, first))
 
 
 class _Dropped(torch.autograd.Function):
@@ -215,16 +226,18 @@ class _Dropped(torch.autograd.Function):
         return y
 
 
-def check_dropout(device, dtype) -> float:
+def check_dropout(device, dtype, even) -> float:
+    """`even`: a replica has a multiple of 16 numbers."""
+    shape = (2, 3, 16, 16) if even else (2, 3, 5, 5)
     keys = random.stream_keys([1, 2], "check").to(device)
     step, rates = torch.tensor(5, dtype=torch.int32, device=device), torch.tensor([0.125, 0.5], device=device)
 
     def plain(x: Tensor) -> Tensor:
-        drawn = random.bits(keys, step, 3 * 16 * 16, 7)
+        drawn = random.bits(keys, step, x[0].numel(), 7)
         kept = (drawn >= (rates * 65536 - 32768).to(torch.int32)[:, None]).view(x.shape)
         return x * (kept * (1 / (1 - rates)).to(x.dtype).view(-1, 1, 1, 1))
 
-    x = numbers((2, 3, 16, 16), device, 1, dtype)
+    x = numbers(shape, device, 1, dtype)
     return there_and_back(lambda x: _Dropped.apply(x, keys, step, rates, 7), plain, (x,))
 
 
@@ -238,8 +251,8 @@ def turned(
     likes it, the heads of a token together."""
     if not wanted(x) or at.ndim != 1 or x.stride(-1) != 1 or x.shape[2] * x.shape[4] > 2 * WIDEST:
         return None
-    right = trusted("turn", x.device, check_turn, *x.shape[2::2], x.dtype)
-    return _Turned.apply(x, at, frequencies) if right else None  # pyright: ignore[reportReturnType]
+    case = x.shape[2], x.shape[4], x.dtype
+    return by_kernel("turn", x.device, check_turn, case, lambda: _Turned.apply(x, at, frequencies))
 
 
 def plain_turned(x: Tensor, at: Tensor, frequencies: Tensor) -> Tensor:
@@ -295,8 +308,7 @@ def loss_and_slope(
     vocabulary: int,
     smoothing: float,
 ) -> Float[Tensor, "R n"]:
-    """What each row adds to the loss, which is its share; the derivative takes the place of the logits. Only for those
-    who have asked `can_lose`."""
+    """What each row adds to the loss, which is its share; the derivative takes the place of the logits."""
     losses = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
     W = logits.shape[-1]
     _kernels().loss_and_slope[(targets.numel(),)](
@@ -306,8 +318,11 @@ def loss_and_slope(
     return losses
 
 
-def can_lose(x: Tensor, dtype: torch.dtype, width: int, smoothing: float) -> bool:
-    return wanted(x) and dtype in WITHIN and trusted("loss", x.device, check_loss, dtype, _piece(width), smoothing > 0)
+def lost(x: Tensor, dtype: torch.dtype, width: int, smoothing: float, run: Callable[[], Tensor]) -> Tensor | None:
+    """What `run` gives, which calls `loss_and_slope` for logits of this precision and width; None = do without."""
+    if not wanted(x) or dtype not in WITHIN:
+        return None
+    return by_kernel("loss", x.device, check_loss, (dtype, _piece(width), smoothing > 0), run)
 
 
 def plain_loss_and_slope(
@@ -359,9 +374,9 @@ def adamw(
 
 
 def can_step(weights: Tensor) -> bool:
-    if torch.compiler.is_compiling() or not weights.is_cuda or _switched_off or weights.dtype != torch.float32:
+    if torch.compiler.is_compiling() or not weights.is_cuda or not _in_use or weights.dtype != torch.float32:
         return False
-    return _kernels() is not None and trusted("adamw", weights.device, check_adamw)
+    return _kernels() is not None and all(trusted("adamw", weights.device, check_adamw, even) for even in (True, False))
 
 
 def plain_adamw(
@@ -375,8 +390,9 @@ def plain_adamw(
     weights.mul_(1 - rates * decays).sub_(mean / size * (rates / filled[0]))
 
 
-def check_adamw(device) -> float:
-    given = [numbers((2, 1500), device, seed) for seed in range(4)]
+def check_adamw(device, even) -> float:
+    """`even`: a parameter of a multiple of 16 numbers."""
+    given = [numbers((2, 1504 if even else 1501), device, seed) for seed in range(4)]
     given[3].abs_()
     pairs = (0.5, 0.0), (1e-2, 0.0), (0.1, 0.2)
     scale, rates, decays = (torch.tensor(pair, device=device)[:, None] for pair in pairs)

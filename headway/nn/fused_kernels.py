@@ -3,6 +3,9 @@
 Replicas stand one below the other: row `n` of replica `r` is row `r·N + n` of a table `[R·N, D]`, and what is learnt is
 a row of `[R, D]`. Sums over the rows of a replica are made in parts, always the same ones, and the parts are added
 afterwards: no result depends on which program came first.
+
+Triton compiles a kernel anew for sizes that are multiples of 16 and for those that are not. Sizes for which that means
+nothing are excepted, so that the kernel that was checked (`trusted.py`) is the one that is used.
 """
 
 # pyright: reportMissingImports=false, reportUnreachable=false, reportIndexIssue=false, reportOptionalMemberAccess=false
@@ -16,7 +19,7 @@ GOLDEN, ODD_1, ODD_2 = tl.constexpr(-1640531535), tl.constexpr(2146121005), tl.c
 """As in `core/random.py`."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "N"])
 def norm_forward(
     x, weight, bias, y, mean, scale, rows, N, D, eps,
     centred: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -40,7 +43,7 @@ def norm_forward(
     tl.store(y + at, out, there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N", "per"])
 def norm_backward(
     dy, x, weight, mean, scale, dx, d_weight, d_bias, N, D, per,
     centred: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -103,7 +106,7 @@ def _slope(v, kind: tl.constexpr):
     return d
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "N"])
 def activate_forward(products, bias, y, rows, N, D, kind: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -114,7 +117,7 @@ def activate_forward(products, bias, y, rows, N, D, kind: tl.constexpr, ROWS: tl
     tl.store(y + at, _activated(v, kind), there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N", "per"])
 def activate_backward(
     dy, products, bias, dx, d_bias, N, D, per, kind: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -141,7 +144,7 @@ def _mixed(x):
     return x ^ ((x >> 16) & 0xFFFF)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def dropped(y, out, keys, step, rates, count, first, BLOCK: tl.constexpr):
     """y · factors; `count` numbers per replica, those with the indices from `first` on."""
     replica = tl.program_id(1).to(tl.int64)
@@ -163,7 +166,7 @@ def dropped(y, out, keys, step, rates, count, first, BLOCK: tl.constexpr):
     tl.store(out + at, tl.where(kept, v * scale, v * 0.0), here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "stride_row", "stride_head", "stride_time", "out_row", "out_head", "out_time"])
 def turned(
     x, out, places, frequencies, T, stride_row, stride_head, stride_time, out_row, out_head, out_time,
     sign, H: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
@@ -182,7 +185,7 @@ def turned(
     tl.store(out + 1, even * sin + odd * cos, here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["V"])
 def loss_and_slope(
     logits, targets, shares, losses, V, W, smoothing, smooth: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

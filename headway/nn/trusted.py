@@ -30,16 +30,38 @@ def trusted(operation: str, device: torch.device, check: Callable[..., float], *
     return _verdicts[key]
 
 
+def by_kernel(
+    operation: str, device: torch.device, check: Callable[..., float], case: tuple[Any, ...], run: Callable[[], Any]
+) -> Any:
+    """What `run` gives, or None: where the kernel is not trusted, or cannot be built for just these sizes after all."""
+    if not trusted(operation, device, check, *case):
+        return None
+    try:
+        return run()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        _verdicts[operation, str(device), *case] = False
+        _refuse(operation, error)
+        return None
+
+
+def _refuse(operation: str, error: Exception) -> None:
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    _LOG.warning(f"the kernel '{operation}' cannot be used ({told[:200]}); the plain way takes its place")
+
+
 def _found_right(operation: str, device: torch.device, check: Callable[..., float], case: tuple[Any, ...]) -> bool:
     try:
         with torch.autocast(device.type, enabled=False):
             off = check(device, *case)
     except Exception as error:  # whatever a compiler of kernels can raise: the plain lines still work
-        _LOG.warning(f"the kernel '{operation}' cannot be used ({type(error).__name__}: {str(error).strip()[:200]})")
+        _refuse(operation, error)
         return False
     within = max(WITHIN[dtype] for dtype in (*(c for c in case if isinstance(c, torch.dtype)), torch.float32))
     if off > within:
-        _LOG.warning(f"the kernel '{operation}' is not used: it is off by {off:.2g} of the largest number")
+        told = f"it is off by {off:.2g} of the largest number, and {within:g} is rounding"
+        _LOG.warning(f"the kernel '{operation}' is not used: {told}; the plain way takes its place")
     return off <= within
 
 

@@ -22,6 +22,7 @@ from headway.training.carried import CarriedState
 from headway.training.interrupts import interruptible
 from headway.training.optimizers import Optimizer
 from headway.training.parallel import Parallel
+from headway.training.pays import WhenItPays
 from headway.training.setting import Setting
 from headway.training.spec import TrainingSpec
 from headway.training.update import Sampler, Update
@@ -94,6 +95,8 @@ class Loop:
     """Of the weights, which are scored in their place; None = the weights are."""
     lowest_is_best: bool = True
     """Of `training.best_by`."""
+    compiling: WhenItPays | None = None
+    """Who has it compiled, where that pays; None = nobody."""
     interrupted: bool = False
     _pending: list[tuple[int, Tensor, Tensor, float]] = field(default_factory=list)
 
@@ -127,6 +130,8 @@ class Loop:
         with interruptible(aloud=self.processes.is_writer) as stop_asked:
             self._clock = (time.perf_counter(), self.step)
             while self.step < self.total and self.anyone_left and not self.interrupted:
+                if self.compiling is not None:
+                    self.compiling.before(self.step, self.update)
                 self.take_step()
                 a_second_ago = time.perf_counter() - self._clock[0] > 1.0
                 self.interrupted, due = self.processes.agree(stop_asked(), a_second_ago)
@@ -178,6 +183,8 @@ class Loop:
             if broke:
                 self._end(r, State.DIVERGED, broke[0], f"the {broke[1]} is no longer a finite number")
         self.recorder.progress(self.step, self.total, losses[-1], tokens_per_second)
+        if self.compiling is not None:
+            self.compiling.after(from_step, self.step, seconds)
         self._pending.clear()
         self._clock = (time.perf_counter(), self.step)
 

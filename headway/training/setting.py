@@ -1,6 +1,7 @@
 """Where and in which precision to compute: chosen once, with the reason."""
 
 import ctypes
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from headway.core.errors import UserError
+from headway.data import cache
 from headway.training.processes import ALONE, Processes
 from headway.training.spec import TrainingSpec
 
@@ -21,6 +23,8 @@ class Setting:
     """Whether a step is recorded once as a CUDA graph and then replayed."""
     reasons: tuple[str, ...]
     """One printable line per choice."""
+    may_compile: bool = False
+    """Whether the training may go over to compiled programs, where that ends sooner (`training/pays.py`)."""
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)
@@ -29,7 +33,10 @@ class Setting:
 def choose(spec: TrainingSpec, width: int, processes: Processes = ALONE) -> Setting:
     device, why_device = _device(spec.device, processes)
     precision, why_precision = _precision(spec.precision, device, width)
-    compiled, why_compiled = _compile(spec.compile, device, sharded=spec.parallel.sharded and processes.world > 1)
+    sharded = spec.parallel.sharded and processes.world > 1
+    compiled, may_compile, why_compiled = _compile(spec.compile, device, sharded, processes.world)
+    if device.type == "cuda":
+        keep_compiled()
     recorded = device.type == "cuda" and processes.world == 1
     reasons = [why_device, why_precision, why_compiled]
     if recorded:
@@ -38,7 +45,7 @@ def choose(spec: TrainingSpec, width: int, processes: Processes = ALONE) -> Sett
         reasons.append("steps are not recorded as a CUDA graph: processes talk to each other in the middle of them")
     if processes.world > 1:
         reasons.append(spec.parallel.reason(processes))
-    return Setting(device, precision, compiled, recorded, tuple(reasons))
+    return Setting(device, precision, compiled, recorded, tuple(reasons), may_compile)
 
 
 def _device(asked: str, processes: Processes = ALONE) -> tuple[torch.device, str]:
@@ -88,14 +95,26 @@ def _precision(asked: str, device: torch.device, width: int) -> tuple[torch.dtyp
     return torch.float32, "float32: the reference; training.precision=bf16 may be faster at this width"
 
 
-def _compile(asked: str, device: torch.device, sharded: bool = False) -> tuple[bool, str]:
+def _compile(asked: str, device: torch.device, sharded: bool, world: int) -> tuple[bool, bool, str]:
+    """Whether the first step is compiled, whether a later one may be, and why."""
     if asked != "auto":
-        return asked == "on", f"compile {asked}: asked for"
+        return asked == "on", False, f"compile {asked}: asked for"
     if sharded:
-        return False, "not compiled: fsdp gathers weights between the layers, where a compiled graph would break"
+        return False, False, "not compiled: fsdp gathers weights between the layers, where a compiled graph would break"
+    if device.type == "cuda" and world > 1:
+        return True, False, "compiled: processes would have to agree when to begin with it, so they do at the start"
     if device.type == "cuda":
-        return True, "compiled: pays on CUDA after the first minute"
-    return False, "not compiled: on a CPU it costs 20–60 s and gains little"
+        return False, True, "uncompiled at first: it is compiled beside the training, if that ends sooner"
+    return False, False, "not compiled: on a CPU it costs 20–60 s and gains little"
+
+
+def keep_compiled() -> None:
+    """What compilers of kernels make is kept among Headway's caches: the next run finds it there."""
+    for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "programs"), ("TRITON_CACHE_DIR", "kernels")):
+        with suppress(OSError, RuntimeError):  # a folder that cannot be made: torch has one of its own
+            folder = cache.folder() / "compiled" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            os.environ.setdefault(variable, str(folder))
 
 
 def keep_freed_memory() -> None:

@@ -55,7 +55,8 @@ class TrainingSpec(Spec):
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """What matrix products are computed in; weights stay float32."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether torch.compile is used."""
+    """Whether torch.compile is used: from the first step (on), never (off), or beside the training on a GPU and from
+    the step on at which it is done, where that ends sooner (auto)."""
 
     parallel: ParallelSpec = Ddp()
     """What several processes, started by torchrun, share: ddp the rows of the batch, fsdp the weights too."""

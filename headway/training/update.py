@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headway.nn import fused
 from headway.nn.replicated import Trainable
 from headway.training.averaging import Averages
 from headway.training.carried import CarriedState
@@ -96,7 +97,7 @@ class Update:
         self.stream = torch.cuda.Stream() if alive.is_cuda else None
         self.pool = torch.cuda.graph_pool_handle() if alive.is_cuda else None  # graphs never run at the same time
         if setting.compiled:
-            self.compile()
+            self.compile(whole=True)
 
     def compile(self, backend: str = "inductor", whole: bool = False) -> None:
         """From the next step on by compiled programs. Nothing else changes: weights, memories, noise and what is read
@@ -110,7 +111,8 @@ class Update:
         # By itself the compiler would make one program for any shape, which is slower than one for each of a few.
         dynamic = False if isinstance(self.sampler, SamplerOfShapes) else None
         self.loss = compiled_loss(self.model, dynamic, backend, whole)
-        self.optimizer.compile()
+        with fused.in_use():
+            self.optimizer.compile()
 
     def _try_kernels(self) -> None:
         """Which kernels are right is found out where nothing is compiled (`nn/trusted.py`)."""
@@ -131,7 +133,13 @@ class Update:
         if isinstance(sampler, SamplerOfShapes):
             shape = sampler.shape_of(step)
             sampler = sampler.of_shape(shape)
-        if self.stream is None or not self.setting.recorded:
+        if self.stream is None:
+            return self.compute(sampler)
+        with fused.in_use():
+            return self.on_gpu(sampler, shape)
+
+    def on_gpu(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:
+        if not self.setting.recorded:
             return self.compute(sampler)
         if shape not in self.recordings and self.steps_taken[shape] == STEPS_BEFORE_RECORDING:
             self.recordings[shape] = self.record(sampler)

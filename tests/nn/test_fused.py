@@ -20,16 +20,17 @@ CASES = [
     ("norm", (17, FLOAT, FLOAT, True, False, 1e-5)),
     ("norm", (100, FLOAT, BF16, False, False, 1e-6)),
     ("norm", (300, BF16, BF16, True, True, 1e-5)),
-    *(("activate", (32, 64, FLOAT, kind)) for kind in fused.NONLINEARITIES),
-    ("activate", (8, 256, BF16, "gelu")),
-    ("dropout", (FLOAT,)),
-    ("dropout", (BF16,)),
+    *(("activate", (64, FLOAT, kind)) for kind in fused.NONLINEARITIES),
+    ("activate", (300, BF16, "gelu")),
+    ("dropout", (FLOAT, True)),
+    ("dropout", (BF16, False)),
     ("turn", (3, 16, FLOAT)),
     ("turn", (2, 8, BF16)),
     ("loss", (FLOAT, 128, False)),
     ("loss", (BF16, 4096, False)),
     ("loss", (FLOAT, 64, True)),
-    ("adamw", ()),
+    ("adamw", (True,)),
+    ("adamw", (False,)),
 ]
 
 
@@ -110,6 +111,17 @@ def test_what_cannot_be_built_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(trusted, "_verdicts", {})
     assert not trusted.trusted("adamw", CPU, lambda device: 1 / 0)
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_cannot_be_built_for_some_sizes_after_all_is_not_used_either(monkeypatch, caplog):
+    monkeypatch.setattr(trusted, "_verdicts", {})
+    wanted = ("norm", CPU, lambda device, width: 0.0, (3,))
+    assert trusted.by_kernel(*wanted, lambda: 5) == 5
+    assert trusted.by_kernel(*wanted, lambda: 1 / 0) is None
+    assert trusted.by_kernel(*wanted, lambda: 5) is None  # nor asked again
+    assert caplog.text.count("ZeroDivisionError") == 1
+    with pytest.raises(torch.OutOfMemoryError):  # which says nothing of the kernel
+        trusted.by_kernel("turn", CPU, lambda device: 0.0, (), lambda: (_ for _ in ()).throw(torch.OutOfMemoryError()))
 
 
 def test_on_a_cpu_nothing_changes():

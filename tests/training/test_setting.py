@@ -1,5 +1,6 @@
 """Where and in which precision: chosen once, with the reason."""
 
+import os
 import platform
 import resource
 
@@ -19,7 +20,11 @@ def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(variable, "as it was is put back afterwards")
+        monkeypatch.delenv(variable)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some GPU")
@@ -35,8 +40,16 @@ def test_without_a_gpu_everything_is_plain_and_says_why(no_cuda):
 
 def test_with_a_gpu_everything_is_fast_and_says_why(two_gpus):
     setting = choose(TrainingSpec(), width=128)
-    assert (setting.device.type, setting.precision, setting.compiled) == ("cuda", torch.bfloat16, True)
+    assert (setting.device.type, setting.precision) == ("cuda", torch.bfloat16)
+    assert (setting.compiled, setting.may_compile) == (False, True)  # which the training decides by itself
     assert "Some GPU" in setting.reasons[0] and "SM 90" in setting.reasons[1]
+
+
+def test_what_is_compiled_is_kept_among_the_caches(two_gpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    choose(TrainingSpec(), width=128)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled" / "programs")
+    assert os.environ["TRITON_CACHE_DIR"] == "/elsewhere"  # as the user has it
 
 
 def test_an_old_gpu_has_no_bf16(two_gpus, monkeypatch):

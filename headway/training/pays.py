@@ -1,0 +1,205 @@
+"""Whether compiling pays, decided by the training itself.
+
+It begins uncompiled and recorded, measures its step, and knows how many are left. Where compiling ends sooner, another
+process does it, beside the training, into a cache that both share; then the training stands still for a moment, takes
+the compiled program out of the cache, and goes on with it from the next step on. There are two ways (`compiling.py`):
+one layer, which serves them all, is compiled sooner; the model as a whole is faster then. What a way brought is kept
+among the caches, so that the next training of this kind knows before its first step.
+
+A compiler's kernels round in other places than others do: the weights are the same to the bit up to the swap, and after
+it as good. So the step of the swap stands in the run's folder (`compiled_from` in run.json) before it is taken, and
+whoever resumes the run swaps at that step again. For a training that can be repeated to the bit from its first step
+there are `training.compile=on` and `off`.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from headway.data import cache
+from headway.training.update import STEPS_BEFORE_RECORDING, Update
+
+WORTH = 3.0
+"""Seconds that must be gained: an estimate may be wrong by as much."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of compiling, in seconds; and what it brings."""
+
+    compiling: float
+    """Beside the training, until another process has done it; its start included."""
+    pause: float
+    """In which the training stands still to take over what is compiled."""
+    times: float
+    """How many times faster a step is then."""
+    measured: bool = False
+    """By a training of this kind on this machine; else what was usual where it was tried."""
+    step: float = 0.0
+    """Seconds of one without, where that was measured."""
+
+    def until_the_end(self, plain: float, at_once: bool = False) -> float:
+        """Of a training that would take `plain` seconds more without; `at_once`: it is compiled already, or the
+        training waits for it."""
+        beside = 0.0 if at_once else min(self.compiling, plain)
+        return beside + self.pause + (plain - beside) / self.times
+
+
+USUAL = {
+    "layers": Costs(compiling=25.0, pause=8.0, times=1.12),
+    "whole": Costs(compiling=45.0, pause=17.0, times=1.2),
+}
+"""As seen on one H200 with models of 3 to 12 layers (docs/results.md)."""
+
+
+class Beside(Protocol):
+    """Somebody who compiles in another process."""
+
+    def ended(self) -> str | None:
+        """None = not yet; '' = it is done; else why it failed."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+class WhenItPays:
+    """Watches a training, and has it compiled where that ends sooner."""
+
+    def __init__(
+        self,
+        kind: str,
+        total: int,
+        start: Callable[[str], Beside],
+        note: Callable[[int, str], None],
+        tell: Callable[[str], None],
+        swap_at: int | None = None,
+        way: str = "whole",
+    ):
+        """`kind` is a name for all trainings that are compiled to the same; `note` writes the step of the swap, and the
+        way, into the runs' folders; `swap_at` and `way`: they stand there already."""
+        self.kind, self.total, self.start, self.note, self.tell = kind, total, start, note, tell
+        self.swap_at, self.way, self.known = swap_at, way, known(kind)
+        self.beside: Beside | None = None
+        self.decided, self.swapped, self.warmed = swap_at is not None, False, False
+        self.first: int | None = None
+        self.began = self.plain_step = 0.0
+
+    def before(self, step: int, update: Update) -> None:
+        """At every boundary between two steps: swap, where it is time."""
+        if self.first is None:
+            self.first = step
+            self._decide_at_the_start(step)
+        if self.beside is not None and (why := self.beside.ended()) is not None:
+            self._take_over(step, why)
+        if self.swap_at is not None and step >= self.swap_at and not self.swapped:
+            self.swapped, self.swap_at, self.began = True, step, time.perf_counter()
+            update.compile(whole=self.way == "whole")
+        elif self.swapped and not self.warmed and step > (self.swap_at or 0) + STEPS_BEFORE_RECORDING:
+            self.warmed = True
+            self.costs = replace(self.costs, pause=time.perf_counter() - self.began)
+
+    def after(self, first: int, last: int, seconds: float) -> None:
+        """These steps were taken, in so many seconds; about once a second."""
+        if self.first is None:
+            return
+        each = seconds / max(1, last - first)
+        warm = STEPS_BEFORE_RECORDING + 1  # before that, kernels are chosen and steps are recorded
+        if self.swapped:
+            if self.plain_step and self.warmed and first > (self.swap_at or 0) + warm:
+                self._keep(each)
+            return
+        if first < self.first + warm:
+            return
+        self.plain_step = each
+        if not self.decided:
+            self._decide(last)
+
+    def stop(self) -> None:
+        if self.beside is not None:
+            self.beside.stop()
+
+    def _decide_at_the_start(self, step: int) -> None:
+        """Where a training of this kind was compiled here before, and what it brought is known."""
+        measured = {way: costs for way, costs in self.known.items() if costs.measured}
+        if self.decided or not measured:
+            return
+        each = next(iter(measured.values())).step
+        plain = (self.total - step) * each
+        compiled, self.way = min((costs.until_the_end(plain, at_once=True), way) for way, costs in measured.items())
+        was = f"{self._told(plain, each, step)}; compiled, as before on this machine, {compiled:.0f} s"
+        self.decided = True
+        if compiled + WORTH < plain:
+            self._swap(step)
+            self.tell(f"compiled from the first step ({self.way}): {was}")
+        else:
+            self.tell(f"not compiled: {was}")
+
+    def _decide(self, step: int) -> None:
+        self.decided, plain = True, (self.total - step) * self.plain_step
+        compiled, self.way = min((costs.until_the_end(plain), way) for way, costs in self.known.items())
+        basis = "as measured before on this machine" if self.costs.measured else "as is usual"
+        would = f"{self._told(plain, self.plain_step, step)}; with compiling {compiled:.0f} s ("
+        would += f"{self.costs.compiling:.0f} s beside it, a pause of {self.costs.pause:.0f} s, then "
+        would += f"{self.costs.times:.2f} times faster: {basis})"
+        if compiled + WORTH < plain:
+            self.tell(f"compiling beside the training ({self.way}): {would}")
+            self.began, self.beside = time.perf_counter(), self.start(self.way)
+        else:
+            self.tell(f"not compiled: {would}")
+
+    def _take_over(self, step: int, why: str) -> None:
+        assert self.beside is not None
+        self.beside.stop()
+        self.beside = None
+        if why:
+            self.tell(f"not compiled: {why}")
+            return
+        self.costs = replace(self.costs, compiling=time.perf_counter() - self.began)
+        plain = (self.total - step) * self.plain_step
+        compiled = self.costs.until_the_end(plain, at_once=True)
+        took = f"it took {self.costs.compiling:.0f} s; {self._told(plain, self.plain_step, step)}"
+        took += f", compiled {compiled:.0f} s"
+        if compiled < plain:
+            self._swap(step)
+            self.tell(f"compiled from step {step} on: {took}")
+        else:
+            self.tell(f"compiled, but for the next training of this kind: {took}")
+
+    def _swap(self, step: int) -> None:
+        self.note(step, self.way)
+        self.swap_at = step
+
+    def _keep(self, compiled_step: float) -> None:
+        """What it brought, for the next training of this kind."""
+        times, step = self.plain_step / compiled_step, self.plain_step
+        self.costs, self.plain_step = replace(self.costs, times=times, measured=True, step=step), 0.0  # once is enough
+        kept = {way: asdict(costs) for way, costs in self.known.items() if costs.measured}
+        cache.store(_entry(self.kind), json.dumps(kept).encode())
+
+    @property
+    def costs(self) -> Costs:
+        """Of the way that was chosen."""
+        return self.known[self.way]
+
+    @costs.setter
+    def costs(self, costs: Costs) -> None:
+        self.known[self.way] = costs
+
+    def _told(self, plain: float, each: float, step: int) -> str:
+        return f"{self.total - step:,} steps of {1000 * each:.2f} ms are left, {plain:.0f} s"
+
+
+def known(kind: str) -> dict[str, Costs]:
+    """What each way to compile costs and brings in trainings of this kind."""
+    try:
+        told: dict[str, Any] = json.loads(cache.fetch(_entry(kind)) or b"{}")
+        return {way: Costs(**told[way]) if way in told else usual for way, usual in USUAL.items()}
+    except (AttributeError, TypeError, ValueError):  # written by another version
+        return dict(USUAL)
+
+
+def _entry(kind: str) -> str:
+    return f"compiled-{hashlib.sha256(kind.encode()).hexdigest()[:32]}"

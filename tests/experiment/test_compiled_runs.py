@@ -1,0 +1,63 @@
+"""A training that goes over to compiled programs says so in its folder, and resumed it does so at that step again."""
+
+from dataclasses import replace
+
+import pytest
+from listening import Interrupting, Told
+from varied import losses, same_end, trained
+
+from headway.core.events import Noted
+from headway.experiment import train as training
+from headway.experiment.beside import CompileHere
+from headway.training import checkpoint, pays
+from headway.training import setting as settings
+from headway.training.update import Update
+
+
+@pytest.fixture(autouse=True)
+def compiles(monkeypatch):
+    """As on a GPU, and so that it always pays; what is compiled shows in the losses, as other roundings would."""
+    chosen = settings.choose
+    monkeypatch.setattr(settings, "choose", lambda *given: replace(chosen(*given), may_compile=True))
+    monkeypatch.setattr(pays, "WORTH", -1e9)
+    monkeypatch.setattr(pays.Costs, "until_the_end", lambda self, plain, at_once=False: 0.0 if at_once else -self.pause)
+    monkeypatch.setattr(training, "compile_beside", lambda recipes, device, way: CompileHere())
+
+    def compile(self, whole):
+        plain = self.loss
+        self.loss = lambda batch, state: (plain(batch, state)[0] * 1.001, plain(batch, state)[1])
+
+    monkeypatch.setattr(Update, "compile", compile)
+
+
+def test_the_step_of_the_swap_stands_in_every_folder(variants):
+    told = Told()
+    plain = trained(variants[:2], "plain", listeners=[told])
+    noted = {tuple(run.facts["compiled_from"]) for run in plain}
+    assert noted == {(6, "whole")}  # the first that was not spent on beginning has been measured
+    said = [event.text for event in told.events if isinstance(event, Noted)]
+    assert any("steps of" in text and "ms are left" in text for text in said)
+    assert any(text.startswith("compiled from step 6 on") for text in said)
+
+
+@pytest.mark.parametrize("saved", [5, 11], ids=["before the swap", "after it"])
+def test_who_goes_on_swaps_at_the_same_step(variants, monkeypatch, saved):
+    whole = trained(variants[:2], "whole")
+    if saved == 11:
+        trained(variants[:2], "broken", listeners=[Interrupting(10)])
+    else:
+        save = checkpoint.save
+
+        def dying(folder, made):
+            if made.step > saved:
+                raise MemoryError("killed")
+            save(folder, made)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "save", dying)
+            with pytest.raises(MemoryError):
+                trained(variants[:2], "broken")
+    resumed = trained(variants[:2], "broken", resume=True)
+    for ours, theirs in zip(resumed, whole, strict=True):
+        assert losses(ours) == losses(theirs)
+        assert same_end(ours, theirs)

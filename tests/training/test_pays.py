@@ -1,0 +1,116 @@
+"""Compile or not: by the numbers, at a step that is written down, and again at that step."""
+
+import pytest
+
+from headway.training import pays
+from headway.training.pays import Costs, WhenItPays
+
+
+class Update:
+    """Notes at which step it was compiled."""
+
+    def __init__(self):
+        self.step, self.compiled_at = 0, []
+
+    def compile(self, whole):
+        self.compiled_at.append(self.step)
+
+
+class Process:
+    """Has compiled after so many steps of the training, or failed."""
+
+    def __init__(self, steps, why=""):
+        self.steps, self.why, self.stopped = steps, why, False
+
+    def ended(self):
+        self.steps -= 1
+        return self.why if self.steps < 0 else None
+
+    def stop(self):
+        self.stopped = True
+
+
+@pytest.fixture
+def training(monkeypatch, tmp_path):
+    """So many steps, each of so many seconds by a clock of its own; compiled ones are twice as fast."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
+
+    def run(total, each, process=None, swap_at=None, first=0, window=10):
+        clock = [0.0]
+        monkeypatch.setattr(pays.time, "perf_counter", lambda: clock[0])
+        update, notes, said, started = Update(), [], [], []
+
+        def start(way):
+            started.append(process)
+            return process
+
+        watched = WhenItPays("a kind", total, start, lambda at, way: notes.append(at), said.append, swap_at)
+        began, mark = 0.0, first
+        for step in range(first, total):
+            update.step = step
+            watched.before(step, update)
+            clock[0] += each / 2 if update.compiled_at else each
+            if (step + 1 - first) % window == 0:
+                watched.after(mark, step + 1, clock[0] - began)
+                began, mark = clock[0], step + 1
+        watched.stop()
+        return update.compiled_at, notes, said, started
+
+    return run
+
+
+def test_a_short_training_is_not_compiled_and_says_why_with_numbers(training):
+    compiled, notes, said, started = training(200, 0.01)
+    assert (compiled, notes, started) == ([], [], [])
+    assert len(said) == 1 and said[0].startswith("not compiled: 180 steps of 10.00 ms are left, 2 s")
+
+
+def test_a_long_one_is_compiled_beside_and_goes_over_at_a_step_that_is_written_down(training):
+    process = Process(steps=50)
+    compiled, notes, said, started = training(2000, 0.1, process)
+    assert started == [process] and process.stopped
+    assert compiled == notes and len(compiled) == 1 and 60 < compiled[0] < 90
+    assert "compiling beside the training" in said[0] and f"compiled from step {compiled[0]} on" in said[1]
+
+
+def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
+    training(2000, 0.1, Process(steps=50))
+    (costs,) = (costs for costs in pays.known("a kind").values() if costs.measured)
+    assert costs.times == pytest.approx(2, rel=0.05) and costs.step == pytest.approx(0.1)
+    compiled, notes, said, started = training(2000, 0.1)
+    assert (compiled, notes, started) == ([0], [0], [])
+    assert "compiled from the first step" in said[0] and "2,000 steps of 100.00 ms are left, 200 s" in said[0]
+    assert training(30, 0.1)[0] == []  # and not where so few steps gain nothing
+
+
+def test_who_resumes_swaps_where_it_was_swapped(training):
+    assert training(100, 0.1, swap_at=40, first=20)[:2] == ([40], [])
+    assert training(100, 0.1, swap_at=40, first=60)[:2] == ([60], [])  # behind it from the start
+
+
+def test_the_longer_the_training_the_more_is_compiled(training):
+    """One layer is ready sooner, the whole is faster then."""
+    ways = []
+    for steps in (1500, 20000):
+        watched = WhenItPays("another", steps, lambda way: ways.append(way) or Process(10), print, print)
+        watched.before(0, Update())
+        watched.after(10, 20, 1.0)
+    assert ways == ["layers", "whole"]
+
+
+def test_what_comes_too_late_is_for_the_next(training):
+    compiled, notes, said, _ = training(2000, 0.1, Process(steps=1950))
+    assert (compiled, notes) == ([], [])
+    assert "for the next training" in said[-1]
+
+
+def test_a_compiler_that_fails_changes_nothing(training):
+    compiled, _, said, _ = training(2000, 0.1, Process(steps=5, why="it ended with 1: no compiler"))
+    assert compiled == [] and said[-1] == "not compiled: it ended with 1: no compiler"
+
+
+def test_the_end_is_told_by_arithmetic():
+    costs = Costs(compiling=20, pause=5, times=2)
+    assert costs.until_the_end(100) == 20 + 5 + 40
+    assert costs.until_the_end(100, at_once=True) == 55
+    assert costs.until_the_end(10) == 15  # it ends before the compiler does
