@@ -16,10 +16,12 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
-from headway.data import cache
+from headway.core import files
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
 
 WORTH = 3.0
@@ -177,7 +179,10 @@ class WhenItPays:
         times, step = self.plain_step / compiled_step, self.plain_step
         self.costs, self.plain_step = replace(self.costs, times=times, measured=True, step=step), 0.0  # once is enough
         kept = {way: asdict(costs) for way, costs in self.known.items() if costs.measured}
-        cache.store(_entry(self.kind), json.dumps(kept).encode())
+        with suppress(OSError, RuntimeError):  # a cache that does not work costs time, never a run
+            entry = _entry(self.kind)
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            files.write_whole(entry, json.dumps(kept).encode())
 
     @property
     def costs(self) -> Costs:
@@ -195,11 +200,11 @@ class WhenItPays:
 def known(kind: str) -> dict[str, Costs]:
     """What each way to compile costs and brings in trainings of this kind."""
     try:
-        told: dict[str, Any] = json.loads(cache.fetch(_entry(kind)) or b"{}")
+        told: dict[str, Any] = json.loads(_entry(kind).read_bytes())
         return {way: Costs(**told[way]) if way in told else usual for way, usual in USUAL.items()}
-    except (AttributeError, TypeError, ValueError):  # written by another version
+    except (OSError, RuntimeError, AttributeError, TypeError, ValueError):  # none yet, or by another version
         return dict(USUAL)
 
 
-def _entry(kind: str) -> str:
-    return f"compiled-{hashlib.sha256(kind.encode()).hexdigest()[:32]}"
+def _entry(kind: str) -> Path:
+    return files.cache_folder() / "compiled" / f"{hashlib.sha256(kind.encode()).hexdigest()[:32]}.json"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from headway.core import files
 from headway.core.errors import UserError
-from headway.data import cache
 from headway.training.processes import ALONE, Processes
 from headway.training.spec import TrainingSpec
 
@@ -112,7 +112,7 @@ def keep_compiled() -> None:
     """What compilers of kernels make is kept among Headway's caches: the next run finds it there."""
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "programs"), ("TRITON_CACHE_DIR", "kernels")):
         with suppress(OSError, RuntimeError):  # a folder that cannot be made: torch has one of its own
-            folder = cache.folder() / "compiled" / name
+            folder = files.cache_folder() / "compiled" / name
             folder.mkdir(parents=True, exist_ok=True)
             os.environ.setdefault(variable, str(folder))
 
