@@ -22,8 +22,8 @@ class HeadlineSchema(Schema):
 
 class RunRowSchema(Schema):
     name: str = Field(description="Its path in the folder that is served.")
-    study: str | None = Field(description="That it is a run of.")
-    state: str = Field(description="`running`, `killed`, `cannot be read`, or a status as of `headway runs --json`.")
+    study: str | None = Field(default=None, description="That it is a run of.")
+    state: str = Field(description="A status; or `running`, `killed`, `cannot be read`, `not read yet`.")
     reason: str | None = None
     step: int
     total: int | None = None
@@ -45,6 +45,7 @@ class RunRowSchema(Schema):
 class RunTableSchema(Schema):
     folder: str
     there: bool = Field(description="False: the folder is gone.")
+    unread: int = Field(description="Runs whose files were not read yet: their rows have a name alone.")
     runs: list[RunRowSchema]
 
 

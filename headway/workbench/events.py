@@ -87,7 +87,7 @@ class Hub:
                 began = time.monotonic()
                 # In a thread: a disk that hangs must not keep the server from answering.
                 messages, took = await asyncio.to_thread(topic.timed)
-                topic.due = began + max(topic.interval, took / SHARE)
+                topic.due = began + (0.0 if topic.has_more else max(topic.interval, took / SHARE))
                 for message in messages:
                     topic.tell(message)
             await asyncio.sleep(INTERVAL)
@@ -95,6 +95,8 @@ class Hub:
 
 class _Topic:
     interval = INTERVAL
+    has_more = False
+    """Not everything was looked at for want of time: it goes on at once."""
 
     def __init__(self) -> None:
         self.inboxes: set[asyncio.Queue[bytes]] = set()
@@ -130,6 +132,7 @@ class _Table(_Topic):
 
     def look(self) -> list[bytes]:
         changed, gone = self.table.refresh()
+        self.has_more = self.table.unread > 0
         if not changed and not gone:
             return []
         return [_event("runs", {"changed": [row.facts for row in changed], "gone": gone})]

@@ -1,26 +1,34 @@
 """The table of runs: a row for each below the folder, kept in memory and looked at again only where files have changed.
 
-A run that has ended is told by the time of its folder (Headway renames whole files into place, which changes it);
-one that may be in training by the sizes of the files that grow, and by who holds its lock.
+A run that has ended is told by the times of its folder and of run.json (Headway renames whole files into place, which
+changes the first); one that may be in training by the sizes of the files that grow, and by who holds its lock. Rows of
+runs that have ended are kept among the caches too, for the next server; that file may be deleted at any time. Nobody
+waits for thousands that were never read: they are rows with a name alone at first, and are read as time goes by.
 """
 
+import contextlib
 import json
 import math
 import re
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway import __version__
 from headway.answers.telling import kept
 from headway.core.errors import UserError
-from headway.core.files import holder
+from headway.core.files import cache_folder, checksum, holder, write_whole
 from headway.core.status import State
 from headway.run.record import RunRecord, read_json
 from headway.run.status import RunState, state_of
 from headway.scoring.metrics import METRICS, parsed
 from headway.workbench.paths import below, check_links
 
+PATIENCE = 0.3
+WORTH_KEEPING = 50
+"""Runs that were read since the rows were kept last."""
 SEED = re.compile(r"(?P<arm>.+)\.seed-\d+")
 
 
@@ -40,29 +48,68 @@ class RunTable:
         self.folder = folder
         self.rows: dict[Path, RunRow] = {}
         self.studies: list[Path] = []
+        self.unread = 0
+        """Rows with a name alone: there was no time yet to read their runs."""
         self._lock = threading.Lock()
+        self._not_kept = 0
+        self._kept = self._restored()
 
-    def refresh(self) -> tuple[list[RunRow], list[str]]:
-        """Look again; gives the rows that are new or have changed, and the names of those that are gone."""
+    def refresh(self, seconds: float = PATIENCE) -> tuple[list[RunRow], list[str]]:
+        """Look again; gives the rows that are new or have changed, and the names of those that are gone. Not many more
+        seconds are spent on reading than these."""
         with self._lock:
             found, self.studies = below(self.folder, self.rows)
             gone = [self.name_of(path) for path in self.rows.keys() - set(found)]
-            changed, rows = [], {}
+            changed, rows, self.unread = [], {}, 0
+            until = time.monotonic() + seconds
             for path in found:
                 row = self.rows.get(path)
-                mark = _mark(path, row is not None and row.is_settled)
+                mark = _mark(path, row is None or row.is_settled)
                 if row is None or mark != row.mark:
-                    row = self._read(path)
+                    if (kept := self._kept.pop(path, None)) is not None and kept.mark == mark:
+                        row = kept
+                    elif time.monotonic() < until:
+                        row = self._read(path)
+                        self._not_kept += 1
+                    else:
+                        self.unread += 1
+                        row = row or self._nameless(path)
                     changed.append(row)
                 rows[path] = row
             self.rows = rows
+            if self._not_kept >= WORTH_KEEPING and not self.unread:
+                self._keep()
             return changed, gone
 
     def as_json(self) -> str:
         """`{"folder": …, "runs": [row, …]}`; an empty folder and one that is gone are told apart."""
         there = self.folder.is_dir()
-        head = json.dumps({"folder": str(self.folder), "there": there})[:-1]
+        head = json.dumps({"folder": str(self.folder), "there": there, "unread": self.unread})[:-1]
         return head + ', "runs": [' + ",".join(row.text for row in list(self.rows.values())) + "]}"
+
+    def _nameless(self, path: Path) -> RunRow:
+        return _row({"name": self.name_of(path), "state": "not read yet", "step": 0}, (), False)
+
+    @property
+    def _file(self) -> Path:
+        return cache_folder() / "workbench" / f"{checksum(str(self.folder).encode())[:16]}.json"
+
+    def _keep(self) -> None:
+        settled = {str(path): [row.mark, row.facts] for path, row in self.rows.items() if row.is_settled}
+        with contextlib.suppress(OSError, RuntimeError):  # without it, everything is read again
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._file, json.dumps({"headway": __version__, "rows": settled}, ensure_ascii=False))
+            self._not_kept = 0
+
+    def _restored(self) -> dict[Path, RunRow]:
+        try:
+            found = json.loads(self._file.read_text("utf-8"))
+            if found["headway"] != __version__:
+                return {}
+            rows = found["rows"].items()
+            return {Path(path): _row(facts, tuple(mark), True) for path, (mark, facts) in rows}
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
 
     def name_of(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix() if path != self.folder else path.name
@@ -79,7 +126,12 @@ class RunTable:
             facts |= _told(RunRecord(path), state)
         except (UserError, OSError) as error:
             facts |= {"state": "cannot be read", "reason": str(error), "step": 0}
-        return RunRow(facts, json.dumps(facts, ensure_ascii=False), _mark(path, is_settled), is_settled)
+        return _row(facts, _mark(path, is_settled), is_settled)
+
+
+def _row(facts: dict[str, Any], mark: tuple[Any, ...], is_settled: bool) -> RunRow:
+    said = {key: value for key, value in facts.items() if value not in (None, [], "")}
+    return RunRow(said, json.dumps(said, ensure_ascii=False), mark, is_settled)
 
 
 def _told(run: RunRecord, state: RunState) -> dict[str, Any]:

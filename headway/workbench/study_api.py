@@ -46,7 +46,7 @@ def studies(bench: Here) -> Any:
 def study(name: str, bench: Here) -> Any:
     """Arms and seeds, how every run stands, and how long the rest takes."""
     folder = bench.study(name)
-    bench.table.refresh()
+    bench.table.refresh(seconds=10)
     return opened(bench.table, folder)
 
 

@@ -4,6 +4,7 @@ from bench_tools import add_lines, asker, make_run
 from headway.answers.runs import RunsSchema
 from headway.answers.workbench import OpenedRunSchema, RunTableSchema
 from headway.workbench.bench import Bench
+from headway.workbench.runs import RunTable
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_folder_that_is_gone_is_told_apart_from_an_empty_one(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     api = asker(Bench(home))
-    assert api.get("/api/table").json() == {"folder": str(home), "there": True, "runs": []}
+    assert api.get("/api/table").json() == {"folder": str(home), "there": True, "unread": 0, "runs": []}
     home.rmdir()
     assert api.get("/api/table").json()["there"] is False
 
@@ -109,3 +110,32 @@ def test_openapi_has_the_schemas_of_json(api):
     for name in ("ListedRunSchema", "ScoreSchema", "FindingSchema"):
         said = {key: value.get("description") for key, value in schemas[name]["properties"].items()}
         assert said == {key: value.get("description") for key, value in own[name]["properties"].items()}
+
+
+def test_nobody_waits_for_runs_that_were_never_read(folder):
+    table = Bench(folder).table
+    changed, _ = table.refresh(seconds=0)
+    assert {row.facts["state"] for row in changed} == {"not read yet"} and table.unread == 2
+    changed, _ = table.refresh()
+    assert {row.facts["state"] for row in changed} == {"finished"} and table.unread == 0
+
+
+def test_the_next_server_knows_what_was_read(folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("headway.workbench.runs.WORTH_KEEPING", 1)
+    first = RunTable(folder)
+    first.refresh()
+    (folder / "runs" / "one" / "run.json").write_text("{")
+    monkeypatch.setattr(RunTable, "_read", lambda self, path: read.append(path.name) or self._nameless(path))
+    read = []
+    again = RunTable(folder)
+    again.refresh()
+    assert read == ["one"]  # it has changed since
+    assert (
+        again.rows[folder / "studies" / "s" / "runs" / "arm.seed-0"] == first.rows[folder / "studies/s/runs/arm.seed-0"]
+    )
+    (file,) = (tmp_path / "cache" / "workbench").iterdir()
+    for damage in ("", "[]", '{"rows": 3}', '{"headway": "0", "rows": {}}'):
+        file.write_text(damage)
+        RunTable(folder).refresh()
+        assert set(read) == {"one", "arm.seed-0"}

@@ -5,7 +5,7 @@ import { spark } from "../curves.js";
 import { ago, badge, h, number, put, whole } from "../dom.js";
 import { go } from "../main.js";
 
-export const KINDS = { finished: "good", stopped: "good", imported: "good", running: "live", diverged: "bad", failed: "bad", "cannot be read": "bad" };
+export const KINDS = { finished: "good", stopped: "good", imported: "good", running: "live", diverged: "bad", failed: "bad", "cannot be read": "bad", "not read yet": "" };
 export const kindOf = (state) => KINDS[state] ?? "doubt";
 export const href = (name) => `/run/${name.split("/").map(encodeURIComponent).join("/")}`;
 
@@ -144,7 +144,7 @@ export async function show(page) {
     for (const canvas of body.querySelectorAll("canvas")) {
       const row = rows.get(canvas.dataset.run), known = curves.get(canvas.dataset.run);
       if (known) spark(canvas, known.points, row?.state === "running" ? "--link" : row?.state === "diverged" ? "--bad" : "--faint");
-      if (row && row.state !== "cannot be read" && known?.step !== row.step) missing.push(row);
+      if (row && row.state !== "cannot be read" && row.state !== "not read yet" && known?.step !== row.step) missing.push(row);
     }
     clearTimeout(asking);
     if (missing.length) asking = setTimeout(async () => {

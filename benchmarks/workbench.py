@@ -1,0 +1,239 @@
+"""The workbench, as readers feel it: 5,000 runs, the first page, a new step on the screen, and what 20 who watch cost.
+
+    python -m benchmarks.workbench [list] [first] [step] [watch]
+
+Needs playwright and a chromium. `list`: a folder of 5,000 runs (copies of one small run), listed by a server that has
+never seen them, by the next one, and again; then in a browser, until its rows are on the screen, and scrolled.
+`first`: bytes and seconds of the first page. `step`: from the line in metrics.jsonl to the number on the screen.
+`watch`: a small training on one core, by turns alone and with 20 watching it (each reads all that is told, as a browser
+does); seconds of a core that a step takes, and those that the server takes meanwhile: whatever others do on the machine
+does not count. One JSON line each; `load` says how many processes wanted a core when it was measured.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+RUNS, WATCHERS = 5000, 20
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[tuple[str, str, int]]:
+    """`headway open FOLDER`: its address, its token and its process."""
+    command = [sys.executable, "-m", "headway.cli", "open", str(folder), "--no-browser"]
+    environment = {**os.environ, "XDG_STATE_HOME": f"{folder}/.state", "HEADWAY_CACHE": f"{folder}/.cache"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    said = "".join(process.stdout.readline() for _ in range(3))
+    address, _, token = said.split()[-1].partition("/?token=")
+    try:
+        yield address, token, process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def ask(address: str, token: str, path: str) -> bytes:
+    request = urllib.request.Request(f"{address}{path}", headers={"authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.read()
+
+
+def trained(folder: Path, steps: int) -> subprocess.Popen[bytes]:
+    words = [
+        "train",
+        "demo",
+        "--name",
+        "watched",
+        f"training.duration={steps} steps",
+        "training.evaluate_every=100000 steps",
+    ]
+    home = {**os.environ, "OMP_NUM_THREADS": "1"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([sys.executable, "-m", "headway.cli", *words], cwd=folder, env=home, **quiet)
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tool:
+        made = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+def timed(made: Any) -> float:
+    began = time.perf_counter()
+    made()
+    return time.perf_counter() - began
+
+
+def listing(folder: Path) -> dict[str, Any]:
+    trained(folder, 20).wait()
+    for k in range(RUNS):
+        made = shutil.ignore_patterns("checkpoints", "tokenizer.json")
+        shutil.copytree(folder / "runs" / "watched", folder / "runs" / f"run-{k:04d}", ignore=made)
+    found: dict[str, Any] = {"what": "list", "runs": RUNS}
+    with opened(folder) as (address, token, pid):
+        found["never seen: answered"] = timed(lambda: ask(address, token, "/api/table"))
+        began = time.perf_counter()
+        while json.loads(ask(address, token, "/api/table"))["unread"]:
+            pass
+        found["never seen: all read"] = time.perf_counter() - began
+        core = _cpu(pid)
+        found["again"] = statistics.median(timed(lambda: ask(address, token, "/api/table")) for _ in range(5))
+        found["again, of a core"] = (_cpu(pid) - core) / 5
+    with opened(folder) as (address, token, _), browser() as chromium:
+        found["next server"] = timed(lambda: ask(address, token, "/api/table"))
+        page = chromium.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(f"{address}/studies?token={token}")
+        page.wait_for_selector("h1")
+        found["on the screen"] = timed(
+            lambda: (page.click("nav a[data-path=runs]"), page.wait_for_selector(".row canvas"))
+        )
+        frames = page.evaluate(
+            """async () => {
+                const times = [];
+                for (let k = 0; k < 120; k += 1) {
+                    scrollBy(0, 400);
+                    await new Promise((done) => requestAnimationFrame((now) => { times.push(now); done(); }));
+                }
+                return times.slice(1).map((now, k) => now - times[k]);
+            }"""
+        )
+        found["frame while scrolling, median ms"] = statistics.median(frames)
+        found["slowest of 119"] = max(frames)
+    return found
+
+
+def first_page(folder: Path) -> dict[str, Any]:
+    trained(folder, 20).wait()
+    with opened(folder) as (address, token, _), browser() as chromium:
+        sizes, times = [], []
+        for _ in range(5):
+            context = chromium.new_context()
+            page, asked = context.new_page(), []
+            page.on("response", lambda answer, asked=asked: asked.append(answer))
+            began = time.perf_counter()
+            page.goto(f"{address}/?token={token}")
+            page.wait_for_selector(".row canvas")
+            times.append(time.perf_counter() - began)
+            whole = [one for one in asked if one.status == 200 and "events" not in one.url]
+            sizes.append(sum(len(one.body()) for one in whole))
+            context.close()
+    return {"what": "first", "bytes": sizes[0], "seconds, median of 5": statistics.median(times), "least": min(times)}
+
+
+def step_on_screen(folder: Path) -> dict[str, Any]:
+    trained(folder, 20).wait()
+    run = folder / "runs" / "watched"
+    with opened(folder) as (address, token, _), browser() as chromium:
+        page = chromium.new_page()
+        page.goto(f"{address}/run/runs/watched?token={token}")
+        page.wait_for_selector(".legend li")
+        facts = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({**facts, "status": "started", "step": None}))
+        page.wait_for_selector("h1:has-text('killed')")
+        times = []
+        for step in range(1000, 1030):
+            began = time.perf_counter()
+            with (run / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps({"step": step, "loss": 2.0}) + "\n")
+            page.wait_for_selector(f".facts dd:has-text('{step:,}')")
+            times.append(time.perf_counter() - began)
+            time.sleep(0.05)
+    return {"what": "step", "seconds, median of 30": statistics.median(times), "most": max(times)}
+
+
+def watching(folder: Path, turns: int = 6, seconds: float = 6.0) -> dict[str, Any]:
+    training = trained(folder, 10**6)
+    file = folder / "runs" / "watched" / "metrics.jsonl"
+    while not file.exists() or file.stat().st_size < 20_000:
+        time.sleep(0.1)
+    cost: dict[bool, list[float]] = {False: [], True: []}
+    taken: list[float] = []
+    try:
+        with opened(folder) as (address, token, pid):
+            for turn in range(2 * turns):
+                watched = turn % 2 == 1
+                with crowd(address, token) if watched else contextless():
+                    time.sleep(1.0)
+                    steps, core, served = _steps(file), _cpu(training.pid), _cpu(pid)
+                    time.sleep(seconds)
+                    cost[watched].append((_cpu(training.pid) - core) / (_steps(file) - steps))
+                    if watched:
+                        taken.append((_cpu(pid) - served) / seconds)
+    finally:
+        training.kill()
+        training.wait()
+    alone, with_them = (statistics.median(cost[watched]) for watched in (False, True))
+    return {
+        "what": "watch",
+        "watchers": WATCHERS,
+        "core seconds per step alone": alone,
+        "watched": with_them,
+        "more": with_them / alone - 1,
+        "of a core, by the server": statistics.median(taken),
+    }
+
+
+@contextmanager
+def contextless() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def crowd(address: str, token: str) -> Iterator[None]:
+    """All that is told of the run, read by so many, in a process of their own as browsers are."""
+    code = f"""
+import threading, urllib.request
+def read():
+    request = urllib.request.Request("{address}/api/events?topic=runs&topic=run:runs/watched",
+        headers={{"authorization": "Bearer {token}"}})
+    with urllib.request.urlopen(request) as answer:
+        while answer.readline(): pass
+for _ in range({WATCHERS}): threading.Thread(target=read).start()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _steps(file: Path) -> int:
+    with file.open("rb") as lines:
+        lines.seek(max(0, file.stat().st_size - 4000))
+        return json.loads(lines.read().splitlines()[-2])["step"]
+
+
+def _cpu(process: int) -> float:
+    """Seconds of a core that it has had."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+PARTS = {"list": listing, "first": first_page, "step": step_on_screen, "watch": watching}
+
+
+def main(names: list[str]) -> None:
+    for name in names or PARTS:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps({**PARTS[name](Path(folder)), "load": os.getloadavg()[0]}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
