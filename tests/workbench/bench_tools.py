@@ -1,5 +1,7 @@
 """A workbench to ask without a server, and run folders made in a moment, without a training."""
 
+import asyncio
+import importlib
 import json
 import socket
 import threading
@@ -11,10 +13,12 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from headway.core.errors import UserError
 from headway.core.files import write_json
 from headway.workbench.app import create_app
 from headway.workbench.bench import Bench
 from headway.workbench.serve import server_of
+from headway.workbench.workers import AnsweringProcess
 
 TOKEN = "a-token-that-nobody-guesses"
 HOST = "127.0.0.1:8765"
@@ -88,3 +92,15 @@ def served(bench: Bench, hosts: tuple[str, ...] = ("127.0.0.1",)) -> Iterator[st
         yield f"http://127.0.0.1:{port}"
         server.should_exit = True
         thread.join(10)
+
+
+class AnsweringHere(AnsweringProcess):
+    """Instead of another process, which would import torch first. `fails`: what it says instead of an answer."""
+
+    fails: str | None = None
+
+    async def ask(self, function: str, **given: Any) -> Any:
+        if self.fails:
+            raise UserError(self.fails)
+        module, _, name = function.partition(":")
+        return await asyncio.to_thread(getattr(importlib.import_module(module), name), **given)

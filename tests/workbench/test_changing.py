@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from bench_tools import asker
+from bench_tools import AnsweringHere, asker
 from tiny import cache_in
 
 from headway.core.errors import UserError
@@ -113,7 +113,7 @@ class Started:
 
 
 def test_the_page_starts_what_its_command_says(tmp_path):
-    bench = Bench(tmp_path)
+    bench = Bench(tmp_path, readers=AnsweringHere())
     started = Started(tmp_path)
     bench.jobs = started  # pyright: ignore
     given = {"recipe": "demo", "changes": ["model.positions=alibi"]}

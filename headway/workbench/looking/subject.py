@@ -35,6 +35,7 @@ SMALL = 96
 ALL_GRADIENTS = 64
 """Up to so many tokens, gradients of all predictions are taken at once: each is a pass back through the model."""
 MOST_CHARACTERS = 200_000
+EXAMPLES = ("Return the size of the file.", "the quick brown fox", "fox", "a", "0")
 ABILITIES = {
     "classify": Classifies,
     "translate": Translates,
@@ -74,14 +75,19 @@ class Subject:
                 "abilities": [name for name, ability in ABILITIES.items() if issubclass(self.task, ability)],
                 "stacks": {stack: list(layers) for stack, layers in self.paths.items()},
                 "mask": self.run.tokenizer.mask_name if issubclass(self.task, FillsIn) else None,
-                "pairs": self._reads_pairs,
+                "example": self._example(),
             },
             {},
         )
 
-    @property
-    def _reads_pairs(self) -> bool:
-        return isinstance(getattr(self.run.recipe.data, "text", None), list)
+    def _example(self) -> str | None:
+        """Something to begin with, that the vocabulary can read."""
+        for text in EXAMPLES:
+            try:
+                return text if read(self.run.tokenizer, text) else None
+            except UserError:
+                continue
+        return None
 
     # --- maps --------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import { get, named } from "../api.js";
 import { badge, h, put, trouble } from "../dom.js";
 
-const EVERY = 1000; // milliseconds
+const EVERY = 2000; // milliseconds
 
 export function started(job, signal) {
   const where = job.study ? `/study/${named(job.study)}` : `/run/${named(job.run)}`;
@@ -27,10 +27,12 @@ export function started(job, signal) {
   }
 
   async function judge() {
-    let found;
-    try { found = await get(`/api/study/${named(job.study)}`, signal); } catch { return; } // not begun yet
-    const told = found.verdicts ?? [];
-    put(verdicts, told.map((one) => h("p", { class: "read" }, one.sentence ?? one.words ?? "")));
+    const { studies } = await get("/api/studies", signal);
+    if (!studies.some((one) => one.name === job.study)) return; // not begun yet
+    const found = await get(`/api/results/${named(job.study)}`, signal);
+    const left = Object.keys(found.missing).length, done = Object.keys(found.runs).length;
+    put(verdicts, h("p", { class: "note" }, `${done} of ${done + left} runs have ended${left ? ": what is said now is early" : ""}.`),
+      found.verdicts.map((one) => h("p", { class: "read verdict" }, badge(one.outcome, { better: "good", worse: "bad" }[one.outcome] ?? "doubt"), ` ${one.sentence}`)));
   }
   look();
   return element;

@@ -14,6 +14,7 @@ export class Side {
     Object.assign(this, { name, signal, settle, drawn, map: null, asked: {}, costs: null });
     this.facts = h("p", { class: "note" }, "loading the model …");
     this.status = h("p", { class: "note", role: "status" });
+    this.counted = h("p", { class: "note", role: "status" });
     this.answer = h("div", { class: "answers" });
     this.texts = h("div", { class: "texts" });
     this.grid = h("div", { class: "all" });
@@ -120,7 +121,8 @@ export class Side {
     });
     const each = h("button", { type: "button", onclick: () => this.#eachOff() }, "Switch each off in turn");
     const none = h("button", { type: "button", onclick: () => this.settle({ off: new Set() }) }, "All heads on");
-    put(this.grid, this.heads.element, h("p", { class: "controls" }, each, none),
+    put(this.counted);
+    put(this.grid, this.heads.element, h("p", { class: "controls" }, each, none), this.counted,
       this.found.notes.map((note) => h("p", { class: "note" }, note)));
   }
 
@@ -225,9 +227,9 @@ export class Side {
       this.costs = Object.fromEntries(each.map((one) => [key(one), one.nats]));
       const worst = each.reduce((a, b) => ((b.nats ?? 0) > (a.nats ?? 0) ? b : a));
       this.settle({});
-      put(this.status, `Without ${worst.stack === "self" ? "" : `${worst.stack}, `}layer ${worst.layer}, head ${worst.head}, most is lost: ${number(worst.nats)} nats more on this text. The bar below each head says how much it counts.`);
+      put(this.counted, `Without ${worst.stack === "self" ? "" : `${worst.stack}, `}layer ${worst.layer}, head ${worst.head}, most is lost: ${number(worst.nats)} nats more on this text. The bar below each head says how much it counts.`);
     } catch (error) {
-      put(this.status, trouble(error));
+      put(this.counted, trouble(error));
     }
   }
 

@@ -14,18 +14,19 @@ const SHOWS = { head: "one head", rollout: "rollout: all layers multiplied", gra
 export async function show(page) {
   await Promise.all([styles("/static/looking/look.css"), colours()]);
   page.title(page.name ? `Look into ${page.name}` : "Look");
-  const { names, trained } = await runNames(page.signal);
-  if (!page.name) return choose(page, trained);
+  const names = ((await get("/api/table", page.signal)).runs ?? []).map((row) => row.name);
+  if (!page.name) return choose(page, names);
 
   const state = {
     text: page.query.get("text"), show: page.query.get("show") ?? "head", picked: page.query.get("head") ?? null,
     off: new Set(page.query.getAll("off")), image: page.query.get("image") ?? "test:0",
   };
-  const text = h("textarea", { rows: "2", class: "sentence", "aria-label": "The sentence that is read", spellcheck: false, placeholder: "Type a sentence" });
+  const text = h("textarea", { rows: "2", class: "sentence", "aria-label": "The sentence that is read", spellcheck: false, placeholder: "Type a sentence" }, state.text ?? "");
   const run = chooser("Run", names, page.name, (name) => go(`/look/${named(name)}?${page.query}`));
   const beside = chooser("Beside it", ["", ...names], page.query.get("beside") ?? "", (name) => {
-    page.put({ beside: name });
-    go(`/look/${named(page.name)}?${page.query}`);
+    const next = new URLSearchParams(page.query);
+    name ? next.set("beside", name) : next.delete("beside");
+    go(`/look/${named(page.name)}?${next}`);
   });
   const what = h("select", { "aria-label": "What is shown large", onchange: () => settle({ show: what.value }) },
     Object.entries(SHOWS).map(([value, label]) => h("option", { value, selected: value === state.show }, label)));
@@ -79,19 +80,12 @@ export async function show(page) {
   if (page.signal.aborted) return;
   const first = about[0];
   what.parentElement.hidden = about.every((one) => one?.abilities.includes("match"));
-  if (state.text === null) state.text = first?.mask ? `Return the ${first.mask} of the file.` : "Return the size of the file.";
-  text.value = state.text;
-  settle({});
+  text.value ||= first?.example ?? "";
+  settle({ text: text.value });
 }
 
 const chooser = (label, names, chosen, changed) => h("label", {}, `${label} `, h("select", { "aria-label": label, onchange: (event) => changed(event.target.value) },
   (names.includes(chosen) ? names : [chosen, ...names]).map((name) => h("option", { value: name, selected: name === chosen }, name || "nothing"))));
-
-async function runNames(signal) {
-  const rows = (await get("/api/table", signal)).runs ?? [];
-  const names = rows.map((row) => row.name ?? row[0]);
-  return { names, trained: names };
-}
 
 function choose(page, names) {
   put(page.root, h("h1", {}, "Look"), h("p", { class: "read" }, "Whose attention? Choose a run."),

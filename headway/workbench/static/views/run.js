@@ -1,6 +1,6 @@
 // One run: curves while it trains; scores with their labels; audits with their evidence; recipe, environment, command.
 
-import { get, named, post, watch } from "../api.js";
+import { get, named, post, query, watch } from "../api.js";
 import { Live, Plot, colour, smoothed } from "../curves.js";
 import { ago, badge, command, duration, h, number, put, trouble, whole } from "../dom.js";
 import { kindOf } from "./runs.js";
@@ -62,7 +62,8 @@ export async function show(page) {
     const stop = h("button", { class: "acts", type: "button", onclick: () => act(`/api/stop/run/${named(name)}`, stop) }, "stop, and save");
     const resume = h("button", { class: "acts", type: "button", onclick: () => act(`/api/resume/run/${named(name)}`, resume) }, "resume");
     put(actions, run.word === "running" && !run.study && stop, ["interrupted", "killed"].includes(run.word) && !run.study && resume,
-      run.study && h("a", { class: "button", href: `/study/${named(run.study)}` }, "its study"));
+      run.study && h("a", { class: "button", href: `/study/${named(run.study)}` }, "its study"),
+      h("a", { class: "button", href: `/look/${named(name)}` }, "look inside"), h("a", { class: "button", href: `/change?${query({ run: name })}` }, "change one thing"));
   }
 
   async function load() {

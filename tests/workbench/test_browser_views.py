@@ -1,0 +1,223 @@
+"""Look, change and solve as a person uses them, in a real browser. Skipped, visibly, where there is none."""
+
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+from bench_tools import TOKEN, AnsweringHere, served
+from tiny import cache_in, tiny_recipe
+
+from headway.experiment.train import train
+from headway.workbench.bench import Bench
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
+expect = playwright.expect
+
+
+@pytest.fixture(scope="module")
+def folder(workshop, tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("bench")
+    recipes = {
+        "one": tiny_recipe(workshop.text, "model.layers=2"),
+        "two": tiny_recipe(workshop.text, "model.layers=2", "model.positions=alibi", "seed=1"),
+        "gru": tiny_recipe(workshop.text, "model.mixer=gru", "model.positions=none"),
+    }
+    with cache_in(workshop.cache):
+        for name, recipe in recipes.items():
+            train([recipe], [name], made / "runs")
+    return made
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with playwright.sync_playwright() as tool:
+        browser = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def bench(folder) -> Bench:
+    return Bench(folder, models=AnsweringHere(), readers=AnsweringHere(), planners=AnsweringHere())
+
+
+def complained(said, wrong: list[str]) -> None:
+    if said.type == "error" and "status of 422" not in said.text:
+        wrong.append(said.text)
+
+
+@pytest.fixture
+def page(chromium, bench):
+    """Whatever goes wrong on it, or leaves it, is an error; but what the server refuses, which the page says itself."""
+    with served(bench) as address:
+        context = chromium.new_context(viewport={"width": 1280, "height": 900}, base_url=address)
+        page, wrong = context.new_page(), []
+        page.set_default_timeout(20_000)
+        page.on("console", lambda said: complained(said, wrong))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (wrong.append("a script ran"), dialog.dismiss()))
+        page.on("request", lambda asked: asked.url.startswith((address, "data:", "blob:")) or wrong.append(asked.url))
+        page.goto(f"/?token={TOKEN}")
+        yield page
+        assert wrong == []
+        context.close()
+
+
+def settings(page) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+# --- look ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sentence_is_typed_and_heads_are_looked_at_and_switched_off(page):
+    page.goto("/look/runs/one")
+    page.get_by_label("The sentence that is read").fill("The lazy dog")
+    expect(page.locator(".head")).to_have_count(4)
+    expect(page.locator(".token")).to_have_count(12)
+    page.get_by_role("button", name=re.compile("layer 1, head 1")).click()
+    expect(page.locator(".side .under")).to_contain_text("layer 1, head 1")
+    expect(page).to_have_url(re.compile(r"text=The\+lazy\+dog&head=self\.1\.1"))
+    page.locator(".token").nth(8).hover()
+    assert page.locator("svg.lines path").count() > 0, "lines go from the token to what it looks at"
+    canvas = page.locator(".side .large canvas")
+    box = canvas.bounding_box()
+    canvas.hover(position={"x": box["width"] - 8, "y": box["height"] - 8})
+    expect(page.locator(".side .under")).to_have_text(re.compile(r"g \(11\) looks at g \(11\): [01]\.\d+"))
+    page.get_by_role("button", name=re.compile("layer 1, head 1")).press("x")
+    expect(page.locator(".lost-on")).to_contain_text("without that head")
+    expect(page.locator(".head.off")).to_have_count(1)
+    page.get_by_role("button", name=re.compile("layer 1, head 1")).press("ArrowLeft")
+    expect(page.locator(".side .under")).to_contain_text("layer 1, head 0")
+    page.get_by_role("button", name="Switch each off in turn").click()
+    expect(page.get_by_text("most is lost")).to_be_visible()
+    page.reload()  # everything stands in the address
+    expect(page.locator(".head.off")).to_have_count(1)
+    expect(page.locator(".side .under")).to_contain_text("layer 1, head 0")
+    for show, words in (("rollout", "rollout to layer 1"), ("gradients", "gradients")):
+        page.get_by_label("What is shown large").select_option(show)
+        expect(page.locator(".side .under")).to_contain_text(words)
+    page.get_by_role("button", name="Let it go on").click()
+    expect(page.locator(".said")).to_contain_text("The lazy dog")
+
+
+def test_two_runs_side_by_side_and_one_without_maps(page):
+    page.goto("/look/runs/one?text=The+fox")
+    page.get_by_label("Beside it").select_option("runs/two")
+    expect(page.locator(".between .under")).to_contain_text("of the weight lies elsewhere")
+    assert page.locator(".side").count() == 2
+    page.go_back()
+    expect(page.locator(".side")).to_have_count(1)
+    page.get_by_label("Run", exact=True).select_option("runs/gru")
+    expect(page.get_by_text("gru has no attention, so there are no maps of it")).to_be_visible()
+    expect(page.locator(".lost-on")).to_contain_text("nats each")
+
+
+def test_what_a_model_cannot_read_is_said_as_text_and_a_dead_process_is_no_end(page, bench):
+    page.goto(f"/look/runs/one?text={quote('<img src=x onerror=alert(1)>')}")
+    expect(page.locator(".trouble")).to_contain_text("the first is '<'")
+    assert page.locator("main img").count() == 0
+    bench.models.fails = "the process that answers was ended by signal 9"
+    page.get_by_label("The sentence that is read").fill("The")
+    expect(page.locator(".trouble")).to_contain_text("signal 9")
+    bench.models.fails = None
+    page.get_by_label("The sentence that is read").fill("The dog")
+    expect(page.locator(".token")).to_have_count(7)
+    expect(page.locator(".trouble")).to_have_count(0)
+
+
+# --- change ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_thing_is_changed_and_its_mistakes_are_said_while_typing(page, bench, workshop, monkeypatch):
+    started = []
+    job = {"job": "1", "command": "", "process": 1, "started": 0.0, "running": True, "code": None, "said": ""}
+    monkeypatch.setattr(bench.jobs, "start", lambda words: started.append(list(words)) or job)
+    monkeypatch.setattr(bench.jobs, "told", lambda name: {**job, "running": False, "code": 0})
+    with cache_in(workshop.cache):
+        page.goto("/change?run=runs/one")
+        page.get_by_label("model.positions", exact=True).select_option("alibi")
+        expect(page.locator(".differs")).to_contain_text("model.positions.kind")
+        expect(page.locator(".command code").first).to_have_text(
+            "headway train runs/one/recipe.yaml model.positions=alibi"
+        )
+        page.get_by_label("model.width", exact=True).fill("15")
+        expect(page.locator(".wrong")).to_contain_text("width 15 is not divisible by 2 heads")
+        expect(page.locator(".bad-value")).not_to_have_count(0)
+        assert page.get_by_role("button", name="Run it against the original").is_disabled()
+        page.get_by_label("model.width", exact=True).fill("16")
+        expect(page.locator(".wrong")).to_be_empty()
+        expect(page.locator(".takes")).to_contain_text("parameters")
+        assert settings(page) == {"run": ["runs/one"], "set": ["model.positions=alibi"]}
+        page.reload()
+        expect(page.get_by_label("model.positions", exact=True)).to_have_value("alibi")
+        expect(page.locator(".differs")).to_contain_text("model.positions.kind")
+        page.get_by_label("How many seeds").fill("3")
+        page.get_by_role("button", name="Run it against the original").click()
+        expect(page.get_by_role("link", name="studies/one-alibi")).to_be_visible()
+    assert started == [["study", "run", "studies/one-alibi.yaml", "--studies", "studies"]]
+    assert "seeds: 3" in (bench.folder / "studies" / "one-alibi.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_a_change_is_run_against_the_original_and_there_is_a_verdict(page, workshop):
+    with cache_in(workshop.cache):
+        page.goto("/change?run=runs/one&set=model.width%3D32")
+        page.get_by_label("Its name").fill("wider")
+        page.get_by_label("How many seeds").fill("2")
+        page.get_by_role("button", name="Run it against the original").click()
+        expect(page.locator(".started .verdict")).to_contain_text("width-32", timeout=240_000)
+        expect(page.locator(".started")).to_contain_text("4 of 4 runs have ended", timeout=240_000)
+
+
+# --- solve -----------------------------------------------------------------------------------------------------------
+
+
+def test_keys_are_dragged_and_the_answer_follows(page):
+    page.goto("/solve")
+    plane = page.locator("svg.plane")
+    expect(plane).to_have_attribute("data-verdict", "reached")
+    box, key = plane.bounding_box(), page.get_by_role("button", name=re.compile("key 0 at")).bounding_box()
+    page.mouse.move(key["x"] + key["width"] / 2, key["y"] + key["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 - 8, box["y"] + box["height"] / 2 + 6, steps=8)
+    expect(plane).to_have_attribute("data-verdict", "impossible")
+    assert page.locator(".mixture line").count() >= 3, "the mixture that forbids it"
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("keys="))
+    x, y = settings(page)["keys"][0].split(";")[0].split(",")
+    assert abs(float(x)) < 0.3 and abs(float(y)) < 0.3
+    for _ in range(5):
+        page.get_by_role("button", name=re.compile("key 0 at")).press("Shift+ArrowRight")
+    expect(plane).to_have_attribute("data-verdict", "reached")
+    page.get_by_label("wanted weight of key 1").fill("1")
+    expect(page.locator(".slider").nth(1)).to_contain_text("50 →")
+    expect(page.locator(".derivation li")).not_to_have_count(0)
+    page.reload()
+    expect(page.locator(".slider").nth(1)).to_contain_text("50 →")
+
+
+def test_a_key_a_convolution_and_a_matrix(page):
+    page.goto("/solve/key?key=2")
+    expect(page.locator(".verdict")).to_contain_text("There is a key that does it")
+    page.get_by_role("link", name="A convolution").click()
+    page.get_by_label("Taps").fill("1, 0, -1")
+    expect(page.locator(".matrix")).to_have_count(2)  # the negative tap has a head of its own
+    page.get_by_label("Taps").fill("1, 2")
+    expect(page.locator(".trouble")).to_contain_text("no middle")
+    page.get_by_role("link", name="As a matrix").click()
+    expect(page.locator(".matrix")).to_have_count(3)
+    page.go_back()
+    expect(page.get_by_label("Taps")).to_have_value("1, 2")
+
+
+def test_nothing_sticks_out_of_a_phone(page):
+    page.set_viewport_size({"width": 360, "height": 740})
+    for address in ("/look/runs/one?text=The+fox", "/change?run=runs/one", "/solve", "/solve/convolution"):
+        page.goto(address)
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, address
