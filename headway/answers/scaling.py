@@ -67,9 +67,10 @@ class ByCurvesSchema(Schema):
 
 class AdviceSchema(Schema):
     flops: float
-    parameters: EstimateSchema
-    tokens: EstimateSchema
-    loss: EstimateSchema
+    usable: bool
+    parameters: EstimateSchema | None
+    tokens: EstimateSchema | None
+    loss: EstimateSchema | None
     by_curves: ByCurvesSchema | None
     beyond: float
     notes: list[str]

@@ -81,7 +81,8 @@ def show_advice(advice: Sequence[Advice], found: ScalingAnalysis) -> None:
             ["tokens", *_told(one.tokens, 3), *(_told(one.by_curves[1], 3) if one.by_curves else ["–", ""])],
             ["loss", *_told(one.loss), "", ""],
         ]
-        show_table(["", "by the law", "95 % interval", "by parabolas", "95 % interval"], rows)
+        if one.is_usable:
+            show_table(["", "by the law", "95 % interval", "by parabolas", "95 % interval"], rows)
         for note in one.notes:
             console.print(f"note: {note}", style="yellow", markup=False)
     for note in found.notes():
@@ -163,12 +164,14 @@ def show_climb(
     rows = []
     for rung in rungs:
         for size in _sizes(study, rung, plan):
-            told = [f"{rung.flops:.3g}", f"{size['width']}", f"{size['layers']}", f"{_short(size['parameters'])}"]
+            spent = f"{size['flops']:.3g}", f"{size['flops_6nd']:.3g}"
+            told = [f"{rung.flops:.3g}", *spent, f"{size['width']}", f"{size['layers']}", _short(size["parameters"])]
             data = [f"{_short(size['tokens'])}", f"{size['tokens_per_parameter']:.3g}", f"{size['passes']:.2g}"]
             rows.append([*told, *data, f"{size['steps']:,}", f"{size['rate']:.3g}", duration(size["seconds"])])
-    names = ["FLOPs", "width", "layers", "N", "D", "D/N", "passes", "steps", "rate", "a run"]
+    names = ["budget", "FLOPs", "6ND", "width", "layers", "N", "D", "D/N", "passes", "steps", "rate", "a run"]
     show_table(names, rows)
-    console.print("N: parameters; D: tokens; passes: how often the text is read", style="dim")
+    legend = "FLOPs: counted, by each module; N: parameters; D: tokens; passes: how often the text is read"
+    console.print(legend, style="dim")
     assert study.ladder is not None
     ladder = study.ladder
     heads = f"heads of {ladder.head_width}" if ladder.head_width else "the recipe's heads"

@@ -172,7 +172,15 @@ class AttentionSpec(MixerSpec):
     def flops_per_token(self, width: int, segment: int) -> int:
         projections = 4 * width * width  # queries, keys, values, output
         remembered = 3 * width * width * self.memory // segment  # of the memory, shared by the tokens of a segment
-        return 2 * (projections + remembered + 2 * (segment + self.memory) * width)  # scores, and the weighted sum
+        return 2 * (projections + remembered) + 4 * width * self._pairs(segment) // segment  # scores, and the sum
+
+    def _pairs(self, segment: int) -> int:
+        """Of a query and a slot that are near enough, in a segment that is counted whole, and in the memory before."""
+        if self.window is None:
+            return segment * (segment + self.memory)
+        near = min(self.window, segment)
+        band = segment * (2 * near - 1) - near * (near - 1)
+        return band + sum(min(self.memory, self.window - 1 - i) for i in range(min(segment, self.window - 1)))
 
     def largest(self, width: int, length: int) -> int:
         return self.heads * (length + self.memory)  # the weights of one query

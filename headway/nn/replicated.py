@@ -10,6 +10,7 @@ stream, each from (the replica's seed, the name of the place) alone.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -228,7 +229,10 @@ def parameter(
 ) -> nn.Parameter:
     """A parameter per replica that `seed` will fill with `value` + normal noise of this deviation. Matrices are
     pulled towards zero by weight decay, unless said otherwise; vectors are not."""
-    made = nn.Parameter(torch.zeros(replicas, *shape) + value)
+    if _has_no_numbers.get():
+        made = nn.Parameter(torch.empty(replicas, *shape, device="meta"))
+    else:
+        made = nn.Parameter(torch.zeros(replicas, *shape) + value)
     made.start = (value, std)  # pyright: ignore[reportAttributeAccessIssue]
     made.decays = len(shape) >= 2 if decays is None else decays  # pyright: ignore[reportAttributeAccessIssue]
     return made
@@ -259,7 +263,21 @@ def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "c
     """
     model.clock = Clock(torch.device(device))
     seed_part(model, model, "", seeds)
-    model.to(device)
+    if not _has_no_numbers.get():
+        model.to(device)
+
+
+_has_no_numbers: ContextVar[bool] = ContextVar("has_no_numbers", default=False)
+
+
+@contextmanager
+def without_numbers() -> Iterator[None]:
+    """Parameters of what is built here have shapes and no numbers, and take no room: to be counted."""
+    before = _has_no_numbers.set(True)
+    try:
+        yield
+    finally:
+        _has_no_numbers.reset(before)
 
 
 @torch.no_grad()
@@ -267,6 +285,8 @@ def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]
     """The same for a part of the model that goes by this name, such as one that was added to it later."""
     prefix = f"{name}." if name else ""
     for key, p in part.named_parameters():
+        if p.is_meta:
+            continue
         value, std = p.start  # pyright: ignore[reportAttributeAccessIssue]
         for r, replica_seed in enumerate(seeds):
             if std > 0:

@@ -28,6 +28,8 @@ from headway.stats.scaling import (
 )
 
 _FLOOR = 0.02  # of the lowest loss: an interval of E that goes below this says nothing of it
+FARTHEST = 1000.0
+"""Times the largest budget, or below the smallest: beyond that what a law says is no advice."""
 _MISSING = {
     "few sizes": "it has fewer than four sizes",
     "smaller": "its losses still fall towards the smallest size: smaller ones are missing",
@@ -83,10 +85,19 @@ class Advice:
     """How many times as much as the largest budget that was tried, or as little as the smallest; 1 in between."""
     notes: list[str]
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether a law may be asked so far from what it was fitted to."""
+        return self.beyond <= FARTHEST
+
     def as_json(self) -> dict[str, Any]:
+        if not self.is_usable:
+            nothing = dict.fromkeys(("parameters", "tokens", "loss", "by_curves"))
+            return {"flops": self.flops, "usable": False, **nothing, "beyond": self.beyond, "notes": self.notes}
         found = {key: getattr(self, key)._asdict() for key in ("parameters", "tokens", "loss")}
         curves = self.by_curves and {"parameters": self.by_curves[0]._asdict(), "tokens": self.by_curves[1]._asdict()}
-        return _finite({"flops": self.flops, **found, "by_curves": curves, "beyond": self.beyond, "notes": self.notes})
+        told = {"flops": self.flops, "usable": True, **found, "by_curves": curves, "beyond": self.beyond}
+        return _finite({**told, "notes": self.notes})
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +159,12 @@ class ScalingAnalysis:
         if beyond > 1.05:
             side = "beyond the largest" if flops > spent.max() else "below the smallest"
             budget = spent.max() if flops > spent.max() else spent.min()
+            if beyond > FARTHEST:
+                yield (
+                    f"not to be used: {flops:.3g} FLOPs lie a factor of {beyond:.3g} {side} budget that was tried, "
+                    f"{budget:.3g}; nothing in these points tells how a law goes on over more than {FARTHEST:g}"
+                )
+                return
             yield f"extrapolated by a factor of {beyond:.3g} {side} budget, {budget:.3g} FLOPs"
             if flops > spent.max() and len(self.left_out) > 2:
                 last = self.left_out[-1]

@@ -2,7 +2,8 @@
 
 Models count their own, from their shape, and so does each mixer (`flops_per_token` of a spec): torch's counter finds
 nothing in fused attention on a CPU. A multiplication and an addition are two operations; only matrix products count, as
-is usual; causal attention is counted whole, since that is what kernels are compared by. A training step costs three
+is usual; causal attention is counted whole, since that is what kernels are compared by, and of a window what lies in
+it, on both sides. A training step costs three
 times a forward pass. Beside it stands 6·N·D, which is that without attention and without what N leaves out or has too
 much: by which of four conventions N is counted moves the exponents of scaling laws (https://arxiv.org/abs/2406.12907).
 """

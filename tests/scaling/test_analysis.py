@@ -61,6 +61,11 @@ def test_advice_inside_and_beyond(found):
     assert "factor of 1e+03 beyond the largest budget" in beyond.notes[0]
     assert any("no model of that size was tried" in note for note in beyond.notes)
     assert "below the smallest" in below.notes[0]
+    far, tiny = found.advise(1e20), found.advise(1e8)
+    assert beyond.is_usable and not far.is_usable and not tiny.is_usable
+    for one in (far, tiny):
+        assert one.notes[0].startswith("not to be used") and len(one.notes) == 1
+        assert one.as_json()["parameters"] is one.as_json()["loss"] is None
     width = beyond.loss.high - beyond.loss.low
     assert width > inside.loss.high - inside.loss.low
     assert found.flops_for(float(true[2])).value == pytest.approx(3e14, rel=0.2)

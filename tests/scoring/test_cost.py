@@ -6,6 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headway.models.classifier import ClassifierSpec
 from headway.models.language_model import LanguageModelSpec
+from headway.nn.attention import AttentionSpec
 from headway.scoring.cost import count_parameters, peak_flops
 
 
@@ -72,3 +73,15 @@ def test_recurrences_by_hand(mixer: str, gates: int):
     spec = LanguageModelSpec.model_validate({**settings, "positions": "none"})
     assert spec.forward_flops_per_token(10, 6) == 2 * (gates * 2 * 8 * 8 + 8 * 10)
     assert count_parameters(spec.build(10)).matrices == gates * 2 * 8 * 8 + 8 * 10
+
+
+@pytest.mark.parametrize(
+    ("segment", "window", "memory"), [(8, 3, 0), (8, 8, 0), (8, 99, 0), (6, 4, 5), (5, 9, 3), (4, 1, 2)]
+)
+def test_of_a_window_what_lies_in_it_is_counted(segment, window, memory):
+    near = torch.arange(segment)[:, None] - torch.arange(-memory, segment)
+    pairs = int((near.abs() < window).sum())
+    alone = AttentionSpec(heads=1, memory=memory, window=window).flops_per_token(4, segment)
+    assert alone == 2 * (4 * 16 + 3 * 16 * memory // segment) + 4 * 4 * pairs // segment
+    if window > segment + memory:
+        assert alone == AttentionSpec(heads=1, memory=memory).flops_per_token(4, segment)

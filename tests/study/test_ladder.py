@@ -146,9 +146,9 @@ def test_a_ladder_is_trained_as_a_study_and_leaves_points(workshop, tmp_path, mo
 
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     whole = grid_of_starts()
-    monkeypatch.setattr("headway.stats.scaling.grid_of_starts", lambda: whole[::450])
-    monkeypatch.setattr("headway.scaling.analysis.grid_of_starts", lambda: whole[::450])
-    monkeypatch.setattr("headway.study.results.ladder_points.analyse", lambda table: analyse(table, 20))
+    monkeypatch.setattr("headway.stats.scaling.grid_of_starts", lambda: whole[::900])
+    monkeypatch.setattr("headway.scaling.analysis.grid_of_starts", lambda: whole[::900])
+    monkeypatch.setattr("headway.study.results.ladder_points.analyse", lambda table: analyse(table, 4))
     rungs = [{"flops": flops, "widths": [8, 12, 16, 20]} for flops in (5e6, 1.5e7)]
     tree = {"title": "t", "base": tiny_recipe(workshop.text), "ladder": {"rungs": rungs, **SHAPE}, "seeds": 2}
     done = execute(Study.model_validate(tree), tmp_path / "ladder", InProcess())

@@ -20,6 +20,7 @@ from headway.core.errors import UserError, did_you_mean
 from headway.experiment.assembly import assemble, parameters_of
 from headway.experiment.population import capacity
 from headway.models.start import Drawn
+from headway.nn.replicated import without_numbers
 from headway.recipe.recipe import Recipe
 from headway.scoring.metrics import parsed
 from headway.study.design.factors import is_data
@@ -132,7 +133,7 @@ class Sizes:
     def _size(self, recipe: Recipe) -> RunSize:
         task, training = self.task(untrained(recipe)), recipe.training
         task.check_splits()
-        model, sampler = task.build([recipe.seed], "cpu"), task.sampler([recipe.seed], "cpu")
+        sampler = task.sampler([recipe.seed], "cpu")
         steps, between = (
             length.in_steps(sampler.steps_per_epoch, task.tokens_per_step)
             for length in (training.duration, training.evaluate_every)
@@ -140,7 +141,13 @@ class Sizes:
         at_most = training.evaluate_tokens or sys.maxsize
         evaluated = sum(min(task.tokens_in(split), at_most) for split in training.evaluate_on)
         forward = (steps // between + 1) * evaluated + sum(map(task.tokens_in, task.scored_splits))
-        return RunSize(parameters_of(model), steps, task.tokens_per_step, task.flops_per_step, forward)
+        return RunSize(_counted(task), steps, task.tokens_per_step, task.flops_per_step, forward)
+
+
+def _counted(task: Task) -> int:
+    """Parameters of its model, which is not filled for that."""
+    with without_numbers():
+        return parameters_of(task.build([task.recipe.seed], "cpu"))
 
 
 def check_scores(study: Study, sizes: Sizes) -> None:

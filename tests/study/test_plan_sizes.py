@@ -1,0 +1,23 @@
+"""What a plan counts without building anything is what the built model has."""
+
+import pytest
+
+from headway.recipe.recipe import load
+from headway.study.execution.plan import Sizes
+
+LM = ["training.duration=4 steps", "model.width=16", "model.context=16", "model.layers=2"]
+SHAPES = [
+    ["model.mixer=lstm", "model.positions=none"],
+    ["model.positions=learned", "model.feedforward=swiglu", "model.tied=false"],
+    ["model.positions=t5", "model.norm=rms", "model.mixer.window=4", "model.dropout=0.1"],
+]
+
+
+@pytest.mark.parametrize("changes", SHAPES, ids=str)
+def test_counted_is_built(changes, monkeypatch):
+    recipe = load("demo", [*LM, *changes])
+    monkeypatch.setattr("headway.nn.replicated.random.generator", None)  # no number may be drawn for it
+    found = Sizes().of(recipe)
+    monkeypatch.undo()
+    model = Sizes().task(recipe).build([0], "cpu")
+    assert found.parameters == sum(p.numel() for p in model.parameters())
