@@ -435,6 +435,6 @@ def _parts(count: int, size: int) -> int:
 
 def _shared(N: int, ROWS: int, others: int) -> tuple[int, int]:
     """How many programs share the rows of a replica, and how many rows each has, where so many others run beside."""
-    most = max(1, 1024 // others)
+    most = max(1, 2048 // others)
     per = _parts(_parts(N, min(most, _parts(N, ROWS))), ROWS) * ROWS
     return _parts(N, per), per

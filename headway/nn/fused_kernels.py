@@ -51,7 +51,8 @@ def norm_backward(
     replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     unit = tl.arange(0, BLOCK)
     w = tl.load(weight + replica * D + unit, unit < D, 0.0)[None, :]
-    sum_weight, sum_bias = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    # Row by row: to add rows up, warps must wait for each other, which they do once at the end.
+    sum_weight, sum_bias = tl.zeros((ROWS, BLOCK), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
     for first in range(part * per, part * per + per, ROWS):
         row = first + tl.arange(0, ROWS)
         here = row < N
@@ -64,17 +65,17 @@ def norm_backward(
         if centred:
             v -= tl.load(mean + whole, here, 0.0)[:, None]
         v = tl.where(there, v * s[:, None], 0.0)
-        sum_weight += tl.sum(g * v, 0)
-        sum_bias += tl.sum(g, 0)
+        sum_weight += g * v
+        sum_bias += g
         g = g * w
         d = g - v * (tl.sum(g * v, 1) / D)[:, None]
         if centred:
             d -= (tl.sum(g, 1) / D)[:, None]
         tl.store(dx + at, d * s[:, None], there)
     out = (replica * tl.num_programs(1) + part) * D + unit
-    tl.store(d_weight + out, sum_weight, unit < D)
+    tl.store(d_weight + out, tl.sum(sum_weight, 0), unit < D)
     if biased:
-        tl.store(d_bias + out, sum_bias, unit < D)
+        tl.store(d_bias + out, tl.sum(sum_bias, 0), unit < D)
 
 
 @triton.jit
@@ -124,7 +125,7 @@ def activate_backward(
     replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     unit = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     b = tl.load(bias + replica * D + unit, unit < D, 0.0)[None, :]
-    total = tl.zeros((BLOCK,), tl.float32)
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in range(part * per, part * per + per, ROWS):
         row = first + tl.arange(0, ROWS)
         there = (row < N)[:, None] & (unit < D)[None, :]
@@ -133,8 +134,8 @@ def activate_backward(
         if kind != "none":
             d = d * _slope(tl.load(products + at, there, 0.0).to(tl.float32) + b, kind)
             tl.store(dx + at, d, there)
-        total += tl.sum(d, 0)
-    tl.store(d_bias + (replica * tl.num_programs(1) + part) * D + unit, total, unit < D)
+        total += d
+    tl.store(d_bias + (replica * tl.num_programs(1) + part) * D + unit, tl.sum(total, 0), unit < D)
 
 
 @triton.jit
