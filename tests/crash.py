@@ -67,10 +67,14 @@ class Forge:
         there.home, there.variables = home, variables
         return there
 
-    def start(self, *words: str, at: int = 0, what: str = "kill", code: str = CLI) -> "Child":
-        """A child that runs this code with these words; at the n-th change of the disk (0: never), this happens."""
+    def start(
+        self, *words: str, at: int = 0, what: str = "kill", code: str = CLI, seconds: int | None = None
+    ) -> "Child":
+        """A child that runs this code with these words; at the n-th change of the disk (0: never), this happens. After
+        so many seconds of its own time, or six times as many of anybody's, it is ended by a signal."""
         notes = Path(tempfile.mkdtemp(dir=self.notes))
         order = {"code": code, "argv": ["headway", *words], "at": at, "what": what, "notes": str(notes)}
+        order |= {"seconds": seconds}
         order |= {"cwd": str(self.home.absolute()), "variables": {**os.environ, **self.variables}}
         return Child(self, self.ask(order), notes)
 
@@ -163,6 +167,9 @@ def live(order: dict[str, Any]) -> None:
     sys.argv = order["argv"]
     calls = os.open(notes / "calls", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     code = 1
+    if order["seconds"]:
+        signal.setitimer(signal.ITIMER_PROF, order["seconds"])
+        signal.setitimer(signal.ITIMER_REAL, 6 * order["seconds"])
     try:
         Fate(order["at"], order["what"], calls).rule()
         exec(order["code"], {"__name__": "child"})

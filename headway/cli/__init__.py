@@ -129,7 +129,14 @@ def _run() -> None:
     except UnicodeError as error:
         print(f"headway: what was read, or is to be written, is no text: {error}", file=sys.stderr)
         sys.exit(2)
+    except (RecursionError, MemoryError) as error:
+        what = "is nested too deep to be read" if isinstance(error, RecursionError) else "does not fit into the memory"
+        print(f"headway: what was asked for {what}", file=sys.stderr)
+        sys.exit(2)
     except Exception as error:
+        if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # of pathlib, before Python 3.13
+            print(f"headway: {error}", file=sys.stderr)
+            sys.exit(2)
         from headway.core.plugins import blamed_on_plugin
 
         if (told := blamed_on_plugin(error)) is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from listening import Told
 from small import QUICK, small_study
-from tiny import reseal
+from tiny import flip, reseal
 
 from headway.cli.board import BoardLines
 from headway.core.errors import UserError
@@ -291,3 +291,31 @@ def test_progress_is_told_in_lines(capsys):
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("a.seed-1: finished  (2 of 3 runs, 0:0")
     assert said[1] == "b.seed-0: its process was killed  (2 of 3 runs, 1 failed)"
+
+
+def test_what_lies_in_the_current_folder_is_not_run_by_workers(workshop, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    for module in ("yaml", "torch", "safetensors"):
+        Path(f"{module}.py").write_text("open('ran', 'w')")
+    outcome = execute(small_study(workshop.text, seeds=1, arms={"a": []}, questions=[]), Path("study"), Pool(1))
+    assert outcome.done == 1 and not Path("ran").exists()
+
+
+def test_a_damaged_run_is_named_and_the_others_go_on(workshop, tmp_path):
+    study = small_study(workshop.text, seeds=2)
+    execute(study, tmp_path / "study", InProcess())
+    runs = tmp_path / "study" / "runs"
+    flip(runs / "none.seed-0" / "run.json")
+    flip(runs / "learned.seed-1" / "scores.json")
+    shutil.rmtree(runs / "none.seed-1")
+    before = stamps(runs / "none.seed-0")
+    outcome = execute(study, tmp_path / "study", InProcess())
+    assert outcome.done == 3 and list(outcome.failed) == ["none.seed-0"]
+    assert "run.json cannot be read: its checksum differs" in str(outcome.failed["none.seed-0"])
+    assert stamps(runs / "none.seed-0") == before
+    found = read_results(tmp_path / "study")
+    assert sorted(found.missing) == ["learned.seed-1", "none.seed-0"] and len(found.runs) == 2
+    assert "scores.json cannot be read" in str(found.missing["learned.seed-1"])
+    again = execute(small_study(workshop.text, seeds=3), tmp_path / "more", InProcess(), reuse=[tmp_path / "study"])
+    assert again.done == 6 and not again.failed
