@@ -15,6 +15,7 @@ from headway.answers.matching import MatchSchema
 from headway.answers.recipes import BenchSchema, RecipeSchema, RecipesSchema, TuneSchema
 from headway.answers.runs import (
     AuditSchema,
+    CacheSchema,
     ClassifySchema,
     ExportSchema,
     FillSchema,
@@ -54,6 +55,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "recipes": RecipesSchema,
     "runs": RunsSchema,
     "bench": BenchSchema,
+    "cache": CacheSchema,
     "cases": CasesSchema,
     "case": CaseSchema,
     "tune": TuneSchema,

@@ -10,7 +10,12 @@ from headway.core.status import State
 
 class ConfusionSchema(Schema):
     classes: list[str]
-    counts: list[list[int]] = Field(description="A row for each true class: how many of its texts got which.")
+    counts: list[list[int]] = Field(
+        default=[], description="A row for each true class: how many of its texts got which."
+    )
+    cells: list[list[int]] = Field(
+        default=[], description="Of more than 32 classes, in place of counts: true class, chosen class, how many."
+    )
 
 
 class ScoreSchema(Schema):
@@ -255,3 +260,17 @@ class ImportSchema(Schema):
     parameters: int
     vocabulary: int
     notes: list[str]
+
+
+class CacheEntrySchema(Schema):
+    name: str
+    bytes: int
+    days: float = Field(description="Since somebody has used it.")
+    current: bool = Field(description="Whether this version of Headway reads it.")
+
+
+class CacheSchema(Schema):
+    folder: str
+    bytes: int
+    cleared: bool
+    entries: list[CacheEntrySchema]

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from headway.scoring.score import Score
 from headway.scoring.spec import Reading
 
 ORDER = 5
+MOST_WEIGHTS = 1 << 22  # of a regression, which takes 200 bytes for each
 MOST_TOKENS = 5_000_000  # counting takes a second a million; beyond this, a stated beginning of the train split
 
 Rows = Mapping[str, Sequence[str]]
@@ -89,10 +90,19 @@ def one_word(rows: Rows, labels: Labels, splits: Sequence[str]) -> list[Baseline
     if not having:
         raise DoesNotApply("the rows of the train split have no words in them")
 
+    commonest = every.most_common()
+
     def rule(one: str) -> tuple[int, str, str]:
-        with_it, without = having[one], every - having[one]
-        (has, right), (has_not, also) = with_it.most_common(1)[0], (without or every).most_common(1)[0]
-        return right + (also if without else 0), has, has_not
+        with_it = having[one]
+        has, right = with_it.most_common(1)[0]
+        # Of the others the commonest: those that lose none to the word need not be looked at further.
+        best, most = commonest[0][0], 0
+        for label, count in commonest:
+            if count <= most:
+                break
+            if (left := count - with_it[label]) > most:
+                best, most = label, left
+        return right + most, has, best
 
     best = max(sorted(having), key=lambda one: rule(one)[0])
     _, has, has_not = rule(best)
@@ -117,16 +127,22 @@ def bag_of_words(rows: Rows, labels: Labels, splits: Sequence[str]) -> dict[str,
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    if len(set(labels["train"])) < 2:
+    classes = sorted(set(labels["train"]))
+    if len(classes) < 2:
         raise DoesNotApply("the train split has one class only")
     features = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+")
     try:
         counts = features.fit_transform(rows["train"])
     except ValueError:  # an empty vocabulary
         raise DoesNotApply("the rows of the train split have no words in them") from None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a baseline that is not quite there is one all the same
-        classifier = LogisticRegression(C=10, max_iter=300).fit(counts, labels["train"])
+    if (len(classes) - (len(classes) == 2)) * counts.shape[1] > MOST_WEIGHTS:
+        classifier: Any = NearestMean(counts, labels["train"])
+    else:
+        classifier = LogisticRegression(C=10, max_iter=300)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # one that is not quite there is good enough
+            classifier.fit(counts, labels["train"])
+    how = getattr(classifier, "how", "logistic regression on words and pairs of words (TF-IDF, C = 10)")
     in_train = set(rows["train"])
     found = {}
     for split in splits:
@@ -138,16 +154,38 @@ def bag_of_words(rows: Rows, labels: Labels, splits: Sequence[str]) -> dict[str,
         found[split] = [
             Baseline(
                 "bag of words",
-                Score(f"{split}.{metric.name}", float(right[part].mean()), _bag_label(split, metric, part)),
+                Score(f"{split}.{metric.name}", float(right[part].mean()), _bag_label(split, metric, part, how)),
             )
             for metric, part in parts.items()
         ]
     return found
 
 
-def _bag_label(split: str, metric: Metric, part: np.ndarray) -> str:
+class NearestMean:
+    """The class whose texts are most like a text, by the cosine between it and their mean: for so many classes that a
+    regression would need gigabytes. (Rocchio's classifier.)"""
+
+    def __init__(self, counts: Any, labels: Sequence[str]):
+        from scipy import sparse
+        from sklearn.preprocessing import normalize
+
+        self.classes, which = np.unique(np.array(labels), return_inverse=True)
+        ones = (np.ones(len(labels)), (which, np.arange(len(labels))))
+        self.means = normalize(sparse.csr_matrix(ones, (len(self.classes), len(labels))) @ counts).T.tocsr()
+        self.how = (
+            f"the class whose mean is nearest, in words and pairs of words (TF-IDF): {len(self.classes):,} classes "
+        )
+        self.how += "are too many for the logistic regression that others get"
+
+    def predict(self, counts: Any) -> np.ndarray:
+        best = [
+            np.asarray((counts[k : k + 256] @ self.means).argmax(1)).ravel() for k in range(0, counts.shape[0], 256)
+        ]
+        return self.classes[np.concatenate(best)]
+
+
+def _bag_label(split: str, metric: Metric, part: np.ndarray, how: str) -> str:
     which = {ACCURACY_SEEN: " rows seen in train", ACCURACY_UNSEEN: " rows not in train"}.get(metric, "")
-    how = "logistic regression on words and pairs of words (TF-IDF, C = 10)"
     return f"accuracy of {how} · {split}{which} · n = {int(part.sum()):,}"
 
 

@@ -11,6 +11,7 @@ from headway import __version__
 from headway.cli import (
     audit,
     bench,
+    cache,
     case,
     classify,
     continue_,
@@ -86,6 +87,7 @@ app.command(epilog="Example: headway recipes --json")(recipe.recipes)
 app.command(epilog="Example: headway runs --runs demo")(runs.runs)
 app.command("open", epilog="Example: headway open --port 8765")(open_.open_)
 app.command(epilog="Example: headway bench --size tiny --size small")(bench.bench)
+app.command(epilog="Example: headway cache --clear --older-than 30")(cache.cache)
 app.command(epilog="Example: headway schema study plan")(schema.schema)
 app.command(epilog="Example: headway cases --json")(case.cases)
 app.command(epilog="Example: headway case B7 --quick")(case.case)

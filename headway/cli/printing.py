@@ -73,7 +73,9 @@ def show_parts(split: str, scores: Sequence[Score]) -> None:
     """A row per part of a split (a class): how well it is told; and where that was counted, how many of its texts are
     taken for which, by number."""
     counted = next((score.confusion for score in scores if score.confusion is not None), None)
-    counts = dict(zip(counted.classes, counted.counts, strict=True)) if counted else {}
+    few = counted is not None and len(counted.classes) <= 12
+    counts = dict(zip(counted.classes, counted.totals[0], strict=True)) if counted else {}
+    taken = dict(zip(counted.classes, counted.counts, strict=True)) if counted and few else {}
     by_part: dict[str, dict[str, float]] = {part: {} for part in counts}
     for score in scores:
         if part := parsed(score.name).part:
@@ -81,12 +83,12 @@ def show_parts(split: str, scores: Sequence[Score]) -> None:
     if not by_part:
         return
     metrics = list(dict.fromkeys(metric for found in by_part.values() for metric in found))
-    few, rows = 0 < len(counts) <= 12, []
+    rows = []
     for k, (part, found) in enumerate(by_part.items(), 1):
         quality = [found.get(metric, math.nan) for metric in metrics]
         shown = ["" if math.isnan(value) else f"{value:.3f}" for value in quality]
-        texts = [f"{sum(counts[part]):,}"] if counts else []
-        rows.append([f"{part} · {k}" if few else part, *texts, *shown, *(map(str, counts[part]) if few else ())])
+        texts = [f"{counts[part]:,}"] if counts else []
+        rows.append([f"{part} · {k}" if few else part, *texts, *shown, *map(str, taken.get(part, ()))])
     taken_for = [f"→{k}" for k in range(1, len(counts) + 1)] if few else []
     print()
     show_table([split, *(["texts"] if counts else []), *metrics, *taken_for], rows)

@@ -7,7 +7,7 @@ text is read off the library's own template (`marks.py`): `[CLS] a text [SEP]`, 
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,9 @@ class BorrowedTokenizer(Tokenizer):
         known = {use: -1 if (k := self.number(use)) is None else k for use in ("first", "separator", "mask", "padding")}
         ends = tuple(one.ids[:first]), between, tuple(one.ids[len(around) - last :])
         return Template(known["first"], known["separator"], known["mask"], known["padding"], *ends)
+
+    def parts(self, text: str) -> Iterator[Tokens]:
+        yield self.encode(text)  # whole: whatever the library does before it cuts may look further than a word
 
     def encode(self, text: str) -> Tokens:
         self._refuse(text)

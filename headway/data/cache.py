@@ -1,34 +1,42 @@
-"""Work worth keeping between runs: a folder of files that may be deleted at any time. What is kept are tokens.
+"""Work worth keeping between runs: a folder of files that may be deleted at any time (`headway cache --clear`). What is
+kept are tokens.
 
 An entry is a name and some bytes. The file begins with the SHA-256 of those bytes, so one that was cut short or damaged
 is noticed and counts as absent, whatever it holds; and it is written under another name and renamed into place, so that
 two processes which build the same entry cannot spoil each other's. A cache that does not work costs time, never a run.
 
 Tokenised texts are kept under a name made of what they were made from (the texts themselves, the tokenizer's spec, the
-versions that matter), so an edited file is another entry and nothing ever has to be invalidated.
+versions that matter), so an edited file is another entry and nothing ever has to be invalidated. They are written as
+they come and read where they lie (memory-mapped): a corpus takes the memory of its text, and no more.
 """
 
-import functools
 import hashlib
-import logging
-from collections.abc import Callable, Collection, Mapping
+import itertools
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
-import safetensors.numpy
 import tokenizers
 
 from headway.core import files
 from headway.core.errors import UserError
-from headway.core.reading import read_bytes
+from headway.core.reading import opened, read_bytes
+from headway.core.telling import say_once
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import TokenizerSpec
 
 Arrays = Mapping[str, np.ndarray]
 FORMAT = 1
 """Of what is kept; raise it when the same spec gives other tokens than before."""
-_LOG = logging.getLogger("headway")
+MAPPED = 1 << 24
+"""Bytes, from which on an array is read where it lies. Below that it is not worth that somebody may cut the file."""
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -53,14 +61,52 @@ def store(name: str, content: bytes) -> None:
         where.mkdir(parents=True, exist_ok=True)
         files.write_whole(where / name, hashlib.sha256(content).digest() + content)
     except (OSError, RuntimeError) as problem:
-        _say_once(
-            f"the prepared text cannot be kept for the next run ({problem}); set HEADWAY_CACHE to a folder that can"
-        )
+        _say(problem)
 
 
-@functools.cache
-def _say_once(sentence: str) -> None:
-    _LOG.warning(sentence)
+def _say(problem: Exception) -> None:
+    say_once(f"the prepared text cannot be kept for the next run ({problem}); set HEADWAY_CACHE to a folder that can")
+
+
+class Entry(NamedTuple):
+    path: Path
+    size: int
+    """Bytes."""
+    used: float
+    """When somebody has read or written it, in seconds since 1970."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this version reads it."""
+        return not self.path.name.startswith("corpus-")
+
+
+def entries() -> list[Entry]:
+    """What is kept, the largest first; folders of models that were trained to be started from are one each."""
+    found, where = [], folder()
+    homes = [where / "trained"] if (where / "trained").is_dir() else []
+    for home in [where, *homes] if where.is_dir() else []:
+        for path in home.iterdir():
+            if path in homes:
+                continue
+            inner = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+            with suppress(OSError):
+                stats = [one.stat() for one in inner]
+                used = max((max(stat.st_atime, stat.st_mtime) for stat in stats), default=0.0)
+                found.append(Entry(path, sum(stat.st_size for stat in stats), used))
+    return sorted(found, key=lambda entry: (-entry.size, entry.path.name))
+
+
+def clear(some: Iterable[Entry]) -> int:
+    """How many bytes there is room for now."""
+    freed = 0
+    for entry in some:
+        try:
+            shutil.rmtree(entry.path) if entry.path.is_dir() and not entry.path.is_symlink() else entry.path.unlink()
+        except OSError as problem:
+            raise UserError(f"'{entry.path}' cannot be removed: {problem.strerror}") from None
+        freed += entry.size
+    return freed
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
@@ -71,25 +117,121 @@ def fingerprint(spec: TokenizerSpec) -> Any:
     return hashlib.sha256(f"{FORMAT}\n{tokenizers.__version__}\n{spec.identity()}\n".encode())
 
 
+Pieces = Iterable[tuple[str, np.ndarray]]
+"""Arrays by name, piece after piece; those of one name belong together."""
+MakePieces = Callable[[], Pieces]
+
+
 def tokenised(
-    entry: str, names: Collection[str], make: Callable[[], tuple[Tokenizer, Arrays]]
+    entry: str, names: Collection[str], make: Callable[[], tuple[Tokenizer, MakePieces]]
 ) -> tuple[Tokenizer, Arrays]:
     """A tokenizer and the arrays of these names, as they were kept; or made now, and kept."""
-    content = fetch(entry)
-    if content and (found := _unpacked(content, names)):
+    if found := _found(entry, names):
         return found
-    tokenizer, arrays = make()
+    tokenizer, pieces = make()
     written = np.frombuffer(tokenizer.to_json().encode(), dtype=np.uint8)
-    store(entry, safetensors.numpy.save({"tokenizer": written, **arrays}))
-    return tokenizer, arrays
-
-
-def _unpacked(content: bytes, names: Collection[str]) -> tuple[Tokenizer, Arrays] | None:
-    """None if this is not what is written here, although its checksum is right: some other version wrote it."""
     try:
-        arrays = safetensors.numpy.load(content)
-        tokenizer = Tokenizer.from_json(arrays["tokenizer"].tobytes().decode())
-        # Copied because views of the file cannot be written to, and torch warns of such arrays.
-        return tokenizer, {name: arrays[name].copy() for name in names}
-    except (safetensors.SafetensorError, KeyError, UserError, UnicodeDecodeError):
+        _keep(entry, itertools.chain([("tokenizer", written)], pieces()))
+    except (OSError, RuntimeError) as problem:
+        _say(problem)
+    else:
+        if found := _found(entry, names):
+            return found
+    # In memory, then.
+    arrays: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for name, piece in pieces():
+        arrays[name].append(piece)
+    return tokenizer, {name: np.concatenate(some) for name, some in arrays.items()}
+
+
+def _keep(entry: str, pieces: Pieces) -> None:
+    """As safetensors, behind the checksum: every array in a file of its own while it grows, then all of them in one."""
+    where = folder()
+    where.mkdir(parents=True, exist_ok=True)
+    partial = where / f".{entry}.{os.getpid()}.partial"
+    parts: dict[str, tuple[IO[bytes], np.ndarray]] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{entry}.", dir=where) as home:
+            try:
+                for name, piece in pieces:
+                    if name not in parts:
+                        parts[name] = (Path(home) / str(len(parts))).open("wb+"), piece[:0]
+                    parts[name][0].write(np.ascontiguousarray(piece).data if len(piece) else b"")
+                with files.naming(where / entry), partial.open("wb") as whole:
+                    _join(parts, whole)
+                    whole.flush()
+                    os.fsync(whole.fileno())
+                partial.replace(where / entry)
+            finally:
+                for file, _ in parts.values():
+                    file.close()
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _join(parts: Mapping[str, tuple[IO[bytes], np.ndarray]], whole: IO[bytes]) -> None:
+    header: dict[str, Any] = {}
+    in_order = sorted(parts, key=lambda name: -parts[name][1].dtype.itemsize)  # so that all of them are aligned
+    at = 0
+    for name in in_order:
+        file, like = parts[name]
+        size = file.tell()
+        shape = [size // max(1, like.dtype.itemsize * math.prod(like.shape[1:])), *like.shape[1:]]
+        header[name] = {"dtype": _NAME_OF[like.dtype], "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    written = json.dumps(header).encode()
+    written += b" " * (-len(written) % 8)
+    digest = hashlib.sha256()
+    whole.write(bytes(_DIGEST))
+    for block in (len(written).to_bytes(8, "little"), written, *(b for n in in_order for b in _blocks(parts[n][0]))):
+        digest.update(block)
+        whole.write(block)
+    whole.seek(0)
+    whole.write(digest.digest())
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    file.seek(0)
+    while block := file.read(1 << 22):
+        yield block
+
+
+_NAME_OF = {
+    np.dtype(kind): name
+    for kind, name in (
+        (np.bool_, "BOOL"), (np.uint8, "U8"), (np.int16, "I16"), (np.int32, "I32"), (np.int64, "I64"),
+        (np.float32, "F32"), (np.float64, "F64"),
+    )
+}  # fmt: skip
+
+
+def _found(entry: str, names: Collection[str]) -> tuple[Tokenizer, Arrays] | None:
+    """None if it is not there, or is not what was written, or some other version wrote it."""
+    try:
+        path = folder() / entry
+        with opened(path) as file:
+            said, digest = file.read(_DIGEST), hashlib.sha256()
+            while block := file.read(1 << 22):
+                digest.update(block)
+            if digest.digest() != said:
+                return None
+            file.seek(_DIGEST)
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        kinds = {name: kind for kind, name in _NAME_OF.items()}
+        arrays = {}
+        for name in ("tokenizer", *names):
+            about, begin = header[name], _DIGEST + 8 + size
+            shape, (first, _) = tuple(about["shape"]), about["data_offsets"]
+            arrays[name] = _array(path, kinds[about["dtype"]], begin + first, shape)
+        return Tokenizer.from_json(arrays.pop("tokenizer").tobytes().decode()), arrays
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, UserError, OverflowError, MemoryError):
         return None
+
+
+def _array(path: Path, kind: np.dtype[Any], begin: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Large ones stay where they lie. Copied on write: torch wants arrays that can be written to, the file stays."""
+    count = math.prod(shape)
+    if count * kind.itemsize < MAPPED:
+        return np.fromfile(path, kind, count, offset=begin).reshape(shape)
+    return np.memmap(path, kind, "c", begin, shape).view(np.ndarray)

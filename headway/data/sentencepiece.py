@@ -18,7 +18,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
 from headway.core.errors import UserError
-from headway.data.tokenizers import UNKNOWN, Tokenizer
+from headway.data.tokenizers import UNKNOWN, Tokenizer, Tokens
 
 BLANK = "▁"  # stands for a space, and before the first word
 _LANGUAGE = re.compile(r">>\S+<<")
@@ -44,6 +44,9 @@ class SentencePieceTokenizer(Tokenizer):
         self.unknown, self.size, self.line_end = self._number[UNKNOWN], len(ours), None
         self._library = pieces.library([name for name in ours if _LANGUAGE.fullmatch(name)])
         self._meaning = [self._bytes_of(name) for name in ours]
+
+    def parts(self, text: str) -> Iterator[Tokens]:
+        return self._whole(text)
 
     def to_json(self) -> str:
         model = base64.b64encode(self.model).decode()

@@ -70,7 +70,7 @@ class Text(DataSpec):
     encoding: str | None = None
     """For source: files. How letters are written: cp1252, latin-1 …; null = UTF-8, or UTF-16 where a file begins so."""
     tokenizer: TokenizerSpec = Char()
-    """What a token is: char, word, bpe; or given, with the path of a run's tokenizer.json."""
+    """What a token is: char, byte, word, bpe; or given, with the path of a run's tokenizer.json."""
     segment: int | None = Field(default=None, ge=1)
     """Tokens per training row; null = model.context."""
     batches: BatchSpec = Crops()
@@ -175,7 +175,7 @@ class Labelled(DataSpec):
     split_seed: int = Field(default=0, ge=0)
     """For source: files. Which rows those are: of every class its share, and all rows of one text on the same side."""
     tokenizer: TokenizerSpec = Word()
-    """What a token is: char, word, bpe; or given, with the path of a run's tokenizer.json."""
+    """What a token is: char, byte, word, bpe; or given, with the path of a run's tokenizer.json."""
     batches: RowBatchSpec = Shuffled()
     """Which texts a step sees."""
 
@@ -260,7 +260,7 @@ class Pairs(DataSpec):
     valid_fraction: float = Field(default=0.1, ge=0, lt=1)
     """How much of train becomes `valid` where the source has none. 0 = nothing; then evaluate_on must name others."""
     tokenizer: TokenizerSpec = Char()
-    """What a token is, on both sides: char, word, bpe; or given, with the path of a run's tokenizer.json."""
+    """What a token is, on both sides: char, byte, word, bpe; or given, with the path of a run's tokenizer.json."""
     target_tokenizer: TokenizerSpec | None = None
     """Of the targets, where they have a vocabulary of their own; null = one is learnt on both sides together."""
     batches: PairBatchSpec = Buckets()
@@ -334,7 +334,7 @@ class Pictures(DataSpec):
     among: int = Field(default=100, ge=2)
     """Pictures are looked for among so many, and captions among those of so many pictures."""
     tokenizer: TokenizerSpec = Word()
-    """What a token of a caption is: char, word, bpe; or given, with the path of a run's tokenizer.json."""
+    """What a token of a caption is: char, byte, word, bpe; or given, with the path of a run's tokenizer.json."""
     batches: PictureBatchSpec = ShuffledPictures()
     """Which pictures a step sees, mirrored or moved."""
 

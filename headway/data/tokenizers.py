@@ -1,4 +1,4 @@
-"""Tokenizers: text to numbers and back, at the level of characters, words or byte pairs.
+"""Tokenizers: text to numbers and back, at the level of characters, bytes, words or byte pairs.
 
 The work is done by the `tokenizers` library. What Headway adds is in `Tokens`: for each token the bytes of text it
 stands for and whether a word begins there, so perplexity can be given per word and in bits per byte whatever the
@@ -9,17 +9,19 @@ import functools
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import numpy as np
 import tokenizers
 from tokenizers import AddedToken, pre_tokenizers
 
 from headway.core.errors import UserError
+from headway.core.telling import progress
 from headway.data import marks
 from headway.data.marks import Marks
+from headway.data.memo import Measured, UnitMemo
 
 UNKNOWN = "<unk>"
 LINE_END = "\n"
@@ -35,6 +37,8 @@ _CHUNK = 1 << 14
 # (But not before U+001C–1F, which vocabularies made elsewhere may take for signs.)
 _WORD_ENDS = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")
 _CHUNKS_AT_ONCE = 256
+_PIECE = 1 << 20
+_STRANGE_WHITE = re.compile("[\x1c-\x1f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
 
@@ -54,6 +58,59 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+class KeptTokens(Tokens):
+    """Tokens as they lie in a file, in the smallest types there are; what follows from the tokens, or is asked for of
+    few texts only, is found when somebody asks."""
+
+    def __init__(self, tokenizer: "Tokenizer", arrays: Mapping[str, np.ndarray]):
+        object.__setattr__(self, "ids", arrays["ids"])
+        object.__setattr__(self, "_of", (tokenizer, arrays))
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name not in ("bytes", "starts"):
+            raise AttributeError(name)
+        tokenizer, arrays = self._of
+        found = (tokenizer.sizes_of if name == "bytes" else tokenizer.starts_of)(self.ids)
+        if found is None and name == "bytes":
+            found = arrays["sizes"].astype(np.int32)
+            found[arrays["long"][0::2]] = arrays["long"][1::2]
+        elif found is None:
+            found = np.unpackbits(arrays["starts"], count=len(self.ids)).view(np.bool_)
+        object.__setattr__(self, name, found)
+        return found
+
+    names = ("ids", "sizes", "long", "starts")
+
+    @staticmethod
+    def stored(tokenizer: "Tokenizer", text: str, what: str = "tokens") -> Iterator[tuple[str, np.ndarray]]:
+        """What goes into the file, some of it after the other; pieces of one name belong together. `what` is done is
+        told on the way."""
+        done, read, size, bits = 0, 0, 0, np.zeros(0, np.bool_)
+        for name, dtype in zip(KeptTokens.names, (tokenizer.id_type, np.uint8, np.int64, np.uint8), strict=True):
+            yield name, np.zeros(0, dtype)
+        for ids in tokenizer.numbers(text) or ():
+            yield "ids", ids.astype(tokenizer.id_type)
+            progress(what, done := done + len(ids), len(text))
+        if done:
+            return
+        size = byte_length(text)
+        for part in tokenizer.parts(text):
+            yield "ids", part.ids.astype(tokenizer.id_type)
+            if tokenizer.sizes_of(part.ids[:1]) is None:
+                yield "sizes", np.minimum(part.bytes, 255).astype(np.uint8)
+                if len(large := np.flatnonzero(part.bytes > 255)):  # a line of base64 is one word
+                    yield "long", np.stack([large + done, part.bytes[large]], 1).ravel().astype(np.int64)
+            if tokenizer.starts_of(part.ids[:1]) is None:
+                bits = np.concatenate([bits, part.starts])
+                whole = len(bits) // 8 * 8
+                yield "starts", np.packbits(bits[:whole])
+                bits = bits[whole:]
+            done += len(part)
+            read += int(part.bytes.sum())
+            progress(what, read, size)
+        yield "starts", np.packbits(bits)
 
 
 class Tokenizer(ABC):
@@ -88,18 +145,100 @@ class Tokenizer(ABC):
         self.line_end = next((i for i, meaning in enumerate(self._meaning) if meaning == LINE_END.encode()), None)
 
     def encode(self, text: str) -> Tokens:
-        """The whole text as tokens; about a million a second, so there is no other way for corpora."""
+        """The whole text as tokens."""
+        parts = [Tokens(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_)), *self.parts(text)]
+        return Tokens(*(np.concatenate([getattr(part, what) for part in parts]) for what in ("ids", "bytes", "starts")))
+
+    def parts(self, text: str) -> Iterator[Tokens]:
+        """The same, some tokens after the others, so that those of a corpus can be put away as they come."""
+        # What no token stands for is counted with the token after it; behind the last, with that one. So one waits.
+        waiting: Tokens | None = None
+        left = 0
+        for piece in chunks(text, _PIECE):
+            try:
+                found, behind = self._part(piece)
+            except UserError:
+                self._refuse(text)  # which says where in the whole text it is
+                raise
+            if len(found):
+                found.bytes[0] += left
+                left = 0
+                if waiting is not None:
+                    yield waiting
+                waiting = found
+            left += behind
+        if waiting is not None:
+            waiting.bytes[-1] += left
+            yield waiting
+
+    def _part(self, piece: str) -> tuple[Tokens, int]:
+        """The tokens of a piece that begins where a word has ended, and how many of its last bytes none stands for."""
+        self._refuse(piece)
+        if _STRANGE_WHITE.search(piece):  # which vocabularies made elsewhere may take for signs
+            found = self._by_library(piece)
+            return found, len(piece.encode()) - int(found.bytes.sum())
+        found, left = self._memo.cut(piece)
+        return Tokens(*found), left
+
+    @functools.cached_property
+    def _memo(self) -> UnitMemo:
+        return UnitMemo(self._units)
+
+    def _units(self, units: Sequence[str]) -> list[Measured]:
+        """Each by itself. Many are cut together, for the library is slow to begin."""
+        found: list[Measured] = []
+        first = 0
+        while first < len(units):
+            last, letters = first, 0
+            # What does not begin with white space would go on with the unit before it.
+            while last < len(units) and letters < _CHUNK and (last == first or units[last][0].isspace()):
+                letters += len(units[last])
+                last += 1
+            found += self._together(units[first:last])
+            first = last
+        return found
+
+    def _together(self, units: Sequence[str]) -> list[Measured]:
+        (both,) = self._library.encode_batch([chunk := "".join(units)], add_special_tokens=False)
+        tokens = self._measure(chunk, both)
+        ends, unit_ends = np.cumsum(tokens.bytes), np.cumsum([len(unit.encode()) for unit in units])
+        behind = np.searchsorted(ends, unit_ends, side="right")  # the tokens up to the end of each
+        if len(units) > 1 and not np.array_equal(np.concatenate(([0], ends))[behind], unit_ends):
+            return [one for unit in units for one in self._together([unit])]  # something is not seen: whose is it?
+        begins = np.concatenate(([0], behind[:-1]))
+        return [
+            Measured(tokens.ids[a:b], tokens.bytes[a:b], tokens.starts[a:b])
+            for a, b in zip(begins, behind, strict=True)
+        ]
+
+    def _whole(self, text: str) -> Iterator[Tokens]:
+        """Without cutting anything a second time: for vocabularies that may look further than a word."""
         self._refuse(text)
+        found = self._by_library(text) if text else None
+        if found is not None and len(found):
+            found.bytes[-1] += len(text.encode()) - found.bytes.sum()
+            yield found
+
+    def _by_library(self, text: str) -> Tokens:
         parts = [self._measure(chunk, encoding) for chunk, encoding in self._encodings(text)]
-        nothing = Tokens(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_))
-        tokens = Tokens(
-            np.concatenate([part.ids for part in (nothing, *parts)]),
-            np.concatenate([part.bytes for part in (nothing, *parts)]),
-            np.concatenate([part.starts for part in (nothing, *parts)]),
-        )
-        if len(tokens):
-            tokens.bytes[-1] += len(text.encode()) - tokens.bytes.sum()
-        return tokens
+        return Tokens(*(np.concatenate([getattr(part, what) for part in parts]) for what in ("ids", "bytes", "starts")))
+
+    def numbers(self, text: str) -> Iterator[np.ndarray] | None:
+        """The numbers alone of all tokens, some after the others, where the rest follows from them."""
+        return None
+
+    def sizes_of(self, ids: np.ndarray) -> np.ndarray | None:
+        """The bytes of these tokens, where nothing but the tokens says that."""
+        return None
+
+    def starts_of(self, ids: np.ndarray) -> np.ndarray | None:
+        """Whether a word begins in each of these tokens of a whole text, where nothing but the tokens says that."""
+        return None
+
+    @property
+    def id_type(self) -> type:
+        """The smallest that has room for all numbers, of those that every device can count with."""
+        return np.uint8 if self.size <= 1 << 8 else np.int16 if self.size <= 1 << 15 else np.int32
 
     def with_marks(self) -> "Tokenizer":
         """The same vocabulary with the tokens that are no text, behind all others."""
@@ -217,9 +356,9 @@ class Tokenizer(ABC):
     def _measure(self, chunk: str, encoding: tokenizers.Encoding) -> Tokens:
         ids = self._ids(encoding)
         codes = _codes(chunk)
-        letter_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
+        letter_bytes = _letter_bytes(codes)
         letter_ends = np.cumsum(letter_bytes)
-        white = _IS_WHITE[np.minimum(codes, _BEYOND_WHITE)]
+        white = _IS_WHITE[_at_most(codes, _BEYOND_WHITE)]
         begins_word = ~white & np.concatenate([[True], white[:-1]])
         token_ends = self._token_ends(ids, encoding, chunk, letter_ends)
         starts = np.zeros(len(ids), dtype=np.bool_)
@@ -238,7 +377,7 @@ class Tokenizer(ABC):
 
     def _refuse(self, text: str) -> None:
         """Raises a UserError if this text cannot be encoded."""
-        if half := _SURROGATE.search(text):
+        if not text.isascii() and (half := _SURROGATE.search(text)):
             raise UserError(f"the text is not valid Unicode: half a surrogate pair {_place(text, half.start())}")
 
     def _join(self, meanings: list[bytes]) -> str:
@@ -250,22 +389,82 @@ class Tokenizer(ABC):
 
 
 class CharTokenizer(Tokenizer):
+    """Letter by letter, by a table of all letters; the library is kept to be written down, and never asked."""
+
     kind = "char"
+
+    def __init__(self, library: tokenizers.Tokenizer):
+        super().__init__(library)
+        known = {token: k for token, k in library.get_vocab().items() if len(token) == 1}
+        self.unknown = library.token_to_id(UNKNOWN) if getattr(library.model, "unk_token", None) == UNKNOWN else None
+        lacking = -1 if self.unknown is None else self.unknown
+        smallest = np.int8 if self.size <= 1 << 7 else np.int16 if self.size <= 1 << 15 else np.int32
+        self._table = np.full(max(map(ord, known), default=0) + 2, lacking, dtype=smallest)
+        for letter, k in known.items():
+            self._table[ord(letter)] = k
+        meanings = [meaning.decode() for meaning in self._meaning]
+        self._white = np.array([len(letter) == 1 and letter.isspace() for letter in meanings])
 
     def _bytes_of(self, token: str) -> bytes:
         return token.encode()
 
+    def _numbers(self, text: str) -> np.ndarray:
+        """Of every letter; or a UserError."""
+        try:
+            codes = _codes(text)
+        except UnicodeEncodeError:
+            super()._refuse(text)
+            raise
+        found = self._table[_at_most(codes, len(self._table) - 1)]
+        if self.unknown is None and len(found) and int(found.min()) < 0:
+            self._say_what_is_lacking(text, codes, found < 0)
+        return found
+
+    def numbers(self, text: str) -> Iterator[np.ndarray] | None:
+        return self._all_numbers(text) if self.unknown is None else None
+
+    def _all_numbers(self, text: str) -> Iterator[np.ndarray]:
+        for begin in range(0, len(text), _PIECE):
+            try:
+                yield self._numbers(text[begin : begin + _PIECE])
+            except UserError:
+                self._refuse(text)
+                raise
+
+    def _part(self, piece: str) -> tuple[Tokens, int]:
+        ids, codes = self._numbers(piece), _codes(piece)
+        white = _IS_WHITE[_at_most(codes, _BEYOND_WHITE)]
+        sizes = np.ones(len(ids), np.int32) if piece.isascii() else _letter_bytes(codes).astype(np.int32)
+        # Pieces begin where a word has ended, or where the text begins.
+        starts = ~white & np.concatenate([[True], white[:-1]])
+        return Tokens(ids.astype(np.int32), sizes, starts), 0
+
+    def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
+        for k, text in enumerate(texts):
+            try:
+                self._refuse(text)
+            except UserError as problem:
+                raise UserError(f"text {k + 1}: {problem}") from None
+        return [self._numbers(text).astype(np.int32) for text in texts]
+
+    def sizes_of(self, ids: np.ndarray) -> np.ndarray | None:
+        return None if self.unknown is not None else self._lengths[ids].astype(np.int32)
+
+    def starts_of(self, ids: np.ndarray) -> np.ndarray | None:
+        white = self._white[ids]
+        return None if self.unknown is not None else ~white & np.concatenate([[True], white[:-1]])
+
     def _refuse(self, text: str) -> None:
-        super()._refuse(text)
-        strange = {letter for letter in set(text) if self._library.token_to_id(letter) is None}
-        if not strange:
-            return
-        first = next(i for i, letter in enumerate(text) if letter in strange)
-        named = ", ".join(f"{letter!r} (U+{ord(letter):04X})" for letter in sorted(strange)[:5])
+        self._numbers(text)
+
+    def _say_what_is_lacking(self, text: str, codes: np.ndarray, lacking: np.ndarray) -> NoReturn:
+        strange, first = [chr(code) for code in np.unique(codes[lacking])], int(np.argmax(lacking))
+        named = ", ".join(f"{letter!r} (U+{ord(letter):04X})" for letter in strange[:5])
         more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
         raise UserError(
             f"the vocabulary, which is the characters of the train split, lacks {named}{more}; "
-            f"the first is {text[first]!r} {_place(text, first)}"
+            f"the first is {text[first]!r} {_place(text, first)}. Tokens that can write any text: data.tokenizer=bpe "
+            "or data.tokenizer=byte; or one token for all strange characters: data.tokenizer.unknown=true"
         )
 
 
@@ -321,7 +520,32 @@ class BpeTokenizer(Tokenizer):
         return bytes(BYTE_OF_SIGN[sign] for sign in token)
 
 
-_OF_KIND = {cls.kind: cls for cls in (CharTokenizer, WordTokenizer, BpeTokenizer)}
+class ByteTokenizer(BpeTokenizer):
+    """A token is a byte, and its number is the byte's."""
+
+    kind = "byte"
+    takes_blank = False
+
+    def _part(self, piece: str) -> tuple[Tokens, int]:
+        self._refuse(piece)
+        codes = _codes(piece)
+        white = _IS_WHITE[_at_most(codes, _BEYOND_WHITE)]
+        begins_word = ~white & np.concatenate([[True], white[:-1]])
+        content = np.frombuffer(piece.encode(), np.uint8).astype(np.int32)
+        if piece.isascii():
+            return Tokens(content, np.ones(len(content), np.int32), begins_word), 0
+        starts, sizes = np.zeros(len(content), np.bool_), _letter_bytes(codes)
+        starts[(np.cumsum(sizes) - sizes)[begins_word]] = True
+        return Tokens(content, np.ones(len(content), np.int32), starts), 0
+
+    def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text).ids for text in texts]
+
+    def sizes_of(self, ids: np.ndarray) -> np.ndarray:
+        return np.ones(len(ids), np.int32)
+
+
+_OF_KIND = {cls.kind: cls for cls in (CharTokenizer, WordTokenizer, BpeTokenizer, ByteTokenizer)}
 
 
 @functools.cache
@@ -337,17 +561,42 @@ def byte_of_sign() -> dict[str, int]:
 BYTE_OF_SIGN = byte_of_sign()
 
 
-def chunks(text: str) -> Iterator[str]:
+def chunks(text: str, letters: int = _CHUNK) -> Iterator[str]:
+    """Pieces of about so many letters, cut where a word ends."""
     begin = 0
     while begin < len(text):
-        word_end = _WORD_ENDS.search(text, begin + _CHUNK)
+        word_end = _WORD_ENDS.search(text, begin + letters)
         end = word_end.start() if word_end else len(text)
         yield text[begin:end]
         begin = end
 
 
 def _codes(text: str) -> np.ndarray:
+    if text.isascii():
+        return np.frombuffer(text.encode("ascii"), dtype=np.uint8)
     return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+
+
+def byte_length(text: str) -> int:
+    """In UTF-8, without a copy of all of it."""
+    return len(text) if text.isascii() else sum(len(text[k : k + _PIECE].encode()) for k in range(0, len(text), _PIECE))
+
+
+def letters_of(text: str) -> set[str]:
+    """Every letter that it has."""
+    there = np.zeros(0x110000, np.bool_)
+    for begin in range(0, len(text), _PIECE):
+        there[_codes(text[begin : begin + _PIECE])] = True
+    return {chr(code) for code in np.flatnonzero(there)}
+
+
+def _at_most(codes: np.ndarray, highest: int) -> np.ndarray:
+    return codes if codes.dtype == np.uint8 and highest >= 255 else np.minimum(codes.astype(np.uint32), highest)
+
+
+def _letter_bytes(codes: np.ndarray) -> np.ndarray:
+    """How many each letter has in UTF-8."""
+    return 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
 
 
 def _place(text: str, index: int) -> str:

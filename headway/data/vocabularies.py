@@ -1,10 +1,12 @@
-"""Where a vocabulary comes from: characters, words or byte pairs of the train split, or one that is there already.
+"""Where a vocabulary comes from: characters, bytes, words or byte pairs of the train split, or one that is given.
 
 A spec says which; `spec.learn(text)` gives a `Tokenizer` (`tokenizers.py`).
 """
 
 import json
+import re
 from abc import abstractmethod
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -14,6 +16,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 from headway.core.errors import UserError
 from headway.core.reading import read_text
+from headway.core.telling import following
 from headway.core.variants import Variant
 from headway.data.tokenizers import (
     BLANK,
@@ -22,11 +25,16 @@ from headway.data.tokenizers import (
     UNKNOWN,
     WHITE,
     BpeTokenizer,
+    ByteTokenizer,
     CharTokenizer,
     Tokenizer,
     WordTokenizer,
     chunks,
+    letters_of,
 )
+
+# A line end, or a string that `Word` may cut into several; what is left out is white space in any sense.
+_WORDS_AND_ENDS = re.compile(f"\n|[^{WHITE}]+")
 
 
 class TokenizerSpec(Variant):
@@ -48,11 +56,32 @@ class Char(TokenizerSpec):
     """One token per character. The vocabulary is the characters of the train split, and text with others is refused."""
 
     kind: Literal["char"] = "char"
+    unknown: bool = False
+    """Let one token, `<unk>`, stand for all characters that the train split lacks."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"unknown"})
+
+    def identity(self) -> str:
+        return self.model_dump_json(exclude=None if self.unknown else {"unknown"})
 
     def learn(self, text: str) -> Tokenizer:
-        library = tokenizers.Tokenizer(models.WordLevel({letter: i for i, letter in enumerate(sorted(set(text)))}))
+        letters = [*([UNKNOWN] if self.unknown else []), *sorted(letters_of(text))]
+        numbers = {letter: i for i, letter in enumerate(letters)}
+        model = models.WordLevel(numbers, unk_token=UNKNOWN) if self.unknown else models.WordLevel(numbers)
+        library = tokenizers.Tokenizer(model)
         library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         return CharTokenizer(library)
+
+
+class Byte(TokenizerSpec):
+    """One token per byte of the text as UTF-8: 256 of them, nothing is learnt, and any text at all can be written."""
+
+    kind: Literal["byte"] = "byte"
+
+    def learn(self, text: str) -> Tokenizer:
+        library = tokenizers.Tokenizer(models.BPE(dict(BYTE_OF_SIGN), []))
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return ByteTokenizer(library)
 
 
 class Word(TokenizerSpec):
@@ -69,14 +98,28 @@ class Word(TokenizerSpec):
     a word stay there."""
 
     def learn(self, text: str) -> Tokenizer:
-        counted = self._library({})
-        trainer = trainers.WordLevelTrainer(vocab_size=len(text) + 1, min_frequency=0, show_progress=False)
-        counted.train_from_iterator(chunks(text), trainer)
-        by_count = counted.get_vocab()  # the commonest first, equals by alphabet
+        counts = self._counts(text)
         always = [UNKNOWN, LINE_END]
-        words = [word for word in sorted(by_count, key=by_count.__getitem__) if word not in always]
+        # The commonest first, equals by alphabet.
+        words = [word for word in sorted(counts, key=lambda word: (-counts[word], word)) if word not in always]
         kept = (always + words)[: self.size]
         return WordTokenizer(self._library({word: i for i, word in enumerate(kept)}))
+
+    def _counts(self, text: str) -> Counter[str]:
+        """How often the text has each word: the library cuts every string between two words once."""
+        strings: Counter[str] = Counter()
+        pieces = following("counting words", chunks(text, 1 << 20), len, len(text))
+        for piece in pieces:
+            strings.update(_WORDS_AND_ENDS.findall(piece))
+        library, counts = self._library({}), Counter[str]()
+        if self.punctuation == "attached" and not self.lower:
+            return strings
+        for string, times in strings.items():
+            if library.normalizer is not None:
+                string = library.normalizer.normalize_str(string)
+            for word, _ in library.pre_tokenizer.pre_tokenize_str(string):
+                counts[word] += times
+        return counts
 
     def _library(self, vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
         library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))

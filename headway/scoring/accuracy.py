@@ -62,9 +62,7 @@ class Predictions:
 
     @property
     def confusion(self) -> Confusion:
-        C = len(self.classes)
-        counts = np.bincount(self.right * C + self.chosen, minlength=C * C).reshape(C, C)
-        return Confusion(self.classes, tuple(tuple(row) for row in counts.tolist()))
+        return Confusion.counted(self.classes, self.right.tolist(), self.chosen.tolist())
 
     def scores(self, split: str) -> list[Score]:
         """`split.loss`, `.accuracy`, `.accuracy_seen` and `_unseen`, and `.precision.CLASS`, `.recall.`, `.f1.`."""
@@ -81,9 +79,7 @@ class Predictions:
         return [*found, *self._by_class(split, how)]
 
     def _by_class(self, split: str, how: str) -> Iterator[Score]:
-        counts = np.array(self.confusion.counts)
-        for c, name in enumerate(self.classes):
-            hits, chosen, there = int(counts[c, c]), int(counts[:, c].sum()), int(counts[c].sum())
+        for name, there, chosen, hits in zip(self.classes, *self.confusion.totals, strict=True):
             yield Score(
                 f"{split}.precision.{name}",
                 hits / chosen if chosen else math.nan,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Integer
 from torch import Tensor
 
 from headway.core.errors import UserError
@@ -56,7 +56,7 @@ def check_lengths(lengths: Sequence[int], tokens: int, limit: int | None) -> Non
 
 
 @torch.no_grad()
-def score_lengths(model: LanguageModel, ids: Int[Tensor, "N"], lengths: Sequence[int]) -> list[list[LengthScore]]:
+def score_lengths(model: LanguageModel, ids: Integer[Tensor, "N"], lengths: Sequence[int]) -> list[list[LengthScore]]:
     """Of every replica, for every length."""
     check_lengths(lengths, len(ids), model.positions.limit)
     model.eval()

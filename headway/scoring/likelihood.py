@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from headway.core.errors import UserError
@@ -49,7 +49,7 @@ def windows(tokens: int, segment: int, stride: int) -> tuple[int, list[ScoredWin
 
 
 def token_losses(
-    model: LanguageModel, ids: Int[Tensor, "N"], segment: int, stride: int
+    model: LanguageModel, ids: Integer[Tensor, "N"], segment: int, stride: int
 ) -> Float[Tensor, "R N_minus_1"]:
     """Nats of every token but the first, for every replica."""
     if len(ids) < 2:
@@ -71,7 +71,7 @@ def token_losses(
     return losses
 
 
-def losses_going_on(model: LanguageModel, ids: Int[Tensor, "N"], segment: int) -> Float[Tensor, "R N_minus_1"]:
+def losses_going_on(model: LanguageModel, ids: Integer[Tensor, "N"], segment: int) -> Float[Tensor, "R N_minus_1"]:
     """Nats of every token but the first, for every replica, of a text that is one stream: nothing is read twice."""
     if len(ids) < 2:
         raise UserError(f"{len(ids)} token cannot be scored: at least 2 are needed, one to see and one to predict")
@@ -83,7 +83,7 @@ def losses_going_on(model: LanguageModel, ids: Int[Tensor, "N"], segment: int) -
     )
 
 
-def losses_of(model: LanguageModel, ids: Int[Tensor, "N"], reading: Reading) -> Float[Tensor, "R N_minus_1"]:
+def losses_of(model: LanguageModel, ids: Integer[Tensor, "N"], reading: Reading) -> Float[Tensor, "R N_minus_1"]:
     """Nats of every token but the first, for every replica, of a text that is read in this way."""
     segment, stride, carried = reading
     return losses_going_on(model, ids, segment) if carried else token_losses(model, ids, segment, stride)

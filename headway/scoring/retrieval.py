@@ -90,7 +90,7 @@ class Retrieved:
         hits, n = int(correct.sum()), len(correct)
         interval = wilson(hits, n)
         counts = np.bincount(right * C + self.chosen, minlength=C * C).reshape(C, C)
-        confusion = Confusion(classes, tuple(tuple(row) for row in counts.tolist()))
+        confusion = Confusion.of_rows(classes, counts.tolist())
         label = f"accuracy by prompts: {hits:,} of {n:,} · {_between(interval)} · {how} of {C} classes"
         rows = "".join("1" if one else "0" for one in correct)
         return Score(f"{split}.{ACCURACY.name}", hits / n, label, interval, confusion, rows)

@@ -1,17 +1,66 @@
 """A number that says what it is."""
 
 import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+FEW_CLASSES = 32
+"""Up to which a confusion is written as a table."""
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """How often each class was taken for each."""
+    """How often each class was taken for each: what never happened is not there, for of n classes that is nearly n²."""
 
     classes: tuple[str, ...]
-    counts: tuple[tuple[int, ...], ...]
-    """A row per right class, a column per class that was chosen."""
+    cells: tuple[tuple[int, int, int], ...]
+    """The right class, the one that was chosen, both by their places among the classes; and how often."""
+
+    @classmethod
+    def counted(cls, classes: Sequence[str], right: Iterable[int], chosen: Iterable[int]) -> "Confusion":
+        pairs = Counter(zip(right, chosen, strict=True))
+        return cls(tuple(classes), tuple((a, b, n) for (a, b), n in sorted(pairs.items())))
+
+    @classmethod
+    def of_rows(cls, classes: Sequence[str], counts: Sequence[Sequence[int]]) -> "Confusion":
+        cells = ((a, b, int(n)) for a, row in enumerate(counts) for b, n in enumerate(row) if n)
+        return cls(tuple(classes), tuple(cells))
+
+    @property
+    def counts(self) -> tuple[tuple[int, ...], ...]:
+        """A row per right class, a column per class that was chosen."""
+        rows = [[0] * len(self.classes) for _ in self.classes]
+        for right, chosen, n in self.cells:
+            rows[right][chosen] = n
+        return tuple(map(tuple, rows))
+
+    @property
+    def totals(self) -> tuple[list[int], list[int], list[int]]:
+        """Of each class: how many are of it, how many were taken for it, and how many of these rightly."""
+        there, taken, hits = ([0] * len(self.classes) for _ in range(3))
+        for right, chosen, n in self.cells:
+            there[right] += n
+            taken[chosen] += n
+            hits[right] += n * (right == chosen)
+        return there, taken, hits
+
+    def as_json(self) -> dict[str, Any]:
+        """Few classes as a table, many as what happened."""
+        if len(self.classes) <= FEW_CLASSES:
+            return {"classes": list(self.classes), "counts": list(self.counts)}
+        return {"classes": list(self.classes), "cells": [list(cell) for cell in self.cells]}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> "Confusion":
+        if "counts" in stored:
+            return cls.of_rows(stored["classes"], stored["counts"])
+        n = len(stored["classes"])
+        cells = tuple((int(a), int(b), int(count)) for a, b, count in stored["cells"])
+        if any(not (0 <= a < n and 0 <= b < n) for a, b, _ in cells):
+            raise ValueError("a class that there is not")
+        return cls(tuple(stored["classes"]), cells)
 
 
 @dataclass(frozen=True)
@@ -39,7 +88,7 @@ class Score:
         if self.interval is not None:
             found["interval"] = list(self.interval)
         if self.confusion is not None:
-            found["confusion"] = {"classes": list(self.confusion.classes), "counts": list(self.confusion.counts)}
+            found["confusion"] = self.confusion.as_json()
         return found
 
     def to_keep(self) -> dict[str, Any]:
@@ -51,7 +100,7 @@ class Score:
         """What `as_json` or `to_keep` gave; KeyError or TypeError for anything else."""
         value, interval, confusion = stored["value"], stored.get("interval"), stored.get("confusion")
         if confusion is not None:
-            confusion = Confusion(tuple(confusion["classes"]), tuple(tuple(row) for row in confusion["counts"]))
+            confusion = Confusion.from_json(confusion)
         if interval is not None:
             low, high = interval
             interval = (low, high)

@@ -34,6 +34,7 @@ ASKED = {
     "cases": "cases",
     "case": "case D2 --quick",
     "bench": "bench --size tiny --seconds 0.1 --device cpu",
+    "cache": "cache",
     "tune": "tune {recipe} training.duration='4 steps' --over training.optimizer.learning_rate=1e-3..1e-2 --trials 1",
     "study plan": "study plan studies/positions/study.yaml",
     "study results": "study results positions",

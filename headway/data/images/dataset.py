@@ -141,7 +141,7 @@ def load(
     return PictureSet(name, made, splits, known, size, identity, held_out, notes)
 
 
-def _made(raw: Splits, size: int, spec: TokenizerSpec) -> tuple[Tokenizer, cache.Arrays]:
+def _made(raw: Splits, size: int, spec: TokenizerSpec) -> tuple[Tokenizer, cache.MakePieces]:
     tokenizer = spec.learn("\n".join(caption for _, caption in raw["train"].pairs))
     arrays = {}
     for split, some in raw.items():
@@ -149,7 +149,7 @@ def _made(raw: Splits, size: int, spec: TokenizerSpec) -> tuple[Tokenizer, cache
         arrays[f"{split}/ids"] = np.concatenate(encoded)
         arrays[f"{split}/ends"] = np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
         arrays[f"{split}/pixels"] = some.pixels(size)
-    return tokenizer, arrays
+    return tokenizer, arrays.items
 
 
 def _identity(raw: Splits, size: int, spec: TokenizerSpec) -> str:

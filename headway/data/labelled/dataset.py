@@ -140,7 +140,7 @@ def _in_order(label: str) -> tuple[bool, float, str]:
         return True, 0.0, label
 
 
-def _tokenise(name: str, rows: Splits, spec: TokenizerSpec) -> tuple[Tokenizer, cache.Arrays]:
+def _tokenise(name: str, rows: Splits, spec: TokenizerSpec) -> tuple[Tokenizer, cache.MakePieces]:
     tokenizer = spec.learn("\n".join(part for row in rows["train"] for part in row.text.split(BETWEEN)))
     if any(BETWEEN in row.text for row in rows["train"]):
         tokenizer = tokenizer.with_marks()  # something must tell where the one text ends
@@ -152,7 +152,7 @@ def _tokenise(name: str, rows: Splits, spec: TokenizerSpec) -> tuple[Tokenizer, 
             raise UserError(f"labelled set '{name}', split '{split}', {problem}") from None
         arrays[f"{split}/ids"] = np.concatenate(encoded)
         arrays[f"{split}/ends"] = np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
-    return tokenizer, arrays
+    return tokenizer, arrays.items
 
 
 def _identity(rows: Splits, spec: TokenizerSpec) -> str:

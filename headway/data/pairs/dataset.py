@@ -161,7 +161,7 @@ def load(
     return PairedSet(name, made[0][0], made[1][0], splits, identity, held_out, dropped)
 
 
-def _tokenise(name: str, rows: Splits, spec: TokenizerSpec, sides: Sequence[int]) -> tuple[Tokenizer, cache.Arrays]:
+def _tokenise(name: str, rows: Splits, spec: TokenizerSpec, sides: Sequence[int]) -> tuple[Tokenizer, cache.MakePieces]:
     """A vocabulary of these sides of train, and all splits of them as its tokens."""
     tokenizer = spec.learn("\n".join(pair[k] for k in sides for pair in rows["train"]))
     arrays = {}
@@ -173,7 +173,7 @@ def _tokenise(name: str, rows: Splits, spec: TokenizerSpec, sides: Sequence[int]
                 raise UserError(f"'{name}', {SIDES[k]}s of split '{split}', {problem}") from None
             arrays[f"{split}/{SIDES[k]}/ids"] = np.concatenate([np.zeros(0, np.int32), *encoded])
             arrays[f"{split}/{SIDES[k]}/ends"] = np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
-    return tokenizer, arrays
+    return tokenizer, arrays.items
 
 
 def _identity(rows: Splits, spec: TokenizerSpec, target_spec: TokenizerSpec | None) -> str:

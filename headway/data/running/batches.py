@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 import torch
-from jaxtyping import Bool, Int, Int32, Int64
+from jaxtyping import Bool, Int32, Int64, Integer
 from pydantic import Field
 from torch import Tensor
 
@@ -63,7 +63,7 @@ class BatchSpec(Variant):
 
     @abstractmethod
     def build(
-        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+        self, tokens_on_device: Integer[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
     ) -> TokenSampler:
         """A row of `segment` tokens, and the one after it, for each of `batch` rows and each seed."""
 
@@ -74,7 +74,7 @@ class Crops(BatchSpec):
     kind: Literal["crops"] = "crops"
 
     def build(
-        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+        self, tokens_on_device: Integer[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
     ) -> "CropSampler":
         longest = len(tokens_on_device) - 1
         if longest < segment:
@@ -94,7 +94,7 @@ class Contiguous(BatchSpec):
     kind: Literal["contiguous"] = "contiguous"
 
     def build(
-        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+        self, tokens_on_device: Integer[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
     ) -> "ContiguousSampler":
         return ContiguousSampler(_streams(tokens_on_device, segment, batch), segment, len(seeds))
 
@@ -109,7 +109,7 @@ class ShiftedContiguous(BatchSpec):
     kind: Literal["contiguous-shifted"] = "contiguous-shifted"
 
     def build(
-        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+        self, tokens_on_device: Integer[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
     ) -> "ContiguousSampler":
         streams = _streams(tokens_on_device, segment, batch)
         furthest = min(segment, streams.shape[1] - segment) - 1
@@ -127,13 +127,13 @@ class TextLines(BatchSpec):
     """How many ranges of length are kept apart; 1 = lines of any length together. Fewer where lines are few."""
 
     def build(
-        self, tokens_on_device: Int[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
+        self, tokens_on_device: Integer[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
     ) -> TokenSampler:
         raise UserError("data.batches=lines gives rows with padding: masked-language-models read such, and no others")
 
 
 class CropSampler:
-    def __init__(self, tokens: Int[Tensor, " N"], segment: int, batch: int, keys: Int32[Tensor, "R 2"]):
+    def __init__(self, tokens: Integer[Tensor, " N"], segment: int, batch: int, keys: Int32[Tensor, "R 2"]):
         self._tokens, self._batch, self._keys = tokens, batch, keys
         self._within = torch.arange(segment + 1, device=tokens.device)
         self.steps_per_epoch = math.ceil(len(tokens) / (batch * segment))
@@ -148,7 +148,7 @@ class CropSampler:
 class ContiguousSampler:
     """`furthest`: how many tokens at the beginning of every stream a pass may leave out."""
 
-    def __init__(self, streams: Int[Tensor, "B L"], segment: int, replicas: int, furthest: int = 0):
+    def __init__(self, streams: Integer[Tensor, "B L"], segment: int, replicas: int, furthest: int = 0):
         self._streams, self._segment, self._replicas, self._furthest = streams, segment, replicas, furthest
         self._within = torch.arange(segment + 1, device=streams.device)
         self._keys = random.stream_keys([0], "shifts").to(streams.device)
@@ -170,7 +170,7 @@ def on_device(step: Step, beside: Tensor) -> Int32[Tensor, ""]:
     return step if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int32, device=beside.device)
 
 
-def _streams(tokens: Int[Tensor, " N"], segment: int, batch: int) -> Int[Tensor, "B L"]:
+def _streams(tokens: Integer[Tensor, " N"], segment: int, batch: int) -> Integer[Tensor, "B L"]:
     length = len(tokens) // batch
     if length < segment + 1:
         needed = f"{batch} streams of at least {segment} tokens and the one after them"

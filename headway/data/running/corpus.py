@@ -11,11 +11,8 @@ from pathlib import Path
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.running import sources
-from headway.data.tokenizers import Tokenizer, Tokens
+from headway.data.tokenizers import KeptTokens, Tokenizer, Tokens
 from headway.data.vocabularies import TokenizerSpec
-
-_PARTS = ("ids", "bytes", "starts")
-"""Of the tokens of a split, as they are kept: `train/ids` …"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,22 +41,26 @@ def load(
     texts = sources.read_splits(source, path, valid_fraction, encoding)
     name = Path(path).name if path else source
     identity = _identity(texts, tokenizer)
-    names = [f"{split}/{part}" for split in texts for part in _PARTS]
-    made, arrays = cache.tokenised(f"corpus-{identity}", names, lambda: _tokenise(name, texts, tokenizer))
-    splits = {split: Tokens(*(arrays[f"{split}/{part}"] for part in _PARTS)) for split in texts}
+    names = [f"{split}/{part}" for split in texts for part in KeptTokens.names]
+    made, arrays = cache.tokenised(f"text-{identity}", names, lambda: _tokenise(name, texts, tokenizer))
+    splits = {
+        split: KeptTokens(made, {part: arrays[f"{split}/{part}"] for part in KeptTokens.names}) for split in texts
+    }
     return Corpus(name, made, splits, identity, texts)
 
 
-def _tokenise(name: str, texts: dict[str, str], spec: TokenizerSpec) -> tuple[Tokenizer, cache.Arrays]:
+def _tokenise(name: str, texts: dict[str, str], spec: TokenizerSpec) -> tuple[Tokenizer, cache.MakePieces]:
     tokenizer = spec.learn(texts["train"])
-    arrays = {}
+    return tokenizer, lambda: _pieces(name, texts, tokenizer)
+
+
+def _pieces(name: str, texts: dict[str, str], tokenizer: Tokenizer) -> cache.Pieces:
     for split, text in texts.items():
         try:
-            tokens = tokenizer.encode(text)
+            for part, piece in KeptTokens.stored(tokenizer, text, f"{name}, {split}: tokens"):
+                yield f"{split}/{part}", piece
         except UserError as problem:
             raise UserError(f"corpus '{name}', split '{split}': {problem}") from None
-        arrays |= {f"{split}/{part}": getattr(tokens, part) for part in _PARTS}
-    return tokenizer, arrays
 
 
 def _identity(texts: dict[str, str], spec: TokenizerSpec) -> str:
@@ -67,5 +68,8 @@ def _identity(texts: dict[str, str], spec: TokenizerSpec) -> str:
     digest = cache.fingerprint(spec)
     for split, text in texts.items():
         # Each text's own digest, because of its fixed length: text cannot move from one split to the next unnoticed.
-        digest.update(hashlib.sha256(split.encode()).digest() + hashlib.sha256(text.encode()).digest())
+        of_text = hashlib.sha256()
+        for begin in range(0, len(text), 1 << 22):
+            of_text.update(text[begin : begin + (1 << 22)].encode())
+        digest.update(hashlib.sha256(split.encode()).digest() + of_text.digest())
     return digest.hexdigest()[:32]

@@ -63,7 +63,7 @@ def test_the_second_time_it_is_found(kept: Path, file: Path, tokenised: list[str
     assert same(first, second)
     assert first.name == second.name == "mine.txt"
     assert all(array.flags.writeable for tokens in second.splits.values() for array in (tokens.ids, tokens.bytes))
-    assert [path.name.split("-")[0] for path in kept.iterdir()] == ["corpus"]  # nothing half-written is left
+    assert [path.name.split("-")[0] for path in kept.iterdir()] == ["text"]  # nothing half-written is left
 
 
 def test_found_by_content_not_by_name(kept: Path, file: Path, tokenised: list[str], tmp_path: Path):

@@ -1,0 +1,46 @@
+"""`headway cache`: what is kept between runs, and how to be rid of it."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import AsJson, print_json
+from headway.core.errors import UserError
+
+
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove it; nothing is lost but time.")] = False,
+    older_than: Annotated[
+        float | None, typer.Option(help="Only what nobody has used for so many days.", metavar="DAYS", min=0)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is kept between runs (prepared texts, models that others start from): how large, where; to clear it."""
+    from headway.cli import printing
+    from headway.core.format import byte_size
+    from headway.data import cache as kept
+
+    now = time.time()
+    some = [one for one in kept.entries() if older_than is None or now - one.used > older_than * 86400]
+    try:
+        where = str(kept.folder())
+    except RuntimeError:
+        raise UserError("this user has no home folder: set HEADWAY_CACHE to a folder for what is kept") from None
+    freed = kept.clear(some) if clear else 0
+    if as_json:
+        told = [{"name": one.path.name, "bytes": one.size, "current": one.is_current} for one in some]
+        for entry, one in zip(told, some, strict=True):
+            entry["days"] = round((now - one.used) / 86400, 3)
+        whole = sum(one.size for one in some)
+        print_json("cache", {"folder": where, "bytes": whole, "cleared": clear, "entries": told})
+    elif clear:
+        print(f"{len(some):,} entries removed from {where}: {byte_size(freed)}")
+    else:
+        old = {True: "", False: " (outdated)"}
+        rows = [
+            [byte_size(one.size), f"{(now - one.used) / 86400:.1f}", one.path.name + old[one.is_current]]
+            for one in some
+        ]
+        printing.show_table(["size", "days unused", "entry"], rows)
+        print(f"{len(some):,} entries, {byte_size(sum(one.size for one in some))} in {where}")
