@@ -17,7 +17,7 @@ MOST_UNITS, MOST_LETTERS = 1 << 20, 1 << 26
 """To remember; then it begins anew."""
 
 
-class Measured(NamedTuple):
+class CutText(NamedTuple):
     """Tokens of some text: numbers, bytes of text, and whether a word begins in each."""
 
     ids: np.ndarray
@@ -26,7 +26,7 @@ class Measured(NamedTuple):
 
 
 class UnitMemo:
-    def __init__(self, measure: Callable[[Sequence[str]], list[Measured]]):
+    def __init__(self, measure: Callable[[Sequence[str]], list[CutText]]):
         """`measure` cuts texts, each by itself."""
         self._measure = measure
         self._forget()
@@ -38,7 +38,7 @@ class UnitMemo:
         self._starts = _Growing(np.bool_)
         self._begins, self._counts, self._left = _Growing(np.int64), _Growing(np.int64), _Growing(np.int64)
 
-    def cut(self, text: str) -> tuple[Measured, int]:
+    def cut(self, text: str) -> tuple[CutText, int]:
         """The tokens of a text that begins where a word has ended; and how many of its last bytes no token stands for.
         Such bytes in the middle are those of the next token."""
         units = _UNIT.findall(text)
@@ -51,7 +51,7 @@ class UnitMemo:
         counts, left = self._counts.all[slots], self._left.all[slots]
         ends = np.cumsum(counts)
         places = np.repeat(self._begins.all[slots] - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)
-        found = Measured(self._ids.all[places], self._sizes.all[places], self._starts.all[places])
+        found = CutText(self._ids.all[places], self._sizes.all[places], self._starts.all[places])
         last = 0
         for unit in np.flatnonzero(left):
             if (token := int(ends[unit])) < len(places):

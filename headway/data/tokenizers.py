@@ -21,7 +21,7 @@ from headway.core.errors import UserError
 from headway.core.telling import progress
 from headway.data import marks
 from headway.data.marks import Marks
-from headway.data.memo import Measured, UnitMemo
+from headway.data.memo import CutText, UnitMemo
 
 UNKNOWN = "<unk>"
 LINE_END = "\n"
@@ -184,9 +184,9 @@ class Tokenizer(ABC):
     def _memo(self) -> UnitMemo:
         return UnitMemo(self._units)
 
-    def _units(self, units: Sequence[str]) -> list[Measured]:
+    def _units(self, units: Sequence[str]) -> list[CutText]:
         """Each by itself. Many are cut together, for the library is slow to begin."""
-        found: list[Measured] = []
+        found: list[CutText] = []
         first = 0
         while first < len(units):
             last, letters = first, 0
@@ -198,7 +198,7 @@ class Tokenizer(ABC):
             first = last
         return found
 
-    def _together(self, units: Sequence[str]) -> list[Measured]:
+    def _together(self, units: Sequence[str]) -> list[CutText]:
         (both,) = self._library.encode_batch([chunk := "".join(units)], add_special_tokens=False)
         tokens = self._measure(chunk, both)
         ends, unit_ends = np.cumsum(tokens.bytes), np.cumsum([len(unit.encode()) for unit in units])
@@ -207,8 +207,7 @@ class Tokenizer(ABC):
             return [one for unit in units for one in self._together([unit])]  # something is not seen: whose is it?
         begins = np.concatenate(([0], behind[:-1]))
         return [
-            Measured(tokens.ids[a:b], tokens.bytes[a:b], tokens.starts[a:b])
-            for a, b in zip(begins, behind, strict=True)
+            CutText(tokens.ids[a:b], tokens.bytes[a:b], tokens.starts[a:b]) for a, b in zip(begins, behind, strict=True)
         ]
 
     def _whole(self, text: str) -> Iterator[Tokens]:
