@@ -174,7 +174,7 @@ def test_several_runs_as_json_hold_each_of_them(run):
 def accuracy(classes: int) -> list[Score]:
     names = tuple(f"class{k}" for k in range(classes))
     counts = tuple(tuple(90 if j == k else j for j in range(classes)) for k in range(classes))
-    overall = Score("test.accuracy", 0.9, "accuracy: 9 of 10", (0.5, 0.98), Confusion(names, counts))
+    overall = Score("test.accuracy", 0.9, "accuracy: 9 of 10", (0.5, 0.98), Confusion.of_rows(names, counts))
     return [overall, Score("test.precision.class0", 0.75, "precision"), Score("test.recall.class1", math.nan, "recall")]
 
 
