@@ -19,7 +19,7 @@ from headway.data.tokenizers import Tokenizer
 from headway.draw.colours import SHARES, WEIGHTS
 from headway.draw.picture import Grid, Panel, Picture, PictureTable, finite, percent
 from headway.look import head_statistics as of_maps
-from headway.look.reading import Sentence, passes, read
+from headway.look.reading import Sentence, check_room, passes, read
 from headway.nn.taps import tap_names, watch
 
 TRUSTED = 1e-3  # in float32 rounding stays far below this, and a wrong mask far above
@@ -187,6 +187,8 @@ def maps_of(
             "gradients show what its predictions depend on: --show gradients"
         )
     sentences = [read(tokenizer, text) for text in texts]
+    heads = max((m.heads for m in model.modules() if isinstance(getattr(m, "heads", None), int)), default=1)
+    check_room(sentences, len(names) * heads, title)
     taps = [f"{path}.{tap}" for path in names.values() for tap in ("weights", "values", "mixed")]
     made: list[Maps] = []
     for one in passes(model, sentences):

@@ -38,9 +38,28 @@ class Sentence:
         return [f"{len(self.unknown)} of {len(self.ids)} words {are} unknown and read as <unk>: {words}"]
 
 
+LONGEST = 8192
+"""Tokens: a picture of more has nothing in it that could be seen."""
+MOST_WEIGHTS = 1 << 28
+"""Numbers in all maps together: 1 GiB."""
+
+
+def check_room(sentences: Sequence[Sentence], maps: int, title: str) -> None:
+    """Before anything is computed: so many maps of sentences as long as these must have room."""
+    longest = max(len(sentence.ids) for sentence in sentences)
+    if (needed := maps * len(sentences) * longest**2) > MOST_WEIGHTS:
+        most = int((MOST_WEIGHTS / (maps * len(sentences))) ** 0.5)
+        raise UserError(
+            f"{title} has {maps} attention maps, and of {longest:,} tokens they would take {needed / 2**28:.1f} GiB: "
+            f"give a passage of at most {most:,} tokens"
+        )
+
+
 def read(tokenizer: Tokenizer, text: str) -> Sentence:
     found = tokenizer.encode_row(text)
     ids = found.ids.tolist()
+    if len(ids) > LONGEST:
+        raise UserError(f"{len(ids):,} tokens are too many to look at: give a passage of at most {LONGEST:,}")
     if not found.bytes.any():
         raise UserError("the sentence is empty: there is nothing to look at")
     tokens, unknown, begin, content = tokenizer.pieces(ids), [], 0, text.encode()

@@ -46,13 +46,23 @@ class Continued:
         """`begin` is the state before the first of these ids. When there are more than `context`, the older half is
         forgotten. (Forgetting one token at a time would move every other one to a new position, and nothing could be
         kept in the cache.)"""
-        self.model, self.ids, self.context = model, ids, context
+        self.model, self.context = model, context
+        self.ids = ids
         self.cached = cached and model.why_no_cache is None
         self.never = list(getattr(model, "never_written", ()))
         self.ways = 1  # in which each source goes on
         self._shares = self.cached and context is None and getattr(model, "can_branch", False)
         self._begin, self._fresh = begin, ids
         self._state: Any = begin
+
+    @property
+    def ids(self) -> Int[Tensor, "R B T"]:
+        """What is written by now."""
+        return self._room[..., : self._length]
+
+    @ids.setter
+    def ids(self, ids: Int[Tensor, "R B T"]) -> None:
+        self._room, self._length = ids.clone(), ids.shape[2]
 
     def scores(self) -> Scores:
         """Of every token, as the next one of each row."""
@@ -92,9 +102,13 @@ class Continued:
         self.ways = K
 
     def _write(self, rows: Rows, tokens: Rows) -> None:
-        self._fresh = tokens[..., None]
-        written = self.ids.gather(1, rows[..., None].expand(-1, -1, self.ids.shape[2]))
-        self.ids = torch.cat((written, self._fresh), 2)
+        self._fresh, n = tokens[..., None], self._length
+        if rows.shape[1] != self.ids.shape[1] or not torch.equal(rows, in_order(rows)):
+            self.ids = self.ids.gather(1, rows[..., None].expand(-1, -1, n))
+        if n == self._room.shape[2]:  # twice the room: a long text is not copied for every token of it
+            self._room = torch.cat((self._room, torch.zeros_like(self._room)), 2)
+        self._room[..., n] = tokens
+        self._length = n + 1
 
 
 @dataclass(frozen=True)

@@ -246,17 +246,20 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
         cls, run: Run, model: LanguageModel, prompt: str, how: Draw, show: Callable[[str], object]
     ) -> tuple[str, str | None]:
         tokenizer = run.tokenizer
-        drawn, text, longer = tokenizer.encode(prompt).ids.tolist(), "", ""
+        drawn = tokenizer.encode(prompt).ids.tolist()
         given, generator = torch.tensor(drawn, dtype=torch.int64), random.generator(how.seed, "sample")
+        # A piece can change what stands before it (half a character, in bytes): what is settled is shown. How it is
+        # written hangs on the piece before it, and on no more: the whole is not decoded anew for every token.
+        last, settled, text = 0, 0, ""
         for token in sample(model, given, how.tokens, how.temperature, how.top_k, how.top_p, generator):
             drawn.append(token)
-            # A piece can change what stands before it (half a character, in bytes): what is settled is shown.
-            longer = tokenizer.decode(drawn)
+            longer = tokenizer.decode(drawn[last:])
             if not longer.endswith("\ufffd"):
                 show(longer[len(text) :])
-                text = longer
-        show(longer[len(text) :])
-        return longer, model.why_no_cache and f"without a cache: {model.why_no_cache}"
+                last, settled = settled, len(drawn)
+                text = tokenizer.decode(drawn[last:])
+        show(tokenizer.decode(drawn[last:])[len(text) :])
+        return tokenizer.decode(drawn), model.why_no_cache and f"without a cache: {model.why_no_cache}"
 
     @classmethod
     def write_many(cls, run: Run, model: LanguageModel, prompt: str, how: Draw, count: int) -> list[str]:

@@ -136,6 +136,15 @@ def test_what_is_shown_is_what_is_given(run):
     assert text.startswith("The ") and len(text) == 24
 
 
+def test_a_long_text_is_decoded_piece_by_piece(run, monkeypatch):
+    """What is decoded for each token does not grow with the text."""
+    most, decode = [], type(run.tokenizer).decode
+    monkeypatch.setattr(type(run.tokenizer), "decode", lambda self, ids: (most.append(len(ids)), decode(self, ids))[1])
+    shown: list[str] = []
+    text, _ = sample_text(run, "The", Draw(120), "auto", shown.append)
+    assert "".join(shown) == text and sorted(most)[-2] <= 8
+
+
 def test_samples_follow_their_seed_however_large(run):
     assert drawn(run, seed=10**30) == drawn(run, seed=10**30)
     assert drawn(run, seed=10**30) != drawn(run, seed=1)

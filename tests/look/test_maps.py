@@ -155,3 +155,13 @@ def test_layers_and_heads_that_are_not_there(decoder, words):
     (one,) = maps_of(decoder(words.size, heads=1), words, [SENTENCE])
     with pytest.raises(UserError, match=r"it has one head, head 0"):
         one.draw(0, 1)
+
+
+def test_what_has_no_room_is_refused_before_anything_is_computed(decoder, words, monkeypatch):
+    model = decoder(words.size)
+    monkeypatch.setattr(type(model), "forward", lambda *_: pytest.fail("it was computed"))
+    with pytest.raises(UserError, match=r"25,000 tokens are too many to look at: .*at most 8,192"):
+        maps_of(model, words, ["fox " * 25_000])
+    monkeypatch.setattr("headway.look.reading.MOST_WEIGHTS", 4 * 30**2)
+    with pytest.raises(UserError, match=r"has 4 attention maps, and of 31 tokens .* at most 30 tokens"):
+        maps_of(model, words, ["fox " * 31])

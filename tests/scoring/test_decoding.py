@@ -119,3 +119,16 @@ def test_a_low_temperature_is_nearly_greedy(model):
 def test_what_cannot_be_gone_on_from_is_refused(model, prompt, settings, message):
     with pytest.raises(UserError, match=message):
         drawn(model(), prompt, **settings)
+
+
+def test_a_long_text_is_not_copied_for_every_token(model):
+    from headway.scoring.continued import Continued, in_order
+
+    text = Continued(model(NoPositions()), torch.ones(1, 2, 3, dtype=torch.int64))
+    rooms = set()
+    for k in range(200):
+        tokens = torch.full((1, 2), k % V)
+        text.take(in_order(tokens), tokens)
+        rooms.add(text._room.data_ptr())
+    assert text.ids.shape == (1, 2, 203) and len(rooms) < 12
+    assert text.ids[0, 1, 3:].tolist() == [k % V for k in range(200)]
