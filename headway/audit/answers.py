@@ -252,11 +252,11 @@ def order(probe: Probe) -> Outcome:
     A model with positions is watched while it asks them about a sentence: it must ask about 0, 1, 2 … as the tokens
     stand. Then it is told that all tokens stand at position 0, and that they stand in a shuffled order: its answers
     must notice either, by more than the hundred-thousandth of their spread that rounding explains. (Fresh models move
-    by a thousandth and more.) In an encoder the words after the first are reversed as well (the first stays, for models
-    that read their answer there): with positions, or with a mixer that knows order by itself as a recurrence does, the
-    answer must move, and without either it must stay, within a thousandth of the spread, for it sees a bag of words. A
-    decoder without positions knows order through its mask, and is not asked. When it fails, positions are built but not
-    used, are the same for all tokens, or order comes in by another door.
+    by a thousandth and more.) In an encoder the words between the first and the last are reversed as well (those two
+    stay, for models that read their answer there): with positions, or with a mixer that knows order by itself as a
+    recurrence does, the answer must move, and without either it must stay, within a thousandth of the spread, for it
+    sees a bag of words. A decoder without positions knows order through its mask, and is not asked. When it fails,
+    positions are built but not used, are the same for all tokens, or order comes in by another door.
     """
     if probe.length < 2:
         raise DoesNotApply("one token has no order")
@@ -284,9 +284,11 @@ def _order(probe: Probe, has_positions: bool, plain: Tensor) -> Outcome:
         if len(slots) > 3:
             shuffled = torch.argsort(slots * 7919 % 10007 % 101)
             changes["shuffled positions"] = difference(_placed(probe, ids, lambda at: shuffled[at]), plain)
-    if probe.how.looks_ahead:
+    if probe.how.looks_ahead and probe.length > 3:
         answers = probe.answer(_shuffled(ids))
         changes["words in reverse"] = difference(_shuffled(answers) if probe.how.per_token else answers, plain)
+    if not changes:
+        raise DoesNotApply("fewer than four tokens have no order between the first and the last")
     what = min(changes, key=lambda what: changes[what])
     change, by_itself = changes[what], any(mixer.knows_order for mixer in probe.mixers)
     if has_positions and not change > USED:
@@ -300,8 +302,8 @@ def _order(probe: Probe, has_positions: bool, plain: Tensor) -> Outcome:
 
 
 def _shuffled(x: Tensor) -> Tensor:
-    """All but the first token in reverse; twice, they are where they were."""
-    return torch.cat((x[:, :, :1], x[:, :, 1:].flip(2)), 2)
+    """All but the first token and the last in reverse; twice, they are where they were."""
+    return torch.cat((x[:, :, :1], x[:, :, 1:-1].flip(2), x[:, :, -1:]), 2)
 
 
 class _Placed(Positions):

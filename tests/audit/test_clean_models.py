@@ -38,6 +38,7 @@ ENCODERS = [
     for position, fusion, pooling, steps in (
         ("none", "concat", "mean", 12),
         ("none", "shift", "first", 0),
+        ("none", "concat", "last", 12),
         ("none", "reweight", "max", 0),
         ("learned", "reweight", "mean", 12),
         ("sinusoidal", "concat", "first", 0),
@@ -130,3 +131,17 @@ def test_a_model_that_says_the_same_everywhere_raises_no_other_alarm():
         probe.model.embedding.weight[:] = probe.model.embedding.weight[:, :1] + 1e-6 * probe.model.embedding.weight
     failures = {f.audit for f in audit_model(probe).failures}
     assert "collapsed-answers" in failures and failures <= {"order", "collapsed-answers"}
+
+
+def test_order_that_comes_in_by_another_door_is_seen_where_the_last_token_answers(monkeypatch):
+    from headway.models.encoder import Encoder
+
+    honest = Encoder.embed
+
+    def by_slot(self, ids, padding_mask):
+        x = honest(self, ids, padding_mask)
+        return x + 0.1 * torch.arange(x.shape[2])[:, None] * torch.linspace(-1, 1, x.shape[3])
+
+    monkeypatch.setattr(Encoder, "embed", by_slot)
+    told = alarms(*encoder("none", "concat", "last"), steps=0)
+    assert any(one.startswith("fail order: there are no positions") for one in told)

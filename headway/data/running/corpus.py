@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
@@ -15,23 +16,30 @@ from headway.data.tokenizers import KeptTokens, Tokenizer, Tokens
 from headway.data.vocabularies import TokenizerSpec
 
 
+Held = TypeVar("Held")
+
+
 @dataclass(frozen=True, eq=False)
-class Corpus:
-    """Text by split, as tokens of one vocabulary."""
+class TextBySplit(Generic[Held]):
+    """Running text by split, in whatever form it is held."""
 
     name: str
     tokenizer: Tokenizer
-    splits: Mapping[str, Tokens]
+    splits: Mapping[str, Held]
     """By name; "train" is always there, and first."""
     identity: str
-    """Stands for everything the tokens depend on: equal for equal text cut in the same way."""
+    """Stands for everything that it depends on: equal for equal text cut in the same way."""
     texts: Mapping[str, str]
     """What the tokens were made from, by split."""
 
-    def split(self, name: str) -> Tokens:
+    def split(self, name: str) -> Held:
         if name not in self.splits:
             raise UserError(f"corpus '{self.name}' has no split '{name}'{did_you_mean(name, self.splits)}")
         return self.splits[name]
+
+
+class Corpus(TextBySplit[Tokens]):
+    """Text by split, as tokens of one vocabulary."""
 
 
 def load(

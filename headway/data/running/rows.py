@@ -1,14 +1,12 @@
 """Running text as rows that stand for themselves: pieces of one length, or lines. For models that read a row as a
 whole, in both directions."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from headway.core.errors import UserError, did_you_mean
 from headway.data.marks import Marks
-from headway.data.running.corpus import Corpus
+from headway.data.running.corpus import Corpus, TextBySplit
 from headway.data.tokenizers import Tokenizer
 
 
@@ -57,24 +55,8 @@ class TextRows:
         return table, lengths
 
 
-@dataclass(frozen=True, eq=False)
-class RowCorpus:
-    """Text by split, in rows."""
-
-    name: str
-    tokenizer: Tokenizer
-    """With marks."""
-    splits: Mapping[str, TextRows]
-    """By name; "train" is always there, and first."""
-    identity: str
-    """Stands for everything the tokens depend on, and the rows."""
-    texts: Mapping[str, str]
-    """What the tokens were made from, by split."""
-
-    def split(self, name: str) -> TextRows:
-        if name not in self.splits:
-            raise UserError(f"corpus '{self.name}' has no split '{name}'{did_you_mean(name, self.splits)}")
-        return self.splits[name]
+class RowCorpus(TextBySplit[TextRows]):
+    """Text by split, in rows; its tokenizer has marks."""
 
 
 def in_rows(corpus: Corpus, tokenizer: Tokenizer, longest: int, by_line: bool) -> RowCorpus:
