@@ -15,7 +15,6 @@ from headway.data.running import sources
 from headway.data.tokenizers import KeptTokens, Tokenizer, Tokens
 from headway.data.vocabularies import TokenizerSpec
 
-
 Held = TypeVar("Held")
 
 
