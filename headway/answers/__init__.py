@@ -17,6 +17,7 @@ from headway.answers.runs import (
     AuditSchema,
     CacheSchema,
     ClassifySchema,
+    CompareSchema,
     ExportSchema,
     FillSchema,
     ImportSchema,
@@ -41,6 +42,7 @@ from headway.core.errors import UserError, did_you_mean
 SCHEMAS: dict[str, type[BaseModel]] = {
     "train": TrainSchema,
     "continue": TrainSchema,
+    "compare": CompareSchema,
     "score": ScoreAnswerSchema,
     "audit": AuditSchema,
     "sample": SampleSchema,

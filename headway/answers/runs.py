@@ -72,6 +72,39 @@ class TrainSchema(EndedRunSchema):
     runs: list[EndedRunSchema] = Field(default=[])
 
 
+class MeanSchema(Schema):
+    value: Number
+    interval: list[Number] | None = Field(description="95 %: over seeds; of a single run, its own; null = none known.")
+    seeds: int
+
+
+class AheadSchema(Schema):
+    """Beside the first arm: above 0 is better."""
+
+    by: Number
+    unit: str
+    interval: list[Number] | None = Field(description="95 %, over seeds; null = too few to say.")
+    seeds: int = Field(description="That were compared.")
+    told_apart: bool = Field(description="Whether the interval leaves 0 out; corrected for nothing.")
+
+
+class ComparedArmSchema(Schema):
+    """Runs that differ in their seeds alone."""
+
+    name: str
+    runs: dict[str, str] = Field(description="By seed, their folders.")
+    scores: dict[str, MeanSchema]
+    beside_first: dict[str, AheadSchema]
+
+
+class CompareSchema(Schema):
+    arms: list[ComparedArmSchema]
+    differences: dict[str, list[Any]] = Field(
+        description="By key of the recipe, a value for each arm; – = no such key."
+    )
+    notes: list[str] = Field(description="What stands against believing it.")
+
+
 class RunStateSchema(Schema):
     """What the folder tells, without asking the process."""
 

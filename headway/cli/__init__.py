@@ -14,6 +14,7 @@ from headway.cli import (
     cache,
     case,
     classify,
+    compare,
     continue_,
     export,
     fill,
@@ -66,6 +67,7 @@ app.add_typer(scaling.app, name="scaling")
 
 app.command(epilog="Example: headway train shakespeare-char-cpu model.positions=alibi --vary seed=0..3")(train.train)
 app.command("continue", epilog='Example: headway continue demo --for "500 steps"')(continue_.continue_)
+app.command(epilog="Example: headway compare demo demo-alibi")(compare.compare)
 app.command(epilog='Example: headway score shakespeare-char-cpu --text "To be, or not to be"')(score.score)
 app.command(epilog="Example: headway audit shakespeare-char-cpu, or headway audit --explain causality")(audit.audit)
 app.command(epilog='Example: headway sample shakespeare-char-cpu --prompt "ROMEO:" --tokens 200')(sample.sample)

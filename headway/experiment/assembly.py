@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from headway.core.errors import UserError
 from headway.core.yaml import flat
+from headway.experiment.size import check_size
 from headway.nn.replicated import Trainable, moving, pace_of, set_dropout
 from headway.recipe.recipe import Recipe
 from headway.tasks.task import Task
@@ -36,6 +37,7 @@ def assemble(
     """The replicas these recipes describe, side by side, and what they read."""
     recipe, seeds = recipes[0], [r.seed for r in recipes]
     with processes.together():
+        check_size(recipe, task, len(recipes), setting.device)
         model = task.build(seeds, str(setting.device))
         set_dropout(model, [r.model.dropout for r in recipes])
         sampler = task.sampler(seeds, str(setting.device))

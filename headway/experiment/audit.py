@@ -26,6 +26,7 @@ from headway.audit.training.trained import diverged
 from headway.core.errors import UserError, did_you_mean
 from headway.core.plugins import reason_of
 from headway.experiment import assembly
+from headway.experiment.size import check_size
 from headway.recipe.library import packaged
 from headway.recipe.recipe import Recipe, load
 from headway.run.folder import Run, open_run
@@ -121,6 +122,7 @@ def _but_for_the_seed(recipe: Recipe, task: Task) -> str:
 def audit_recipe(recipe: Recipe) -> Report:
     """What can be said before training: the audits of the data, and of a fresh model."""
     task = tasks.load(recipe)
+    check_size(recipe, task, 1, torch.device(_device()))
     model = audit_model(_probe(recipe, task, lambda device: task.build([recipe.seed], device)))
     return model + task.evidence.data + task.evidence.reading()
 

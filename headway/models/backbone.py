@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headway.core.errors import UserError
 from headway.core.spec import Problem
-from headway.models.spec import ModelSpec
+from headway.models.spec import MOST_LAYERS, ModelSpec
 from headway.nn import mixer
 from headway.nn.adapters import add_adapters
 from headway.nn.attention import AttentionSpec, MemoryCache
@@ -100,7 +100,7 @@ class ModelState:
 class BackboneSpec(ModelSpec):
     """A stack of layers over embedded tokens."""
 
-    layers: int = Field(default=4, ge=1)
+    layers: int = Field(default=4, ge=1, le=MOST_LAYERS)
     """How many blocks are stacked."""
     width: int = Field(default=128, ge=1)
     """The size of the vectors that flow through the layers."""
@@ -240,6 +240,7 @@ class Backbone(Trainable):
         """Everything but the output layer. A row that goes on from a state may be padded on its left only. `mask`: who
         may look where, if that is not as the model has it. Where a state has branches, the ids of a row are one for
         each of them."""
+        check_ids(ids)
         mask = self.mask if mask is None else mask
         state = ModelState((None,) * len(self.layers)) if state is None else state
         if state.branches is not None:
@@ -328,6 +329,18 @@ class Backbone(Trainable):
         tokens = slots if known is None else int(known.sum(2).max())
         if tokens > limit:
             raise UserError(f"{tokens} tokens, but the learned positions end at {limit} (model.context)")
+
+
+def check_ids(ids: Any) -> None:
+    """Who calls a model by hand forgets the axis of replicas: which one is missing is said, and how to add it."""
+    expected = "expected the numbers of tokens as a tensor, [replicas, rows, tokens]"
+    if not isinstance(ids, Tensor):
+        raise UserError(f"ids: {expected}, not a {type(ids).__name__}")
+    if ids.is_floating_point():
+        raise UserError(f"ids: {expected}, in whole numbers, not {str(ids.dtype).removeprefix('torch.')}")
+    if ids.dim() != 3:
+        missing = {1: "; replicas and rows are missing: ids[None, None]", 2: "; replicas are missing: ids[None]"}
+        raise UserError(f"ids of shape {list(ids.shape)}: {expected}{missing.get(ids.dim(), '')}")
 
 
 def _across(shape: tuple[int, int], queries: Tensor, padding_mask: Tensor | None, memory: SourceMemory) -> Context:

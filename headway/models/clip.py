@@ -23,6 +23,7 @@ from headway.core.spec import Problem, Spec
 from headway.core.variants import Variant
 from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.pooling import Mean, PoolingSpec
+from headway.models.spec import MOST_LAYERS
 from headway.nn import mixer
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
@@ -143,7 +144,7 @@ class PictureEncoderSpec(Spec):
 
     patch: int = Field(default=8, ge=1)
     """Pixels of a side of a patch."""
-    layers: int = Field(default=4, ge=1)
+    layers: int = Field(default=4, ge=1, le=MOST_LAYERS)
     """How many blocks are stacked."""
     width: int = Field(default=128, ge=1)
     """The size of the vectors that flow through the layers."""

@@ -23,6 +23,7 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
 from headway.models.backbone import Backbone, BackboneSpec, ModelState, SourceMemory
+from headway.models.spec import MOST_LAYERS
 from headway.models.translator import Translator, TranslatorSpec
 from headway.nn import mixer
 from headway.nn.attention import AttentionSpec
@@ -100,7 +101,7 @@ class EncoderDecoderSpec(TranslatorSpec):
     `layers`, `mixer` and so on are the decoder's, and the encoder's where nothing else is said."""
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
-    encoder_layers: int | None = Field(default=None, ge=1)
+    encoder_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
     """How many blocks read the source; null = as many as write the target."""
     encoder_mixer: Mixers | None = None
     """What mixes in the encoder, for all its layers or a list with one for each; null = the decoder's."""

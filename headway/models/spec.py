@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headway.core.variants import Variant
 
+MOST_LAYERS = 1000
+"""As many as anybody has trained (https://arxiv.org/abs/2203.00555). Each is a module, and making them takes time and
+room, however narrow they are."""
+
 
 class ModelSpec(Variant):
     """What is trained. Which task a model is for follows from its kind."""

@@ -1,0 +1,90 @@
+"""`headway compare`: runs side by side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.cli.options import AsJson, RunsFolder, Trust, With, print_json, runs_like, use_plugins
+from headway.core.errors import UserError, did_you_mean
+from headway.core.format import number
+
+if TYPE_CHECKING:
+    from headway.experiment.compare import Ahead, Comparison, Mean
+
+
+def compare(
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            help="Runs by name or folder, two or more; the others are compared with the first.",
+            metavar="RUN RUN …",
+            autocompletion=runs_like,
+        ),
+    ],
+    on: Annotated[
+        list[str] | None,
+        typer.Option(help="Which scores to show; default: the headline of every split. May be repeated."),
+    ] = None,
+    runs: RunsFolder = Path("runs"),
+    with_: With = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Scores side by side with intervals, and what differs in the recipes; runs that differ in their seeds are one."""
+    from headway.experiment.compare import compare as compared
+    from headway.run.folder import open_run
+
+    use_plugins(with_, trust)
+    found = compared([open_run(name, runs) for name in run])
+    for name in on or ():
+        if name not in found.scores:
+            raise UserError(f"--on {name}: no run has this score{did_you_mean(name, found.scores)}")
+    if as_json:
+        print_json("compare", found.as_json())
+    else:
+        _show(found, on)
+
+
+def _show(found: "Comparison", on: list[str] | None) -> None:
+    from headway.answers.telling import headline_of
+    from headway.cli import printing
+    from headway.core.yaml import write_value
+    from headway.scoring.metrics import parsed
+
+    headlines = {headline_of(run) for arm in found.arms for run in arm.runs.values()}
+    shown = on or [name for name in found.scores if parsed(name).metric in headlines] or found.scores[:1]
+    columns, rows = ["", "seeds"], [[arm.name, str(len(arm.runs))] for arm in found.arms]
+    for name in shown:
+        columns += [name, f"beside {found.arms[0].name}"] if len(found.arms) > 1 else [name]
+        for arm, row in zip(found.arms, rows, strict=True):
+            row.append(_mean(found.mean(arm, name)))
+            if len(found.arms) > 1:
+                row.append(_ahead(found.ahead(arm, name)))
+    printing.show_table(columns, rows)
+    if found.differences:
+        print()
+        told = [[key, *map(write_value, values)] for key, values in found.differences.items()]
+        printing.show_table(["what differs", *(arm.name for arm in found.arms)], told)
+    if found.notes:
+        print()
+    for note in found.notes:
+        print(note)
+
+
+def _mean(mean: "Mean | None") -> str:
+    if mean is None:
+        return "–"
+    return number(mean.value) + (f" [{number(mean.interval[0])}, {number(mean.interval[1])}]" if mean.interval else "")
+
+
+def _ahead(ahead: "Ahead | None") -> str:
+    if ahead is None:
+        return ""
+    word = "better" if ahead.by > 0 else "worse"
+    said = f"{number(abs(ahead.by))} {word}" if ahead.by else "the same"
+    if ahead.interval is None:
+        return said
+    low, high = sorted(ahead.interval if ahead.by > 0 else (-ahead.interval[0], -ahead.interval[1]))
+    told = f"{said} [{number(low)}, {number(high)}]"
+    return told if ahead.is_told_apart else f"{told}, not distinguishable"

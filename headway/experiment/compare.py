@@ -1,0 +1,198 @@
+"""Runs side by side: what they scored, how sure that is, and what differs in their recipes. Reads run folders only.
+
+Runs that differ in nothing but the seed are one arm, as in a study: their scores have a mean and an interval, and arms
+are compared seed by seed. One seed each shows no spread, and so proves nothing; that is said. Who wants an answer to
+hold asks it of a study, beforehand; here nothing is corrected for how many comparisons are looked at.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.audit.audit import Finding, read_report
+from headway.core.errors import UserError
+from headway.core.yaml import flat
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
+from headway.scoring.metrics import METRICS, metric_of, parsed
+from headway.stats.intervals import contrast
+
+ONE_SEED = "one seed each proves nothing: what differs may be chance; headway train … --vary seed=0..7 shows the spread"
+ABSENT = "–"
+
+
+@dataclass
+class ComparedArm:
+    """Runs of one recipe, by seed."""
+
+    name: str
+    recipe: Recipe
+    runs: dict[int, Run] = field(default_factory=dict)
+
+    def values(self, score: str) -> dict[int, float]:
+        """By seed, those that are finite."""
+        found = {seed: {s.name: s.value for s in run.scores()} for seed, run in self.runs.items()}
+        return {seed: scores[score] for seed, scores in found.items() if math.isfinite(scores.get(score, math.nan))}
+
+
+@dataclass(frozen=True)
+class Mean:
+    value: float
+    interval: tuple[float, float] | None
+    """95 %: over seeds; of a single run, its own where the score has one."""
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """How much better an arm is than the first; below 0, worse."""
+
+    by: float
+    unit: str
+    interval: tuple[float, float] | None
+    seeds: int
+    """That were compared."""
+
+    @property
+    def is_told_apart(self) -> bool:
+        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    arms: Sequence[ComparedArm]
+    notes: Sequence[str]
+
+    @property
+    def scores(self) -> list[str]:
+        """Every score that some arm has, but for those of single classes."""
+        named = (s.name for arm in self.arms for run in arm.runs.values() for s in run.scores())
+        return [name for name in dict.fromkeys(named) if not parsed(name).part and parsed(name).metric in METRICS]
+
+    def mean(self, arm: ComparedArm, score: str) -> Mean | None:
+        values = arm.values(score)
+        if not values:
+            return None
+        metric = metric_of(score)
+        natural = {seed: metric.natural(value) for seed, value in values.items()}
+        known, interval = contrast([natural], [1.0]), None
+        if known is not None and known.has_spread:
+            low, high = sorted(map(metric.back, known.interval()))
+            interval = metric.possible(low), metric.possible(high)
+        elif len(values) == 1:
+            (run,) = (arm.runs[seed] for seed in values)
+            interval = next((s.interval for s in run.scores() if s.name == score), None)
+        return Mean(metric.mean(values.values()), interval, len(values))
+
+    def ahead(self, arm: ComparedArm, score: str) -> Ahead | None:
+        """Of the first arm; None where one of them has no such score, and for the first itself."""
+        ours, theirs, metric = arm.values(score), self.arms[0].values(score), metric_of(score)
+        if arm is self.arms[0] or not ours or not theirs:
+            return None
+        columns = [{seed: metric.natural(value) for seed, value in one.items()} for one in (ours, theirs)]
+        level = metric.natural(metric.mean(theirs.values()))
+        known = contrast(columns, [metric.sign, -metric.sign])
+        if known is None:
+            by = metric.sign * (metric.natural(metric.mean(ours.values())) - level)
+            return Ahead(metric.in_units(by, level), metric.unit, None, min(len(ours), len(theirs)))
+        low, high = (metric.in_units(end, level) for end in known.interval())
+        interval = (low, high) if known.has_spread else None
+        return Ahead(metric.in_units(known.estimate, level), metric.unit, interval, len(known.seeds))
+
+    @property
+    def differences(self) -> dict[str, list[Any]]:
+        """What is not the same in all recipes: by key, a value for each arm."""
+        trees = [_without_seed(arm.recipe) for arm in self.arms]
+        keys = list(dict.fromkeys(key for tree in trees for key in tree))
+        rows = {key: [tree.get(key, ABSENT) for tree in trees] for key in keys}
+        return {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
+
+    def as_json(self) -> dict[str, Any]:
+        return {"arms": [self._arm(arm) for arm in self.arms], "differences": self.differences, "notes": self.notes}
+
+    def _arm(self, arm: ComparedArm) -> dict[str, Any]:
+        means = {name: mean for name in self.scores if (mean := self.mean(arm, name)) is not None}
+        aheads = {name: ahead for name in self.scores if (ahead := self.ahead(arm, name)) is not None}
+        return {
+            "name": arm.name,
+            "runs": {str(seed): str(run.folder) for seed, run in arm.runs.items()},
+            "scores": {name: vars(mean) for name, mean in means.items()},
+            "beside_first": {name: vars(one) | {"told_apart": one.is_told_apart} for name, one in aheads.items()},
+        }
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Runs in the order they are given; those that differ in their seeds alone are one arm."""
+    if len({run.folder.resolve() for run in runs}) < 2:
+        raise UserError("compare takes two runs or more: headway compare RUN RUN …")
+    arms: dict[str, ComparedArm] = {}
+    notes = []
+    for run in runs:
+        key = f"{run.recipe.model_copy(update={'seed': 0}).hash} {run.facts.get('corpus')}"
+        arm = arms.setdefault(key, ComparedArm(run.name, run.recipe))
+        seed = run.recipe.seed
+        if seed in arm.runs:
+            other = arm.runs[seed]
+            if other.folder.resolve() != run.folder.resolve():
+                notes.append(f"{run.name} is left out: {other.name} has the same recipe and seed")
+            continue
+        arm.runs[seed] = run
+    for arm in arms.values():
+        arm.name = _common_name([run.name for run in arm.runs.values()])
+    found = list(arms.values())
+    named = [arm.name for arm in found]
+    for arm in found:  # names that would be the same are those of their first runs
+        arm.name = next(iter(arm.runs.values())).name if named.count(arm.name) > 1 else arm.name
+    return Comparison(found, [*notes, *_notes(found)])
+
+
+def _notes(arms: Sequence[ComparedArm]) -> list[str]:
+    notes = []
+    if len(arms) == 1:
+        notes.append("these runs differ in nothing but the seed: there is nothing to compare, but their spread")
+    elif all(len(arm.runs) == 1 for arm in arms):
+        notes.append(ONE_SEED)
+    elif single := [arm.name for arm in arms if len(arm.runs) == 1]:
+        notes.append(f"of {_listed(single)} there is one seed: nothing can be said of its spread")
+    data = {arm.name: next(iter(arm.runs.values())).facts.get("corpus") for arm in arms}
+    if len(set(data.values())) > 1:
+        notes.append("they were not trained on the same data: their scores are of different texts, or of other tokens")
+    for name in dict.fromkeys(s.name for arm in arms for run in arm.runs.values() for s in run.scores()):
+        labels = {s.label for arm in arms for run in arm.runs.values() for s in run.scores() if s.name == name}
+        if len(labels) > 1 and not parsed(name).part and len(set(data.values())) == 1:
+            notes.append(f"{name} is not measured alike: {'; or '.join(sorted(labels)[:2])}")
+    for arm in arms:
+        for run in arm.runs.values():
+            if not run.status.is_end or run.status.is_diverged:
+                notes.append(f"{run.name}: {run.status}")
+        failed = Counter(one.audit for run in arm.runs.values() for one in _failures(run))
+        if failed:
+            notes.append(f"{arm.name} failed {_listed([_of(audit, n, len(arm.runs)) for audit, n in failed.items()])}")
+    return notes
+
+
+def _failures(run: Run) -> Sequence[Finding]:
+    report = read_report(run.folder)
+    return report.failures if report else []
+
+
+def _of(audit: str, runs: int, of: int) -> str:
+    return audit if of == 1 else f"{audit} ({runs} of {of} runs)"
+
+
+def _without_seed(recipe: Recipe) -> Mapping[str, Any]:
+    return flat(recipe.model_dump(mode="json", exclude={"seed": True, "training": {"parallel"}}))
+
+
+def _common_name(names: Sequence[str]) -> str:
+    """`demo-seed-0`, `demo-seed-1` → `demo`."""
+    if len(names) == 1:
+        return names[0]
+    length = next((k for k, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), 0)
+    return names[0][:length].removesuffix("seed-").rstrip(".-_") or names[0]
+
+
+def _listed(words: Sequence[str], most: int = 5) -> str:
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -1,0 +1,104 @@
+"""Runs side by side."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from tiny import tiny_recipe
+
+from headway.core.errors import UserError
+from headway.experiment.compare import ONE_SEED, compare
+from headway.run.folder import Run
+from headway.scoring.score import Score
+
+
+@pytest.fixture
+def made(workshop, tmp_path, monkeypatch):
+    """Runs that nobody trained, with scores of one's own."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(name: str, *changes: str, corpus: str = "x", label: str = "per token", **scores: float) -> Run:
+        run = Run.create(tmp_path / "runs" / name, tiny_recipe(workshop.text, *changes), "cpu", corpus=corpus)
+        run.note(status="finished", step=3, headline="perplexity")
+        run.save_scores([Score(f"valid.{metric}", value, label) for metric, value in scores.items()])
+        return run
+
+    return make
+
+
+def test_seeds_are_grouped_and_compared_in_pairs(made):
+    ours, theirs = [10.0, 11.0, 12.5, 9.0], [9.5, 10.6, 11.7, 8.7]
+    plain = [made(f"plain-seed-{k}", f"seed={k}", perplexity=value) for k, value in enumerate(ours)]
+    other = [made(f"alibi-{k}", f"seed={k}", "model.positions=alibi", perplexity=v) for k, v in enumerate(theirs)]
+    found = compare([*plain, *other])
+    assert [arm.name for arm in found.arms] == ["plain", "alibi"]
+    mean = found.mean(found.arms[0], "valid.perplexity")
+    assert mean.value == pytest.approx(math.exp(np.log(ours).mean()))
+    low, high = stats.t.interval(0.95, 3, np.log(ours).mean(), stats.sem(np.log(ours)))
+    assert mean.interval == pytest.approx((math.exp(low), math.exp(high)))
+    ahead = found.ahead(found.arms[1], "valid.perplexity")
+    assert ahead.by > 0 and ahead.is_told_apart and ahead.seeds == 4  # lower by half a point at every seed
+    assert found.differences == {"model.positions.kind": ["learned", "alibi"]}
+    assert ONE_SEED not in found.notes
+
+
+def test_one_seed_each_proves_nothing_and_that_is_said(made, command_line):
+    made("a", loss=2.0, perplexity=7.4)
+    made("b", "model.layers=2", loss=1.9, perplexity=6.7)
+    answer = command_line("compare", "a", "b")
+    assert answer.code == 0
+    assert ONE_SEED in answer.words
+    assert "0.7000 better" in answer.words
+    assert "model.layers" in answer.words
+    told = command_line("compare", "a", "b", "--json").json
+    assert told["arms"][1]["beside_first"]["valid.perplexity"]["interval"] is None
+    assert told["differences"] == {"model.layers": [1, 2]}
+
+
+def test_what_stands_against_believing_it_is_said(made):
+    runs = [
+        made("a", perplexity=7.4),
+        made("b", "model.layers=2", perplexity=math.nan, corpus="y"),
+        made("c", "scoring.segment=8", perplexity=7.4, label="per token, segment 8"),
+    ]
+    runs[1].note(status="diverged", step=2, reason="the loss is no longer a finite number")
+    (runs[0].folder / "audit.json").write_text(
+        json.dumps({"findings": [{"audit": "causality", "verdict": "fail", "value": 1, "sentence": "s", "seconds": 0}],
+                    "not_run": {}, "baselines": []})
+    )  # fmt: skip
+    notes = " | ".join(compare(runs).notes)
+    assert "not trained on the same data" in notes
+    assert "b: diverged at step 2" in notes
+    assert "a failed causality" in notes
+    assert "valid.perplexity is not measured alike" in " | ".join(compare([runs[0], runs[2]]).notes)
+
+
+def test_the_same_twice_counts_once(made):
+    a, again, b = made("a", loss=1.0), made("again", loss=1.0), made("b", "model.layers=2", loss=2.0)
+    found = compare([a, again, b])
+    assert [len(arm.runs) for arm in found.arms] == [1, 1]
+    assert any("again is left out" in note for note in found.notes)
+    with pytest.raises(UserError, match="two runs or more"):
+        compare([a, a])
+
+
+def test_seeds_that_all_give_the_same_have_no_interval(made):
+    runs = [
+        made(f"{arm}-{k}", f"seed={k}", f"model.layers={n}", loss=float(n))
+        for arm, n in (("a", 1), ("b", 2))
+        for k in (0, 1)
+    ]
+    found = compare(runs)
+    assert found.mean(found.arms[0], "valid.loss").interval is None
+    assert found.ahead(found.arms[1], "valid.loss").by == -1.0
+    assert not found.ahead(found.arms[1], "valid.loss").is_told_apart
+
+
+def test_unknown_runs_and_scores_are_named(made, command_line):
+    made("a", loss=1.0)
+    made("b", "model.layers=2", loss=2.0)
+    assert "did you mean 'valid.loss'?" in command_line("compare", "a", "b", "--on", "valid.los").words
+    assert command_line("compare", "a", "c").code == 2
+    assert command_line("compare", "a").code == 2

@@ -1,0 +1,112 @@
+"""Models that cannot fit, told before they are made."""
+
+import dataclasses
+
+import pytest
+import torch
+from tiny import cache_in, tiny_recipe
+
+from headway import tasks
+from headway.core.errors import UserError
+from headway.experiment.size import check_size, parameters_of_recipe
+from headway.models.backbone import check_ids
+from headway.models.language_model import LanguageModelSpec
+from headway.nn.attention import AttentionSpec
+from headway.recipe.recipe import load
+
+CPU = torch.device("cpu")
+KINDS = {
+    "classifier": ("python-modules", "model.layers=11"),
+    "masked": ("masked-demo", "model.layers=9"),
+    "encoder-decoder": ("pig-latin", "model.layers=10 model.encoder_layers=12"),
+    "recurrent": ("pig-latin-gru", "model.layers=10"),
+    "clip": ("scenes", "model.layers=10"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(workshop):
+    with cache_in(workshop.cache):
+        yield
+
+
+def test_parameters_are_counted_without_being_made(workshop):
+    recipe = tiny_recipe(workshop.text, "model.layers=12")
+    task = tasks.load(recipe)
+    built = sum(p.numel() for p in task.build([0], "cpu").parameters())
+    assert parameters_of_recipe(recipe, task) == built
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_they_are_of_every_kind(kind):
+    name, changes = KINDS[kind]
+    recipe = load(name, changes.split())
+    task = tasks.load(recipe)
+    built = sum(p.numel() for p in task.build([0], "cpu").parameters())
+    assert parameters_of_recipe(recipe, task) == built
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("model.width=1048576", ("parameters need at least", "TB for weights and their gradients")),
+        ("model.width=1099511627776", ("more than", "parameters")),
+        ("training.batch=1000000000000", ("one vector for each of", "tokens of a batch")),
+        ("model.context=1000000000000", ("need at least",)),
+        ("data.segment=8", ()),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_parameters_and_bytes(workshop, change, said):
+    recipe = tiny_recipe(workshop.text, change)
+    task = dataclasses.replace(tasks.load(tiny_recipe(workshop.text)), recipe=recipe)
+    if not said:
+        check_size(recipe, task, 1, CPU)
+        return
+    with pytest.raises(UserError) as caught:
+        check_size(recipe, task, 1, CPU)
+    assert all(words in str(caught.value) for words in said)
+
+
+def test_every_replica_counts(workshop, monkeypatch):
+    recipe = tiny_recipe(workshop.text)
+    task = tasks.load(recipe)
+    needed = 2 * 4 * parameters_of_recipe(recipe, task) + 4 * 64 * 16
+    monkeypatch.setattr("headway.experiment.size.memory_of", lambda device: 3 * needed)
+    check_size(recipe, task, 3, CPU)
+    with pytest.raises(UserError, match="4 replicas of "):
+        check_size(recipe, task, 4, CPU)
+
+
+def test_training_asks_first(workshop, monkeypatch, command_line, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for words in (["model.width=1048576"], ["training.batch=1000000000000", "--vary", "seed=0..1"]):
+        answer = command_line("train", str(workshop.recipe), "--name", "new", *words)
+        assert answer.code == 2 and "need at least" in answer.words
+    assert not (tmp_path / "runs").exists()
+    deep = command_line("train", str(workshop.recipe), "--name", "new", "model.layers=100000")
+    assert deep.code == 2 and "model.layers" in deep.words
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (torch.zeros(5, dtype=torch.long), "replicas and rows are missing: ids[None, None]"),
+        (torch.zeros(2, 5, dtype=torch.long), "replicas are missing: ids[None]"),
+        (torch.zeros(1, 1, 2, 5, dtype=torch.long), "[1, 1, 2, 5]: expected"),
+        ([1, 2], "not a list"),
+        (torch.zeros(1, 2, 5), "whole numbers"),
+    ],
+)
+def test_a_model_says_which_axis_is_missing(ids, said):
+    with pytest.raises(UserError) as caught:
+        check_ids(ids)
+    assert said in str(caught.value)
+
+
+def test_every_model_asks(monkeypatch):
+    asked = []
+    monkeypatch.setattr("headway.models.backbone.check_ids", asked.append)
+    ids = torch.zeros(1, 2, 5, dtype=torch.long)
+    LanguageModelSpec(layers=1, width=8, mixer=AttentionSpec(heads=1)).build(9)(ids)
+    assert asked == [ids]
