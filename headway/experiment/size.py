@@ -1,8 +1,9 @@
 """Whether a model can fit at all, told before a byte of it is there.
 
 Its parameters are counted on torch's meta device, where tensors have shapes and no numbers. A stack of hundreds of
-layers would take a while even there, so it is built with one, two and three, and the rest follows from those. What training needs at the least (weights, their gradients, a vector for each token of a
-batch) is set beside the memory that there is; what is more than that is refused, with both numbers.
+layers would take a while even there, so it is built with one, two and three, and the rest follows from those. What
+training needs at the least (weights, their gradients, a vector for each token of a batch) is set beside the memory that
+there is; what is more than that is refused, with both numbers.
 """
 
 import os
