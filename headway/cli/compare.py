@@ -10,7 +10,7 @@ from headway.core.errors import UserError, did_you_mean
 from headway.core.format import number
 
 if TYPE_CHECKING:
-    from headway.experiment.compare import Ahead, Comparison, Mean
+    from headway.experiment.compare import AheadOfFirst, RunComparison, SeedMean
 
 
 def compare(
@@ -46,7 +46,7 @@ def compare(
         _show(found, on)
 
 
-def _show(found: "Comparison", on: list[str] | None) -> None:
+def _show(found: "RunComparison", on: list[str] | None) -> None:
     from headway.answers.telling import headline_of
     from headway.cli import printing
     from headway.core.yaml import write_value
@@ -72,13 +72,13 @@ def _show(found: "Comparison", on: list[str] | None) -> None:
         print(note)
 
 
-def _mean(mean: "Mean | None") -> str:
+def _mean(mean: "SeedMean | None") -> str:
     if mean is None:
         return "–"
     return number(mean.value) + (f" [{number(mean.interval[0])}, {number(mean.interval[1])}]" if mean.interval else "")
 
 
-def _ahead(ahead: "Ahead | None") -> str:
+def _ahead(ahead: "AheadOfFirst | None") -> str:
     if ahead is None:
         return ""
     word = "better" if ahead.by > 0 else "worse"

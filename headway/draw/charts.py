@@ -26,6 +26,8 @@ class Curve:
     middle: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
+    each: Sequence[Sequence[float]] = ()
+    """Of every seed, a line: so that one sees a population, and not only where it begins and ends."""
     beside: str = ""
     """The curve of that name is to be compared with it: it is dashed, and in the same colour."""
 
@@ -115,10 +117,14 @@ def _frame(plane: Plane, across: str, up: str) -> list[str]:
 
 
 def _curve(plane: Plane, curve: Curve, colour: str, dots: bool) -> list[str]:
-    """The band between the seeds, the line through their middle, and its points where a line alone would not do."""
+    """Every seed, thin; the band between them, the line through their middle, and its points where a line alone would not do."""
     band = plane.points(curve.x, curve.high) + plane.points(curve.x, curve.low)[::-1]
     line, dashes = " ".join(plane.points(curve.x, curve.middle)), ";stroke-dasharray:6 4" if curve.beside else ""
     parts = [
+        *(
+            f'<polyline class="each" style="stroke:{colour}" points="{" ".join(plane.points(curve.x, one))}"/>'
+            for one in curve.each
+        ),
         f'<polygon class="band" style="fill:{colour}" points="{" ".join(band)}"/>',
         f'<polyline class="curve" style="stroke:{colour}{dashes}" points="{line}"/>',
     ]

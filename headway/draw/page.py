@@ -15,7 +15,7 @@ from headway.draw.svg import svg
 
 def page(picture: Picture) -> str:
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(picture.title)}</title>\n"
         "<style>html { background: #ffffff; } body { margin: 0; }</style>\n</head>\n"
         f"<body>\n{fragment(picture)}\n</body>\n</html>\n"

@@ -38,7 +38,7 @@ class ComparedArm:
 
 
 @dataclass(frozen=True)
-class Mean:
+class SeedMean:
     value: float
     interval: tuple[float, float] | None
     """95 %: over seeds; of a single run, its own where the score has one."""
@@ -46,7 +46,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class AheadOfFirst:
     """How much better an arm is than the first; below 0, worse."""
 
     by: float
@@ -61,7 +61,7 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     arms: Sequence[ComparedArm]
     notes: Sequence[str]
 
@@ -71,7 +71,7 @@ class Comparison:
         named = (s.name for arm in self.arms for run in arm.runs.values() for s in run.scores())
         return [name for name in dict.fromkeys(named) if not parsed(name).part and parsed(name).metric in METRICS]
 
-    def mean(self, arm: ComparedArm, score: str) -> Mean | None:
+    def mean(self, arm: ComparedArm, score: str) -> SeedMean | None:
         values = arm.values(score)
         if not values:
             return None
@@ -84,9 +84,9 @@ class Comparison:
         elif len(values) == 1:
             (run,) = (arm.runs[seed] for seed in values)
             interval = next((s.interval for s in run.scores() if s.name == score), None)
-        return Mean(metric.mean(values.values()), interval, len(values))
+        return SeedMean(metric.mean(values.values()), interval, len(values))
 
-    def ahead(self, arm: ComparedArm, score: str) -> Ahead | None:
+    def ahead(self, arm: ComparedArm, score: str) -> AheadOfFirst | None:
         """Of the first arm; None where one of them has no such score, and for the first itself."""
         ours, theirs, metric = arm.values(score), self.arms[0].values(score), metric_of(score)
         if arm is self.arms[0] or not ours or not theirs:
@@ -96,10 +96,10 @@ class Comparison:
         known = contrast(columns, [metric.sign, -metric.sign])
         if known is None:
             by = metric.sign * (metric.natural(metric.mean(ours.values())) - level)
-            return Ahead(metric.in_units(by, level), metric.unit, None, min(len(ours), len(theirs)))
+            return AheadOfFirst(metric.in_units(by, level), metric.unit, None, min(len(ours), len(theirs)))
         low, high = (metric.in_units(end, level) for end in known.interval())
         interval = (low, high) if known.has_spread else None
-        return Ahead(metric.in_units(known.estimate, level), metric.unit, interval, len(known.seeds))
+        return AheadOfFirst(metric.in_units(known.estimate, level), metric.unit, interval, len(known.seeds))
 
     @property
     def differences(self) -> dict[str, list[Any]]:
@@ -123,7 +123,7 @@ class Comparison:
         }
 
 
-def compare(runs: Sequence[Run]) -> Comparison:
+def compare(runs: Sequence[Run]) -> RunComparison:
     """Runs in the order they are given; those that differ in their seeds alone are one arm."""
     if len({run.folder.resolve() for run in runs}) < 2:
         raise UserError("compare takes two runs or more: headway compare RUN RUN …")
@@ -145,7 +145,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     named = [arm.name for arm in found]
     for arm in found:  # names that would be the same are those of their first runs
         arm.name = next(iter(arm.runs.values())).name if named.count(arm.name) > 1 else arm.name
-    return Comparison(found, [*notes, *_notes(found)])
+    return RunComparison(found, [*notes, *_notes(found)])
 
 
 def _notes(arms: Sequence[ComparedArm]) -> list[str]:

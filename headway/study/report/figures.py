@@ -62,7 +62,7 @@ def learning_curves(results: Results) -> Figure | None:
     if not any(len(curve.x) > 1 for curve in curves):
         return None
     caption = (
-        f"How the arms learnt: {name} by step; the mean of the seeds, and the band between the lowest and highest."
+        f"How the arms learnt: {name} by step; every seed (thin), their mean, and the band between lowest and highest."
     )
     return Figure(line_chart(curves, "step", f"{name} ({LOSS.unit})", caption), caption + remark)
 
@@ -79,7 +79,8 @@ def _curve(arm: str, runs: Sequence[Mapping[int, Mapping[str, float]]], name: st
     if not steps:
         return None
     at = [[run[step] for run in known] for step in steps]
-    return Curve(arm, steps, [statistics.mean(v) for v in at], [min(v) for v in at], [max(v) for v in at])
+    each = [[run[step] for step in steps] for run in known] if len(known) > 1 else []
+    return Curve(arm, steps, [statistics.mean(v) for v in at], [min(v) for v in at], [max(v) for v in at], each)
 
 
 def by_length(results: Results) -> Figure | None:
@@ -111,7 +112,7 @@ def _by_length(results: Results, measure: Lengths, arm: str) -> Curve | None:
         return None
     name, beside = (arm, "") if isinstance(measure, Segments) else (f"{arm}, {measure.kind}", arm)
     middle = [PERPLEXITY.mean(values) for values in at.values()]
-    return Curve(name, list(at), middle, [min(v) for v in at.values()], [max(v) for v in at.values()], beside)
+    return Curve(name, list(at), middle, [min(v) for v in at.values()], [max(v) for v in at.values()], beside=beside)
 
 
 def two_factors(results: Results) -> Figure | None:
