@@ -11,6 +11,7 @@ from pathlib import Path
 from headway.core.files import write_whole
 from headway.draw.charts import HEIGHT, WIDTH, Curve, colours, line_chart
 from headway.draw.colours import CURVES, CURVES_ON_DARK, curve_variables
+from headway.draw.page import PAGE_HEAD
 from headway.draw.picture import PictureTable
 from headway.draw.save import check_place
 from headway.draw.svg import FONT
@@ -68,7 +69,7 @@ class ChartPage:
 
     def _html(self) -> str:
         return (
-            f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(self.title)}</title>\n'
+            f"{PAGE_HEAD}<title>{escape(self.title)}</title>\n"
             f"<style>\n{_STYLE}body {{ margin: 2rem; max-width: 60rem; font-family: {FONT}; color: var(--ink); }}\n"
             "figure { margin: 0 0 2rem; } figcaption { margin-bottom: 0.6rem; }\n"
             "td, th { padding: 0.1rem 0.8rem 0.1rem 0; text-align: left; }\n"
@@ -131,7 +132,7 @@ def figures_page(title: str, lead: Sequence[str], figures: Sequence[tuple[str, s
     drawn = "\n".join(f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for svg, caption in figures)
     told = "".join(f"<p>{escape(line)}</p>" for line in lead)
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
+        f"{PAGE_HEAD}<title>{escape(title)}</title>\n"
         f"<style>\n{_STYLE}@media (prefers-color-scheme: dark) {{ {_DARK} }}\n"
         ":root { color-scheme: light dark; } html { background: var(--paper); }\n"
         f"body {{ margin: 2rem auto; padding: 0 1rem; max-width: 60rem; font-family: {FONT}; color: var(--ink); }}\n"

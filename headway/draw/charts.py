@@ -117,7 +117,7 @@ def _frame(plane: Plane, across: str, up: str) -> list[str]:
 
 
 def _curve(plane: Plane, curve: Curve, colour: str, dots: bool) -> list[str]:
-    """Every seed, thin; the band between them, the line through their middle, and its points where a line alone would not do."""
+    """Every seed, thin; the band between them; the line through their middle, with its points where it is short."""
     band = plane.points(curve.x, curve.high) + plane.points(curve.x, curve.low)[::-1]
     line, dashes = " ".join(plane.points(curve.x, curve.middle)), ";stroke-dasharray:6 4" if curve.beside else ""
     parts = [

@@ -12,10 +12,16 @@ from headway.draw.layout import Layout, arrange
 from headway.draw.picture import Picture, PictureTable
 from headway.draw.svg import svg
 
+PAGE_HEAD = (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+)
+"""Of every page: how it is written, and that a telephone is as wide as it is."""
+
 
 def page(picture: Picture) -> str:
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"{PAGE_HEAD}"
         f"<title>{escape(picture.title)}</title>\n"
         "<style>html { background: #ffffff; } body { margin: 0; }</style>\n</head>\n"
         f"<body>\n{fragment(picture)}\n</body>\n</html>\n"
