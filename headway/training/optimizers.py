@@ -150,6 +150,10 @@ class Optimizer:
         """Make one kernel of the arithmetic, which else goes through the weights a dozen times."""
         self.move = torch.compile(self.move, dynamic=True)  # dynamic: for parameters of every size
 
+    def uncompile(self) -> None:
+        """As it was before `compile`."""
+        vars(self).pop("move", None)
+
     def move(
         self, weights: Table, gradient: Table, scale: Column, rates: Column, decays: Column, *memory: Table
     ) -> None:
@@ -192,6 +196,10 @@ class AdamWOptimizer(Optimizer):
         if len(self.own_decays) > 1 and not self.has_kernel:
             super().compile()
             self.compiled = True
+
+    def uncompile(self) -> None:
+        super().uncompile()
+        self.compiled = False
 
     def begin_step(self) -> None:
         # Both memories start at zero; dividing by what has been filled so far removes that pull.

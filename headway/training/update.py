@@ -5,6 +5,7 @@ recorded once as a graph and then replayed: one launch instead of hundreds, whic
 Where batches have several shapes, each shape has a graph of its own.
 """
 
+import logging
 from collections import Counter
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from headway.nn import fused
 from headway.nn.replicated import Trainable
 from headway.training.averaging import Averages
+from headway.training.capacity import is_out_of_memory
 from headway.training.carried import CarriedState
 from headway.training.compiling import compiled_loss
 from headway.training.optimizers import Optimizer
@@ -22,6 +24,7 @@ from headway.training.parallel import Parallel
 from headway.training.setting import Setting, keep_freed_memory
 from headway.training.spec import TrainingSpec
 
+_LOG = logging.getLogger("headway")
 STEPS_BEFORE_RECORDING = 3  # kernels are chosen, compiled and warmed up in the first ones; they train like the others
 
 Losses = Float[Tensor, "R"]
@@ -89,6 +92,7 @@ class Update:
         self.carried = CarriedState(self.parallel.processes) if carried is None else carried
         self.averages = averages
         self.loss = model.loss
+        self.on_trial = False  # whether the next step is the first that is compiled
         if alive.device.type == "cpu":
             keep_freed_memory()
         self.rate = torch.zeros((), device=alive.device)
@@ -113,6 +117,7 @@ class Update:
         self.loss = compiled_loss(self.model, dynamic, backend, whole)
         with fused.in_use():
             self.optimizer.compile()
+        self.on_trial = True
 
     def _try_kernels(self) -> None:
         """Which kernels are right is found out where nothing is compiled (`nn/trusted.py`)."""
@@ -151,6 +156,26 @@ class Update:
         return recorded.losses.clone(), recorded.norms.clone()  # the next replay writes to the same place
 
     def compute(self, sampler: Sampler) -> tuple[Losses, Losses]:
+        """A step; the first one that is compiled is taken without, if it cannot be compiled."""
+        if not self.on_trial:
+            return self.take(sampler)
+        self.on_trial, steps = False, self.optimizer.steps.clone()
+        try:
+            return self.take(sampler)
+        except Exception as error:  # a compiler has many: a cache that was cut short, a program that cannot be made
+            if is_out_of_memory(error):
+                raise
+            told = " ".join(f"{type(error).__name__}: {error}".split())
+            _LOG.warning(f"what was compiled cannot be used ({told[:300]}); going on without")
+        # Whatever is compiled is so when it is first called: nothing has moved yet.
+        self.loss = self.model.loss
+        self.optimizer.uncompile()
+        self.optimizer.steps.copy_(steps)
+        for p in self.optimizer.parameters:
+            p.grad = None
+        return self.take(sampler)
+
+    def take(self, sampler: Sampler) -> tuple[Losses, Losses]:
         batch = sampler.at(self.model.clock.step)  # the whole of it, in every process: it is only numbers of words
         losses = torch.zeros_like(self.alive, dtype=torch.float32)
         rank, world = self.parallel.processes.rank, self.parallel.processes.world

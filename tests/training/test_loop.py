@@ -239,3 +239,29 @@ def test_a_finished_loop_does_nothing_more(ran):
     before = [len(lines) for lines in loop.recorder.lines.values()]
     loop.run()
     assert loop.step == 5 and [len(lines) for lines in loop.recorder.lines.values()] == before
+
+
+# Compiled
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_what_cannot_be_compiled_is_trained_without(made_loop, ran, monkeypatch, caplog, seeds):
+    """Say, since a process that compiled was killed, and left half a file in the cache. (Of two replicas the optimizer
+    is compiled as well.)"""
+
+    def refused(*given, **settings):
+        def call(*arguments):
+            raise ImportError("file too short")
+
+        return call
+
+    loop = made_loop(seeds)
+    for _ in range(3):
+        loop.take_step()
+    monkeypatch.setattr(torch, "compile", refused)
+    loop.update.compile()
+    loop.run()
+    assert "file too short" in caplog.text and "going on without" in caplog.text
+    plain = ran(seeds)
+    assert same_weights(loop, plain)
+    assert loop.recorder.lines == plain.recorder.lines
