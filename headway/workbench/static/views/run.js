@@ -125,7 +125,7 @@ function scored({ scores, audits, word }) {
   if (!entries.length) return [h("h2", {}, "Scores"), h("p", { class: "note" }, word === "running" ? "They come when the training has ended, after the audits." : "There are none.")];
   const lines = whole_.map(([key, score]) => {
     const cheap = audits.baselines.filter((one) => one.name === key).map((one) => `${one.method} ${number(one.value)}`);
-    return [h("dt", {}, number(score.value)), h("dd", {}, score.label, score.interval?.length ? ` · 95 %: ${number(score.interval[0])} – ${number(score.interval[1])}` : "",
+    return [h("dt", {}, number(score.value)), h("dd", {}, score.label,
       cheap.length > 0 && h("div", { class: "note" }, `cheap methods get: ${cheap.join(" · ")}`))];
   });
   return [h("h2", {}, "Scores"), h("dl", { class: "scores" }, lines), perClass(parts), whole_.filter(([, score]) => score.confusion).map(([key, score]) => confusion(key, score.confusion))];
