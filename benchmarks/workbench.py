@@ -87,6 +87,10 @@ def listing(folder: Path) -> dict[str, Any]:
     for k in range(RUNS):
         made = shutil.ignore_patterns("checkpoints", "tokenizer.json")
         shutil.copytree(folder / "runs" / "watched", folder / "runs" / f"run-{k:04d}", ignore=made)
+    return listed(folder)
+
+
+def listed(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"what": "list", "runs": RUNS}
     with opened(folder) as (address, token, pid):
         found["never seen: answered"] = timed(lambda: ask(address, token, "/api/table"))

@@ -12,7 +12,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ BEHIND = 200
 LINES = 200
 """Of metrics, in one message: of a training that makes more in a moment, every second or tenth step is told."""
 PING = 15.0
+END = b""
 
 
 class Hub:
@@ -40,7 +41,7 @@ class Hub:
         self._watched: dict[str, _Topic] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def listen(self, topics: list[str]) -> AsyncIterator[bytes]:
+    async def listen(self, topics: list[str]) -> AsyncGenerator[bytes, None]:
         """What happens to these, from now on, as the bytes that go to the browser."""
         inbox: asyncio.Queue[bytes] = asyncio.Queue(BEHIND)
         mine: list[_Topic] = []
@@ -61,13 +62,21 @@ class Hub:
             while True:
                 try:
                     async with asyncio.timeout(PING):
-                        yield await inbox.get()
+                        message = await inbox.get()
+                    if message is END:
+                        return
+                    yield message
                 except TimeoutError:
                     yield b": here\n\n"
         finally:
             for topic in mine:
                 topic.inboxes.discard(inbox)
             self._watched = {key: topic for key, topic in self._watched.items() if topic.inboxes}
+
+    def close(self) -> None:
+        """Nothing more is told: the server ends."""
+        for topic in self._watched.values():
+            topic.tell(END)
 
     def _made(self, key: str, since: int | None) -> "_Topic":
         kind, _, name = key.partition(":")

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headway.core.errors import UserError
 from headway.workbench.app import create_app
 from headway.workbench.bench import Bench
+from headway.workbench.guard import Guard
 
 PORT = 8765
 CONNECTIONS = 400
@@ -41,7 +42,7 @@ def serve(folder: Path, host: str, port: int | None, read_only: bool, browser: b
     state = _State(bench.folder)
     token = secrets.token_urlsafe(24) if new_token else state.token
     listening = _listen(host, port, state.port)
-    port = listening.getsockname()[1]
+    port = int(listening.getsockname()[1])
     state.keep(token, port)
     names = {host, socket.gethostname(), "localhost", "127.0.0.1", "[::1]"} if not is_loopback(host) else _LOOPBACK
     app = create_app(bench, token, {f"{name}:{port}".lower() for name in names | _addresses(host)})
@@ -60,8 +61,19 @@ def serve(folder: Path, host: str, port: int | None, read_only: bool, browser: b
     server_of(app).run(sockets=[listening])
 
 
-def server_of(app: Any) -> uvicorn.Server:
-    return uvicorn.Server(
+class WorkbenchServer(uvicorn.Server):
+    """Pages that watch are let go before the server ends: it would wait for them."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        guard: Any = self.config.loaded_app
+        while not isinstance(guard, Guard):
+            guard = guard.app
+        guard.app.state.bench.hub.close()
+        await super().shutdown(sockets)
+
+
+def server_of(app: Guard) -> WorkbenchServer:
+    return WorkbenchServer(
         uvicorn.Config(
             app,
             http=PatientProtocol,
@@ -74,7 +86,7 @@ def server_of(app: Any) -> uvicorn.Server:
     )
 
 
-class PatientProtocol(AutoHTTPProtocol):
+class PatientProtocol(H11Protocol):
     """Connections have a limit, and so does the patience with those that ask nothing."""
 
     waiting: ClassVar["OrderedDict[PatientProtocol, None]"] = OrderedDict()
@@ -161,17 +173,17 @@ def _addresses(host: str) -> set[str]:
 
 def _listen(host: str, port: int | None, remembered: int) -> socket.socket:
     """A port that somebody asked for, or nothing; else the one of last time, or any that is free."""
+    why = ""
     for tried in [port] if port is not None else [remembered, 0]:
+        made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            made = socket.socket(family, socket.SOCK_STREAM)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind((host, tried))
             made.listen(128)
             return made
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             made.close()
-            why = error.strerror or str(error)
+            why = getattr(error, "strerror", None) or str(error)
     raise UserError(f"cannot listen at {host} port {port if port is not None else remembered}: {why}")
 
 

@@ -88,9 +88,9 @@ class AnsweringProcess:
         if process is not None:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
+            for pipe in filter(None, (process.stdin, process.stdout)):
                 with contextlib.suppress(OSError):  # what was not sent is not sent any more
-                    pipe and pipe.close()
+                    pipe.close()
 
 
 def _answer_of(process: subprocess.Popen[bytes], question: bytes) -> dict[str, Any] | None:
