@@ -267,6 +267,8 @@ def adagrad(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int
 
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {"adamw": adamw, "sgd": sgd, "adagrad": adagrad}
+OF_EACH_WEIGHT = frozenset(OPTIMIZERS)
+"""Those that move a weight by what is known of it alone, so that some weights of a tensor tell of it."""
 
 
 PACES: dict[str, Callable[[Any, int, int, bool], float]] = {

@@ -25,6 +25,8 @@ ASIDE = 1e-2
 """How far they are from those that are audited."""
 SMALL = 1e-2
 """Of the whole gradient: the part of one tensor that is looked at as closely as any. A smaller one may be rounding."""
+MOST_DRAWN = 65_537
+"""Numbers of a direction, for one tensor; a prime, so that rows of no width meet the same ones at the same places."""
 OFF = 0.02
 """Of the gradient of one tensor. Rounding stays below a thousandth."""
 
@@ -54,14 +56,20 @@ def gradient(probe: Probe) -> Outcome:
     )
 
 
+def _drawn(p: Tensor, *purpose: Any) -> Tensor:
+    """Random numbers of its shape. Of a large one a few thousand, over and over again: they point somewhere, too."""
+    many = min(p.numel(), MOST_DRAWN)
+    drawn = torch.randn(many, generator=noise.generator(*purpose), dtype=p.dtype).to(p.device)
+    return drawn.repeat(-(-p.numel() // many))[: p.numel()].view(p.shape) if many else torch.zeros_like(p)
+
+
 @contextmanager
 def _off_its_corners(model: Any) -> Iterator[None]:
     """With weights a little elsewhere: where a bias is 0 and a word is dropped, a ReLU stands on its corner, and the
     loss has two slopes."""
     kept = [p.detach().clone() for p in model.parameters()]
     for k, p in enumerate(model.parameters()):
-        drawn = torch.randn(p.shape, generator=noise.generator("audit corners", k)).to(p.device)
-        p.add_(drawn * ASIDE * p.square().mean().sqrt().clamp(min=0.1))
+        p.add_(_drawn(p, "audit corners", k) * ASIDE * p.square().mean().sqrt().clamp(min=0.1))
     try:
         yield
     finally:
@@ -104,15 +112,12 @@ class _Slopes:
         reach = STEP * min(float(size * self.lengths[k]) for k, size in zip(which, sizes, strict=True))
         total = 0.0
         for direction in range(DIRECTIONS):
-            moves = {k: self._drawn(direction, k) / self.lengths[k] for k in which}
+            drawn = {k: _drawn(self.parameters[k], "audit gradient", direction, k) for k in which}
+            moves = {k: one / self.lengths[k] for k, one in drawn.items()}
             said = sum(float((self.gradients[k] * move).sum()) for k, move in moves.items())
             found = (self._loss(moves, reach) - self._loss(moves, -reach)) / (2 * reach)
             total += (found - said) ** 2
         return (total / DIRECTIONS) ** 0.5
-
-    def _drawn(self, direction: int, k: int) -> Tensor:
-        p, drawn = self.parameters[k], noise.generator("audit gradient", direction, k)
-        return torch.randn(p.shape, generator=drawn, dtype=p.dtype).to(p.device)
 
     def _loss(self, moves: dict[int, Tensor], far: float) -> float:
         for k, move in moves.items():

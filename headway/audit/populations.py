@@ -146,8 +146,8 @@ def steps_beside_others(members: SideBySide) -> Outcome:
         for step in range(steps):
             update_alone(step, 1.0)
         ours = dict(alone.named_parameters())
-        off = [(theirs[n][r : r + 1] - ours[n])[counts[n]].detach() for n in counts]
-        moved = [(ours[n] - before[n])[counts[n]].detach() for n in counts]
+        off = [torch.where(counts[n], theirs[n][r : r + 1] - ours[n], 0).detach() for n in counts]
+        moved = [torch.where(counts[n], ours[n] - before[n], 0).detach() for n in counts]
         if not (length := _length(moved)):
             continue  # a learning rate of zero
         apart = _length(off) / length
@@ -156,7 +156,7 @@ def steps_beside_others(members: SideBySide) -> Outcome:
             return failed(apart, sentence)
         if averages is not None and update_alone.averages is not None:
             means = update_alone.averages.tensors
-            off = [(averages.tensors[n][r : r + 1] - mean)[counts[n]] for n, mean in means.items()]
+            off = [torch.where(counts[n], averages.tensors[n][r : r + 1] - mean, 0) for n, mean in means.items()]
             if not (mixed := _length(off) / length) <= SAME_STEPS:
                 return failed(mixed, f"the average of replica {r + 1} beside others is off by {mixed:.1%} of its way")
         decay, own = shrunk[r], _decayed(update_alone)[0]

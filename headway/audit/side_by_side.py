@@ -1,6 +1,7 @@
 """Members of a population side by side, as training had them, and each alone: what `populations.py` compares."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.probe import Probing
-from headway.nn.replicated import Trainable, moving, set_dropout
+from headway.nn.replicated import Trainable, drawn_anew, moving, set_dropout
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.training.averaging import Averages
@@ -48,8 +49,9 @@ class SideBySide:
         return [recipe.seed for recipe in self.recipes]
 
     def model(self, members: Sequence[int], trained: bool = True) -> Trainable:
-        """These members as one model, in evaluation mode."""
-        model = self.task.build([self.seeds[r] for r in members], self.device)
+        """These members as one model, in evaluation mode, which is the caller's own."""
+        with nullcontext() if trained else drawn_anew():
+            model = self.task.build([self.seeds[r] for r in members], self.device)
         set_dropout(model, [self.recipes[r].model.dropout for r in members])
         for place, r in enumerate(members):
             weights = self.weights[r]
@@ -109,8 +111,8 @@ class SideBySide:
         if self.assemble is None:
             return self.update(self.model(self.all), self.all)
         population = self.assemble(self.recipes)
-        for r in self.all:
-            load_weights(population.model, r, {name: p[0].detach() for name, p in self.model([r]).named_parameters()})
+        for r, alone in enumerate(self.alone):
+            load_weights(population.model, r, {name: p[0].detach() for name, p in alone.named_parameters()})
         made = self.update(population.model, self.all)
         made.optimizer = population.optimizer
         return made

@@ -21,6 +21,9 @@ from headway.training.update import Update
 
 ROUNDING = 2.0**-22
 """Of a weight: what adding to it in float32 may lose."""
+MOST_LOOKED_AT = 2**16
+"""Weights of one tensor that are held against a formula that knows of each alone: half of them evenly from everywhere,
+half where the gradient is largest."""
 RATES = (1.0, 0.5, 1.0)
 """Of each step, beside the recipe's own."""
 
@@ -45,10 +48,12 @@ def step(probe: Probe) -> Outcome:
         raise DoesNotApply(f"no definition is known of the optimizer '{training.optimizer.kind}'")
     taken = _Steps(probe)
     named, spec, memory = moving(dict(taken.model.named_parameters())), training.optimizer, {}
+    some: dict[str, Tensor | None] = {}
     worst, passed_through = (0.0, 0, ""), []
     for number, rate in enumerate(RATES):
-        before = {name: p.detach().double().clone() for name, p in named.items()}
         loss, own = taken.loss_and_gradient(number)
+        some = some or {name: _looked_at(g, spec.kind) for name, g in own.items()}
+        before = {name: _at(p, some[name]) for name, p in named.items()}
         if not math.isfinite(loss + (length := _length(own))):
             break  # at a rate beyond all measure
         limit = None if training.clip is None or number == 0 else length / 4
@@ -66,10 +71,10 @@ def step(probe: Probe) -> Outcome:
         scale = 1.0 if limit is None else min(1.0, limit / (length + 1e-6))
         for name, p in named.items():
             at, decay = rate * pace_of(p) * spec.learning_rate, spec.weight_decay if _is_matrix(p) else 0.0
-            given = before[name], scale * reached[name], memory.get(name), number + 1
+            given = before[name], scale * _at(reached[name], some[name]), memory.get(name), number + 1
             expected, memory[name] = formula(spec, *given, at, decay)
             moved = float((expected - before[name]).norm())
-            rest = float((p.detach().double() - expected).norm()) - ROUNDING * float(expected.norm())
+            rest = float((_at(p, some[name]) - expected).norm()) - ROUNDING * float(expected.norm())
             worst = max(worst, (rest / max(moved, 1e-30), number + 1, name))
         if training.averaging is not None:
             passed_through.append({name: p.detach().clone() for name, p in named.items()})
@@ -84,6 +89,19 @@ def step(probe: Probe) -> Outcome:
     return passed(
         worst[0], f"{len(RATES)} steps of {spec.kind} take all {len(named)} parameters where its formula does"
     )
+
+
+def _looked_at(gradient: Tensor, kind: str) -> Tensor | None:
+    """The places of a large tensor that are looked at; None = all, where the formula may need all of them."""
+    if gradient.numel() <= MOST_LOOKED_AT or kind not in definitions.OF_EACH_WEIGHT:
+        return None
+    evenly = torch.arange(0, gradient.numel(), -(-2 * gradient.numel() // MOST_LOOKED_AT), device=gradient.device)
+    return torch.cat([evenly, gradient.flatten().abs().topk(MOST_LOOKED_AT // 2).indices]).unique()
+
+
+def _at(p: Tensor, some: Tensor | None) -> Tensor:
+    """In float64, a copy."""
+    return (p.detach() if some is None else p.detach().flatten()[some]).double().clone()
 
 
 class _Steps:

@@ -27,6 +27,7 @@ from headway.core.errors import UserError, did_you_mean
 from headway.core.plugins import reason_of
 from headway.experiment import assembly
 from headway.experiment.size import check_size
+from headway.nn.replicated import drawn_once
 from headway.recipe.library import packaged
 from headway.recipe.recipe import Recipe, load
 from headway.run.folder import Run, open_run
@@ -81,11 +82,12 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     """All audits of runs that were trained as one population, a report each."""
     evidence, looks = task.evidence, _looks.get()
     look = None if looks is None else looks.setdefault(_but_for_the_seed(runs[0].recipe, task), CloseLook())
-    of_models = audit_models((_probe_of(run, task) for run in runs), look)
     of_data = evidence.data + evidence.reading()
     scored = (scored_run(run, task, len(runs)) for run in runs)
     of_runs = (evidence.audit(one.run, one.unaided) + audit_scores(one) for one in scored)
-    population = population_report(runs, task)
+    with drawn_once():
+        of_models = audit_models((_probe_of(run, task) for run in runs), look)
+        population = population_report(runs, task)
     reports = [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
     return [_of_diverged(one) if run.status.is_diverged else one for run, one in zip(runs, reports, strict=True)]
 
@@ -123,7 +125,8 @@ def audit_recipe(recipe: Recipe) -> Report:
     """What can be said before training: the audits of the data, and of a fresh model."""
     task = tasks.load(recipe)
     check_size(recipe, task, 1, torch.device(_device()))
-    model = audit_model(_probe(recipe, task, lambda device: task.build([recipe.seed], device)))
+    with drawn_once():
+        model = audit_model(_probe(recipe, task, lambda device: task.build([recipe.seed], device)))
     return model + task.evidence.data + task.evidence.reading()
 
 

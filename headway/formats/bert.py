@@ -172,7 +172,8 @@ def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping
     weights = {}
     for one in maps:
         for kind in ("weight", "bias") if one.bias else ("weight",):
-            weights[f"{one.ours}.{kind}"] = torch.cat([own[f"{name}.{kind}"].float() for name in one.theirs])
+            parts = [own[f"{name}.{kind}"].float() for name in one.theirs]
+            weights[f"{one.ours}.{kind}"] = torch.cat(parts) if len(parts) > 1 else parts[0]
     if any(name.startswith(GUESSES) for name in found) and _is_tied(found, weights["embedding.weight"]):
         weights |= _guessing(found, sizes)
     weights["positions.table.weight"] = weights["positions.table.weight"][first : first + model.context].contiguous()

@@ -9,7 +9,7 @@ stream, each from (the replica's seed, the name of the place) alone.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -290,13 +290,46 @@ def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]
         value, std = p.start  # pyright: ignore[reportAttributeAccessIssue]
         for r, replica_seed in enumerate(seeds):
             if std > 0:
-                p[r].normal_(value, std, generator=random.generator(replica_seed, "start", prefix + key))
+                _draw(p[r], value, std, replica_seed, prefix + key)
             else:
                 p[r] = value
     for key, module in part.named_modules(prefix=name):
         if isinstance(module, Noisy):
             module.keys.copy_(random.stream_keys(seeds, key))
             module.clock = model.clock
+
+
+def _draw(p: Tensor, value: float, std: float, replica_seed: int, name: str) -> None:
+    kept, what = _kept.get(), (replica_seed, name, tuple(p.shape), value, std)
+    if kept is not None and what in kept:
+        p.copy_(kept[what])
+        return
+    p.normal_(value, std, generator=random.generator(replica_seed, "start", name))
+    if kept is not None:
+        kept[what] = p.clone()
+
+
+_kept: ContextVar[dict[tuple[Any, ...], Tensor] | None] = ContextVar("kept", default=None)
+
+
+def drawn_once() -> AbstractContextManager[None]:
+    """While this lasts, what belongs to a seed is drawn once, however many models are built of it: audits build a
+    dozen of each, and to draw twenty million numbers takes longer than to ask a model something."""
+    return _drawing({})
+
+
+def drawn_anew() -> AbstractContextManager[None]:
+    """Not, inside of that: where it is asked whether the same is drawn every time."""
+    return _drawing(None)
+
+
+@contextmanager
+def _drawing(kept: dict[tuple[Any, ...], Tensor] | None) -> Iterator[None]:
+    before = _kept.set(kept)
+    try:
+        yield
+    finally:
+        _kept.reset(before)
 
 
 def set_dropout(model: nn.Module, rates: Sequence[float]) -> None:
