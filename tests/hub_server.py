@@ -12,6 +12,8 @@ import hashlib
 import json
 import re
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -28,6 +30,14 @@ class Repository:
     """Answer everything with this instead."""
     breaks_off: bool = False
     """Close the connection in the middle of a file."""
+    etag: str | None = None
+    """Of every file, instead of its own."""
+    told: bytes | None = None
+    """The answer to every question about it."""
+    endless: bool = False
+    """Files have no end."""
+    seconds: float = 0.0
+    """Until it says anything."""
     branches: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -95,7 +105,10 @@ class HubServer:
                 repository = self.repository(kind, name, revision)
                 if repository is None:
                     return
-                if what == "tree":
+                time.sleep(repository.seconds)
+                if repository.told is not None:
+                    self.send(200, repository.told, "application/json", {})
+                elif what == "tree":
                     self.send_json(
                         [
                             {"type": "file", "path": path, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
@@ -117,8 +130,21 @@ class HubServer:
                 if data is None:
                     self.refuse(404, "EntryNotFound")
                     return
-                headers = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": repository.commit}
+                etag = repository.etag or hashlib.sha1(data).hexdigest()
+                headers = {"ETag": f'"{etag}"', "X-Repo-Commit": repository.commit}
+                if repository.endless and self.command == "GET":
+                    self.send_without_end(headers)
+                    return
                 self.send(200, data, "application/octet-stream", headers, half=repository.breaks_off)
+
+            def send_without_end(self, headers: dict[str, str]) -> None:
+                self.send_response(200)
+                for key, value in headers.items():
+                    self.send_header(key, value)
+                self.end_headers()
+                with suppress(OSError):
+                    while True:
+                        self.wfile.write(bytes(1 << 20))
 
             def send_json(self, value: object) -> None:
                 self.send(200, json.dumps(value).encode(), "application/json", {})

@@ -6,17 +6,30 @@ repository did; another revision, or `hf cache rm`, gets other files. Every way 
 
 import errno
 import glob
+import json
+import os
 import re
+import resource
+import select
+import signal
+import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from headway.core.errors import UserError
 
 _ONE_PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _PATIENCE = 15.0  # seconds until a hub that does not answer counts as out of reach
+
+LONGEST_LIST, LONGEST_PAUSE = 60.0, 300.0
+"""Seconds: for the list of files; and between two pieces of a file, which the library writes by ten megabytes."""
+_MOST_MEMORY, _MOST_UNKNOWN = 2 << 30, 64 << 30
+_ONE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 # As the hub's own addresses are written. Of the revisions with a slash in them, only these two kinds are common.
 _REVISION = r"(?:@(?P<revision>refs/(?:convert|pr)/[^/@]+|[^/@]+))?"
@@ -62,8 +75,10 @@ def fetch(address: Address, choose: Callable[[Sequence[str]], list[str]]) -> tup
             names, cached = [file.path for file in hub.get_cached_repo_tree(**where)], True
         except hub.errors.CachedRepoTreeNotFoundError:
             # Not `list_repo_files`, which tries for half a minute before it says that there is no network.
-            about = hub.HfApi().repo_info(**where, timeout=_PATIENCE)
-            names, cached = [file.rfilename for file in about.siblings or []], False
+            names, cached = apart(address, lambda: _listed(hub, where), LONGEST_LIST), False
+    for name in names:
+        if name.startswith("/") or "\\" in name or ".." in name.split("/") or not name.isprintable():
+            raise UserError(f"{address.kind} '{address.name}' has a file called {name!r}, which could lead anywhere")
     chosen = choose(names)
     where["allow_patterns"] = [glob.escape(name) for name in chosen]
     with _in_words(address):
@@ -72,7 +87,120 @@ def fetch(address: Address, choose: Callable[[Sequence[str]], list[str]]) -> tup
                 return Path(hub.snapshot_download(**where, local_files_only=True)), chosen
             except hub.errors.LocalEntryNotFoundError:
                 pass  # other files of this repository are there, but not these
-        return Path(hub.snapshot_download(**where)), chosen
+        return Path(apart(address, lambda: _downloaded(hub, where), LONGEST_PAUSE)), chosen
+
+
+def _listed(hub: Any, where: dict[str, Any]) -> list[str]:
+    about = hub.HfApi().repo_info(**where, timeout=_PATIENCE)
+    return [file.rfilename for file in about.siblings or []]
+
+
+def _downloaded(hub: Any, where: dict[str, Any]) -> str:
+    """In a process of its own. The library makes names of files out of a commit and an ETag, as the hub tells them; so
+    these are looked at first."""
+    from huggingface_hub import file_download  # pyright: ignore[reportMissingImports]
+
+    ask, tell = file_download.get_hf_file_metadata, hub.HfApi.repo_info
+
+    def asked(*args: Any, **settings: Any) -> Any:
+        found = ask(*args, **settings)
+        _check_name(found.etag, "ETag")
+        _check_name(found.commit_hash, "commit")
+        room = _MOST_UNKNOWN if found.size is None else found.size + (1 << 20)
+        largest = max(room, resource.getrlimit(resource.RLIMIT_FSIZE)[0])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        return found
+
+    def told(*args: Any, **settings: Any) -> Any:
+        found = tell(*args, **settings)
+        _check_name(found.sha, "commit")
+        return found
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 26, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    file_download.get_hf_file_metadata, hub.HfApi.repo_info = asked, told
+    if threading.active_count() > 1:  # others may have been at the terminal when we came to be
+        hub.utils.disable_progress_bars()
+    return str(hub.snapshot_download(**where))
+
+
+def _check_name(told: str | None, what: str) -> None:
+    if told is not None and not _ONE_NAME.fullmatch(told):
+        raise UserError(f"the hub names a file's {what} {told[:80]!r}, which is none: it is not to be trusted")
+
+
+def apart(address: Address, work: Callable[[], Any], patience: float) -> Any:
+    """What `work` gives, done in a process of its own: one that is kept waiting, or filled, can be ended.
+
+    It is given up when nothing was written for so many seconds, or when it takes far more memory than any list does."""
+    here, there = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the child touches nothing that they hold
+        child = os.fork()
+    if not child:
+        os.close(here)
+        _answer(there, address, work)
+    os.close(there)
+    try:
+        answer = json.loads(_heard(here, child, address, patience) or "null")
+    finally:
+        os.close(here)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if answer is None:
+        raise UserError(f"the download of {address.kind} '{address.name}' was ended by something else")
+    if "disk" in answer:
+        raise OSError(*answer["disk"])
+    if "wrong" in answer:
+        raise UserError(answer["wrong"])
+    return answer["found"]
+
+
+def _answer(there: int, address: Address, work: Callable[[], Any]) -> NoReturn:
+    """What a child does; it does not come back."""
+    try:
+        with _in_words(address):
+            answer: dict[str, Any] = {"found": work()}
+    except UserError as error:
+        answer = {"wrong": str(error)}
+    except OSError as error:
+        answer = {"disk": [error.errno, error.strerror, error.filename and str(error.filename)]}
+    except BaseException as error:
+        answer = {"wrong": f"{address.kind} '{address.name}' cannot be fetched: {type(error).__name__}: {error}"}
+    finally:
+        with suppress(BaseException), os.fdopen(there, "w") as out:
+            json.dump(answer, out)
+        os._exit(0)
+
+
+def _heard(here: int, child: int, address: Address, patience: float) -> str:
+    heard, done, since, first = b"", -1, time.monotonic(), _taken_by(child)[1]
+    while True:
+        if select.select([here], [], [], 0.2)[0]:
+            if not (more := os.read(here, 1 << 16)):
+                return heard.decode()
+            heard += more
+            continue
+        written, memory = _taken_by(child)
+        if memory - first > _MOST_MEMORY:
+            raise UserError(f"what the hub answers about {address.kind} '{address.name}' has no end")
+        if written != done:
+            done, since = written, time.monotonic()
+        elif time.monotonic() - since > patience:
+            raise UserError(
+                f"the hub is too slow: nothing of {address.kind} '{address.name}' has come for {patience:.0f} seconds; "
+                "what was fetched is kept"
+            )
+
+
+def _taken_by(child: int) -> tuple[int, int]:
+    """Bytes that a process has written, and those of its memory; 0 where the system does not tell."""
+    try:
+        told = dict(line.split(": ") for line in Path(f"/proc/{child}/io").read_text().splitlines())
+        pages = int(Path(f"/proc/{child}/statm").read_text().split()[1])
+        return int(told["wchar"]), pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, KeyError, IndexError):
+        return 0, 0
 
 
 def _library() -> Any:
@@ -111,7 +239,11 @@ def _in_words(address: Address) -> Iterator[None]:
         status = problem.response.status_code
         advice = log_in if status in (401, 403) else "try again later"
         raise UserError(f"{hub} answered {status} {problem.response.reason_phrase} for {what}; {advice}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as problem:
+        raise UserError(f"{hub} gives an answer about {what} that is none ({_first_line(problem)[:200]})") from None
     except (no_answer, OSError) as problem:
+        if getattr(problem, "errno", None) == errno.EFBIG:
+            raise UserError(f"{hub} sends more of {what} than it said there was") from None
         if _about_the_disk(problem):
             raise
         if constants.is_offline_mode():

@@ -192,3 +192,35 @@ def test_a_cache_that_cannot_be_written_is_not_called_a_network(hub: HubServer, 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file"))
     with pytest.raises(OSError, match="file"):
         fetch(POEMS, all_text)
+
+
+# --- hubs that mean no good ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("etag", ["../../../../outside", "/tmp/outside", "..", "a/b", "x" * 300])
+def test_an_etag_that_is_a_path_leads_nowhere(hub: HubServer, tmp_path: Path, etag: str):
+    hub.add("dataset", "me/poems", FILES, etag=etag)
+    with pytest.raises(UserError, match=r"ETag .* it is not to be trusted"):
+        fetch(POEMS, all_text)
+    assert not [path for path in tmp_path.rglob("*") if "outside" in path.name]
+
+
+@pytest.mark.parametrize("told", [b"", b"[]", b"5", b"{}", b'{"siblings": 5}', b"{" * 10_000, b"\xff\xfe"])
+def test_an_answer_that_is_none_is_said_to_be(hub: HubServer, told: bytes):
+    hub.add("dataset", "me/poems", FILES, told=told)
+    with pytest.raises(UserError):
+        fetch(POEMS, all_text)
+
+
+def test_a_hub_that_says_nothing_is_not_waited_for(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
+    hub.add("dataset", "me/poems", FILES, seconds=3.0)
+    monkeypatch.setattr("headway.core.hub.LONGEST_LIST", 0.5)
+    with pytest.raises(UserError, match="the hub is too slow: nothing of dataset 'me/poems' has come for"):
+        fetch(POEMS, all_text)
+
+
+def test_a_file_without_an_end_is_cut_off(hub: HubServer, tmp_path: Path):
+    hub.add("dataset", "me/poems", FILES, endless=True)
+    with pytest.raises(UserError, match="sends more of dataset 'me/poems' than it said there was"):
+        fetch(POEMS, all_text)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 200 << 20
