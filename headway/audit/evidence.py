@@ -170,6 +170,7 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
     return {
         "evaluate_on": training.evaluate_on,
         "selects": selects,
+        "best_by": training.best_by if training.keep_best else "loss",
         "post_norm": bool(recipe.model.needs_warmup),
         "by_length": training.optimizer.steps_by_length,
         "warms_up": training.schedule.warmup is not None,

@@ -53,6 +53,9 @@ from headway.tasks.abilities import (
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
+MOST_AT_ONCE = 1 << 32
+"""Numbers in the largest tensor of a layer, when a segment is read: 16 GiB."""
+
 
 class NextTokens(Probing):
     """Every token is asked which one follows, and knows only those before it."""
@@ -124,6 +127,14 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
         if len(self.data.split(split)) < 2:
             what = f"split '{split}' of '{self.data.name}' is a single token"
             raise UserError(f"{what}: there is nothing to predict in it")
+        corpora.check_not_constant(self.data)
+        length = min(self.recipe.reading.segment, len(self.data.split(split)) - 1)
+        if (numbers := _spec(self.recipe).largest(length) * length) > MOST_AT_ONCE:
+            raise UserError(
+                f"scoring.segment={self.recipe.reading.segment:,}: to read {length:,} tokens of '{split}' at once is "
+                f"{4 * numbers / 2**30:,.1f} GiB for a single tensor; read shorter segments, with a scoring.stride if "
+                "every token is to see many before it"
+            )
 
     def evaluate(self, model: LanguageModel) -> list[dict[str, float]]:
         found: list[dict[str, float]] = [{} for _ in range(model.replicas)]

@@ -139,6 +139,7 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         if len(self.data.split(split).ids) < 2:
             what = f"split '{split}' of '{self.data.name}' is a single token"
             raise UserError(f"{what}: there is nothing to guess it from")
+        corpora.check_not_constant(self.data)
 
     def evaluate(self, model: MaskedLanguageModel) -> list[dict[str, float]]:
         found: list[dict[str, float]] = [{} for _ in range(model.replicas)]

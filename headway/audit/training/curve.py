@@ -44,6 +44,8 @@ class TrainingCurve:
     """Whether a longer gradient makes a longer step, as with SGD."""
     evaluate_on: Sequence[str] = ()
     """The first is what `best` and `patience` go by."""
+    best_by: str = "loss"
+    """What the weights that are scored were chosen by."""
     selects: Sequence[str] = ()
     """What goes by the first split of evaluate_on: keep_best, patience."""
     post_norm: bool = False

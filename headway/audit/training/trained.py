@@ -100,6 +100,9 @@ def did_it_train(curve: TrainingCurve) -> Outcome:
     """
     needs(curve, 1)
     reached, fell = curve.reached, curve.first - curve.last
+    if curve.best_by != "loss" and curve.held_out:
+        # Weights that are right more often may be surer than they should be, and their loss high: it had been lower.
+        reached = min(reached, float(curve.evaluations[curve.held_out][1].min()))
     if curve.chance is None:
         share = fell / curve.first
         sentence = f"the train loss went from {curve.first:.3g} to {curve.last:.3g}"

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
@@ -54,6 +54,17 @@ def load(
         split: KeptTokens(made, {part: arrays[f"{split}/{part}"] for part in KeptTokens.names}) for split in texts
     }
     return Corpus(name, made, splits, identity, texts)
+
+
+def check_not_constant(data: Any) -> None:
+    """A text that says one thing again and again has nothing to be predicted."""
+    ids = data.split("train").ids
+    if len(ids) and (ids[: 1 << 16] == ids[0]).all() and (ids == ids[0]).all():
+        (token,) = data.tokenizer.pieces(ids[:1])
+        raise UserError(
+            f"the train split of '{data.name}' is {len(ids):,} times the same token, '{token}': there is nothing to "
+            "predict"
+        )
 
 
 def _tokenise(name: str, texts: dict[str, str], spec: TokenizerSpec) -> tuple[Tokenizer, cache.MakePieces]:
