@@ -1,5 +1,7 @@
 """Language modelling: what the task says of itself."""
 
+import pytest
+
 from headway import tasks
 from headway.audit.audit import read_report
 from headway.core.errors import UserError
@@ -21,7 +23,10 @@ def test_a_constant_text_and_segments_without_room_are_refused_in_words(tmp_path
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     (tmp_path / "same.txt").write_text("a" * 4000)
     (tmp_path / "other.txt").write_text("to be or not to be\n" * 400)
-    tree = {"model": {"layers": 1, "width": 8, "mixer": {"heads": 2}}, "training": {"duration": "1 step"}}
+    tree = {
+        "model": {"layers": 1, "width": 8, "mixer": {"heads": 2}, "positions": "alibi"},
+        "training": {"duration": "1 step"},
+    }
     tree["data"] = {"source": "files", "path": str(tmp_path / "same.txt")}
     with pytest.raises(UserError, match="3,600 times the same token, 'a': there is nothing to predict"):
         tasks.load(from_tree(tree, "same")).check_splits()
@@ -30,5 +35,5 @@ def test_a_constant_text_and_segments_without_room_are_refused_in_words(tmp_path
     task = tasks.load(from_tree(tree, "other"))
     task.check_splits()  # all of valid at once
     monkeypatch.setattr("headway.tasks.language_modelling.MOST_AT_ONCE", 1 << 10)
-    with pytest.raises(UserError, match="scoring.segment=100,000: to read 759 tokens of 'valid' at once is"):
+    with pytest.raises(UserError, match=r"scoring.segment=100,000: to read 759 tokens of 'valid' at once is"):
         task.check_splits()
