@@ -17,7 +17,8 @@ import numpy as np
 from scipy import special
 
 from headway.stats.isoflop import budgets_of, isoflop
-from headway.stats.scaling import Cost, Law, Points, fit_law, grid_of_starts, minimise, optimum, optimum_exponents
+from headway.stats.law_minima import minimise
+from headway.stats.scaling import Cost, Law, Points, fit_law, grid_of_starts, optimum, optimum_exponents
 
 LADDERS = {"8 budgets × 9 sizes × 3 seeds": (1e13, 1e16, 8, 9, 3, 8.0), "5 × 6 × 2": (1e13, 1e15, 5, 6, 2, 6.0)}
 """From so many FLOPs to so many, budgets, sizes of each, seeds, and how far sizes go to either side of the best."""

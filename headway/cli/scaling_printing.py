@@ -8,7 +8,7 @@ from rich.console import Console
 from headway.cli.printing import show_table
 from headway.core.format import duration, number
 from headway.scaling.analysis import Advice, ScalingAnalysis, WithInterval
-from headway.stats.scaling import CORNER
+from headway.stats.law_minima import CORNER
 from headway.study.design.study import Study
 from headway.study.execution.ladder_plan import ClimbedRung
 from headway.study.execution.plan import Plan

@@ -19,7 +19,7 @@ from headway.core.files import check_names
 from headway.core.status import State, Status
 from headway.data.library import adopted
 from headway.data.tokenizers import Tokenizer
-from headway.formats import bert, foreign, gguf, gpt2, llama, marian, marian_tokenizers, packages, pretrained
+from headway.formats import bert, foreign, gguf, gpt2, lender, llama, marian, marian_tokenizers, packages
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
 from headway.formats.packages import PACKAGES
@@ -149,7 +149,7 @@ def _tokenizer(folder: Path, rows: int) -> tuple[Tokenizer, list[str]]:
     except UserError as problem:
         if not (folder / vocabulary.FILE).exists():
             raise
-        found = pretrained.read_tokenizer(folder, rows)
+        found = lender.read_tokenizer(folder, rows)
         return found, [f"{problem}: scores per byte and what is written hold but for that"]
 
 
@@ -191,7 +191,7 @@ def _as_llama(
 
 def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
     """As a classifier: with the classes and the head that it has, or with two that it has not learnt yet."""
-    tokenizer = pretrained.read_tokenizer(folder, _rows(folder, config))
+    tokenizer = lender.read_tokenizer(folder, _rows(folder, config))
     tensors = read_weights(folder, "AutoModel")
     names = {int(k): str(name) for k, name in (config.get("id2label") or {}).items()}
     head = {f"head.output.{kind}": tensors.get(f"classifier.{kind}") for kind in ("weight", "bias")}

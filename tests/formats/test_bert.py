@@ -9,7 +9,7 @@ from tiny import cache_in
 
 from headway.core.errors import UserError
 from headway.formats import bert
-from headway.formats.pretrained import borrowed, read_tokenizer
+from headway.formats.lender import borrowed, read_tokenizer
 from headway.recipe.recipe import from_tree
 
 TEXTS = ["a good film .", "no", "it's a bad, unable film and ∞"]

@@ -10,8 +10,8 @@ from scipy import optimize
 
 from headway.stats import scaling
 from headway.stats.isoflop import budgets_of, isoflop
+from headway.stats.law_minima import CORNER, minimise
 from headway.stats.scaling import (
-    CORNER,
     Cost,
     Law,
     Points,
@@ -19,7 +19,6 @@ from headway.stats.scaling import (
     flops_for,
     grid_of_starts,
     left_out,
-    minimise,
     optimum,
     optimum_exponents,
 )

@@ -1,0 +1,142 @@
+"""A folder with somebody's encoder, as transformers writes it: what config.json settles, its tokenizer, its weights.
+
+Weights are read from safetensors and from nothing else, and no code that lies beside them is run.
+"""
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from headway.core.errors import UserError
+from headway.core.reading import read_text
+from headway.data.borrowed import BorrowedTokenizer, word_piece
+from headway.formats import bert, foreign
+from headway.formats.own_run import OwnRun, is_run
+from headway.formats.packages import located
+from headway.formats.weights import (
+    Taken,
+    check_finite,
+    check_shape,
+    check_stored,
+    files_of,
+    library_text,
+    read_json,
+    read_weights,
+)
+from headway.models.borrowed.module import ENCODER, weights_of
+from headway.models.encoder import EncoderSpec
+
+_SPECIAL = {"sep_token": "separator", "mask_token": "mask", "pad_token": "padding", "cls_token": "first"}
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """A folder with somebody's model."""
+
+    name: str
+    """As it was asked for."""
+    folder: Path
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        return read_json(self.folder / "config.json")
+
+    @property
+    def is_of_our_shape(self) -> bool:
+        """Whether it goes into an encoder of ours; else transformers runs it."""
+        return self.config.get("model_type") in bert.FAMILIES and bert.is_ours(self.config)
+
+    @property
+    def vocabulary(self) -> int:
+        rows = self.config.get("vocab_size")
+        if not isinstance(rows, int) or rows < 1:
+            raise UserError(f"{self.folder / 'config.json'}: vocab_size: expected a number of tokens, not {rows!r}")
+        return rows
+
+    @functools.cached_property
+    def tokenizer(self) -> BorrowedTokenizer:
+        return read_tokenizer(self.folder, self.vocabulary)
+
+    @functools.cached_property
+    def settled(self) -> dict[str, Any]:
+        """The model part of a recipe, as far as the weights settle it."""
+        if not isinstance(self.config.get("model_type"), str):
+            raise UserError(f"{self.folder / 'config.json'} does not say what the model is (model_type)")
+        separator, stored = self.tokenizer.number("separator"), check_stored(self.folder, self.config)
+        try:
+            tree = (bert.model_tree if self.is_of_our_shape else foreign.encoder_tree)(self.config, separator)
+            check_shape(tree, self.vocabulary, self.folder, stored)
+            if not self.is_of_our_shape:
+                foreign.check_size(self.config, ENCODER, self.folder, stored)
+            return tree
+        except UserError as problem:
+            raise problem if str(self.folder) in str(problem) else UserError(f"{self.name}: {problem}") from None
+        except (TypeError, ValueError) as problem:
+            raise UserError(f"{self.folder / 'config.json'} cannot be read: {problem}") from None
+
+    def take(self, model: EncoderSpec) -> Taken:
+        """The weights of the encoder for a model of this shape; all must be there."""
+        if self.is_of_our_shape:
+            return bert.from_bert(read_weights(self.folder, "AutoModel"), model, self.config)
+        files_of(self.folder)  # or there are none that may be read
+        found, left = weights_of(self.folder)
+        check_finite(found)
+        return Taken({f"body.{name}": tensor for name, tensor in found.items()}, left)
+
+    @property
+    def was(self) -> str:
+        return ", ".join(map(str, self.config.get("architectures") or ["a bare encoder"]))
+
+    @functools.cached_property
+    def checksum(self) -> str:
+        digest = hashlib.sha256()
+        for file in files_of(self.folder):
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+        return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(name: str, folder: Path, changed: int) -> Borrowed:
+    return Borrowed(name, folder)
+
+
+def borrowed(name: str) -> Borrowed | OwnRun:
+    """The model of this name, or a UserError that says how to get it."""
+    folder = located(name)
+    if folder.is_file():
+        raise UserError(
+            f"'{name}' is one file, of a language model, and no encoder: headway import {name} makes a run of it"
+        )
+    if is_run(folder):
+        return OwnRun(name, folder)
+    config = folder / "config.json"
+    return _opened(name, folder, config.stat().st_mtime_ns if config.exists() else 0)
+
+
+def read_tokenizer(folder: Path, rows: int) -> BorrowedTokenizer:
+    """The tokenizer of a folder, for a model with vectors for `rows` tokens."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            settings |= {key: value for key, value in read_json(folder / name).items() if value is not None}
+    path, pieces = folder / "tokenizer.json", folder / "vocab.txt"
+    try:
+        if path.exists():
+            library = tokenizers.Tokenizer.from_str(library_text(path))
+        elif pieces.exists():
+            path, library = pieces, word_piece(read_text(pieces, through_links=True).splitlines(), settings)
+        else:
+            again = f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
+            raise UserError(f"{path} is missing: without it text is no tokens; transformers writes one with {again}")
+        names = {key: value["content"] if isinstance(value, dict) else value for key, value in settings.items()}
+        named = {use: names[key] for key, use in _SPECIAL.items() if isinstance(names.get(key), str)}
+        return BorrowedTokenizer(library, rows, named)
+    except UserError as problem:
+        raise problem if str(path) in str(problem) else UserError(f"{path}: {problem}") from None
+    except Exception as problem:  # the library raises nothing more particular
+        raise UserError(f"{path} cannot be read: {problem}") from None
