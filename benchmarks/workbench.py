@@ -1,13 +1,16 @@
 """The workbench, as readers feel it: 5,000 runs, the first page, a new step on the screen, and what 20 who watch cost.
 
-    python -m benchmarks.workbench [list] [first] [step] [watch]
+    python -m benchmarks.workbench [list] [first] [step] [watch] [maps] [drag]
 
 Needs playwright and a chromium. `list`: a folder of 5,000 runs (copies of one small run), listed by a server that has
 never seen them, by the next one, and again; then in a browser, until its rows are on the screen, and scrolled.
 `first`: bytes and seconds of the first page. `step`: from the line in metrics.jsonl to the number on the screen.
 `watch`: a small training on one core, by turns alone and with 20 watching it (each reads all that is told, as a browser
 does); seconds of a core that a step takes, and those that the server takes meanwhile: whatever others do on the machine
-does not count. One JSON line each; `load` says how many processes wanted a core when it was measured.
+does not count. `maps`: from a text to the maps of all heads on the screen, and the seconds of cores that the process
+which looks takes for it: a small model, and 12 layers × 12 heads × 512 tokens, of width 144 and 768. `drag`: from a key
+that was moved to the answer in the drawing. One JSON line each; `load` says how many processes wanted a core when it
+was measured.
 """
 
 import json
@@ -194,6 +197,86 @@ def watching(folder: Path, turns: int = 6, seconds: float = 6.0) -> dict[str, An
     }
 
 
+UNTRAINED = """
+import sys
+from headway.audit.audit import Report
+from headway.experiment import train as trains
+from headway.recipe.recipe import load
+trains.audit_runs = lambda runs, task: [Report()] * len(runs)
+trains.train([load("demo", sys.argv[2:])], [sys.argv[1]], __import__("pathlib").Path("runs"))
+"""
+TWELVE = ["model.layers=12", "model.mixer.heads=12", "model.context=512", "training.batch=1"]
+MODELS = {"small": [], "narrow": [*TWELVE, "model.width=144"], "wide": [*TWELVE, "model.width=768"]}
+
+
+def maps_on_screen(folder: Path) -> dict[str, Any]:
+    """Models after one step: their maps take as long as any."""
+    short = ["training.duration=1 steps", "training.evaluate_on=[]", "scoring.splits=[]"]
+    for name, changes in MODELS.items():
+        words = [sys.executable, "-c", UNTRAINED, name, *changes, *short]
+        subprocess.run(words, cwd=folder, check=True, capture_output=True)
+    found: dict[str, Any] = {"what": "maps"}
+    with opened(folder) as (address, token, pid), browser() as chromium:
+        page = chromium.new_page()
+        page.goto(f"{address}/?token={token}")
+        for name in MODELS:
+            tokens = 32 if name == "small" else 512
+            page.goto(f"{address}/look/runs/{name}?text=a")
+            page.wait_for_selector(".lost-on:has-text('nats')", timeout=120_000)
+            (worker,) = [child for child in _children(pid) if b"torch" in Path(f"/proc/{child}/maps").read_bytes()]
+            seconds, cores = [], []
+            for k in range(5):
+                text = (f"The size of the file, number {k}. " * 20)[:tokens]
+                page.evaluate("document.querySelector('.side').dataset.milliseconds = ''")
+                core = _cpu(worker)
+                page.get_by_label("The sentence that is read").fill(text)
+                page.wait_for_selector(".side:not([data-milliseconds=''])", timeout=120_000)
+                cores.append(_cpu(worker) - core)
+                seconds.append(int(page.locator(".side").get_attribute("data-milliseconds") or 0) / 1000)
+                page.wait_for_selector(".lost-on:has-text('nats')", timeout=120_000)
+                page.wait_for_timeout(1500)  # numbers and losses, which are asked for afterwards
+            heads = page.locator(".head").count()
+            found[name] = {
+                "heads": heads,
+                "tokens": tokens,
+                "seconds, median of 5": statistics.median(seconds),
+                "least": min(seconds),
+                "core seconds, least": round(min(cores), 2),
+            }
+    return found
+
+
+def dragged(folder: Path) -> dict[str, Any]:
+    keys = {4: "1,0;0,1;-1,-1;0.1,0.1", 24: ";".join(f"{(k * 7) % 5 - 2},{(k * 11) % 5 - 2}.{k}" for k in range(24))}
+    found: dict[str, Any] = {"what": "drag"}
+    with opened(folder) as (address, token, _), browser() as chromium:
+        page = chromium.new_page()
+        page.goto(f"{address}/?token={token}")
+        for count, given in keys.items():
+            page.goto(f"{address}/solve?keys={given}")
+            page.wait_for_selector("svg.plane[data-milliseconds]")
+            times = []
+            for _ in range(60):
+                page.evaluate("delete document.querySelector('svg.plane').dataset.milliseconds")
+                page.locator(".key").nth(0).press("ArrowUp")
+                page.wait_for_selector("svg.plane[data-milliseconds]")
+                times.append(float(page.locator("svg.plane").get_attribute("data-milliseconds") or 0))
+            found[f"{count} keys, median ms of 60"] = statistics.median(times)
+            found[f"{count} keys, least"] = min(times)
+    return found
+
+
+def _children(process: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(path.read_text().rpartition(")")[2].split()[1]) == process:
+                found.append(int(path.parent.name))
+        except OSError:  # it has ended
+            continue
+    return found
+
+
 @contextmanager
 def contextless() -> Iterator[None]:
     yield
@@ -231,7 +314,14 @@ def _cpu(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-PARTS = {"list": listing, "first": first_page, "step": step_on_screen, "watch": watching}
+PARTS = {
+    "list": listing,
+    "first": first_page,
+    "step": step_on_screen,
+    "watch": watching,
+    "maps": maps_on_screen,
+    "drag": dragged,
+}
 
 
 def main(names: list[str]) -> None:

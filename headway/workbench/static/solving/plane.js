@@ -22,7 +22,6 @@ export async function plane(page, root, part) {
   const layers = { regions: s("g", { class: "regions" }), hull: s("polygon", { class: "hull" }), mixture: s("g", { class: "mixture" }), arrow: s("g", { class: "arrow" }), keys: s("g", {}) };
   drawing.append(grid(), ...Object.values(layers));
   const verdict = h("p", { class: "verdict", role: "status" }), words = h("ol", { class: "derivation" }), bars = h("div", { class: "weights" });
-  const latency = h("p", { class: "note latency" });
   let busy = false, again = false, dragged = null, spots = [], tip;
 
   // --- what is asked ---------------------------------------------------------------------------------------------------
@@ -39,7 +38,6 @@ export async function plane(page, root, part) {
         : await post("/api/ask/solve/key", { ...given, query: state.query, replace: state.chosen }, page.signal);
       answered(found);
       drawing.dataset.milliseconds = (performance.now() - began).toFixed(1);
-      put(latency, `answered in ${(performance.now() - began).toFixed(0)} ms`);
     } catch (error) {
       if (page.signal.aborted) return;
       put(verdict, trouble(error));
@@ -221,7 +219,7 @@ export async function plane(page, root, part) {
   put(root,
     h("p", { class: "read" }, part === "query" ? "Drag the keys. All attention is to be on the one that you take (or as the sliders say): the arrow is a query that does it, or lines show the mixture of others that forbids it."
       : "Drag the keys and the query's tip. The key that you take may be put elsewhere, so that this query has the wanted weights."),
-    h("div", { class: "paper" }, drawing, h("div", { class: "told" }, verdict, bars, h("p", { class: "controls" }, add, less, evenly, scaled, within), latency)),
+    h("div", { class: "paper" }, drawing, h("div", { class: "told" }, verdict, bars, h("p", { class: "controls" }, add, less, evenly, scaled, within))),
     h("h2", {}, "Why"), words);
   draw();
   await ask();
