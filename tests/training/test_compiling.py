@@ -48,12 +48,7 @@ assert all(torch.equal(ours, plain) for ours, plain in zip(found[3], found[None]
 """
 
 
-def test_one_program_serves_all_layers(forge):
+def test_one_program_serves_all_layers_and_on_the_same_kernels_a_swap_changes_nothing_to_the_bit(forge):
     """In a process of its own: what checks the shapes of these tests is no code for a compiler."""
-    answer = forge.run(code=ALIKE)
-    assert answer.code == 0, answer.err
-
-
-def test_on_the_same_kernels_a_swap_changes_nothing_to_the_bit(forge):
-    answer = forge.run(code=SWAPPED)
+    answer = forge.run(code=ALIKE + SWAPPED)
     assert answer.code == 0, answer.err
