@@ -140,7 +140,7 @@ class _Table(_Topic):
         self.table = table
 
     def look(self) -> list[bytes]:
-        changed, gone = self.table.refresh()
+        changed, gone = self.table.refresh(1.0)
         self.has_more = self.table.unread > 0
         if not changed and not gone:
             return []

@@ -26,7 +26,8 @@ from headway.run.status import RunState, state_of
 from headway.scoring.metrics import METRICS, parsed
 from headway.workbench.paths import below, check_links
 
-PATIENCE = 0.3
+PATIENCE = 0.2
+"""Seconds of a core for reading runs that are new, before somebody is answered."""
 WORTH_KEEPING = 50
 """Runs that were read since the rows were kept last."""
 SEED = re.compile(r"(?P<arm>.+)\.seed-\d+")
@@ -56,30 +57,36 @@ class RunTable:
 
     def refresh(self, seconds: float = PATIENCE) -> tuple[list[RunRow], list[str]]:
         """Look again; gives the rows that are new or have changed, and the names of those that are gone. Not many more
-        seconds are spent on reading than these."""
-        with self._lock:
-            found, self.studies = below(self.folder, self.rows)
-            gone = [self.name_of(path) for path in self.rows.keys() - set(found)]
-            changed, rows, self.unread = [], {}, 0
-            until = time.monotonic() + seconds
-            for path in found:
-                row = self.rows.get(path)
-                mark = _mark(path, row is None or row.is_settled)
-                if row is None or mark != row.mark:
-                    if (kept := self._kept.pop(path, None)) is not None and kept.mark == mark:
-                        row = kept
-                    elif time.monotonic() < until:
-                        row = self._read(path)
-                        self._not_kept += 1
-                    else:
-                        self.unread += 1
-                        row = row or self._nameless(path)
-                    changed.append(row)
-                rows[path] = row
-            self.rows = rows
-            if self._not_kept >= WORTH_KEEPING and not self.unread:
-                self._keep()
-            return changed, gone
+        seconds of a core are spent on reading than these; where somebody else is looking just now, not even those."""
+        if not self._lock.acquire(timeout=seconds):
+            return [], []
+        try:
+            return self._looked(seconds)
+        finally:
+            self._lock.release()
+
+    def _looked(self, seconds: float) -> tuple[list[RunRow], list[str]]:
+        found, self.studies = below(self.folder, self.rows)
+        gone = [self.name_of(path) for path in self.rows.keys() - set(found)]
+        changed, rows, unread, until = [], {}, 0, time.thread_time() + seconds
+        for path in found:
+            row = self.rows.get(path)
+            mark = _mark(path, row is None or row.is_settled)
+            if row is None or mark != row.mark:
+                if (kept := self._kept.pop(path, None)) is not None and kept.mark == mark:
+                    row = kept
+                elif time.thread_time() < until:
+                    row = self._read(path)
+                    self._not_kept += 1
+                else:
+                    unread += 1
+                    row = row or self._nameless(path)
+                changed.append(row)
+            rows[path] = row
+        self.rows, self.unread = rows, unread
+        if self._not_kept >= WORTH_KEEPING and not self.unread:
+            self._keep()
+        return changed, gone
 
     def as_json(self) -> str:
         """`{"folder": …, "runs": [row, …]}`; an empty folder and one that is gone are told apart."""

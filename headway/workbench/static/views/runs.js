@@ -143,7 +143,7 @@ export async function show(page) {
     const missing = [];
     for (const canvas of body.querySelectorAll("canvas")) {
       const row = rows.get(canvas.dataset.run), known = curves.get(canvas.dataset.run);
-      if (known) spark(canvas, known.points, row?.state === "running" ? "--link" : row?.state === "diverged" ? "--bad" : "--faint");
+      if (known && canvas.drawn !== known) spark(canvas, (canvas.drawn = known).points, row?.state === "running" ? "--link" : row?.state === "diverged" ? "--bad" : "--faint");
       if (row && row.state !== "cannot be read" && row.state !== "not read yet" && known?.step !== row.step) missing.push(row);
     }
     clearTimeout(asking);
