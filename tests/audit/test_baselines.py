@@ -20,6 +20,7 @@ from headway.audit.baselines import (
     context_lengths,
     language_baselines,
     majority,
+    one_word,
 )
 from headway.scoring.score import Score
 from headway.scoring.spec import Reading
@@ -177,3 +178,28 @@ def test_beats_counting_only_warns():
     assert beats_counting.check(compared("test.accuracy", 0.8, "bag of words", 0.9, 10)).verdict == "warn"
     with pytest.raises(DoesNotApply, match="no 5-gram baseline"):
         beats_counting.check(compared("valid.perplexity", 113, "unigram", 233, 10))
+
+
+def test_of_many_classes_the_nearest_mean_is_the_baseline_and_says_so(monkeypatch):
+    words = [f"w{k}" for k in range(60)]
+    rows = {"train": [f"{w} {w} and {v}" for w in words for v in ("this", "that", "more")], "test": words}
+    labels = {"train": [w for w in words for _ in range(3)], "test": words}
+    (regression,) = bag_of_words(rows, labels, ["test"])["test"]
+    monkeypatch.setattr("headway.audit.baselines.MOST_WEIGHTS", 1000)
+    (nearest,) = bag_of_words(rows, labels, ["test"])["test"]
+    assert "logistic regression on words" in regression.score.label and regression.method == nearest.method
+    assert "60 classes are too many" in nearest.score.label and nearest.score.value == 1.0
+
+
+@pytest.mark.slow
+def test_two_thousand_classes_take_seconds_and_little_memory():
+    import resource
+    import time
+
+    words, began = [f"w{k}" for k in range(2000)], time.process_time()
+    rows = {"train": [f"{w} {w} x{k} y{k * 7 % 500}" for w in words for k in range(16)], "test": words}
+    labels = {"train": [w for w in words for _ in range(16)], "test": words}
+    (found,) = bag_of_words(rows, labels, ["test"])["test"]
+    one_word(rows, labels, ["test"])
+    assert found.score.value > 0.9 and time.process_time() - began < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 3_000_000

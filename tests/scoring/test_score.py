@@ -1,8 +1,9 @@
+import json
 import math
 
 import pytest
 
-from headway.scoring.score import Score
+from headway.scoring.score import Confusion, Score
 
 
 def test_a_score_as_json_is_its_value_and_its_label():
@@ -18,3 +19,22 @@ def test_rows_are_kept_but_not_told():
     """A line of JSON is for reading; a split may have a hundred thousand rows."""
     score = Score("valid.accuracy", 0.5, "accuracy: 1 of 2", rows="10")
     assert "rows" not in score.as_json() and Score.from_json(score.name, score.to_keep()) == score
+
+
+def test_a_confusion_of_many_classes_is_kept_by_what_happened():
+    n = 4000
+    found = Confusion.counted([f"c{k}" for k in range(n)], [0, 0, 3999], [1, 1, 3999])
+    score = Score("test.accuracy", 1 / 3, "accuracy", (0.0, 1.0), found)
+    stored = json.loads(json.dumps(score.to_keep()))
+    assert len(json.dumps(stored)) < 20 * n and stored["confusion"]["cells"] == [[0, 1, 2], [3999, 3999, 1]]
+    again = Score.from_json("test.accuracy", stored)
+    assert again.confusion == found and again.confusion.totals[0][0] == 2 and again.confusion.totals[2][3999] == 1
+
+
+def test_a_confusion_of_few_classes_is_written_as_it_always_was():
+    table = {"classes": ["a", "b"], "counts": [[3, 1], [0, 2]]}
+    read = Confusion.from_json(table)
+    assert read.counts == ((3, 1), (0, 2)) and read.cells == ((0, 0, 3), (0, 1, 1), (1, 1, 2))
+    assert json.loads(json.dumps(read.as_json())) == table
+    with pytest.raises(ValueError, match="a class that there is not"):
+        Confusion.from_json({"classes": ["a", "b"], "cells": [[0, 2, 1]]})
