@@ -171,7 +171,8 @@ class NearestMean:
 
         self.classes, which = np.unique(np.array(labels), return_inverse=True)
         ones = (np.ones(len(labels)), (which, np.arange(len(labels))))
-        self.means = normalize(sparse.csr_matrix(ones, (len(self.classes), len(labels))) @ counts).T.tocsr()
+        means: Any = normalize(sparse.csr_matrix(ones, (len(self.classes), len(labels))) @ counts)
+        self.means = means.T.tocsr()
         self.how = (
             f"the class whose mean is nearest, in words and pairs of words (TF-IDF): {len(self.classes):,} classes "
         )
