@@ -36,10 +36,11 @@ def step(probe: Probe) -> Outcome:
     cuts the gradient to a quarter, where the recipe has one. Beside it, in plain lines of float64: the loss and its
     gradient, of all rows at once, in however many parts training.accumulate takes them; its length; the weights that
     the optimizer's formula makes of them, with weight decay for matrices and for nothing else; and in the end the
-    average, where training.averaging asks for one. A thousandth of what a step moves is allowed for rounding. When it
-    fails, the model trains otherwise than its recipe says, which no score can tell: look for gradients that are added
-    up and not averaged or not forgotten, for means of means, for decay of biases and norms, for a lost bias correction,
-    for a limit by tensor. Optimizers of one's own have no formula here, unless it is added to
+    average, where training.averaging asks for one. A thousandth of what a step moves is allowed for rounding. Of a
+    tensor of more than 65,536 weights so many are looked at: half evenly from everywhere, half where the gradient is
+    largest. When it fails, the model trains otherwise than its recipe says, which no score can tell: look for gradients
+    that are added up and not averaged or not forgotten, for means of means, for decay of biases and norms, for a lost
+    bias correction, for a limit by tensor. Optimizers of one's own have no formula here, unless it is added to
     `definitions.OPTIMIZERS`.
     """
     training = probe.recipe.training

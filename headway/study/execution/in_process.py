@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headway.core.errors import UserError
 from headway.core.plugins import reason_of
+from headway.experiment.audit import one_close_look_each
 from headway.experiment.population import train_in_turns
 from headway.run.folder import Run
 from headway.study.design.study import PlannedRun
@@ -23,6 +24,10 @@ class InProcess:
     """At most so many at once; None = as many as fit."""
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
+        with one_close_look_each():  # at what goes in turns, too
+            return self._train(runs, log)
+
+    def _train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         folder = log.folder.runs
         for alike in by_shape(runs):
             for members in by_progress(alike, folder):
