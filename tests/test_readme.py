@@ -1,0 +1,62 @@
+"""What README shows works: its recipes load with their changes, its verbs exist, and its known sets are known."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from headway.cli import app
+from headway.data.images.sources import KNOWN_SETS as PICTURES
+from headway.data.labelled.sources import KNOWN_TABLES
+from headway.data.pairs.sources import KNOWN_PAIRS
+from headway.data.running.sources import KNOWN_SETS
+from headway.recipe.recipe import load
+from headway.recipe.sweep import varied
+
+README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+COMMANDS = [shlex.split(line, comments=True) for line in README.splitlines() if line.startswith("headway ")]
+OWN = {"model.positions=mine"}  # of a file of one's own
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_its_commands_are_commands(words):
+    command = typer.main.get_command(app)
+    assert words[1] in command.commands
+    options = {name for parameter in command.commands[words[1]].params for name in parameter.opts}
+    inner = getattr(command.commands[words[1]], "commands", {})
+    if inner:
+        options = {name for parameter in inner[words[2]].params for name in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+@pytest.mark.parametrize("words", [w for w in COMMANDS if w[1] in ("train", "recipe", "tune")], ids=" ".join)
+def test_its_recipes_load_without_any_data(words, monkeypatch):
+    monkeypatch.delenv("HEADWAY_DATA", raising=False)
+    changes = [word for word in words[3:] if "=" in word and ".." not in word and word not in OWN]
+    recipe = load(words[2], changes)
+    assert recipe.data.source in ("python-docs", "python-modules", "pig-latin", "numbers-en-fr", "scenes")
+    if "--vary" in words:
+        assert len(varied(recipe, "x", [words[words.index("--vary") + 1]])[0]) > 1
+
+
+def test_every_known_set_is_told_with_its_files():
+    table = dict(re.findall(r"^\| `([\w-]+)` \| (.*?) \|", README, re.MULTILINE))
+    files = {name: list(one.files.values()) for known in (KNOWN_SETS, KNOWN_TABLES) for name, one in known.items()}
+    files |= {
+        name: [f"{stem}.{side}" for stem in one.stems.values() for side in one.languages]
+        for name, one in KNOWN_PAIRS.items()
+    }
+    for name, expected in files.items():
+        assert [file for file in expected if not _told(file, table[name])] == []
+    assert set(PICTURES) <= set(table)
+
+
+def _told(file: str, cell: str) -> bool:
+    """Names in braces stand for several."""
+    stem = file.removesuffix(".gz")
+    names = re.findall(r"`([^`]+)`", cell)
+    patterns = ["".join("(" + part[1:-1].replace(",", "|") + ")" if part[0] == "{" else re.escape(part)
+                        for part in re.findall(r"\{[^}]*\}|[^{]+", name)) for name in names]  # fmt: skip
+    return any(re.fullmatch(pattern, stem) for pattern in patterns)
