@@ -50,6 +50,7 @@ REMEDIES = {
     "metrics.jsonl": "weights and scores do not rest on it, and train --resume makes its lines again",
     "events.jsonl": "weights and scores do not rest on it: remove it, and the rest is read",
     "run.json": "its checkpoints bear checksums of their own and may be whole; train the run again under another name",
+    "study.yaml": "its runs are whole for all that: a study of another name takes them over with --reuse",
     "measures.json": "remove it, and it is measured again",
     "ensembles.json": "remove it, and it is measured again",
     FILE: "remove it, and the folder is read as it is, unsealed",
