@@ -95,10 +95,12 @@ def test_a_score_nobody_has_gets_the_nearest(home):
 
 
 @pytest.mark.parametrize("name", ["run.json", "scores.json"])
-def test_a_damaged_file_is_named(home, name):
+def test_a_damaged_file_is_named_and_hides_no_other_run(home, name):
     (stub(home.runs / "none.seed-0", 9.0) / name).write_text("{")
-    with pytest.raises(UserError, match=f"{name} cannot be read"):
-        read_results(home.path)
+    stub(home.runs / "none.seed-1", 8.0)
+    found = read_results(home.path)
+    assert f"{name} cannot be read" in str(found.missing["none.seed-0"])
+    assert [run.seed for run in found.runs] == [1]
 
 
 def test_a_study_is_found_by_name_or_folder(home):

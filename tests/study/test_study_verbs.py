@@ -137,4 +137,5 @@ def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
 def test_a_study_that_something_has_damaged_is_named(headway):
     assert headway("study", "run", "positions.yaml", *HERE).code == 0
     Path("studies/positions/study.yaml").write_text("nothing: left")
-    assert "studies/positions/study.yaml cannot be read: its checksum differs" in headway("study", "results", "positions").err
+    said = headway("study", "results", "positions").err
+    assert "studies/positions/study.yaml cannot be read: its checksum differs" in said
