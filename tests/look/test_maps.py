@@ -5,6 +5,7 @@ import torch
 
 from headway.core.errors import UserError
 from headway.look.maps import attention_layers, maps_of
+from headway.nn.backends import Backend
 from headway.nn.heads import Reweight, Shift
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary
 from headway.nn.taps import watch
@@ -36,7 +37,7 @@ def test_a_kernel_that_does_something_else_is_noticed(decoder, words):
     model = decoder(words.size)
     true = model.layers[1].mixer.backend
 
-    class Off:
+    class Off(Backend):
         def attend(self, *given):
             return true.attend(*given) - 0.25
 
