@@ -158,9 +158,10 @@ def apart(address: Address, work: Callable[[], Any], patience: float) -> Any:
 
 def _answer(there: int, address: Address, work: Callable[[], Any]) -> NoReturn:
     """What a child does; it does not come back."""
+    answer: dict[str, Any] = {}
     try:
         with _in_words(address):
-            answer: dict[str, Any] = {"found": work()}
+            answer = {"found": work()}
     except UserError as error:
         answer = {"wrong": str(error)}
     except OSError as error:

@@ -187,7 +187,7 @@ def maps_of(
             "gradients show what its predictions depend on: --show gradients"
         )
     sentences = [read(tokenizer, text) for text in texts]
-    heads = max((m.heads for m in model.modules() if isinstance(getattr(m, "heads", None), int)), default=1)
+    heads = max((n for m in model.modules() if isinstance(n := getattr(m, "heads", None), int)), default=1)
     check_room(sentences, len(names) * heads, title)
     taps = [f"{path}.{tap}" for path in names.values() for tap in ("weights", "values", "mixed")]
     made: list[Maps] = []
