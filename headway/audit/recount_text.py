@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headway.audit.recount import Answer, Counted, Recount, exp, file_of
 from headway.data.running.sources import FILES, KNOWN_SETS, known_files
-from headway.data.tokenizers import Tokens
+from headway.data.tokens import Tokens
 from headway.scoring.score import Score
 
 AT_ONCE = 2**22

@@ -15,8 +15,11 @@ import tokenizers
 from tokenizers import AddedToken
 
 from headway.core.errors import UserError
+from headway.data.letters import show
 from headway.data.marks import Template
-from headway.data.tokenizers import Tokenizer, Tokens, byte_of_sign, show
+from headway.data.tokenizer_kinds import byte_of_sign
+from headway.data.tokenizers import Tokenizer
+from headway.data.tokens import Tokens
 
 
 class BorrowedTokenizer(Tokenizer):

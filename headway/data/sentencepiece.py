@@ -18,7 +18,8 @@ import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
 from headway.core.errors import UserError
-from headway.data.tokenizers import UNKNOWN, Tokenizer, Tokens
+from headway.data.tokenizers import UNKNOWN, Tokenizer
+from headway.data.tokens import Tokens
 
 BLANK = "▁"  # stands for a space, and before the first word
 _LANGUAGE = re.compile(r">>\S+<<")

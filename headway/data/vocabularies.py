@@ -18,20 +18,9 @@ from headway.core.errors import UserError
 from headway.core.reading import read_text
 from headway.core.telling import following
 from headway.core.variants import Variant
-from headway.data.tokenizers import (
-    BLANK,
-    BYTE_OF_SIGN,
-    LINE_END,
-    UNKNOWN,
-    WHITE,
-    BpeTokenizer,
-    ByteTokenizer,
-    CharTokenizer,
-    Tokenizer,
-    WordTokenizer,
-    chunks,
-    letters_of,
-)
+from headway.data.letters import BLANK, LINE_END, WHITE, chunks, letters_of
+from headway.data.tokenizer_kinds import BYTE_OF_SIGN, BpeTokenizer, ByteTokenizer, CharTokenizer, WordTokenizer
+from headway.data.tokenizers import UNKNOWN, Tokenizer
 
 # A line end, or a string that `Word` may cut into several; what is left out is white space in any sense.
 _WORDS_AND_ENDS = re.compile(f"\n|[^{WHITE}]+")

@@ -17,7 +17,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from headway.core.errors import UserError
-from headway.data.tokenizers import Tokens
+from headway.data.tokens import Tokens
 from headway.models.language_model import LanguageModel
 from headway.scoring.score import Score
 from headway.scoring.spec import Reading

@@ -26,7 +26,8 @@ from headway.data.running import corpus as corpora
 from headway.data.running.corpus import Corpus
 from headway.data.running.sources import FILES
 from headway.data.spec import Text
-from headway.data.tokenizers import Tokenizer, Tokens
+from headway.data.tokenizers import Tokenizer
+from headway.data.tokens import Tokens
 from headway.data.vocabularies import Given
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses

@@ -76,7 +76,7 @@ def test_where_text_is_cut_for_the_library_changes_nothing(spec: TokenizerSpec, 
     tokenizer = spec.learn(text) if spec.kind == "char" else LEARNT[repr(spec)]
     whole = tokenizer.encode(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_module, "_CHUNK", 3)
+        patch.setattr(text_module, "CHUNK", 3)
         patch.setattr(text_module, "_CHUNKS_AT_ONCE", 2)
         in_pieces = tokenizer.encode(text)
     for name in ("ids", "bytes", "starts"):

@@ -7,7 +7,7 @@ import torch
 from headway.core.errors import UserError
 from headway.core.random import generator
 from headway.data.running.batches import Batch
-from headway.data.tokenizers import Tokens
+from headway.data.tokens import Tokens
 from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.positions import T5, Alibi, NoPositions, Rotary

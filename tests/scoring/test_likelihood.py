@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.errors import UserError
-from headway.data.tokenizers import Tokens
+from headway.data.tokens import Tokens
 from headway.data.vocabularies import Bpe, Char, Word
 from headway.scoring import likelihood
 from headway.scoring.likelihood import Surprise, surprise, token_losses, windows

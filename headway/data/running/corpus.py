@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.running import sources
-from headway.data.tokenizers import KeptTokens, Tokenizer, Tokens
+from headway.data.tokenizers import Tokenizer
+from headway.data.tokens import KeptTokens, Tokens
 from headway.data.vocabularies import TokenizerSpec
 
 Held = TypeVar("Held")

@@ -17,7 +17,8 @@ from headway.core import telling
 from headway.core.errors import UserError
 from headway.data import cache, memo, tokenizers
 from headway.data.running.corpus import load
-from headway.data.tokenizers import KeptTokens, Tokenizer, Tokens
+from headway.data.tokenizers import Tokenizer
+from headway.data.tokens import KeptTokens, Tokens
 from headway.data.vocabularies import Bpe, Byte, Char, Word
 
 LEARNT = "It is what it is; don't <unk> me.\n\n  A naïve word\u3000or\xa0two, 12 34!\nß İ ẞ end"
