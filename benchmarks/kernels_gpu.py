@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.populations_gpu import SHAPES
 from headway.data.running.batches import Crops
 from headway.experiment.bench import Size
-from headway.nn import backends, fused
+from headway.nn import backends, fused, fused_adamw, fused_loss, launching
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
@@ -47,10 +47,11 @@ def check() -> list[dict]:
     """How far each kernel is off, and what attention costs by each of torch's kernels."""
     device, lines = torch.device("cuda"), []
     for operation, cases in CHECKED.items():
+        module = {"loss": fused_loss, "adamw": fused_adamw}.get(operation, fused)
         for case in cases:
             began = time.perf_counter()
             try:
-                line = {"kernel": operation, "off": getattr(fused, f"check_{operation}")(device, *case)}
+                line = {"kernel": operation, "off": getattr(module, f"check_{operation}")(device, *case)}
             except Exception as error:
                 line = {"kernel": operation, "error": f"{type(error).__name__}: {str(error).strip()[-600:]}"}
             lines.append({**line, "case": str(case), "seconds": round(time.perf_counter() - began, 2)})
@@ -157,7 +158,7 @@ def main() -> None:
             for mode in asked.modes:
                 line = {"shape": name, "R": replicas, "mode": mode}
                 try:
-                    with fused.plainly() if mode == "plain" else nullcontext():
+                    with launching.plainly() if mode == "plain" else nullcontext():
                         found, update = measured(size, replicas, mode, asked.seconds)
                         line |= found
                         if asked.table:

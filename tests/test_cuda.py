@@ -20,7 +20,7 @@ from headway.experiment.train import train
 from headway.models.classifier import ClassifierSpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
-from headway.nn import fused
+from headway.nn import fused, fused_adamw, fused_loss, launching
 from headway.nn.scan import CELLS, scan
 from headway.nn.trusted import WITHIN
 from headway.recipe.recipe import load
@@ -218,7 +218,8 @@ KERNELS = [
 
 @pytest.mark.parametrize(("operation", "case"), KERNELS, ids=str)
 def test_kernels_on_the_gpu_give_what_their_plain_lines_give(operation, case):
-    off = getattr(fused, f"check_{operation}")(torch.device("cuda"), *case)
+    module = {"loss": fused_loss, "adamw": fused_adamw}.get(operation, fused)
+    off = getattr(module, f"check_{operation}")(torch.device("cuda"), *case)
     assert off <= WITHIN[BF16 if BF16 in case else FLOAT]
     assert operation != "dropout" or off == 0
 
@@ -231,7 +232,7 @@ def test_a_model_learns_by_kernels_what_it_learns_without(replicas, changes):
     spec = LanguageModelSpec.model_validate({**settings, "feedforward": feedforward, "dropout": dropout})
     training, found = TrainingSpec(batch=8, device="cuda", precision="float32"), []
     tokens, seeds = (torch.arange(9000, dtype=torch.int32) * 7 % 41).cuda(), list(range(replicas))
-    for way in (contextlib.nullcontext, fused.plainly):
+    for way in (contextlib.nullcontext, launching.plainly):
         setting = dataclasses.replace(choose(training, 64), compiled=False)
         model = spec.build(50, seeds, "cuda")
         optimizer = AdamW().build(dict(model.named_parameters()), [1e-2] * replicas, [0.1] * replicas)

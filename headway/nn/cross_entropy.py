@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway.nn import fused
+from headway.nn import fused_loss
 
 LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
 """Numbers in one chunk of logits: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
@@ -42,7 +42,7 @@ def mean_cross_entropy(
         return _InPlaceCrossEntropy.apply(x, weight, targets, bias, counted, smoothing)  # pyright: ignore
     device = x.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-    by_kernel = fused.lost(
+    by_kernel = fused_loss.lost(
         x,
         dtype,
         V + -V % 64,
@@ -161,7 +161,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
             logits = piece @ table.mT
             if bias is not None:
                 logits[..., :V] += bias[:, None].to(dtype)
-            losses.append(fused.loss_and_slope(logits, targets[:, here], shares[:, here], V, smoothing).sum(1))
+            losses.append(fused_loss.loss_and_slope(logits, targets[:, here], shares[:, here], V, smoothing).sum(1))
             slope = logits  # which it is now
             dx.append(slope @ table)
             here_dw = slope.mT @ piece

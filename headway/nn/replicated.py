@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headway.core import random
-from headway.nn import fused
+from headway.nn import fused, launching
 
 
 class Linear(nn.Module):
@@ -47,7 +47,7 @@ class Linear(nn.Module):
     def activated(self, x: Float[Tensor, "R B T I"], kind: str) -> Float[Tensor, "R B T O"] | None:
         """A nonlinearity of what it gives, where one kernel adds the bias and does that; else None."""
         plain = self.drop is None and self.adapter is None and self.few_rows is None
-        if self.bias is None or not plain or not fused.wanted(x):
+        if self.bias is None or not plain or not launching.wanted(x):
             return None
         products = _multiply(x, self.weight, None)
         return fused.activate(products, self.bias, kind)

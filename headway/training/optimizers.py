@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.variants import Variant
-from headway.nn import fused
+from headway.nn import fused_adamw
 from headway.nn.replicated import pace_of
 
 Table = Float[Tensor, "R n"]
@@ -171,8 +171,8 @@ class Optimizer:
 
 
 class AdamWOptimizer(Optimizer):
-    """Several replicas at once, where one kernel does the arithmetic for all of them (`nn/fused.py`, or a compiler's);
-    else `fused`: many small kernels are slow."""
+    """Several replicas at once, where one kernel does the arithmetic for all of them (`nn/fused_adamw.py`, or a
+    compiler's); else `fused`: many small kernels are slow."""
 
     memories = ("mean", "square")
 
@@ -189,7 +189,7 @@ class AdamWOptimizer(Optimizer):
 
     @property
     def has_kernel(self) -> bool:
-        return len(self.own_decays) > 1 and fused.can_step(self.parameters[0])
+        return len(self.own_decays) > 1 and fused_adamw.can_step(self.parameters[0])
 
     def compile(self) -> None:
         # For a single replica nothing is faster than torch's kernel, and ours needs no compiler.
@@ -208,7 +208,7 @@ class AdamWOptimizer(Optimizer):
 
     def move(self, weights, gradient, scale, rates, decays, *memory):
         (mean, square), betas = memory, (self.spec.beta1, self.spec.beta2)
-        adamw = fused.adamw if fused.can_step(weights) else fused.plain_adamw
+        adamw = fused_adamw.adamw if fused_adamw.can_step(weights) else fused_adamw.plain_adamw
         adamw(weights, gradient, mean, square, scale, rates, decays, self.filled, betas, self.spec.epsilon)
 
     @torch.no_grad()

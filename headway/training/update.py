@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headway.nn import fused
+from headway.nn import launching
 from headway.nn.replicated import Trainable
 from headway.training.averaging import Averages
 from headway.training.capacity import is_out_of_memory
@@ -115,7 +115,7 @@ class Update:
         # By itself the compiler would make one program for any shape, which is slower than one for each of a few.
         dynamic = False if isinstance(self.sampler, SamplerOfShapes) else None
         self.loss = compiled_loss(self.model, dynamic, backend, whole)
-        with fused.in_use():
+        with launching.in_use():
             self.optimizer.compile()
         self.on_trial = True
 
@@ -141,7 +141,7 @@ class Update:
             sampler = sampler.of_shape(shape)
         if self.stream is None:
             return self.compute(sampler)
-        with fused.in_use():
+        with launching.in_use():
             return self.on_gpu(sampler, shape)
 
     def on_gpu(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:

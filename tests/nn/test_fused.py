@@ -9,12 +9,13 @@ from triton_on_cpu import triton_on_cpu
 
 from headway.data.running.batches import Batch
 from headway.models.language_model import LanguageModelSpec
-from headway.nn import cross_entropy, fused, trusted
+from headway.nn import cross_entropy, fused, fused_adamw, fused_loss, launching, trusted
 from headway.training.optimizers import AdamW
 
 CPU = torch.device("cpu")
 FLOAT, BF16 = torch.float32, torch.bfloat16
-CHECKS = {name: getattr(fused, f"check_{name}") for name in ("norm", "activate", "dropout", "turn", "loss", "adamw")}
+CHECKS = {name: getattr(fused, f"check_{name}") for name in ("norm", "activate", "dropout", "turn")}
+CHECKS |= {"loss": fused_loss.check_loss, "adamw": fused_adamw.check_adamw}
 CASES = [
     ("norm", (48, FLOAT, BF16, True, True, 1e-5)),
     ("norm", (17, FLOAT, FLOAT, True, False, 1e-5)),
@@ -41,7 +42,7 @@ def kernels(monkeypatch):
     made = module_from_spec(found)
     with triton_on_cpu():
         found.loader.exec_module(made)
-        monkeypatch.setattr(fused, "_kernels", lambda: made)
+        monkeypatch.setattr(launching, "kernels", lambda: made)
         yield made
 
 
@@ -69,8 +70,8 @@ def test_a_model_learns_by_kernels_what_it_learns_without(kernels, monkeypatch, 
     monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
     found = []
     for by_kernels in (True, False):
-        monkeypatch.setattr(fused, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
-        monkeypatch.setattr(fused, "can_step", lambda x, use=by_kernels: use)
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
+        monkeypatch.setattr(fused_adamw, "can_step", lambda x, use=by_kernels: use)
         made = spec.build(41, seeds).train()
         optimizer = AdamW().build(dict(made.named_parameters()), [1e-2] * len(seeds), [0.1] * len(seeds))
         losses, norms, gradients = [], [], []
@@ -126,6 +127,6 @@ def test_what_cannot_be_built_for_some_sizes_after_all_is_not_used_either(monkey
 
 def test_on_a_cpu_nothing_changes():
     x = torch.ones(1, 2, 3, 4)
-    assert not fused.wanted(x)
+    assert not launching.wanted(x)
     assert fused.norm(x, torch.ones(1, 4), None, 1e-5, True, FLOAT) is None
-    assert not fused.can_step(x)
+    assert not fused_adamw.can_step(x)
