@@ -27,7 +27,8 @@ from headway.models.language_model import LanguageModelSpec
 from headway.nn.block import NoFeedForward, NoNorm
 from headway.nn.positions import NoPositions
 from headway.nn.recurrence import GruSpec, LstmSpec, MinGruSpec, RecurrenceSpec, RnnSpec
-from headway.nn.replicated import Clock, Trainable
+from headway.nn.replicated import Clock
+from headway.nn.trainable import Trainable
 from headway.training.carried import CarriedState
 from headway.training.optimizers import Sgd
 from headway.training.setting import Setting, choose

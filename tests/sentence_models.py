@@ -13,7 +13,8 @@ from headway.nn.context import Context
 from headway.nn.heads import Concat
 from headway.nn.masks import Everything, Padding
 from headway.nn.positions import Learned
-from headway.nn.replicated import Embedding, Linear, Trainable
+from headway.nn.replicated import Embedding, Linear
+from headway.nn.trainable import Trainable
 
 WIDTH, HEADS, CLASSES = 8, 2, 3
 TEXT = "the quick brown fox jumps over the lazy dog\n" * 2

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.probe import TINY, Probe, difference
-from headway.nn.replicated import moving
+from headway.nn.trainable import moving
 from headway.training.optimizers import AdamW, OptimizerSpec
 
 STEPS = 40

@@ -17,7 +17,7 @@ from headway.audit import definitions
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.probe import TINY, Probe, difference
 from headway.nn.attention import Attention
-from headway.nn.replicated import moving, pace_of
+from headway.nn.trainable import moving, pace_of
 
 
 @audit("model")

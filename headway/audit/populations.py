@@ -19,7 +19,7 @@ from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, fai
 from headway.audit.probe import TINY, difference
 from headway.audit.scores import AGAIN, ROUNDED, in_float32
 from headway.audit.side_by_side import SideBySide, gradient_of
-from headway.nn.replicated import Trainable
+from headway.nn.trainable import Trainable
 from headway.training.update import Update
 
 COUNTS = 1e-3

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from headway.audit.probe import Probing
-from headway.nn.replicated import Trainable, drawn_anew, moving, set_dropout
+from headway.nn.replicated import set_dropout
+from headway.nn.seeding import drawn_anew
+from headway.nn.trainable import Trainable, moving
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.training.averaging import Averages

@@ -14,7 +14,7 @@ from torch import Tensor
 from headway.audit import definitions
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.probe import TINY, Probe
-from headway.nn.replicated import moving, pace_of
+from headway.nn.trainable import moving, pace_of
 from headway.training.averaging import Averages
 from headway.training.setting import Setting
 from headway.training.update import Update

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from headway.core.errors import UserError
 from headway.core.yaml import flat
 from headway.experiment.size import check_size
-from headway.nn.replicated import Trainable, moving, pace_of, set_dropout
+from headway.nn.replicated import set_dropout
+from headway.nn.trainable import Trainable, moving, pace_of
 from headway.recipe.recipe import Recipe
 from headway.tasks.task import Task
 from headway.training.averaging import Averages

@@ -27,7 +27,7 @@ from headway.core.errors import UserError, did_you_mean
 from headway.core.plugins import reason_of
 from headway.experiment import assembly
 from headway.experiment.size import check_size
-from headway.nn.replicated import drawn_once
+from headway.nn.seeding import drawn_once
 from headway.recipe.library import packaged
 from headway.recipe.recipe import Recipe, load
 from headway.run.folder import Run, open_run

@@ -27,7 +27,7 @@ from headway.experiment.audit import audit_runs
 from headway.experiment.beside import compile_beside
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, going_on, newest_checkpoints, restore
-from headway.nn.replicated import Trainable
+from headway.nn.trainable import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
 from headway.scoring.cost import count_parameters

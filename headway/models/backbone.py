@@ -32,8 +32,9 @@ from headway.nn.masks import Everything, Mask, Padding, Through
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, Positions, PositionSpec
 from headway.nn.recurrence import RecurrenceSpec  # noqa: F401 (to be known: it is named in recipes only)
-from headway.nn.replicated import Carried, Embedding, Trainable
+from headway.nn.replicated import Embedding
 from headway.nn.taps import Tap
+from headway.nn.trainable import Carried, Trainable
 
 
 @dataclass(frozen=True)

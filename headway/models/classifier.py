@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from headway.core.spec import OR_BY_NAME, Problem, Spec
 from headway.models.encoder import Encoder, EncoderSpec
 from headway.models.pooling import Mean, PoolingSpec
-from headway.nn.replicated import Carried, Dropout, Linear, seed
+from headway.nn.replicated import Dropout, Linear
+from headway.nn.seeding import seed
 from headway.nn.taps import Tap
+from headway.nn.trainable import Carried
 
 
 class FeaturesOfTexts(Protocol):

@@ -32,8 +32,10 @@ from headway.nn.context import Context
 from headway.nn.masks import Everything
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, PositionSpec
-from headway.nn.replicated import Carried, Linear, parameter, seed
+from headway.nn.replicated import Linear, parameter
+from headway.nn.seeding import seed
 from headway.nn.taps import Tap
+from headway.nn.trainable import Carried
 
 Embedded = Float[Tensor, "R B E"]
 Square = Float[Tensor, "R B B"]

@@ -16,8 +16,10 @@ from headway.core.spec import Problem
 from headway.models.backbone import ModelState
 from headway.models.translator import Translator, TranslatorSpec
 from headway.nn.masks import Causal, Everything, Mask, Prefix
-from headway.nn.replicated import Carried, Linear, parameter, seed
+from headway.nn.replicated import Linear, parameter
+from headway.nn.seeding import seed
 from headway.nn.taps import Tap
+from headway.nn.trainable import Carried
 
 
 class DecoderOnlySpec(TranslatorSpec):

@@ -30,8 +30,10 @@ from headway.nn.attention import AttentionSpec
 from headway.nn.block import Block, CrossBlock
 from headway.nn.masks import Causal, Everything
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
-from headway.nn.replicated import Carried, Linear, parameter, seed
+from headway.nn.replicated import Linear, parameter
+from headway.nn.seeding import seed
 from headway.nn.taps import Tap
+from headway.nn.trainable import Carried
 
 
 class FirstStateSpec(Variant):

@@ -17,8 +17,10 @@ from headway.models.backbone import Backbone, BackboneSpec, ModelState
 from headway.models.start import BorrowedBody
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.masks import Causal
-from headway.nn.replicated import Carried, Linear, parameter, seed
+from headway.nn.replicated import Linear, parameter
+from headway.nn.seeding import seed
 from headway.nn.taps import Tap
+from headway.nn.trainable import Carried
 
 
 class LanguageModelSpec(BackboneSpec):

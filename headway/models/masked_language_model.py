@@ -19,8 +19,10 @@ from headway.core.spec import Problem, Spec
 from headway.models.encoder import Encoder, EncoderSpec
 from headway.nn.block import NoFeedForward
 from headway.nn.cross_entropy import mean_cross_entropy
-from headway.nn.replicated import Carried, Linear, parameter, seed
+from headway.nn.replicated import Linear, parameter
+from headway.nn.seeding import seed
 from headway.nn.taps import Tap
+from headway.nn.trainable import Carried
 
 
 class Masking(Spec):

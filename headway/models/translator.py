@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from headway.core.spec import Problem
 from headway.models.backbone import Backbone, BackboneSpec, ModelState
 from headway.nn.cross_entropy import mean_cross_entropy
-from headway.nn.replicated import Carried, Linear
+from headway.nn.replicated import Linear
 from headway.nn.taps import Tap
+from headway.nn.trainable import Carried
 
 Nats = Float[Tensor, "R B T"]
 

@@ -13,7 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.nn.replicated import Dropout, Linear, Trainable, parameter, seed_part
+from headway.nn.replicated import Dropout, Linear, parameter
+from headway.nn.seeding import seed_part
+from headway.nn.trainable import Trainable
 
 
 class LowRank(nn.Module):

@@ -28,9 +28,10 @@ from headway.nn.dropout import WeightDropout
 from headway.nn.heads import Concat, FusionSpec
 from headway.nn.masks import Everything, Mask, Window
 from headway.nn.mixer import Mixer, MixerSpec
-from headway.nn.replicated import Carried, Dropout, Linear
+from headway.nn.replicated import Dropout, Linear
 from headway.nn.similarity import ScaledDot, SimilaritySpec
 from headway.nn.taps import Display, Tap
+from headway.nn.trainable import Carried
 
 
 @dataclass(frozen=True)

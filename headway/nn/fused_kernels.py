@@ -1,4 +1,5 @@
-"""The operations of the `fused` files as Triton kernels, there and back: each reads what it needs once and writes it once.
+"""The operations of `fused.py`, `fused_loss.py` and `fused_adamw.py` as Triton kernels, there and back: each reads what
+it needs once and writes it once.
 
 Replicas stand one below the other: row `n` of replica `r` is row `r·N + n` of a table `[R·N, D]`, and what is learnt is
 a row of `[R, D]`. Sums over the rows of a replica are made in parts, always the same ones, and the parts are added

@@ -21,7 +21,7 @@ from headway.core.variants import Variant
 from headway.nn.backends import Needs
 from headway.nn.context import Context
 from headway.nn.positions import Positions, PositionsByHeads, PositionSpec
-from headway.nn.replicated import Carried
+from headway.nn.trainable import Carried
 
 Stream = Float[Tensor, "R B T D"]
 

@@ -26,9 +26,10 @@ from headway.nn.backends import Needs
 from headway.nn.context import Context
 from headway.nn.dropout import WeightDropout
 from headway.nn.mixer import Mixer, MixerSpec
-from headway.nn.replicated import Carried, Linear, parameter
+from headway.nn.replicated import Linear, parameter
 from headway.nn.scan import CELLS, scan
 from headway.nn.taps import Display, Tap
+from headway.nn.trainable import Carried
 
 Real = Bool[Tensor, "R B T"]
 STATE = ("hidden", "cell")

@@ -4,14 +4,13 @@ Activations are `[R, B, T, D]` and parameters have a leading axis R: one batched
 With R = 1 each module takes the plain torch path, so that an ordinary model costs what it always did.
 
 A module is built without randomness; `seed` then gives every parameter its initial value and every source of noise its
-stream, each from (the replica's seed, the name of the place) alone.
+stream (`seeding.py`).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -139,56 +138,6 @@ class Noisy(nn.Module):
         self.register_buffer("keys", torch.zeros(replicas, 2, dtype=torch.int32), persistent=False)
 
 
-Carried = dict[str, Tensor]
-"""The state that a model carries from one batch of training to the next, by name: tensors [R, B, …], a row of each for
-a row of the batch. Zeros mean that nothing came before."""
-
-
-class Trainable(nn.Module):
-    """What the training loop knows of a model."""
-
-    replicas: int
-    clock: Clock
-
-    def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
-        """What training lowers, one number per replica; and the state that the next batch goes on from, None if this
-        model carries none."""
-        raise NotImplementedError
-
-    def depth_of(self, name: str) -> int:
-        """How far above the tokens a parameter stands: 0 = it makes vectors of them, k = it is of the k-th layer;
-        `depth` = it is of the head, which borrowed weights do not have."""
-        raise NotImplementedError
-
-    @property
-    def depth(self) -> int:
-        raise NotImplementedError
-
-    def add_adapters(
-        self, targets: Sequence[str], rank: int, alpha: float, dropout: float, seeds: Sequence[int]
-    ) -> int:
-        """Beside the matrices that make one of these (`nn/adapters.py`); gives how many have one now."""
-        raise NotImplementedError
-
-    def is_added(self, name: str) -> bool:
-        """Whether a parameter is of such an adapter."""
-        return False
-
-    @property
-    def repeated(self) -> list[nn.Module]:
-        """Its layers, of which many do the same with other weights: whoever compiles one has compiled them all."""
-        return [module for module in self.modules() if getattr(module, "is_repeated", False)]
-
-    def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
-        """How much `loss` is a mean over, such as tokens without padding; None = as much in every part of a batch."""
-        return None
-
-    @property
-    def output_table(self) -> Tensor | None:
-        """The table of tokens, where it is the output matrix as well."""
-        return None
-
-
 class Dropout(Noisy):
     """Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, with one rate per replica.
 
@@ -229,7 +178,7 @@ def parameter(
 ) -> nn.Parameter:
     """A parameter per replica that `seed` will fill with `value` + normal noise of this deviation. Matrices are
     pulled towards zero by weight decay, unless said otherwise; vectors are not."""
-    if _has_no_numbers.get():
+    if has_no_numbers.get():
         made = nn.Parameter(torch.empty(replicas, *shape, device="meta"))
     else:
         made = nn.Parameter(torch.zeros(replicas, *shape) + value)
@@ -238,98 +187,17 @@ def parameter(
     return made
 
 
-def pace_of(p: Tensor) -> float:
-    """What the learning rate is multiplied by for this parameter; 0 = training leaves it as it is."""
-    return getattr(p, "pace", 1.0)
-
-
-def set_paces(model: nn.Module, paces: Mapping[str, float]) -> None:
-    """Which parameters training moves, and how fast beside each other: all that anybody knows of it stands on them."""
-    for name, p in model.named_parameters():
-        p.pace = paces[name]  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def moving(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-    """Those that training moves."""
-    return {name: p for name, p in parameters.items() if pace_of(p) > 0}
-
-
-@torch.no_grad()
-def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
-    """Give replica r the start and the noise that belong to `seeds[r]`, and move the model to its device.
-
-    Values are drawn on the CPU, one generator per (seed, name), so they do not depend on the device, on the other
-    replicas, or on which other parameters the model has.
-    """
-    model.clock = Clock(torch.device(device))
-    seed_part(model, model, "", seeds)
-    if not _has_no_numbers.get():
-        model.to(device)
-
-
-_has_no_numbers: ContextVar[bool] = ContextVar("has_no_numbers", default=False)
+has_no_numbers: ContextVar[bool] = ContextVar("has_no_numbers", default=False)
 
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
     """Parameters of what is built here have shapes and no numbers, and take no room: to be counted."""
-    before = _has_no_numbers.set(True)
+    before = has_no_numbers.set(True)
     try:
         yield
     finally:
-        _has_no_numbers.reset(before)
-
-
-@torch.no_grad()
-def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]) -> None:
-    """The same for a part of the model that goes by this name, such as one that was added to it later."""
-    prefix = f"{name}." if name else ""
-    for key, p in part.named_parameters():
-        if p.is_meta:
-            continue
-        value, std = p.start  # pyright: ignore[reportAttributeAccessIssue]
-        for r, replica_seed in enumerate(seeds):
-            if std > 0:
-                _draw(p[r], value, std, replica_seed, prefix + key)
-            else:
-                p[r] = value
-    for key, module in part.named_modules(prefix=name):
-        if isinstance(module, Noisy):
-            module.keys.copy_(random.stream_keys(seeds, key))
-            module.clock = model.clock
-
-
-def _draw(p: Tensor, value: float, std: float, replica_seed: int, name: str) -> None:
-    kept, what = _kept.get(), (replica_seed, name, tuple(p.shape), value, std)
-    if kept is not None and what in kept:
-        p.copy_(kept[what])
-        return
-    p.normal_(value, std, generator=random.generator(replica_seed, "start", name))
-    if kept is not None:
-        kept[what] = p.clone()
-
-
-_kept: ContextVar[dict[tuple[Any, ...], Tensor] | None] = ContextVar("kept", default=None)
-
-
-def drawn_once() -> AbstractContextManager[None]:
-    """While this lasts, what belongs to a seed is drawn once, however many models are built of it: audits build a
-    dozen of each, and to draw twenty million numbers takes longer than to ask a model something."""
-    return _drawing({})
-
-
-def drawn_anew() -> AbstractContextManager[None]:
-    """Not, inside of that: where it is asked whether the same is drawn every time."""
-    return _drawing(None)
-
-
-@contextmanager
-def _drawing(kept: dict[tuple[Any, ...], Tensor] | None) -> Iterator[None]:
-    before = _kept.set(kept)
-    try:
-        yield
-    finally:
-        _kept.reset(before)
+        has_no_numbers.reset(before)
 
 
 def set_dropout(model: nn.Module, rates: Sequence[float]) -> None:

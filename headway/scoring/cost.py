@@ -11,7 +11,8 @@ much: by which of four conventions N is counted moves the exponents of scaling l
 from dataclasses import asdict, dataclass
 
 from headway.nn.positions import Positions
-from headway.nn.replicated import Embedding, Trainable
+from headway.nn.replicated import Embedding
+from headway.nn.trainable import Trainable
 
 
 @dataclass(frozen=True)

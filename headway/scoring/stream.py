@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headway.models.language_model import LanguageModel
-from headway.nn.replicated import Carried
+from headway.nn.trainable import Carried
 
 SEGMENTS_THAT_PAY = 8
 """From so many on a graph is recorded."""

@@ -27,7 +27,7 @@ from headway.data.tokenizers import Tokenizer
 from headway.look.gradients import Explained, Gradients, gradients_of
 from headway.look.maps import Maps, attention_layers, maps_of
 from headway.look.token_losses import Losing
-from headway.nn.replicated import Trainable
+from headway.nn.trainable import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.metrics import Metric

@@ -14,7 +14,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from headway.core.errors import UserError
-from headway.nn.replicated import Carried
+from headway.nn.trainable import Carried
 from headway.training.processes import ALONE, Processes
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.nn.replicated import Trainable
+from headway.nn.trainable import Trainable
 
 
 class CompiledLayers:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headway.core.status import State, Status
-from headway.nn.replicated import Trainable
+from headway.nn.trainable import Trainable
 from headway.training import schedule
 from headway.training.averaging import Averages
 from headway.training.carried import CarriedState

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from headway.core.variants import Variant
 from headway.nn import fused_adamw
-from headway.nn.replicated import pace_of
+from headway.nn.trainable import pace_of
 
 Table = Float[Tensor, "R n"]
 Column = Float[Tensor, "R 1"]

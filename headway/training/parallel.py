@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from headway.core.errors import UserError
 from headway.core.variants import Variant
-from headway.nn.replicated import Trainable, pace_of
+from headway.nn.trainable import Trainable, pace_of
 from headway.training.processes import ALONE, Processes
 
 

@@ -2,7 +2,7 @@
 own, or low-rank adapters beside weights that stay.
 
 A tuning gives every parameter a *pace*, what the learning rate is multiplied by for it, and 0 means that it stays as it
-is. The pace stands on the parameter (`nn/replicated.py`), and whoever has to know reads it there: optimizers, the
+is. The pace stands on the parameter (`nn/trainable.py`), and whoever has to know reads it there: optimizers, the
 memories in checkpoints, counts of parameters, audits.
 """
 
@@ -15,7 +15,7 @@ from pydantic import Field
 from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
-from headway.nn.replicated import Trainable, set_paces
+from headway.nn.trainable import Trainable, set_paces
 
 Model = TypeVar("Model", bound=Trainable)
 Target = Literal["queries", "keys", "values", "output", "feedforward"]

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headway.nn import launching
-from headway.nn.replicated import Trainable
+from headway.nn.trainable import Trainable
 from headway.training.averaging import Averages
 from headway.training.capacity import is_out_of_memory
 from headway.training.carried import CarriedState

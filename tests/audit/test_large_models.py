@@ -9,7 +9,7 @@ from headway.audit import gradient, steps
 from headway.audit.audit import find_audit
 from headway.audit.plants.planting import planted
 from headway.audit.runner import MODEL_AUDITS, audit_model
-from headway.nn.replicated import drawn_anew, drawn_once
+from headway.nn.seeding import drawn_anew, drawn_once
 
 FAULTS = [fault for fault in OF_MODELS if fault.caught_by in ("step", "gradient")]
 

@@ -12,7 +12,8 @@ from headway.nn.context import Context
 from headway.nn.heads import Concat
 from headway.nn.masks import Causal, Mask
 from headway.nn.positions import NoPositions
-from headway.nn.replicated import Trainable, seed
+from headway.nn.seeding import seed
+from headway.nn.trainable import Trainable
 
 PLAIN = NoPositions(), Concat(), Causal()
 

@@ -7,7 +7,9 @@ from torch import nn
 from headway.core.errors import UserError
 from headway.models.classifier import ClassifierSpec
 from headway.nn.adapters import add_adapters, merged
-from headway.nn.replicated import Clock, Linear, Trainable, seed
+from headway.nn.replicated import Clock, Linear
+from headway.nn.seeding import seed
+from headway.nn.trainable import Trainable
 from headway.training.tuning import Lora
 
 V, C = 23, 3

@@ -10,7 +10,8 @@ from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.dropout import LockedDropout, NoiseSpec, WeightDropout, WordDropout
 from headway.nn.recurrence import GruSpec, LstmSpec, MinGruSpec
-from headway.nn.replicated import Dropout, seed, set_dropout
+from headway.nn.replicated import Dropout, set_dropout
+from headway.nn.seeding import seed
 
 R, B, T, D, V = 2, 6, 5, 40, 50
 

@@ -21,7 +21,7 @@ from headway.nn.recurrence import (
     RnnSpec,
     linear_scan,
 )
-from headway.nn.replicated import seed
+from headway.nn.seeding import seed
 from headway.nn.taps import watch
 
 D, H, B, T, R = 5, 4, 3, 7, 3

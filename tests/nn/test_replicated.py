@@ -6,18 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.nn.replicated import (
-    Clock,
-    Dropout,
-    Embedding,
-    LayerNorm,
-    Linear,
-    RMSNorm,
-    Trainable,
-    parameter,
-    seed,
-    set_dropout,
-)
+from headway.nn.replicated import Clock, Dropout, Embedding, LayerNorm, Linear, RMSNorm, parameter, set_dropout
+from headway.nn.seeding import seed
+from headway.nn.trainable import Trainable
 
 B, T, D, OUT, V = 2, 3, 6, 5, 11
 

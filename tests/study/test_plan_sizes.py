@@ -16,7 +16,7 @@ SHAPES = [
 @pytest.mark.parametrize("changes", SHAPES, ids=str)
 def test_counted_is_built(changes, monkeypatch):
     recipe = load("demo", [*LM, *changes])
-    monkeypatch.setattr("headway.nn.replicated.random.generator", None)  # no number may be drawn for it
+    monkeypatch.setattr("headway.nn.seeding.random.generator", None)  # no number may be drawn for it
     found = Sizes().of(recipe)
     monkeypatch.undo()
     model = Sizes().task(recipe).build([0], "cpu")

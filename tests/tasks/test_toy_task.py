@@ -34,7 +34,8 @@ from headway.look.gradients import Explained
 from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.spec import ModelSpec
 from headway.nn.masks import Everything
-from headway.nn.replicated import Linear, seed
+from headway.nn.replicated import Linear
+from headway.nn.seeding import seed
 from headway.recipe.recipe import Recipe, from_tree
 from headway.recipe.sweep import varied
 from headway.run.folder import Run, open_run

@@ -10,7 +10,9 @@ from training.conftest import TEXT, Recorder
 
 from headway.core.errors import UserError
 from headway.data.running.batches import Contiguous
-from headway.nn.replicated import Carried, Embedding, Linear, Trainable, seed
+from headway.nn.replicated import Embedding, Linear
+from headway.nn.seeding import seed
+from headway.nn.trainable import Carried, Trainable
 from headway.training import checkpoint, setting
 from headway.training.carried import CarriedState
 from headway.training.checkpoint import Checkpoint

@@ -7,7 +7,7 @@ import torch
 from headway.core.errors import UserError
 from headway.experiment.train import train
 from headway.models.classifier import ClassifierSpec
-from headway.nn.replicated import moving, pace_of
+from headway.nn.trainable import moving, pace_of
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import open_run
 from headway.training.optimizers import Adagrad, AdamW, Sgd

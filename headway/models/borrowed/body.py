@@ -11,8 +11,9 @@ from headway.core.errors import UserError
 from headway.models.borrowed.module import BorrowedDropout, built, with_axis
 from headway.models.borrowed.taps import LayerTaps, hook, layers_in, wired
 from headway.nn.positions import Positions
-from headway.nn.replicated import Trainable, seed_part
+from headway.nn.seeding import seed_part
 from headway.nn.taps import Tap
+from headway.nn.trainable import Trainable
 
 _MAKES = {
     "queries": r"\.(query|query_proj|q_lin|q_proj|q)$",

@@ -10,9 +10,9 @@ from torch import Tensor
 from headway.models.borrowed.body import RunByTransformers
 from headway.models.borrowed.module import ENCODER
 from headway.models.classifier import Classifier, ClassifierSpec
-from headway.nn.replicated import Trainable
 from headway.nn.segments import Separated, which_text
 from headway.nn.taps import Tap
+from headway.nn.trainable import Trainable
 
 
 class BorrowedClassifier(RunByTransformers, Classifier):

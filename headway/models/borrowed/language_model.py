@@ -21,8 +21,8 @@ from headway.core.errors import UserError
 from headway.models.borrowed.body import RunByTransformers
 from headway.models.borrowed.module import CAUSAL
 from headway.models.language_model import LanguageModel, LanguageModelSpec
-from headway.nn.replicated import Carried, Trainable
 from headway.nn.taps import Tap
+from headway.nn.trainable import Carried, Trainable
 
 _SAME = 1e-4  # of the largest number: sums of another shape round differently
 
