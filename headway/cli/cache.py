@@ -22,11 +22,11 @@ def cache(
     from headway.data import cache as kept
 
     now = time.time()
-    some = [one for one in kept.entries() if older_than is None or now - one.used > older_than * 86400]
     try:
         where = str(kept.folder())
     except RuntimeError:
         raise UserError("this user has no home folder: set HEADWAY_CACHE to a folder for what is kept") from None
+    some = [one for one in kept.entries() if older_than is None or now - one.used > older_than * 86400]
     freed = kept.clear(some) if clear else 0
     if as_json:
         told = [{"name": one.path.name, "bytes": one.size, "current": one.is_current} for one in some]

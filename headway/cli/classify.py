@@ -69,6 +69,7 @@ def classify(
 def _brought(run: "Run", file: Path | None, columns: list[str], encoding: str | None) -> "Brought":
     from headway import tasks
     from headway.data.running.sources import why_no_encoding
+    from headway.data.tables import column_of
     from headway.experiment.classify import lines_down_the_pipe, texts_of_file, texts_of_lines
     from headway.tasks.abilities import Classifies, GivenFile
 
@@ -76,7 +77,7 @@ def _brought(run: "Run", file: Path | None, columns: list[str], encoding: str | 
     if why := why_no_encoding(encoding):
         raise UserError(f"--encoding: {why}")
     if file is not None and str(file) != "-":
-        asked = tuple(int(one) if one.isdigit() else one for one in columns)
+        asked = tuple(map(column_of, columns))
         return texts_of_file(run, GivenFile(file.expanduser(), encoding, asked))
     if columns:
         raise UserError("--column is of a table: give it with --file")

@@ -116,7 +116,7 @@ def _target(given: str, names: list[str]) -> int:
     ends = [k for k, name in enumerate(names) if Path(name).name == given]
     if len(ends) == 1:
         return ends[0]
-    if given.isdigit() and 1 <= int(given) <= len(names):
+    if given.isdecimal() and len(given) < 10 and 1 <= int(given) <= len(names):
         return int(given) - 1
     what = f"is one of {len(ends)} pictures of that name" if ends else f"is none of the {len(names)} pictures"
     raise UserError(f"--target {given} {what}{did_you_mean(given, names)}")

@@ -106,13 +106,13 @@ def score(
 
 def _given(file: Path, columns: list[str], label: str | None, encoding: str | None) -> "GivenFile":
     from headway.data.running.sources import why_no_encoding
+    from headway.data.tables import column_of
     from headway.tasks.abilities import GivenFile
 
     if why := why_no_encoding(encoding):
         raise UserError(f"--encoding: {why}")
-    asked = [int(one) if one.isdigit() else one for one in columns]
-    of_label = int(label) if label is not None and label.isdigit() else label
-    return GivenFile(file.expanduser(), encoding, tuple(asked), of_label)
+    of_label = None if label is None else column_of(label)
+    return GivenFile(file.expanduser(), encoding, tuple(map(column_of, columns)), of_label)
 
 
 def _by_length(

@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -81,13 +82,17 @@ class Entry(NamedTuple):
         return not self.path.name.startswith("corpus-")
 
 
+_HOMES = {"trained": r".+-[0-9a-f]{8,}-.+", "runs": r"[0-9a-f]{16,}\.json", "workbench": r"[0-9a-f]{16,}\.json"}
+_OURS = re.compile(r"\.?[a-z]+(-[a-z]+)*-[0-9a-f]{16,}(\..*)?|compiled")
+"""What entries are called: somebody may name a folder for the cache that holds other things as well."""
+
+
 def entries() -> list[Entry]:
     """What is kept, the largest first; folders of models that were trained to be started from are one each."""
-    found, where = [], folder()
-    homes = [where / "trained"] if (where / "trained").is_dir() else []
-    for home in [where, *homes] if where.is_dir() else []:
-        for path in home.iterdir():
-            if path in homes:
+    found = []
+    for home, named in [(folder(), _OURS), *((folder() / home, re.compile(named)) for home, named in _HOMES.items())]:
+        for path in home.iterdir() if home.is_dir() else ():
+            if not named.fullmatch(path.name):
                 continue
             inner = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
             with suppress(OSError):

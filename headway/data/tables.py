@@ -31,8 +31,14 @@ Column = int | str
 """By name, or by number from 1."""
 
 _LOOKED_AT = 1 << 16  # letters, for a delimiter to be told by
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # letters beyond U+FFFF are written as two of these in JSON
 _MISSING = ("nan", "na", "n/a", "null", "none", "nil", "#n/a", "-", "?")
 _USUAL_NAMES = "text label class category sentence sentiment target title description review content body id label_id"
+
+
+def column_of(word: str) -> Column:
+    """A column as it is typed."""
+    return int(word) if word.isdecimal() and len(word) < 10 else word
 
 
 class Line(NamedTuple):
@@ -147,7 +153,7 @@ def fields_of(path: Path, format: WrittenAs = PLAIN) -> list[Line]:
 def _lines(path: Path, format: WrittenAs, named: Sequence[str]) -> tuple[list[Line], bool]:
     """And whether the first line is a header for certain."""
     content = read_text(path, format.encoding)
-    if any(ending in JSON_LINES for ending in path.suffixes[-2:]):
+    if path.name.removesuffix(".gz").endswith(JSON_LINES):
         return _from_json(path, content), True
     if "\n" not in content:
         content = content.replace("\r", "\n")  # as old Macs wrote it
@@ -220,17 +226,26 @@ def _from_json(path: Path, content: str) -> list[Line]:
                         raise UserError(f"'{path}', line {number}: this is no JSON object ({problem.msg})") from None
     except (json.JSONDecodeError, RecursionError) as problem:
         raise UserError(f"'{path}' is not JSON ({problem})") from None
+    except ValueError as problem:  # an integer of thousands of digits
+        raise UserError(f"'{path}' holds what cannot be read ({str(problem).partition(';')[0]})") from None
     for number, one in objects:
         if not isinstance(one, dict):
             raise UserError(f'\'{path}\', line {number}: expected an object such as {{"text": …, "label": …}}')
     names = list(dict.fromkeys(name for _, one in objects for name in one))
     found = [Line(0, names)]
     for number, one in objects:
-        found.append(Line(number, [_as_cell(path, number, name, one.get(name)) for name in names]))
+        found.append(Line(number, [_as_cell(one.get(name)) for name in names]))
+    for number, cells in found if _HALF.search(content) else ():
+        try:
+            "".join(cells).encode()
+        except UnicodeEncodeError as problem:
+            half = f"\\u{ord(problem.object[problem.start]):04x}"
+            where = f", line {number}" if number else ""
+            raise UserError(f"'{path}'{where}: {half} is half of a character, and its other half is missing") from None
     return found
 
 
-def _as_cell(path: Path, number: int, name: str, value: object) -> str:
+def _as_cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, str):

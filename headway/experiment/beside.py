@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 
 from headway.core import plugins
+from headway.core.environment import own_python
 from headway.recipe.recipe import Recipe
 
 
@@ -30,17 +31,18 @@ class CompileBeside:
         self.said = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process may speak)
         files = {plugin.name: plugin.text for plugin in plugins.concerning(recipes[0])}
         order = {"recipes": [one.model_dump(mode="json") for one in recipes], "plugins": files, "way": way}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "headway.experiment.beside"],
-            stdin=subprocess.PIPE,
-            stdout=self.said,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for the training, which then stops this
-        )
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already: `ended` says why
-            self.process.stdin.write(json.dumps(order).encode())
-            self.process.stdin.close()
+        python, variables = own_python()
+        with tempfile.TemporaryFile() as asked:  # a pipe would keep the training waiting until the other has begun
+            asked.write(json.dumps(order).encode())
+            asked.seek(0)
+            self.process = subprocess.Popen(
+                [*python, "-m", "headway.experiment.beside"],
+                stdin=asked,
+                stdout=self.said,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                start_new_session=True,  # Ctrl-C is for the training, which then stops this
+            )
 
     def ended(self) -> str | None:
         code = self.process.poll()

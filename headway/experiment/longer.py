@@ -19,6 +19,7 @@ from headway import tasks
 from headway.core.errors import UserError
 from headway.core.files import write_whole
 from headway.core.format import number
+from headway.core.seal import read_sealed, rewriting
 from headway.core.status import State
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -30,6 +31,7 @@ from headway.training.schedule import Duration, factor
 Rate = Literal["longer", "last"]
 GOES_ON = (State.FINISHED, State.STOPPED, State.PRUNED)
 _ITS_OWN = {"format", "headway", "name", "recipe_hash", "status", "step", "reason", "created", "seconds", "steps"}
+_ITS_OWN |= {"test_looks"}  # all are in `test_scored`, and what the longer training looks at is looked at once more
 """Of run.json, what a run does not hand on."""
 
 
@@ -96,8 +98,8 @@ def begin(longer: Longer, runs: Path) -> None:
         looks = {"test_scored": _scored_on_test(before)} if _scored_on_test(before) else {}
         Run.create(folder, longer.recipe, "cpu", **{**facts, **looks, "continued_from": origin})
     with run.locked():
-        for vocabulary in before.folder.glob("*tokenizer*.json"):
-            write_whole(folder / vocabulary.name, vocabulary.read_bytes())
+        with rewriting(folder) as new:
+            new.update({path.name: read_sealed(path) for path in before.folder.glob("*tokenizer*.json")})
         lines = [line for line in before.metrics_until(origin["step"]) if "ended" not in line]
         write_whole(folder / "metrics.jsonl", "")
         run.append_metrics(lines)

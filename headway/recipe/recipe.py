@@ -238,7 +238,7 @@ def _place(node: Any, part: str, above: list[str]) -> Any:
     """Under which key of a mapping, or at which place of a list, this part of a path is found."""
     if not isinstance(node, list):
         return part
-    if not part.isdigit() or int(part) >= len(node):
+    if not part.isdecimal() or len(part) > 9 or int(part) >= len(node):
         name = ".".join(above)
         last = f"{name}.0 … {name}.{len(node) - 1}" if len(node) > 1 else f"{name}.0"
         raise UserError(f"{name}.{part}: {name} is a list of {len(node)}; what is in it is {last}")

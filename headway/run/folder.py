@@ -288,7 +288,7 @@ class Run(RunRecord):
             return self._load(bests[0], "best")
         steps = checkpoints.saved_steps(self.home)
         if which != "last":
-            if not which.isdigit() or int(which) not in steps:
+            if not which.isdecimal() or len(which) > 20 or int(which) not in steps:
                 there_are = ", ".join(["best"] * bool(bests) + ["last", *map(str, steps)])
                 raise UserError(f"{self.name} has no checkpoint '{which}'; there are: {there_are}")
             return self._load(int(which))

@@ -106,5 +106,6 @@ def step_folder(checkpoints: Path, step: int, kind: str = "step") -> Path:
 
 def saved_steps(checkpoints: Path, kind: str = "step") -> list[int]:
     """The steps that checkpoints exist for, newest first; whether they are good is seen on loading."""
-    found = [f.name.removeprefix(f"{kind}-") for f in checkpoints.glob(f"{kind}-*") if f.is_dir()]
-    return sorted((int(step) for step in found if step.isdigit()), reverse=True)
+    found = {f.name: f.name.removeprefix(f"{kind}-") for f in checkpoints.glob(f"{kind}-*") if f.is_dir()}
+    steps = {name: int(step) for name, step in found.items() if step.isdecimal()}
+    return sorted((n for name, n in steps.items() if step_folder(checkpoints, n, kind).name == name), reverse=True)

@@ -10,12 +10,12 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headway.core.environment import own_python
 from headway.core.errors import UserError
 from headway.core.files import holder, write_json
 
@@ -32,12 +32,14 @@ class Jobs:
 
     def start(self, words: Sequence[str]) -> dict[str, Any]:
         """Run `headway WORDS` in the folder. Gives the job, as `all` tells it."""
+        python, variables = own_python()
         try:
             self.home.mkdir(parents=True, exist_ok=True)
             name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(self._ours)}"
             with (self.home / f"{name}.log").open("wb") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "headway.cli", *words],
+                    [*python, "-m", "headway.cli", *words],
+                    env=variables,
                     cwd=self.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from headway.core.environment import own_python
 from headway.core.errors import UserError
 
 
@@ -74,8 +75,10 @@ class AnsweringProcess:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
+            python, variables = own_python()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "headway.workbench.workers"],
+                [*python, "-m", "headway.workbench.workers"],
+                env=variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the server's to handle

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import headway
 from headway.core.environment import environment, own_python
 
 
@@ -73,3 +74,10 @@ def test_another_python_does_not_look_into_the_current_folder(tmp_path: Path, mo
     python, variables = own_python()
     subprocess.run([*python, "-c", "import yaml"], env=variables, check=True)
     assert not (tmp_path / "ran").exists()
+
+
+def test_no_python_is_started_in_another_way():
+    home = Path(headway.__file__).parent
+    named = {str(path.relative_to(home)) for path in home.rglob("*.py") if "sys.executable" in path.read_text("utf-8")}
+    isolated = {"data/embedded/python_docs.py"}  # by -I
+    assert named - isolated == {"core/environment.py"}

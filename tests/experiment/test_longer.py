@@ -10,6 +10,7 @@ from tiny import tiny_recipe
 
 from headway import tasks
 from headway.audit.training.trained import schedule
+from headway.core.errors import UserError
 from headway.experiment.train import train
 from headway.run.folder import open_run
 from headway.training.schedule import Duration
@@ -115,6 +116,18 @@ def test_a_start_that_was_killed_is_made_again_and_the_same_command_goes_on(home
     (longer.folder / "metrics.jsonl").write_text("")
     assert command_line(*words).code == 0
     assert same_weights(open_run("short-12-steps"), whole)
+
+
+def test_what_is_handed_on_is_sealed_and_looks_at_test_stay_counted(home, command_line):
+    home("short", "training.duration=6 steps").note(test_scored=5, test_looks={"training": 2})
+    assert command_line("continue", "short", "--for", "3 steps").code == 0
+    longer = open_run("short-9-steps")
+    # What was looked at before is not what its own training looks at: that would be taken off, to be counted anew.
+    assert longer.facts["test_scored"] == 5 and "test_looks" not in longer.facts
+    vocabulary = longer.folder / "tokenizer.json"
+    vocabulary.write_text(vocabulary.read_text("utf-8") + " ", "utf-8")
+    with pytest.raises(UserError, match=r"tokenizer\.json cannot be read: its checksum differs"):
+        longer.tokenizer  # noqa: B018
 
 
 def test_what_cannot_be_continued_is_said(home, command_line):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from headway.core.errors import UserError
 from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.running.sources import known_files, read_text, split_of_stem
-from headway.data.tables import ENDINGS, PLAIN, WrittenAs, read_table
+from headway.data.tables import ENDINGS, PLAIN, WrittenAs, column_of, read_table
 
 
 class TextPair(NamedTuple):
@@ -215,7 +215,7 @@ def _by_split(folder: Path, files: Sequence[Path], endings: Sequence[str]) -> di
 
 
 def _table(path: Path, sides: Sides) -> list[TextPair]:
-    columns = [int(side) if side.isdigit() else side for side in sides.both]
+    columns = list(map(column_of, sides.both))
     table = read_table(path, columns, sides.header, sides.format)
     places = [table.place("data.direction=", column) for column in columns]
     return [TextPair(*(table.cell(line, place) for place in places)) for line in table.lines]

@@ -10,7 +10,7 @@ from headway.core import telling
 from headway.core.errors import UserError
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.spec import Labelled, Text
-from headway.data.tables import WrittenAs, doubts_about_labels
+from headway.data.tables import WrittenAs, column_of, doubts_about_labels
 
 ROWS = [Row("fine, really fine", "good"), Row("naïve; dull", "bad"), Row("so so", "good")]
 
@@ -153,6 +153,34 @@ def test_empty_cells_are_counted_refused_and_dropped_where_that_is_said(tmp_path
     path.write_text("text,label\n,x\n,y\n", "utf-8")
     with pytest.raises(UserError, match="nothing is left"):
         labelled_rows(path, "text", "label", empty="drop")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (f'{{"text": {"9" * 5000}, "label": "b"}}', "4300 digits"),
+        (f'[{{"text": {"9" * 5000}, "label": "b"}}]', "4300 digits"),
+        (r'{"text": "a \ud800 b", "label": "b"}', r"line 1: \\ud800 is half of a character"),
+        (r'{"text": "a", "label": "b", "\udfff": 1}', r"\\udfff is half of a character"),
+    ],
+)
+def test_json_that_python_cannot_hold_or_write(tmp_path: Path, content: str, said: str):
+    path = tmp_path / "t.json"
+    path.write_text(content, "utf-8")
+    with pytest.raises(UserError, match=said):
+        labelled_rows(path, "text", "label")
+    path.write_text(r'{"text": "\ud83d\ude00", "label": "b"}', "utf-8")
+    assert labelled_rows(path, "text", "label") == [Row("\U0001f600", "b")]
+
+
+def test_the_last_ending_says_what_a_file_is(tmp_path: Path):
+    (tmp_path / "t.json.csv").write_text("text,label\na,b\n", "utf-8")
+    assert labelled_rows(tmp_path / "t.json.csv", "text", "label") == [Row("a", "b")]
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("2", 2), ("text", "text"), ("²", "²"), ("9" * 5000, "9" * 5000)])
+def test_columns_as_they_are_typed(typed: str, meant: int | str):
+    assert column_of(typed) == meant
 
 
 def test_classes_that_may_be_one_are_said():

@@ -96,6 +96,20 @@ def test_a_corpus_is_kept_in_about_a_byte_a_letter_and_mapped_where_it_is_large(
     assert int(made.split("train").ids.sum()) > 0  # what is mapped stays until nobody needs it
 
 
+def test_clearing_the_cache_removes_nothing_that_others_have_put_there(kept: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(kept))
+    (kept / "thesis-2024").mkdir()
+    for name in ("t.txt", "thesis-2024/chapter.tex", "runs/demo/run.json", "trained/notes.txt"):
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
+        (kept / name).write_text(words(100))
+    (kept / "runs" / f"{'0a' * 12}.json").write_text("{}")
+    load("files", str(kept / "t.txt"), 0.1, Word())
+    before = set(kept.rglob("*"))
+    assert len(cache.entries()) == 2 and cache.clear(cache.entries()) and not cache.entries()
+    gone = {path.relative_to(kept).parts[0] for path in before - set(kept.rglob("*"))}
+    assert len(gone) == 2 and gone > {"runs"} and (kept / "runs/demo/run.json").exists()
+
+
 def test_how_far_it_is_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch):
     (kept / "t.txt").write_text(words(2000))
     monkeypatch.setattr(tokenizers, "_PIECE", 1000)
