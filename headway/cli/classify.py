@@ -52,6 +52,8 @@ def classify(
         )
     if out is not None and not out.name.endswith(ENDINGS):
         raise UserError(f"--out {out}: a table is written, as its ending says: {', '.join(ENDINGS)}")
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise UserError(f"--out {out}: {'that is a folder' if out.is_dir() else f'there is no folder {out.parent}'}")
     opened = open_run(run, runs)
     if not text:
         _classify_all(opened, _brought(opened, file, column or [], encoding), out, checkpoint, as_json)

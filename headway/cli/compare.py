@@ -50,6 +50,7 @@ def _show(found: "RunComparison", on: list[str] | None) -> None:
     from headway.answers.telling import headline_of
     from headway.cli import printing
     from headway.core.yaml import write_value
+    from headway.experiment.compare import ABSENT
     from headway.scoring.metrics import parsed
 
     headlines = {headline_of(run) for arm in found.arms for run in arm.runs.values()}
@@ -64,7 +65,8 @@ def _show(found: "RunComparison", on: list[str] | None) -> None:
     printing.show_table(columns, rows)
     if found.differences:
         print()
-        told = [[key, *map(write_value, values)] for key, values in found.differences.items()]
+        rows = found.differences.items()
+        told = [[key, *(ABSENT if one == ABSENT else write_value(one) for one in values)] for key, values in rows]
         printing.show_table(["what differs", *(arm.name for arm in found.arms)], told)
     if found.notes:
         print()

@@ -296,7 +296,7 @@ def _check_no_header(table: GivenTable) -> None:
         shown = " | ".join(_short(cell.strip()) for cell in first)
         raise UserError(
             f"'{table.path}', line {table.lines[0].number} ({shown}) looks like a header, and columns are given by "
-            "number: say data.header=true, or data.header=false if it is a row like the others"
+            "number: give them by name, or say data.header=true, or data.header=false if it is a row like the others"
         )
 
 
