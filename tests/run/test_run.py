@@ -13,7 +13,8 @@ import headway
 from headway.core.errors import UserError
 from headway.data.vocabularies import Word
 from headway.recipe.recipe import Recipe
-from headway.run.folder import KEPT_CHECKPOINTS, Run, environment, open_run
+from headway.run.checkpoints import KEPT_CHECKPOINTS
+from headway.run.folder import Run, environment, open_run
 from headway.run.record import FORMAT, all_runs
 from headway.scoring.score import Score
 from headway.training.checkpoint import Checkpoint
