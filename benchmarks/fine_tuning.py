@@ -30,6 +30,7 @@ import torch
 from benchmarks.interleave import Turns, ratio, take_turns
 from headway import tasks
 from headway.audit.audit import read_report
+from headway.data.labelled.batches import RowTable
 from headway.experiment.assembly import assemble
 from headway.experiment.stands import without_audits
 from headway.experiment.train import train
@@ -229,7 +230,7 @@ def headway_epochs(precision: str, epochs: int, sentences: int, frozen: bool) ->
     setting = settings.choose(recipe.training, recipe.model.width)
 
     population, _ = assemble([recipe], task, setting)
-    rows = recipe.data.batches.build(*few.padded(recipe.segment), few.labels, BATCH, [0], "cpu")
+    rows = recipe.data.batches.build(RowTable(*few.padded(recipe.segment), few.labels, "cpu"), BATCH, [0])
     alive = torch.ones(1, dtype=torch.bool)
 
     def call() -> None:

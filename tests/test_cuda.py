@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headway.audit.audit import NOT_CARRIED_OUT, read_report
-from headway.data.labelled.batches import Shuffled
+from headway.data.labelled.batches import RowTable, Shuffled
 from headway.data.pairs.batches import Buckets
 from headway.data.pairs.dataset import PairedTexts, Side
 from headway.data.running.batches import Batch, Contiguous, Crops
@@ -91,7 +91,7 @@ def test_a_recorded_step_of_a_classifier_is_a_plain_one():
         training = TrainingSpec(batch=8)
         model = ClassifierSpec(layers=2, width=64, dropout=0.1).build(50, 3, [0, 1], "cuda")
         optimizer = training.optimizer.build(dict(model.named_parameters()), [1e-3] * 2, [0.1] * 2)
-        sampler = Shuffled().build(rows, lengths, np.arange(300) % 3, 8, [0, 1], "cuda")
+        sampler = Shuffled().build(RowTable(rows, lengths, np.arange(300) % 3, "cuda"), 8, [0, 1])
         update = Update(model, optimizer, sampler, training, setting, torch.ones(2, dtype=torch.bool, device="cuda"))
         found.append(torch.stack([update(step, 1.0)[0] for step in range(80)]))  # more than one epoch
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)

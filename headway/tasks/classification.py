@@ -22,7 +22,7 @@ from headway.audit.probe import Probing
 from headway.audit.recount_rows import RowRecount, rows_again
 from headway.core.errors import UserError, did_you_mean
 from headway.data.labelled import dataset
-from headway.data.labelled.batches import RowSampler
+from headway.data.labelled.batches import RowSampler, RowTable
 from headway.data.labelled.dataset import LabelledSet, Texts
 from headway.data.labelled.sources import FILES, Columns
 from headway.data.labelled.tables import Row, labelled_rows
@@ -92,7 +92,8 @@ class Classification(Task, JoinsOthers, Classifies, ScoresFiles):
     def sampler(self, seeds: Sequence[int], device: str) -> RowSampler:
         train, batch = self.data.split("train"), self.recipe.training.batch
         table, lengths = train.padded(self.recipe.segment)
-        return _data(self.recipe).batches.build(table, lengths, train.labels, batch, seeds, device)
+        texts = RowTable(table, lengths, train.labels, device)
+        return _data(self.recipe).batches.build(texts, batch, seeds)
 
     def with_features(self, model: Classifier, sampler: Any, autocast: Callable[[], Any]) -> FeatureSampler:
         kept = model.kept = KeptFeatures(model)

@@ -15,7 +15,7 @@ from headway.audit.learning import equal_chances
 from headway.audit.masking.evidence import MaskedEvidence
 from headway.audit.probe import Probing
 from headway.core.errors import UserError
-from headway.data.labelled.batches import Shuffled
+from headway.data.labelled.batches import RowTable, Shuffled
 from headway.data.running import corpus as corpora
 from headway.data.running.batches import TextLines
 from headway.data.running.masking import Hiding, MaskedSampler
@@ -102,8 +102,8 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         hide = Hiding(_spec(self.recipe).masking, marks, words, seeds, self.recipe.segment, "hidden")
         if isinstance(data.batches, TextLines):
             table, lengths = train.padded(marks)
-            no_labels = np.zeros(len(train), np.int64)
-            rows = Shuffled(buckets=data.batches.buckets).build(table, lengths, no_labels, batch, seeds, device)
+            texts = RowTable(table, lengths, np.zeros(len(train), np.int64), device)  # without labels
+            rows = Shuffled(buckets=data.batches.buckets).build(texts, batch, seeds)
         else:
             rows = data.batches.build(torch.as_tensor(train.ids).to(device), self.longest, batch, seeds)
         return MaskedSampler(rows, hide)

@@ -22,7 +22,7 @@ from headway.audit.evidence import Evidence
 from headway.audit.probe import Probe, Probing
 from headway.core import random
 from headway.core.errors import UserError, did_you_mean
-from headway.data.labelled.batches import Shuffled
+from headway.data.labelled.batches import RowTable, Shuffled
 from headway.data.spec import DataSpec
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import Char, TokenizerSpec
@@ -187,7 +187,7 @@ class Counting(Task):
 
     def sampler(self, seeds: Sequence[int], device: str):
         train, batch = self.data.split("train"), self.recipe.training.batch
-        return Shuffled(buckets=1).build(train.table, train.lengths, train.counts, batch, seeds, device)
+        return Shuffled(buckets=1).build(RowTable(train.table, train.lengths, train.counts, device), batch, seeds)
 
     @property
     def tokens_per_step(self) -> int:

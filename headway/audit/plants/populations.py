@@ -256,8 +256,8 @@ def one_order_of_data_from_the_second_step_on(patch):
 def one_order_of_rows_for_all(patch):
     original = Shuffled.build
 
-    def build(self, table, lengths, labels, batch, seeds, device):
-        return original(self, table, lengths, labels, batch, [seeds[0]] * len(seeds), device)
+    def build(self, texts, batch, seeds):
+        return original(self, texts, batch, [seeds[0]] * len(seeds))
 
     patch.setattr(Shuffled, "build", build)
 

@@ -6,7 +6,7 @@ import torch
 
 from headway.audit.plants.needs import CLASSIFIER, CROPS
 from headway.audit.plants.planting import Bed, Need
-from headway.data.labelled.batches import Shuffled, ShuffledSampler
+from headway.data.labelled.batches import RowTable, Shuffled, ShuffledSampler
 from headway.data.running import batches
 from headway.data.running.batches import Contiguous, ContiguousSampler, Crops, CropSampler
 
@@ -91,8 +91,9 @@ def the_same_order_of_rows_in_every_epoch(patch):
 def the_last_quarter_of_the_rows_never_read(patch):
     honest = Shuffled.build
 
-    def build(self, table, lengths, labels, *rest):
-        enough = len(labels) * 3 // 4
-        return honest(self, table[:enough], lengths[:enough], labels[:enough], *rest)
+    def build(self, texts, batch, seeds):
+        enough = slice(len(texts.labels) * 3 // 4)
+        table, labels = (one[enough].cpu().numpy() for one in (texts.table, texts.labels))
+        return honest(self, RowTable(table, texts.lengths_on_host[enough], labels, texts.device), batch, seeds)
 
     patch.setattr(Shuffled, "build", build)

@@ -19,7 +19,7 @@ from headway.core import random
 from headway.core.errors import UserError
 from headway.core.variants import Variant
 from headway.data.images.dataset import CaptionedPictures
-from headway.data.labelled.batches import ShuffledSampler
+from headway.data.labelled.batches import RowTable, ShuffledSampler
 from headway.data.running.batches import Step, on_device
 
 
@@ -114,7 +114,7 @@ class ShuffledPictureSampler:
     ):
         table, lengths = pairs.padded(context, end)
         rows = torch.arange(len(pairs)).numpy()  # a text's "class" is its place: which pair it is of
-        self._texts = ShuffledSampler(table, lengths, rows, batch, [table.shape[1]], seeds, device)
+        self._texts = ShuffledSampler(RowTable(table, lengths, rows, device), batch, [table.shape[1]], seeds)
         self.steps_per_epoch, self.spec = self._texts.steps_per_epoch, spec
         self._pixels, self._picture, self._caption = (
             torch.as_tensor(one).to(device) for one in (pairs.pixels, pairs.picture, pairs.caption)

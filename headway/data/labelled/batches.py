@@ -61,6 +61,26 @@ class RowBatch:
         )
 
 
+class RowTable:
+    """Texts on the device, filled up to one length, with their classes: what batches are taken from."""
+
+    def __init__(
+        self,
+        table: Int[np.ndarray, "N L"],
+        lengths: Int[np.ndarray, " N"],
+        labels: Int[np.ndarray, " N"],
+        device: str,
+    ):
+        self.device, self.lengths_on_host = device, lengths  # there it is known how long a batch will be
+        self.table, self.lengths, self.labels = (torch.as_tensor(a).to(device) for a in (table, lengths, labels))
+        self._slots = torch.arange(table.shape[1], device=device)
+
+    def batch(self, rows: Int64[Tensor, "R B"], longest: int) -> RowBatch:
+        """These, cut to the length of the longest."""
+        told = self._slots[:longest] < self.lengths[rows][..., None]
+        return RowBatch(self.table[rows][..., :longest].long(), told, self.labels[rows])
+
+
 @runtime_checkable
 class RowSampler(Protocol):
     steps_per_epoch: int
@@ -79,16 +99,7 @@ class RowBatchSpec(Variant):
     """Whether each seed sees others."""
 
     @abstractmethod
-    def build(
-        self,
-        table: Int[np.ndarray, "N L"],
-        lengths: Int[np.ndarray, " N"],
-        labels: Int[np.ndarray, " N"],
-        batch: int,
-        seeds: Sequence[int],
-        device: str,
-    ) -> RowSampler:
-        """Of these texts, filled up to one length."""
+    def build(self, texts: RowTable, batch: int, seeds: Sequence[int]) -> RowSampler: ...
 
 
 class Shuffled(RowBatchSpec):
@@ -98,18 +109,8 @@ class Shuffled(RowBatchSpec):
     buckets: int = Field(default=4, ge=1)
     """How many ranges of length are kept apart; 1 = texts of any length together. Fewer where texts are few."""
 
-    def build(
-        self,
-        table: Int[np.ndarray, "N L"],
-        lengths: Int[np.ndarray, " N"],
-        labels: Int[np.ndarray, " N"],
-        batch: int,
-        seeds: Sequence[int],
-        device: str,
-    ) -> "ShuffledSampler":
-        return ShuffledSampler(
-            table, lengths, labels, batch, bucket_widths(lengths, self.buckets, batch), seeds, device
-        )
+    def build(self, texts: RowTable, batch: int, seeds: Sequence[int]) -> "ShuffledSampler":
+        return ShuffledSampler(texts, batch, bucket_widths(texts.lengths_on_host, self.buckets, batch), seeds)
 
 
 def bucket_widths(lengths: Int[np.ndarray, " N"], buckets: int, batch: int) -> list[int]:
@@ -125,42 +126,15 @@ def bucket_widths(lengths: Int[np.ndarray, " N"], buckets: int, batch: int) -> l
     return [*widths[:-1], int(lengths.max())]
 
 
-class RowTable:
-    """Texts on the device, filled up to one length, with their classes: what batches are taken from."""
-
-    def __init__(
-        self,
-        table: Int[np.ndarray, "N L"],
-        lengths: Int[np.ndarray, " N"],
-        labels: Int[np.ndarray, " N"],
-        device: str,
-    ):
-        self.table, self.lengths, self.labels = (torch.as_tensor(a).to(device) for a in (table, lengths, labels))
-        self._slots = torch.arange(table.shape[1], device=device)
-
-    def batch(self, rows: Int64[Tensor, "R B"], longest: int) -> RowBatch:
-        """These, cut to the length of the longest."""
-        told = self._slots[:longest] < self.lengths[rows][..., None]
-        return RowBatch(self.table[rows][..., :longest].long(), told, self.labels[rows])
-
-
 class ShuffledSampler:
-    def __init__(
-        self,
-        table: Int[np.ndarray, "N L"],
-        lengths: Int[np.ndarray, " N"],
-        labels: Int[np.ndarray, " N"],
-        batch: int,
-        widths: list[int],
-        seeds: Sequence[int],
-        device: str,
-    ):
-        bucket = np.searchsorted(widths, lengths)  # of each text
+    def __init__(self, texts: RowTable, batch: int, widths: list[int], seeds: Sequence[int]):
+        device = texts.device
+        bucket = np.searchsorted(widths, texts.lengths_on_host)  # of each text
         sizes = np.bincount(bucket, minlength=len(widths))
         turns = [math.ceil(size / batch) for size in sizes]
         self.steps_per_epoch = sum(turns)
         self._widths, self._batch = widths, batch
-        self._texts = RowTable(table, lengths, labels, device)
+        self._texts = texts
         self._bucket, self._sizes = (torch.as_tensor(a).to(device) for a in (bucket, sizes))
         self._firsts = self._sizes.cumsum(0) - self._sizes
         # The turns of an epoch, before they are shuffled: which bucket's, and which of that bucket's batches.

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int32, Int64
+from jaxtyping import Int32, Int64
 from torch import Tensor
 
 from headway.core import random
@@ -26,40 +26,24 @@ class ByLength(RowBatchSpec):
 
     kind: Literal["by-length"] = "by-length"
 
-    def build(
-        self,
-        table: Int[np.ndarray, "N L"],
-        lengths: Int[np.ndarray, " N"],
-        labels: Int[np.ndarray, " N"],
-        batch: int,
-        seeds: Sequence[int],
-        device: str,
-    ) -> "ByLengthSampler":
-        return ByLengthSampler(table, lengths, labels, batch, seeds, device)
+    def build(self, texts: RowTable, batch: int, seeds: Sequence[int]) -> "ByLengthSampler":
+        return ByLengthSampler(texts, batch, seeds)
 
 
 class ByLengthSampler:
     """The line of texts is cut into one piece more than fill it, so two pieces next to each other overlap: by how much
     depends on the data, and where on the epoch."""
 
-    def __init__(
-        self,
-        table: Int[np.ndarray, "N L"],
-        lengths: Int[np.ndarray, " N"],
-        labels: Int[np.ndarray, " N"],
-        batch: int,
-        seeds: Sequence[int],
-        device: str,
-    ):
-        N = len(lengths)
+    def __init__(self, texts: RowTable, batch: int, seeds: Sequence[int]):
+        N = len(texts.lengths_on_host)
         self.steps_per_epoch = N // batch + 1 if batch < N else 1
         self._batch, self._overlap = batch, self.steps_per_epoch * batch - N
-        self._in_line = np.sort(lengths)
-        self.texts = RowTable(table, lengths, labels, device)
-        self._keys = random.stream_keys(seeds, "texts").to(device)
-        self._turn_keys = random.stream_keys([0], "turns").to(device)
+        self._in_line = np.sort(texts.lengths_on_host)
+        self.texts = texts
+        self._keys = random.stream_keys(seeds, "texts").to(texts.device)
+        self._turn_keys = random.stream_keys([0], "turns").to(texts.device)
         self._on_host = self._turn_keys.cpu()
-        self._recordable = torch.device(device).type == "cuda"  # few shapes, and the host never waits
+        self._recordable = torch.device(texts.device).type == "cuda"  # few shapes, and the host never waits
         self._known: tuple[int, Tensor] | None = None
 
     def at(self, step: Step) -> RowBatch:

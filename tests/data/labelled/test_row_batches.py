@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headway.core.errors import UserError
-from headway.data.labelled.batches import RowBatch, Shuffled, bucket_widths
+from headway.data.labelled.batches import RowBatch, RowTable, Shuffled, bucket_widths
 from headway.data.labelled.by_length import ByLength
 
 
-def table(lengths: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def table(lengths: list[int]) -> RowTable:
     """The tokens of text k are all k + 1, and its label is k."""
     sizes = np.array(lengths)
     ids = np.where(np.arange(sizes.max()) < sizes[:, None], np.arange(1, len(sizes) + 1)[:, None], 0)
-    return ids.astype(np.int32), sizes, np.arange(len(sizes))
+    return RowTable(ids.astype(np.int32), sizes, np.arange(len(sizes)), "cpu")
 
 
 def lengths(n: int, most: int = 30) -> list[int]:
@@ -31,7 +31,7 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=200)
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 7), st.integers(1, 5), st.integers(0, 3))
 def test_an_epoch_is_every_text_once_but_for_what_fills_the_last_batches(given_lengths, batch, buckets, epoch):
-    sampler = Shuffled(buckets=buckets).build(*table(given_lengths), batch, [5], "cpu")
+    sampler = Shuffled(buckets=buckets).build(table(given_lengths), batch, [5])
     seen: Counter[int] = Counter()
     for step in range(epoch * sampler.steps_per_epoch, (epoch + 1) * sampler.steps_per_epoch):
         made = sampler.at(step)
@@ -51,9 +51,9 @@ def test_an_epoch_is_every_text_once_but_for_what_fills_the_last_batches(given_l
 
 def test_it_depends_on_seed_and_step_alone():
     rows = table(lengths(300))
-    together = Shuffled().build(*rows, 8, [3, 9, 4], "cpu")
+    together = Shuffled().build(rows, 8, [3, 9, 4])
     for r, seed in enumerate([3, 9, 4]):
-        alone = Shuffled().build(*rows, 8, [seed], "cpu")
+        alone = Shuffled().build(rows, 8, [seed])
         for step in (700, 0, 41, 1):  # in any order: nothing runs on inside
             ours, theirs = together.at(step), alone.at(torch.tensor(step, dtype=torch.int32))
             for a, b in [
@@ -65,7 +65,7 @@ def test_it_depends_on_seed_and_step_alone():
 
 
 def test_seeds_and_epochs_have_orders_of_their_own():
-    sampler = Shuffled(buckets=1).build(*table(lengths(64)), 64, [0, 1], "cpu")
+    sampler = Shuffled(buckets=1).build(table(lengths(64)), 64, [0, 1])
     first, second = sampler.at(0).targets, sampler.at(1).targets
     assert sampler.steps_per_epoch == 1
     assert not torch.equal(first[0], first[1]) and not torch.equal(first[0], second[0])
@@ -74,7 +74,7 @@ def test_seeds_and_epochs_have_orders_of_their_own():
 
 def test_buckets_save_padding_and_leave_no_order_of_lengths_behind():
     rows = table(lengths(2000))
-    batches = {k: Shuffled(buckets=k).build(*rows, 8, [0], "cpu") for k in (1, 4)}
+    batches = {k: Shuffled(buckets=k).build(rows, 8, [0]) for k in (1, 4)}
     padding, widths = {}, {}
     for k, sampler in batches.items():
         made = [sampler.at(step) for step in range(sampler.steps_per_epoch)]
@@ -96,14 +96,14 @@ def test_buckets_are_few_where_texts_are_few_or_of_one_length():
 
 def test_texts_of_one_length_are_in_one_bucket_whatever_their_order():
     """A table sorted by class must not put one class into one bucket and the other into the next."""
-    sampler = Shuffled().build(*table([5] * 1600), 40, [0], "cpu")
+    sampler = Shuffled().build(table([5] * 1600), 40, [0])
     halves = [(sampler.at(step).targets < 800).float().mean() for step in range(40)]
     assert min(halves) > 0.2 and max(halves) < 0.8
 
 
 def test_a_step_to_be_recorded_sees_the_same_rows_in_one_shape_and_never_asks_for_a_number():
     rows = table(lengths(300))
-    plain, recorded = (Shuffled().build(*rows, 8, [0, 1], "cpu") for _ in range(2))
+    plain, recorded = (Shuffled().build(rows, 8, [0, 1]) for _ in range(2))
     recorded._recordable = True  # as on CUDA
     for step in (0, 5, 99):
         ours, theirs = recorded.at(step), plain.at(step)
@@ -120,7 +120,7 @@ def test_a_step_to_be_recorded_sees_the_same_rows_in_one_shape_and_never_asks_fo
 
 
 def test_a_batch_is_taken_in_parts():
-    whole = Shuffled().build(*table(lengths(50)), 6, [0, 1], "cpu").at(3)
+    whole = Shuffled().build(table(lengths(50)), 6, [0, 1]).at(3)
     parts = [whole.part(k, 3) for k in range(3)]
     assert [part.first_row for part in parts] == [0, 2, 4]
     for name in ("inputs", "padding_mask", "targets"):
@@ -136,7 +136,7 @@ def test_a_batch_is_taken_in_parts():
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 7), st.integers(0, 3))
 def test_by_length_an_epoch_is_every_text_and_nothing_is_longer_than_its_longest(given_lengths, batch, epoch):
-    sampler = ByLength().build(*table(given_lengths), batch, [5, 6], "cpu")
+    sampler = ByLength().build(table(given_lengths), batch, [5, 6])
     seen = [Counter(), Counter()]
     first = epoch * sampler.steps_per_epoch
     for step in range(first, first + sampler.steps_per_epoch):
@@ -158,8 +158,8 @@ def test_by_length_an_epoch_is_every_text_and_nothing_is_longer_than_its_longest
 
 def test_by_length_it_depends_on_seed_and_step_alone_and_seeds_and_epochs_differ():
     rows = table(lengths(300, most=6))
-    together = ByLength().build(*rows, 16, [3, 9], "cpu")
-    alone = ByLength().build(*rows, 16, [9], "cpu")
+    together = ByLength().build(rows, 16, [3, 9])
+    alone = ByLength().build(rows, 16, [9])
     for step in (70, 0, 41, 1):
         ours, theirs = together.at(step), alone.at(torch.tensor(step, dtype=torch.int32))
         assert torch.equal(ours.inputs[1], theirs.inputs[0]) and torch.equal(ours.targets[1], theirs.targets[0])
@@ -173,14 +173,14 @@ def test_by_length_hardly_anything_is_filled_up():
     rows = table(lengths(2000))
     slots = {}
     for spec in (Shuffled(), ByLength()):
-        sampler = spec.build(*rows, 16, [0], "cpu")
+        sampler = spec.build(rows, 16, [0])
         slots[spec.kind] = sum(sampler.at(step).inputs.numel() for step in range(sampler.steps_per_epoch))
     assert slots["by-length"] < 1.03 * rows[1].sum() < slots["shuffled"]
 
 
 def test_by_length_a_step_to_be_recorded_has_few_shapes_the_same_rows_and_never_asks_for_a_number():
     rows = table(lengths(200))
-    recorded, plain = (ByLength().build(*rows, 8, [0, 1], "cpu") for _ in range(2))
+    recorded, plain = (ByLength().build(rows, 8, [0, 1]) for _ in range(2))
     recorded._recordable = True
     shapes = {recorded.shape_of(step) for step in range(recorded.steps_per_epoch)}
     assert shapes <= {8, 16, 24, 30}
