@@ -70,11 +70,7 @@ class CharTokenizer(Tokenizer):
         return Tokens(ids.astype(np.int32), sizes, starts), 0
 
     def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
-        for k, text in enumerate(texts):
-            try:
-                self._refuse(text)
-            except UserError as problem:
-                raise UserError(f"text {k + 1}: {problem}") from None
+        self._refuse_any(texts)
         return [self._numbers(text).astype(np.int32) for text in texts]
 
     def sizes_of(self, ids: np.ndarray) -> np.ndarray | None:

@@ -231,11 +231,7 @@ class Tokenizer(ABC):
 
     def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids (int32) of many short texts, each by itself."""
-        for k, text in enumerate(texts):
-            try:
-                self._refuse(text)
-            except UserError as problem:
-                raise UserError(f"text {k + 1}: {problem}") from None
+        self._refuse_any(texts)
         return [self._ids(encoding) for encoding in self._encoded(texts)]
 
     def _encoded(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
@@ -307,6 +303,13 @@ class Tokenizer(ABC):
         """Raises a UserError if this text cannot be encoded."""
         if not text.isascii() and (half := _SURROGATE.search(text)):
             raise UserError(f"the text is not valid Unicode: half a surrogate pair {place(text, half.start())}")
+
+    def _refuse_any(self, texts: Sequence[str]) -> None:
+        for k, text in enumerate(texts):
+            try:
+                self._refuse(text)
+            except UserError as problem:
+                raise UserError(f"text {k + 1}: {problem}") from None
 
     def _join(self, meanings: list[bytes]) -> str:
         return b"".join(meanings).decode(errors="replace")

@@ -1,11 +1,8 @@
-"""The workbench as a person uses it, in a real browser. One browser for all tests of this file.
+"""The workbench as a person uses it, in a real browser (`conftest.py`).
 
-Skipped, visibly, where playwright or a chromium is not installed. `make test` does what would hurt most if it broke;
-`make test-browser` all of it.
+`make test` does what would hurt most if it broke; `make test-browser` all of it.
 """
 
-import asyncio
-import importlib
 import json
 import shutil
 import socket
@@ -13,27 +10,14 @@ import threading
 import time
 
 import pytest
-from bench_tools import TOKEN, add_lines, make_run, served
+from bench_tools import TOKEN, AnsweringHere, add_lines, make_run, served
 
 from headway.core.files import locked, write_json
 from headway.workbench.app import create_app
 from headway.workbench.bench import Bench
 from headway.workbench.serve import server_of
-from headway.workbench.workers import AnsweringProcess
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
 
 WICKED = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with playwright.sync_playwright() as tool:
-        browser = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -51,14 +35,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-class InThisProcess(AnsweringProcess):
-    """Another would import torch first, which takes longer than all that is tested here."""
-
-    async def ask(self, function, **given):
-        module, _, name = function.partition(":")
-        return await asyncio.to_thread(getattr(importlib.import_module(module), name), **given)
-
-
 @pytest.fixture
 def wrong():
     """What the browser complained of."""
@@ -68,7 +44,7 @@ def wrong():
 @pytest.fixture
 def page(chromium, folder, wrong):
     """A page that has come by the address with the token; whatever goes wrong on it, or leaves it, is an error."""
-    with served(Bench(folder, readers=InThisProcess())) as address:
+    with served(Bench(folder, readers=AnsweringHere())) as address:
         context = chromium.new_context(viewport={"width": 1280, "height": 800}, base_url=address)
         page = context.new_page()
         page.set_default_timeout(15_000)

@@ -1,7 +1,6 @@
 """Look, change and solve as a person uses them, in a real browser. Skipped, visibly, where there is none."""
 
 import re
-import shutil
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -13,8 +12,6 @@ from headway.experiment.train import train
 from headway.workbench.bench import Bench
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
 expect = playwright.expect
 
 
@@ -30,14 +27,6 @@ def folder(workshop, tmp_path_factory) -> Path:
         for name, recipe in recipes.items():
             train([recipe], [name], made / "runs")
     return made
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with playwright.sync_playwright() as tool:
-        browser = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -1,0 +1,18 @@
+"""A real browser, for the tests that use the workbench as a person does."""
+
+import shutil
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """One for all tests of a file. Skipped, visibly, where playwright or a chromium is not installed."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("no chromium is installed")
+    with playwright.sync_playwright() as tool:
+        browser = tool.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
