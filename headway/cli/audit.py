@@ -5,16 +5,14 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, Changes, RunsFolder, Strict, Trust, With, print_json, runs_like, use_plugins
+from headway.cli.options import AsJson, Changes, RunsFolder, Strict, Trust, With, print_json, run_argument, use_plugins
 from headway.core.errors import UserError
 
 
 def audit(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="A run; or a recipe, before it is trained.", metavar="RUN|RECIPE", autocompletion=runs_like
-        ),
+        run_argument("A run; or a recipe, before it is trained.", "RUN|RECIPE"),
     ] = None,
     changes: Changes = None,
     explain: Annotated[

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, runs_like, use_plugins
+from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, run_argument, use_plugins
 from headway.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
 
 
 def classify(
-    run: Annotated[
-        str, typer.Argument(help="A classifier's run: its name or folder.", metavar="RUN", autocompletion=runs_like)
-    ],
+    run: Annotated[str, run_argument("A classifier's run: its name or folder.")],
     text: Annotated[
         list[str] | None, typer.Argument(help="The text; several, where a run reads several.", metavar="TEXT")
     ] = None,

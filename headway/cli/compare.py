@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Trust, With, print_json, runs_like, use_plugins
+from headway.cli.options import AsJson, RunsFolder, Trust, With, print_json, run_argument, use_plugins
 from headway.core.errors import UserError, did_you_mean
 from headway.core.format import number
 
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 def compare(
     run: Annotated[
         list[str],
-        typer.Argument(
-            help="Runs by name or folder, two or more; the others are compared with the first.",
-            metavar="RUN RUN …",
-            autocompletion=runs_like,
-        ),
+        run_argument("Runs by name or folder, two or more; the others are compared with the first.", "RUN RUN …"),
     ],
     on: Annotated[
         list[str] | None,

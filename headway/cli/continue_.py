@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Strict, Trust, With, runs_like, use_plugins
+from headway.cli.options import AsJson, RunsFolder, Strict, Trust, With, run_argument, use_plugins
 from headway.cli.train import tell
 from headway.core.errors import UserError, did_you_mean
 
@@ -19,11 +19,7 @@ RATES = ("longer", "last")
 def continue_(
     run: Annotated[
         list[str],
-        typer.Argument(
-            help="A finished run's name or folder; several, if one population can hold them.",
-            metavar="RUN",
-            autocompletion=runs_like,
-        ),
+        run_argument("A finished run's name or folder; several, if one population can hold them."),
     ],
     for_: Annotated[str, typer.Option("--for", help="How much longer: 500 steps, 2 epochs, 1M tokens.")],
     rate: Annotated[

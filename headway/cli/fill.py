@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, runs_like, use_plugins
+from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_json, run_argument, use_plugins
 
 
 def fill(
     run: Annotated[
         str,
-        typer.Argument(
-            help="A masked language model's run: its name or folder.", metavar="RUN", autocompletion=runs_like
-        ),
+        run_argument("A masked language model's run: its name or folder."),
     ],
     text: Annotated[str, typer.Argument(help="The text, with [MASK] where a token is to be guessed.", metavar="TEXT")],
     most: Annotated[int, typer.Option(help="How many guesses for each.", min=1)] = 5,

@@ -26,12 +26,17 @@ def runs_like(ctx: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in run_names(Path(ctx.params.get("runs") or "runs")) if name.startswith(incomplete))
 
 
+def run_argument(help: str, metavar: str = "RUN") -> Any:
+    """What names a run, or several; the shell knows which there are."""
+    return typer.Argument(help=help, metavar=metavar, autocompletion=runs_like)
+
+
 A_RECIPE = typer.Argument(
     help="A packaged recipe (see `headway recipes`), a YAML file, or a run folder.",
     metavar="RECIPE",
     autocompletion=recipes_like,
 )
-A_RUN = typer.Argument(help="A run's name or folder.", metavar="RUN", autocompletion=runs_like)
+A_RUN = run_argument("A run's name or folder.")
 Changes = Annotated[
     list[str] | None, typer.Argument(help="Changes, such as model.positions=alibi seed=3.", metavar="KEY=VALUE")
 ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Strict, Trust, Which, With, print_json, runs_like, use_plugins
+from headway.cli.options import AsJson, RunsFolder, Strict, Trust, Which, With, print_json, run_argument, use_plugins
 from headway.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def score(
     run: Annotated[
         list[str],
-        typer.Argument(help="A run's name or folder; several as one.", metavar="RUN", autocompletion=runs_like),
+        run_argument("A run's name or folder; several as one."),
     ],
     split: Annotated[list[str] | None, typer.Option(help="Which splits; default: those of the recipe.")] = None,
     file: Annotated[
