@@ -60,6 +60,13 @@ class Bench:
         is_it = self.folder.name == name or next(self.folder.glob(f"*/{file}"), None) is not None
         return self.folder if is_it else self.folder / name
 
+    def recipe_of(self, run: Path) -> str:
+        """A run's recipe as a command in this folder names it; never an option, whatever the run is called."""
+        if run == self.folder:
+            return f"../{run.name}/recipe.yaml"
+        words = (run / "recipe.yaml").relative_to(self.folder).as_posix()
+        return f"./{words}" if words.startswith("-") else words
+
     def training(self, recipe: str, changes: Sequence[str], name: str | None) -> list[str]:
         """The words after `headway` that train this: a packaged recipe, or one of a run or file in the folder."""
         if recipe not in packaged():

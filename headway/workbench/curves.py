@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import threading
 from array import array
 from collections import OrderedDict
 from pathlib import Path
@@ -18,6 +19,7 @@ class GrowingCurve:
 
     def __init__(self, path: Path):
         self.path = path
+        self._lock = threading.Lock()  # several pages may ask at once: a line is added once
         self._forget()
 
     def _forget(self) -> None:
@@ -26,6 +28,10 @@ class GrowingCurve:
 
     def refresh(self) -> None:
         """Read what was appended. A file that was rewritten (its run was resumed) is read anew."""
+        with self._lock:
+            self._read_on()
+
+    def _read_on(self) -> None:
         try:
             with self.path.open("rb") as file:
                 facts = os.fstat(file.fileno())
@@ -54,7 +60,8 @@ class GrowingCurve:
 
     def as_json(self, points: int) -> dict[str, Any]:
         """Every column with so many points at most; `at` says up to which byte of the file."""
-        return {"at": self.at, "columns": {name: thinned(*column, points) for name, column in self.columns.items()}}
+        with self._lock:
+            return {"at": self.at, "columns": {name: thinned(*column, points) for name, column in self.columns.items()}}
 
 
 class Curves:
@@ -62,12 +69,14 @@ class Curves:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Path, GrowingCurve] = OrderedDict()
+        self._lock = threading.Lock()
 
     def of(self, run: Path) -> GrowingCurve:
-        curve = self._known.setdefault(run, GrowingCurve(run / "metrics.jsonl"))
-        self._known.move_to_end(run)
-        while len(self._known) > KEPT:
-            self._known.popitem(last=False)
+        with self._lock:
+            curve = self._known.setdefault(run, GrowingCurve(run / "metrics.jsonl"))
+            self._known.move_to_end(run)
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
         curve.refresh()
         return curve
 

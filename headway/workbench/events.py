@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import math
+import sys
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -90,12 +91,16 @@ class Hub:
 
     async def _look(self) -> None:
         while self._watched:
-            for topic in list(self._watched.values()):
+            for key, topic in list(self._watched.items()):
                 if time.monotonic() < topic.due:
                     continue
                 began = time.monotonic()
-                # In a thread: a disk that hangs must not keep the server from answering.
-                messages, took = await asyncio.to_thread(topic.timed)
+                try:  # in a thread: a disk that hangs must not keep the server from answering
+                    messages, took = await asyncio.to_thread(topic.timed)
+                except Exception as error:  # of one folder: the others are looked at all the same
+                    print(f"watching {key}: {type(error).__name__}: {error}", file=sys.stderr)
+                    topic.due = began + PING
+                    continue
                 topic.due = began + (0.0 if topic.has_more else max(topic.interval, took / SHARE))
                 for message in messages:
                     topic.tell(message)
@@ -246,4 +251,4 @@ def _clean(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _event(kind: str, told: dict[str, Any]) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps(told, ensure_ascii=False)}\n\n".encode()
+    return f"event: {kind}\ndata: {json.dumps(told)}\n\n".encode()

@@ -90,7 +90,7 @@ class Guard:
         if scope["method"] != "GET" or not told or not self._is_token(told[0]):
             return None
         rest = urlencode([(name, value) for name, value in given if name != "token"])
-        path = "/" + (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0].lstrip("/")
+        path = "/" + (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0].lstrip("/\\")
         return f"{path}?{rest}" if rest else path
 
     def _is_known(self, headers: dict[str, str]) -> bool:

@@ -5,6 +5,8 @@ to a file, so nothing that the server reads can block them. How they fare is tol
 only what they said until there was a folder, and how they ended. To stop one is to do what Ctrl-C does.
 """
 
+import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -29,13 +31,16 @@ class Jobs:
     def __init__(self, folder: Path):
         self.folder, self.home = folder, folder / HOME / "jobs"
         self._ours: dict[str, subprocess.Popen[bytes]] = {}
+        self._numbers = itertools.count()
 
     def start(self, words: Sequence[str]) -> dict[str, Any]:
         """Run `headway WORDS` in the folder. Gives the job, as `all` tells it."""
+        if not self._is_here(self.home):
+            raise UserError(f"nothing is started: {self.home} is a link that leads out of the folder")
         python, variables = own_python()
         try:
             self.home.mkdir(parents=True, exist_ok=True)
-            name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(self._ours)}"
+            name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(self._numbers)}"
             with (self.home / f"{name}.log").open("wb") as log:
                 process = subprocess.Popen(
                     [*python, "-m", "headway.cli", *words],
@@ -54,10 +59,14 @@ class Jobs:
         return self.told(name)
 
     def told(self, name: str) -> dict[str, Any]:
+        told, log = self.home / f"{name}.json", self.home / f"{name}.log"
         try:
-            facts = json.loads((self.home / f"{name}.json").read_text("utf-8"))
-            said = (self.home / f"{name}.log").read_bytes()[-SAID:].decode("utf-8", "replace")
-        except (OSError, ValueError):
+            if not (self._is_here(told) and self._is_here(log)):
+                raise OSError
+            facts = json.loads(told.read_text("utf-8"))
+            facts = {key: facts[key] for key in ("command", "process", "started")}
+            said = log.read_bytes()[-SAID:].decode("utf-8", "replace")
+        except (OSError, ValueError, KeyError, TypeError):
             raise UserError(f"there is no job {name!r}") from None
         process = self._ours.get(name)
         code = process.poll() if process else None
@@ -66,8 +75,15 @@ class Jobs:
 
     def all(self) -> list[dict[str, Any]]:
         """Newest first."""
-        names = sorted((path.stem for path in self.home.glob("*.json")), reverse=True)
-        return [self.told(name) for name in names[:50]]
+        found = []
+        for name in sorted((path.stem for path in self.home.glob("*.json")), reverse=True)[:50]:
+            with contextlib.suppress(UserError):  # half written, or not written by Headway
+                found.append(self.told(name))
+        return found
+
+    def _is_here(self, path: Path) -> bool:
+        """Whoever sent this folder may have put a link there, to a file of ours."""
+        return path.resolve().is_relative_to(self.folder.resolve())
 
 
 def stop(folder: Path) -> int:

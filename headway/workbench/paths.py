@@ -36,6 +36,8 @@ def inside(folder: Path, name: str) -> Path:
 def folder_with(folder: Path, name: str, file: str, what: str) -> Path:
     """A run or study by its name: the folder below `folder` that holds `file`."""
     path = inside(folder, name)
+    if name == folder.name and not path.exists():  # the folder that is served is a run or study itself
+        path = folder
     try:
         found = (path / file).is_file()
     except OSError:
@@ -47,7 +49,10 @@ def folder_with(folder: Path, name: str, file: str, what: str) -> Path:
 
 
 def check_links(folder: Path, path: Path) -> None:
-    """No file of this run or study is a link out of the folder that is served: somebody may have sent it so."""
+    """Neither this run or study nor a file of it is a link out of the folder that is served: somebody may have sent it
+    so."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise NotThereError(f"{path.name} is not read: it is a link that leads out of the folder")
     with os.scandir(path) as entries:
         links = [entry.name for entry in entries if entry.is_symlink()]
     for link in links:
@@ -79,9 +84,18 @@ def _look_into(folder: Path, depth: int, known: Container[Path], runs: list[Path
     if "study.yaml" in found or {"verdicts.json", "report.html"} <= found.keys():
         studies.append(folder)
     for name, entry in found.items() if depth else ():
-        if name.startswith(".") or not entry.is_dir(follow_symlinks=False):
+        if name.startswith(".") or not _is_text(name) or not entry.is_dir(follow_symlinks=False):
             continue
         if (path := Path(entry.path)) in known:
             runs.append(path)
         else:
             _look_into(path, depth - 1, known, runs, studies)
+
+
+def _is_text(name: str) -> bool:
+    """A name of bytes that are no UTF-8 can stand in no address and in no JSON."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,6 +1,7 @@
 """The API of runs: the table, one run, its curves, what differs between several; what happens, as it happens."""
 
 import shlex
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -70,28 +71,29 @@ def run(name: str, bench: Here) -> Any:
     """One run: how it stands, scores, audits, recipe key by key, environment, and how to make it again."""
     folder = bench.run(name)
     record, state = RunRecord(folder), state_of(folder)
-    study = next((one for one in folder.parents if (one / "study.yaml").is_file() and one != bench.folder), None)
+    above = [one for one in folder.parents if one.is_relative_to(bench.folder)]
+    study = next((one for one in above if (one / "study.yaml").is_file()), None)
     environment = read_json(folder / "environment.json") if (folder / "environment.json").exists() else {}
     return {
         **listed_as_json(record),
         "name": name,
         "said": str(state),
         "word": word_of(state),
-        "study": study and study.relative_to(bench.folder).as_posix(),
+        "study": study and bench.table.name_of(study),
         "recipe": [key.as_json() for key in keys_of(record.recipe_text())],
         "environment": environment,
         "began_from": recipe_of(folder),
-        "command": command_of(bench, name, environment),
+        "command": command_of(bench, folder, environment),
         "events": [event.as_json() for event in read_events(folder)][-200:],
     }
 
 
-def command_of(bench: Bench, name: str, environment: dict[str, Any]) -> str:
+def command_of(bench: Bench, folder: Path, environment: dict[str, Any]) -> str:
     """What makes this run again: its own command if there is one; else from its recipe.yaml, which is whole."""
     words = environment.get("command")
     if isinstance(words, list) and words[1:2] == ["train"] and "--vary" not in words:
         return shlex.join(["headway", *map(str, words[1:])])
-    return shlex.join(["headway", "train", f"{name}/recipe.yaml", "--name", f"{name.rpartition('/')[2]}-again"])
+    return shlex.join(["headway", "train", bench.recipe_of(folder), "--name", f"{folder.name}-again"])
 
 
 @router.get("/metrics/{name:path}", response_model=CurvesSchema)
@@ -154,7 +156,7 @@ def stop_run(name: str, bench: Here) -> Any:
 def resume_run(name: str, bench: Here) -> Any:
     """Go on from its last checkpoint, in a process of its own."""
     folder = bench.run(name)
-    words = ["train", f"{name}/recipe.yaml", "--name", folder.name, "--runs", str(folder.parent), "--resume"]
+    words = ["train", bench.recipe_of(folder), "--name", folder.name, "--runs", str(folder.parent), "--resume"]
     return bench.jobs.start(words)
 
 

@@ -105,7 +105,7 @@ class RunTable:
         settled = {str(path): [row.mark, row.facts] for path, row in self.rows.items() if row.is_settled}
         with contextlib.suppress(OSError, RuntimeError):  # without it, everything is read again
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file, json.dumps({"headway": __version__, "rows": settled}, ensure_ascii=False))
+            write_whole(self._file, json.dumps({"headway": __version__, "rows": settled}))
             self._not_kept = 0
 
     def _restored(self) -> dict[Path, RunRow]:
@@ -138,7 +138,7 @@ class RunTable:
 
 def _row(facts: dict[str, Any], mark: tuple[Any, ...], is_settled: bool) -> RunRow:
     said = {key: value for key, value in facts.items() if value not in (None, [], "")}
-    return RunRow(said, json.dumps(said, ensure_ascii=False), mark, is_settled)
+    return RunRow(said, json.dumps(said), mark, is_settled)  # ASCII: half a surrogate in a file must not stop all
 
 
 def _told(run: RunRecord, state: RunState) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """What follows from a study, and what came of cases: asked of a worker, for it needs the recipes to be understood."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from headway.workbench.paths import check_links
 
 _KNOWN: dict[tuple[str, str], tuple[Any, Any]] = {}
 """Answers by what they are of, with the times of the files that they were made from."""
@@ -61,8 +64,9 @@ def case(studies: str, name: str) -> dict[str, Any]:
     return {"case": name, "title": title_of(name), "reported": conclusion_of(name), "sizes": sizes}
 
 
-def standings(studies: str) -> dict[str, dict[str, Any]]:
-    """Of every case: the report's conclusion, and how it stands by what was carried out here."""
+def standings(studies: str, home: str) -> dict[str, dict[str, Any]]:
+    """Of every case: the report's conclusion, and how it stands by what was carried out below `home`, the folder that
+    is served."""
     from headway.cases.catalogue import conclusion_of, folder_of, packaged
 
     found = {}
@@ -71,17 +75,18 @@ def standings(studies: str) -> dict[str, dict[str, Any]]:
         for size, quick in (("quick", True), ("full", False)):
             folder = Path(studies) / folder_of(name, quick)
             if folder.is_dir():
-                sizes[size] = _kept(f"case {name}", folder, lambda _, n=name, q=quick: _status(Path(studies), n, q))
+                sizes[size] = _kept(f"case {name}", folder, partial(_status, Path(home), name, quick))
         found[name] = {"reported": conclusion_of(name), **sizes}
     return found
 
 
-def _status(studies: Path, name: str, quick: bool) -> str:
+def _status(home: Path, name: str, quick: bool, folder: Path) -> str:
     from headway.cases.table import carried_out
     from headway.core.errors import UserError
 
     try:
-        done = carried_out(studies, name, quick)
+        check_links(home, folder)
+        done = carried_out(folder.parent, name, quick)
     except UserError as error:
         return f"cannot be read: {error}"
     return done.status if done else "begun"

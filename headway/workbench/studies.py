@@ -4,6 +4,7 @@ long the rest takes. What follows from them is asked of a worker (`studied.py`).
 
 import json
 import re
+import shlex
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,7 @@ def opened(table: RunTable, folder: Path) -> dict[str, Any]:
     rows = rows_of(table, folder)
     arm_of = arms_of(folder, rows)
     failed, process = failures(folder), holder(folder)
+    home = ".." if folder == table.folder else table.name_of(folder).rpartition("/")[0] or "."
     cells = {name: {"arm": arm, "seed": _seed(name, arm), **_cell(rows.get(name))} for name, arm in arm_of.items()}
     for name, why in failed.items():
         if name in cells and not has_ended(rows.get(name)):
@@ -59,7 +61,7 @@ def opened(table: RunTable, folder: Path) -> dict[str, Any]:
         "seconds_left": seconds_left(arm_of, rows) if process is not None else None,
         "report": (folder / "report.html").is_file(),
         "log": _tail(folder / "log.txt"),
-        "command": f"headway study run {folder.name} --studies {table.name_of(folder).rpartition('/')[0] or '.'}",
+        "command": shlex.join(["headway", "study", "run", folder.name, "--studies", home]),
     }
 
 

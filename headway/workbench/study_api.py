@@ -17,11 +17,11 @@ from headway.answers.workbench import (
     StudiesSchema,
     StudyPageSchema,
 )
-from headway.cases.catalogue import packaged, takes, title_of
+from headway.cases.catalogue import folder_of, packaged, takes, title_of
 from headway.core.errors import did_you_mean
 from headway.workbench.bench import Here
 from headway.workbench.jobs import stop
-from headway.workbench.paths import NotThereError, folder_with
+from headway.workbench.paths import NotThereError, check_links, folder_with
 from headway.workbench.studies import listed, opened
 
 router = APIRouter(prefix="/api")
@@ -36,8 +36,9 @@ def studies(bench: Here) -> Any:
     found = []
     for path in list(bench.table.studies):
         try:
+            check_links(bench.folder, path)
             found.append(listed(bench.table, path))
-        except OSError:  # gone since
+        except (OSError, NotThereError):  # gone since, or not to be read
             continue
     return {"studies": sorted(found, key=lambda one: -one["changed"])}
 
@@ -66,7 +67,7 @@ async def conclusion(name: str, bench: Here) -> Any:
 @router.get("/plan/{name:path}", response_model=PlanSchema, tags=["studies"])
 async def plan(name: str, bench: Here) -> Any:
     """What the whole study takes, as `headway study plan --json`: every shape is tried for a moment."""
-    return await bench.readers.ask("headway.workbench.studied:plan", folder=str(bench.study(name)))
+    return await bench.planners.ask("headway.workbench.studied:plan", folder=str(bench.study(name)))
 
 
 @router.get("/report/{name:path}", tags=["studies"])
@@ -99,13 +100,17 @@ def cases() -> Any:
 @router.get("/standings", response_model=StandingsSchema, response_model_exclude_unset=True, tags=["cases"])
 async def standings(bench: Here) -> Any:
     """What every report concluded, and how that stands by what was carried out in this folder."""
-    return {"cases": await bench.readers.ask("headway.workbench.studied:standings", studies=str(bench.studies))}
+    where = {"studies": str(bench.studies), "home": str(bench.folder)}
+    return {"cases": await bench.readers.ask("headway.workbench.studied:standings", **where)}
 
 
 @router.get("/case/{name}", response_model=OpenedCaseSchema, response_model_exclude_unset=True, tags=["cases"])
 async def case(name: str, bench: Here) -> Any:
     """One case: reported beside measured."""
     _check(name)
+    for folder in (bench.studies / folder_of(name, quick) for quick in (True, False)):
+        if folder.is_dir():
+            check_links(bench.folder, folder)
     found = await bench.readers.ask("headway.workbench.studied:case", studies=str(bench.studies), name=name)
     return {**found, "studies": bench.studies.relative_to(bench.folder).as_posix().removeprefix(".")}
 

@@ -169,6 +169,28 @@ def test_cases_are_listed_with_what_was_reported(page):
     assert page.locator("tbody tr").count() >= 31
 
 
+def test_a_run_to_look_into_is_found_by_words_the_newest_first(page, folder):
+    make_run(folder / "runs" / "delta", created="2026-02-02T03:04:05+00:00")
+    page.get_by_role("link", name="Look").click()
+    page.wait_for_selector(".choices tr:has-text('delta')")
+    assert page.locator(".choices tbody th").first.inner_text() == "runs/delta"
+    page.get_by_label("Filter runs").fill("BETA finished")
+    assert page.locator(".choices tbody th").all_inner_texts() == ["runs/beta"]
+    assert "filter=BETA" in page.url and page.locator(".choices a").get_attribute("href") == "/look/runs/beta"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_deleted_is_no_server_that_is_away(page, folder, wrong):
+    page.goto("/run/runs/beta")
+    page.wait_for_selector(".recipe")
+    shutil.rmtree(folder / "runs" / "beta")
+    page.wait_for_selector(".status:has-text('cannot be read')")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # watches anew
+    page.wait_for_timeout(1500)
+    assert page.locator(".lost").is_hidden()
+    wrong.clear()
+
+
 def test_script_in_names_and_texts_is_text(page, folder):
     wicked = make_run(folder / "runs" / WICKED, reason=WICKED, status="diverged", headline="perplexity")
     score = {"value": 0.5, "label": WICKED, "confusion": {"classes": [WICKED, "b"], "counts": [[1, 2], [3, 4]]}}

@@ -41,6 +41,13 @@ def test_the_address_gives_a_cookie_that_is_enough_from_then_on(bench):
 def test_an_address_that_leads_elsewhere_stays_here(bench):
     answer = asker(bench, None).get("//evil.example/runs", params={"token": TOKEN})
     assert answer.headers.get("location", "/").startswith("/") and "//" not in answer.headers.get("location", "")
+    asked = {
+        "method": "GET",
+        "query_string": f"token={TOKEN}".encode(),
+        "path": "",
+        "raw_path": b"/\\evil.example/runs",
+    }
+    assert guard.Guard(None, TOKEN, bench.cookie, {HOST})._landing(asked) == "/evil.example/runs"  # as browsers read it
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost:8765.evil.example", ""])
@@ -111,6 +118,33 @@ def test_a_file_of_a_run_that_is_a_link_out_is_not_read(bench, file):
         answers = [api.get(f"/api/{kind}/runs/one") for kind in ("run", "report", "metrics")]
         assert link == all(answer.status_code == 404 for answer in answers)
         assert "PRIVATE" not in "".join(a.text for a in (*answers, api.get("/api/table"), api.get("/api/runs")))
+
+
+def test_no_link_out_is_read_by_way_of_studies_cases_or_jobs(bench):
+    outside = bench.folder.parent / "elsewhere"
+    (outside / "private.yaml").write_text("title: PRIVATE\n")
+    (outside / "said.log").write_text("PRIVATE")
+    linked, case = bench.folder / "studies" / "s", bench.folder / "studies" / "B7-quick"
+    linked.mkdir(parents=True)
+    (linked / "study.yaml").symlink_to(outside / "private.yaml")
+    case.symlink_to(outside)
+    jobs = bench.folder / ".headway" / "jobs"
+    jobs.mkdir(parents=True)
+    (jobs / "j.json").write_text('{"command": "", "process": 1, "started": 0}')
+    (jobs / "j.log").symlink_to(outside / "said.log")
+    (jobs / "half.json").write_text("{}")
+    (jobs / "half.log").write_text("")
+    api = asker(bench)
+    assert api.get("/api/studies").json() == {"studies": []}
+    assert api.get("/api/jobs").json() == {"jobs": []} and api.get("/api/job/j").status_code == 422
+    answer = api.get("/api/case/B7")
+    assert answer.status_code == 404 and "leads out" in answer.json()["error"]
+
+
+def test_nothing_is_started_through_a_link_out(bench):
+    (bench.folder / ".headway").symlink_to(bench.folder.parent / "elsewhere")
+    assert asker(bench).post("/api/train", json={"recipe": "demo"}).status_code == 422
+    assert not list((bench.folder.parent / "elsewhere" / "jobs").glob("*"))
 
 
 def test_static_files_are_ours_alone(bench):

@@ -1,9 +1,13 @@
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from bench_tools import add_lines, asker, make_run
 
 from headway.answers.runs import RunsSchema
 from headway.answers.workbench import OpenedRunSchema, RunTableSchema
 from headway.workbench.bench import Bench
+from headway.workbench.curves import Curves
 from headway.workbench.runs import RunTable
 
 
@@ -139,3 +143,39 @@ def test_the_next_server_knows_what_was_read(folder, monkeypatch, tmp_path):
         file.write_text(damage)
         RunTable(folder).refresh()
         assert set(read) == {"one", "arm.seed-0"}
+
+
+def test_what_is_no_text_hides_nobody(folder):
+    """A name that is no UTF-8 cannot be asked for; half a surrogate in a file is no reason to answer nothing."""
+    make_run(folder / "runs" / "cafe").rename(folder / "runs" / os.fsdecode(b"caf\xe9"))
+    half = make_run(folder / "runs" / "half", status="diverged", reason="HALF") / "run.json"
+    half.write_text(half.read_text().replace("HALF", "\\ud800"))
+    rows = asker(Bench(folder)).get("/api/table").json()["runs"]
+    assert {row["name"] for row in rows if row["name"].startswith("runs/")} >= {"runs/half"}
+    assert all(row["name"].isprintable() for row in rows)
+
+
+def test_many_may_ask_for_a_curve_at_once(tmp_path):
+    run, curves = make_run(tmp_path / "run", steps=3000), Curves()
+    with ThreadPoolExecutor(8) as threads:
+        told = list(threads.map(lambda _: curves.of(run).as_json(20_000)["columns"]["loss"]["steps"], range(16)))
+    assert all(steps == list(range(1, 3001)) for steps in told)
+
+
+def test_the_folder_may_be_a_run_or_a_study_or_inside_of_one(tmp_path):
+    home = tmp_path / "s"
+    run = make_run(home / "runs" / "-one.seed-0")
+    (home / "study.yaml").write_text("title: Does two help?\n")
+    for served, name, study, recipe in (
+        (run, run.name, None, "../-one.seed-0/recipe.yaml"),
+        (home / "runs", run.name, None, "./-one.seed-0/recipe.yaml"),
+        (home, "runs/-one.seed-0", "s", "runs/-one.seed-0/recipe.yaml"),
+        (tmp_path, "s/runs/-one.seed-0", "s", "s/runs/-one.seed-0/recipe.yaml"),
+    ):
+        bench = Bench(served)
+        api = asker(bench)
+        assert [row["name"] for row in api.get("/api/table").json()["runs"]] == [name]
+        assert api.get(f"/api/run/{name}").json().get("study") == study
+        assert bench.recipe_of(bench.run(name)) == recipe and (served / recipe).is_file()
+        if study:
+            assert api.get(f"/api/study/{study}").json()["ended"] == 1

@@ -101,8 +101,8 @@ def _given(asked: Changed, bench: Bench) -> dict[str, Any]:
     if (asked.recipe is None) == (asked.run is None):
         raise UserError("what is changed is a recipe or a run: name one of them, and not both")
     if asked.run is not None:
-        path = bench.run(asked.run) / "recipe.yaml"
-        return {"base": str(path), "shown": f"{asked.run}/recipe.yaml", "changes": asked.changes}
+        run = bench.run(asked.run)
+        return {"base": str(run / "recipe.yaml"), "shown": bench.recipe_of(run), "changes": asked.changes}
     if asked.recipe not in (known := packaged()):
         raise UserError(f"there is no recipe '{asked.recipe}'{did_you_mean(asked.recipe or '', known)}")
     return {"base": asked.recipe, "shown": asked.recipe, "changes": asked.changes}

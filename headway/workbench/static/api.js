@@ -8,14 +8,16 @@ async function answered(response) {
   const text = await response.text();
   let found;
   try { found = JSON.parse(text); } catch { found = { error: text || response.statusText }; }
+  if (response.status === 401) lost(true, `${found.error}. The token of this page is no longer the server's.`);
   if (!response.ok) throw new Refused(response.status, found.error ?? response.statusText);
   return found;
 }
 
-async function asked(path, settings) {
+/** fetch(), which says on the page when nobody answers. */
+export async function asked(path, settings) {
   try {
     const response = await fetch(path, { credentials: "same-origin", ...settings });
-    lost(false);
+    if (response.status !== 401) lost(false);
     return response;
   } catch (error) {
     if (error.name !== "AbortError") { lost(true); throw new Error("the server does not answer"); }
@@ -36,12 +38,17 @@ export const query = (given) => {
   return found.toString();
 };
 
-const notice = document.querySelector(".lost");
+const notice = document.querySelector(".lost"), AWAY = notice.textContent;
 let timer;
-function lost(is) {
+function lost(is, why = AWAY) {
   notice.hidden = !is;
+  notice.textContent = why;
   clearTimeout(timer);
-  if (is) timer = setTimeout(() => fetch("/static/icon.svg", { cache: "no-store" }).then(() => { lost(false); dispatchEvent(new Event("headway-back")); }, () => lost(true)), 1000);
+  if (is) timer = setTimeout(() => fetch("/static/icon.svg", { cache: "no-store" }).then(({ ok }) => {
+    if (!ok) return lost(true, why);
+    lost(false);
+    dispatchEvent(new Event("headway-back"));
+  }, () => lost(true)), 1000);
 }
 
 /**
@@ -61,7 +68,7 @@ export function watch(topics, listeners, signal) {
     source.onopen = () => lost(false);
     source.onerror = () => {
       close();
-      lost(true);
+      get("/api/about", signal).catch(() => {}); // says if it is the server; else it is what was watched that is gone
       again = setTimeout(open, 1000);
     };
     for (const [kind, listener] of Object.entries(listeners)) source.addEventListener(kind, (event) => listener(JSON.parse(event.data)));

@@ -89,5 +89,8 @@ export function command(text) {
 
 export const badge = (word, kind) => h("span", { class: `status ${kind ?? ""}` }, word);
 
+/** What is being done, until something is there to be seen. */
+export const doing = (words) => h("p", { class: "doing", role: "status" }, `${words} …`);
+
 /** What went wrong, in the server's words. */
 export const trouble = (error) => h("p", { class: "trouble", role: "alert" }, error.message ?? String(error));

@@ -1,6 +1,6 @@
 // Numbers from the server as bytes (`looking/frames.py`): a header, and arrays that are read where they lie.
 
-import { Refused } from "./api.js";
+import { Refused, asked } from "./api.js";
 
 let halves; // every float16 there is, as a float32
 function half(words) {
@@ -33,15 +33,9 @@ export function unpack(buffer) {
 
 /** A question about a run's model. */
 export async function askModel(question, given, signal) {
-  let response;
-  try {
-    response = await fetch(`/api/ask/look/${question}`, {
-      method: "POST", signal, credentials: "same-origin",
-      headers: { "content-type": "application/json" }, body: JSON.stringify(given),
-    });
-  } catch (error) {
-    throw error.name === "AbortError" ? error : new Error("the server does not answer");
-  }
+  const response = await asked(`/api/ask/look/${question}`, {
+    method: "POST", signal, headers: { "content-type": "application/json" }, body: JSON.stringify(given),
+  });
   if (!response.ok) {
     let words = response.statusText;
     try { words = (await response.json()).error ?? words; } catch { /* no words of its own */ }

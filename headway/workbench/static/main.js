@@ -10,11 +10,16 @@ let leaving;
 
 for (const { path, label } of ROUTES.filter((route) => route.label)) nav.append(h("a", { href: `/${path}`, dataset: { path } }, label));
 
+/** What is no encoding stands for itself: there is nothing of that name, and that is said. */
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; }
+}
+
 async function show() {
   leaving?.abort();
   leaving = new AbortController();
   const { signal } = leaving;
-  const [word, ...rest] = location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  const [word, ...rest] = location.pathname.split("/").filter(Boolean).map(decoded);
   const route = ROUTES.find(({ path }) => path === (word ?? "runs"));
   for (const link of nav.children) {
     const here = link.dataset.path === (route?.under ?? route?.path);
@@ -45,6 +50,7 @@ async function show() {
   } catch (error) {
     if (error.name !== "AbortError" && !signal.aborted) {
       put(root, page.root);
+      for (const one of page.root.querySelectorAll(".doing")) one.remove();
       page.root.append(trouble(error));
       addEventListener("headway-back", show, { signal, once: true });
     }

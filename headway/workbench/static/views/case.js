@@ -1,12 +1,12 @@
 // One case: reported beside measured; run its quick size, open its report.
 
 import { get, named, post } from "../api.js";
-import { command, h, put, trouble } from "../dom.js";
+import { command, doing, h, put, trouble } from "../dom.js";
 import { standing } from "./cases.js";
 import { tableOf } from "./study.js";
 
 export async function show(page) {
-  const name = page.name, body = h("div"), told = h("div", { role: "status" });
+  const name = page.name, body = h("div", {}, doing("Reading the case, and what was measured of it here")), told = h("div", { role: "status" });
   put(page.root, h("p", { class: "kicker" }, h("a", { href: "/cases" }, "Cases"), ` / ${name}`), body, told);
 
   async function load() {

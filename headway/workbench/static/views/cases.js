@@ -24,6 +24,7 @@ export async function show(page) {
       put(cells.full, standing(full));
     }
   }
+  addEventListener("headway-back", () => load().catch(() => {}), { signal: page.signal });
   try { await load(); } catch (error) { if (error.name !== "AbortError") page.root.append(trouble(error)); }
   let due;
   watch(() => ["runs"], { runs: () => { due ??= setTimeout(() => { due = undefined; load().catch(() => {}); }, 2000); } }, page.signal);

@@ -2,7 +2,7 @@
 // it mattered. Everything that is changed stands in the address.
 
 import { get, post } from "../api.js";
-import { command, duration, h, put, trouble, whole } from "../dom.js";
+import { command, doing, duration, h, put, trouble, whole } from "../dom.js";
 import { recipeForm } from "../changing/form.js";
 import { started } from "../changing/started.js";
 import { go } from "../main.js";
@@ -11,10 +11,10 @@ import { styles } from "../styles.js";
 const WAIT = 200, MEASURE_AFTER = 1500; // milliseconds
 
 export async function show(page) {
-  await styles("/static/changing/change.css");
-  const [recipes, table] = await Promise.all([get("/api/recipes", page.signal), get("/api/table", page.signal)]);
   const run = page.query.get("run"), recipe = run ? null : page.query.get("recipe") ?? "demo";
   page.title(`Change ${run ?? recipe}`);
+  put(page.root, h("h1", {}, "Change one thing"), doing(`Starting the reader of recipes, for ${run ?? recipe}`));
+  const [recipes, table] = await Promise.all([get("/api/recipes", page.signal), get("/api/table", page.signal), styles("/static/changing/change.css")]);
   const base = run ? { run } : { recipe };
   const changes = new Map(page.query.getAll("set").map((one) => [one.slice(0, one.indexOf("=")), one.slice(one.indexOf("=") + 1)]));
   const said = () => [...changes].map(([key, value]) => `${key}=${value}`);
@@ -28,6 +28,7 @@ export async function show(page) {
       waiting = setTimeout(ask, WAIT);
     },
   });
+  form.element.append(doing("Reading the recipe"));
   const names = (table.runs ?? []).map((row) => row.name);
   const chooser = h("select", { "aria-label": "What is changed", onchange: () => go(`/change?${chooser.value}`) },
     h("optgroup", { label: "recipes that come with Headway" }, Object.keys(recipes).map((name) => h("option", { value: `recipe=${encodeURIComponent(name)}`, selected: name === recipe }, name))),
@@ -37,8 +38,8 @@ export async function show(page) {
   const how = h("div", { class: "how" }), ran = h("div", { class: "ran" });
   const seeds = h("input", { type: "number", min: "2", max: "64", value: "5", "aria-label": "How many seeds" });
   const name = h("input", { "aria-label": "Its name", size: "28", oninput: () => (name.dataset.own = "1") });
-  const alone = h("button", { type: "button", onclick: () => start("train", { ...base, changes: said(), name: name.value }) }, "Train it alone");
-  const against = h("button", { type: "button", class: "main", onclick: () => start("study", { ...base, changes: said(), name: name.value, seeds: Number(seeds.value) }) }, "Run it against the original");
+  const alone = h("button", { type: "button", class: "acts", onclick: () => start("train", { ...base, changes: said(), name: name.value }) }, "Train it alone");
+  const against = h("button", { type: "button", class: "main acts", onclick: () => start("study", { ...base, changes: said(), name: name.value, seeds: Number(seeds.value) }) }, "Run it against the original");
   put(page.root, h("h1", {}, "Change one thing"),
     h("div", { class: "controls" }, h("label", {}, "of ", chooser), search, h("button", { type: "button", onclick: () => { changes.clear(); page.put({ set: null }); ask(); } }, "As it was")),
     h("p", { class: "note" }, recipe ? recipes[recipe] : "the recipe of a run"),
@@ -56,7 +57,9 @@ export async function show(page) {
     try {
       found = await post("/api/ask/change", { ...base, changes: said() }, page.signal);
     } catch (error) {
-      if (!page.signal.aborted && mine === turn) put(wrong, trouble(error));
+      if (page.signal.aborted || mine !== turn) return;
+      form.element.querySelector(".doing")?.remove();
+      put(wrong, trouble(error));
       return;
     }
     if (mine !== turn) return;
@@ -104,5 +107,6 @@ export async function show(page) {
       if (!page.signal.aborted) put(ran, trouble(error));
     }
   }
+  addEventListener("headway-back", () => ask(), { signal: page.signal });
   await ask();
 }

@@ -1,21 +1,24 @@
 // Look: type a sentence, and see what a run's model does with it; another run's beside it, if asked for.
 
-import { get, named } from "../api.js";
-import { h, put, trouble } from "../dom.js";
+import { get, named, watch } from "../api.js";
+import { ago, badge, doing, h, put, whole } from "../dom.js";
 import { colours, ofDifference } from "../looking/colours.js";
 import { largeMap } from "../looking/large.js";
 import { Side } from "../looking/side.js";
 import { styles } from "../styles.js";
 import { go } from "../main.js";
+import { kindOf } from "./runs.js";
 
 const WAIT = 180; // milliseconds after the last letter typed
+const LISTED = 100; // runs to choose from; a word or two finds the others
 const SHOWS = { head: "one head", rollout: "rollout: all layers multiplied", gradients: "gradients: what predictions depend on" };
 
 export async function show(page) {
-  await Promise.all([styles("/static/looking/look.css"), colours()]);
   page.title(page.name ? `Look into ${page.name}` : "Look");
-  const names = ((await get("/api/table", page.signal)).runs ?? []).map((row) => row.name);
-  if (!page.name) return choose(page, names);
+  put(page.root, h("h1", {}, "Look"), doing(page.name ? `Opening ${page.name}` : "Looking for runs"));
+  const [{ runs }] = await Promise.all([get("/api/table", page.signal), styles("/static/looking/look.css"), colours()]);
+  if (!page.name) return choose(page, runs);
+  const names = runs.toSorted(newest).map((row) => row.name);
 
   const state = {
     text: page.query.get("text"), show: page.query.get("show") ?? "head", picked: page.query.get("head") ?? null,
@@ -76,6 +79,7 @@ export async function show(page) {
     difference.show({ data, rows: ours.rows, columns: ours.columns, paint: (value) => ofDifference(value), verb: "→", caption: `${sides[1].name} minus ${sides[0].name}, ${ours.caption}: ${(100 * moved).toFixed(0)} % of the weight lies elsewhere; blue = more in the second` });
   }
 
+  addEventListener("headway-back", async () => { await Promise.all(sides.map((side) => side.about ?? side.open())); settle({}); }, { signal: page.signal });
   const about = await Promise.all(sides.map((side) => side.open()));
   if (page.signal.aborted) return;
   const first = about[0];
@@ -87,8 +91,30 @@ export async function show(page) {
 const chooser = (label, names, chosen, changed) => h("label", {}, `${label} `, h("select", { "aria-label": label, onchange: (event) => changed(event.target.value) },
   (names.includes(chosen) ? names : [chosen, ...names]).map((name) => h("option", { value: name, selected: name === chosen }, name || "nothing"))));
 
-function choose(page, names) {
-  put(page.root, h("h1", {}, "Look"), h("p", { class: "read" }, "Whose attention? Choose a run."),
-    names.length ? h("ul", { class: "choices" }, names.slice(0, 200).map((name) => h("li", {}, h("a", { href: `/look/${named(name)}` }, name))))
-      : trouble(new Error("there are no runs in this folder yet")));
+const newest = (one, other) => ((other.created ?? "") < (one.created ?? "") ? -1 : (other.created ?? "") > (one.created ?? "") ? 1 : one.name < other.name ? -1 : 1);
+
+/** Whose attention? The runs, the newest first. */
+function choose(page, runs) {
+  const rows = new Map(runs.map((row) => [row.name, row])), body = h("tbody"), count = h("span", { class: "note", role: "status" }), more = h("p", { class: "note" });
+  const filter = h("input", { type: "search", placeholder: "filter: name, recipe, status …", "aria-label": "Filter runs", value: page.query.get("filter") ?? "",
+    oninput: () => { page.put({ filter: filter.value }); list(); },
+    onkeydown: (event) => { if (event.key === "Enter") body.querySelector("a")?.click(); } });
+  put(page.root, h("h1", {}, "Look"), h("p", { class: "read" }, "Whose attention? Choose a run."), h("div", { class: "tools" }, filter, h("span", { class: "spread" }), count),
+    h("div", { class: "scroll" }, h("table", { class: "choices" }, h("thead", {}, h("tr", {}, ["run", "recipe", "status", "made"].map((one) => h("th", { scope: "col" }, one)))), body)), more);
+
+  function list() {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = [...rows.values()].filter((row) => words.every((word) => `${row.name} ${row.recipe ?? ""} ${row.state}`.toLowerCase().includes(word))).sort(newest);
+    count.textContent = `${found.length === rows.size ? "" : `${whole(found.length)} of `}${whole(rows.size)} run${rows.size === 1 ? "" : "s"}`;
+    put(body, found.slice(0, LISTED).map((row) => h("tr", {}, h("th", { scope: "row" }, h("a", { href: `/look/${named(row.name)}` }, row.name)), h("td", {}, row.recipe ?? row.arm ?? "–"),
+      h("td", {}, badge(row.state, kindOf(row.state))), h("td", { class: "note", title: row.created ?? "" }, row.created ? ago(row.created) : ""))));
+    more.textContent = !rows.size ? "There are no runs in this folder yet." : found.length > LISTED ? `${whole(found.length - LISTED)} more: filter for them.` : found.length ? "" : "No run is like that.";
+  }
+  list();
+  let due;
+  watch(() => ["runs"], { runs: ({ changed, gone }) => {
+    for (const name of gone) rows.delete(name);
+    for (const row of changed) rows.set(row.name, row);
+    due ??= setTimeout(() => { due = undefined; list(); }, 200);
+  } }, page.signal);
 }

@@ -1,10 +1,11 @@
 // The report of a study, as it was written, inside the page. No script runs in it.
 
 import { get, named } from "../api.js";
-import { h, put } from "../dom.js";
+import { doing, h, put } from "../dom.js";
 
 export async function show(page) {
   page.title(`report of ${page.name}`);
+  put(page.root, doing("Looking for the report"));
   const { studies } = await get("/api/studies", page.signal);
   const known = studies.find(({ name }) => name === page.name);
   if (!known?.report) throw new Error(`${page.name} has no report yet`);

@@ -2,13 +2,13 @@
 
 import { get, named, post, query, watch } from "../api.js";
 import { Live, Plot, colour, smoothed } from "../curves.js";
-import { ago, badge, command, duration, h, number, put, trouble, whole } from "../dom.js";
+import { ago, badge, command, doing, duration, h, number, put, trouble, whole } from "../dom.js";
 import { kindOf } from "./runs.js";
 
 export async function show(page) {
   const name = page.name, short = name.split("/").at(-1), live = new Live();
   page.title(short);
-  const standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" });
+  const standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" }, doing("Reading the run"));
   const plots = { loss: plot("Loss, in training and on held-out data", false), norm: plot("Norm of the gradient", true), rate: plot("Learning rate", true) };
   const scores = h("section"), samples = h("section"), audits = h("section"), recipe = h("section"), rest = h("section");
   const smooth = h("input", { type: "range", min: 0, max: 100, value: page.query.get("smooth") ?? 25, "aria-label": "Smoothing", oninput: () => { page.put({ smooth: smooth.value }); draw(); } });

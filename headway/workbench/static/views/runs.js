@@ -2,7 +2,7 @@
 
 import { get, query, watch } from "../api.js";
 import { spark } from "../curves.js";
-import { ago, badge, h, number, put, whole } from "../dom.js";
+import { ago, badge, doing, h, number, put, whole } from "../dom.js";
 import { go } from "../main.js";
 
 export const KINDS = { finished: "good", stopped: "good", imported: "good", running: "live", diverged: "bad", failed: "bad", "cannot be read": "bad", "not read yet": "" };
@@ -53,6 +53,8 @@ export async function show(page) {
     h("h1", {}, "Runs"),
     h("div", { class: "tools" }, filter, h("label", {}, "group by", group), h("span", { class: "spread" }), count),
     list, tray);
+  const reading = doing("Looking for runs");
+  list.after(reading);
 
   // --- from rows to what is shown, in order
   function arrange() {
@@ -69,7 +71,8 @@ export async function show(page) {
       button.textContent = COLUMNS.find((column) => column.key === button.dataset.key).label + (here ? (way > 0 ? " ↑" : " ↓") : "");
     }
     shown = state.group ? grouped(found) : found;
-    count.textContent = `${whole(found.length)}${found.length === rows.size ? "" : ` of ${whole(rows.size)}`} run${rows.size === 1 ? "" : "s"}`;
+    const unread = found.filter((row) => row.state === "not read yet").length;
+    count.textContent = `${whole(found.length)}${found.length === rows.size ? "" : ` of ${whole(rows.size)}`} run${rows.size === 1 ? "" : "s"}${unread ? `, ${whole(unread)} being read …` : ""}`;
     list.setAttribute("aria-rowcount", shown.length + 1);
     body.style.height = `${shown.length * height()}px`;
     paint(true);
@@ -195,6 +198,7 @@ export async function show(page) {
 
   async function load() {
     const found = await get("/api/table", page.signal);
+    reading.remove();
     rows.clear();
     for (const row of found.runs) rows.set(row.name, row);
     empty(found.there);

@@ -1,11 +1,11 @@
 // All studies, the newest first.
 
 import { get, named, watch } from "../api.js";
-import { ago, badge, h, put, whole } from "../dom.js";
+import { ago, badge, doing, h, put, whole } from "../dom.js";
 import { KINDS_OF_VERDICTS } from "./study.js";
 
 export async function show(page) {
-  const list = h("div"), count = h("span", { class: "note", role: "status" });
+  const list = h("div", {}, doing("Reading the studies")), count = h("span", { class: "note", role: "status" });
   put(page.root, h("h1", {}, "Studies"), h("div", { class: "tools" }, h("span", { class: "note" }, "What varies, what is asked, and what follows."), h("span", { class: "spread" }), count), list);
   async function load() {
     const { studies } = await get("/api/studies", page.signal);

@@ -1,14 +1,14 @@
 // One study: arms × seeds as they fill, verdicts as soon as they can be given, the report at the end; stop and resume.
 
 import { get, named, post, watch } from "../api.js";
-import { badge, command, drawn, duration, h, number, put, trouble, whole } from "../dom.js";
+import { badge, command, doing, drawn, duration, h, number, put, trouble, whole } from "../dom.js";
 import { href, kindOf } from "./runs.js";
 
 export const KINDS_OF_VERDICTS = { better: "good", best: "good", "in order": "good", holds: "good", worse: "bad", "does not hold": "bad", "not in order": "bad", "not comparable": "bad" };
 
 export async function show(page) {
   const name = page.name;
-  const title = h("h1", {}, name), standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" });
+  const title = h("h1", {}, name), standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" }, doing("Reading the study"));
   const grid = h("div", { class: "scroll" }), verdicts = h("section"), rest = h("section"), end = h("section");
   put(page.root, h("p", { class: "kicker" }, h("a", { href: "/studies" }, "Studies"), ` / ${name}`), title, facts, actions, h("h2", {}, "Runs"), grid, verdicts, rest, end);
   let study, ended = -1;
