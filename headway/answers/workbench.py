@@ -46,6 +46,7 @@ class RunTableSchema(Schema):
     folder: str
     there: bool = Field(description="False: the folder is gone.")
     unread: int = Field(description="Runs whose files were not read yet: their rows have a name alone.")
+    at: int = Field(description="The last look that found something new: /api/events?topic=runs@AT tells what follows.")
     runs: list[RunRowSchema]
 
 

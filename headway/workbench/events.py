@@ -3,8 +3,8 @@
 Files are looked at by one task, however many watch: each line of a metrics.jsonl is read once and written down once,
 and the bytes are handed to everybody. A training is not asked anything and does not notice.
 
-Topics: `runs` (rows of the table that changed, names that are gone), `run:NAME@BYTE` (lines of its metrics after that
-byte, and how it stands), `study:NAME` (that something in it has changed).
+Topics: `runs@LOOK` (rows of the table that changed after that look, names that are gone), `run:NAME@BYTE` (lines of its
+metrics after that byte, and how it stands), `study:NAME` (that something in it has changed).
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class Hub:
     def _made(self, key: str, since: int | None) -> "_Topic":
         kind, _, name = key.partition(":")
         if kind == "runs":
-            return _Table(self.table)
+            return _Table(self.table, since)
         if kind == "run":
             return _Run(name, folder_with(self.folder, name, "run.json", "run"), since)
         if kind == "study":
@@ -140,16 +140,25 @@ class _Topic:
 class _Table(_Topic):
     interval = 1.0
 
-    def __init__(self, table: RunTable):
+    def __init__(self, table: RunTable, since: int | None):
         super().__init__()
         self.table = table
+        known = table.version if since is None else since
+        self.at = known if known <= table.version else 0  # a later number is an earlier server's
 
     def look(self) -> list[bytes]:
-        changed, gone = self.table.refresh(1.0)
+        self.table.refresh(1.0)
         self.has_more = self.table.unread > 0
+        at, self.at = self.at, self.table.version
+        return self.missed(at)
+
+    def missed(self, since: int) -> list[bytes]:
+        """Others look at the table, too, whenever they are asked: what they found is told here all the same."""
+        at = self.table.version
+        changed, gone = self.table.since(since if since <= at else 0)
         if not changed and not gone:
             return []
-        return [_event("runs", {"changed": [row.facts for row in changed], "gone": gone})]
+        return [_event("runs", {"at": at, "changed": [row.facts for row in changed], "gone": gone})]
 
 
 class _Run(_Topic):

@@ -51,6 +51,10 @@ class RunTable:
         self.studies: list[Path] = []
         self.unread = 0
         """Rows with a name alone: there was no time yet to read their runs."""
+        self.version = 0
+        """How many looks have found something new: whoever knows one of them can ask what came after (`since`)."""
+        self._changed: dict[Path, int] = {}
+        self._gone: dict[str, int] = {}
         self._lock = threading.Lock()
         self._not_kept = 0
         self._kept = self._restored()
@@ -58,7 +62,7 @@ class RunTable:
     def refresh(self, seconds: float = PATIENCE) -> tuple[list[RunRow], list[str]]:
         """Look again; gives the rows that are new or have changed, and the names of those that are gone. Not many more
         seconds of a core are spent on reading than these; where somebody else is looking just now, not even those."""
-        if not self._lock.acquire(timeout=seconds):
+        if not self._lock.acquire(timeout=seconds if self.version else 30.0):  # nothing is known before the first look
             return [], []
         try:
             return self._looked(seconds)
@@ -83,15 +87,27 @@ class RunTable:
                     row = row or self._nameless(path)
                 changed.append(row)
             rows[path] = row
-        self.rows, self.unread = rows, unread
+        version = self.version + bool(changed or gone)
+        same = {path: self._changed[path] for path, row in rows.items() if row is self.rows.get(path)}
+        self._changed = dict.fromkeys(rows, version) | same
+        still_gone = {name: at for name, at in self._gone.items() if self.folder / name not in rows}
+        self._gone = still_gone | dict.fromkeys(gone, version)
+        self.rows, self.unread, self.version = rows, unread, version
         if self._not_kept >= WORTH_KEEPING and not self.unread:
             self._keep()
         return changed, gone
 
+    def since(self, version: int) -> tuple[list[RunRow], list[str]]:
+        """What has changed, and what is gone, after that look: whoever it was that looked."""
+        rows, changed, gone = self.rows, self._changed, self._gone
+        new = [row for path, row in rows.items() if changed.get(path, 0) > version]
+        return new, [name for name, at in gone.items() if at > version]
+
     def as_json(self) -> str:
         """`{"folder": …, "runs": [row, …]}`; an empty folder and one that is gone are told apart."""
         there = self.folder.is_dir()
-        head = json.dumps({"folder": str(self.folder), "there": there, "unread": self.unread})[:-1]
+        facts = {"folder": str(self.folder), "there": there, "unread": self.unread, "at": self.version}
+        head = json.dumps(facts)[:-1]
         return head + ', "runs": [' + ",".join(row.text for row in list(self.rows.values())) + "]}"
 
     def _nameless(self, path: Path) -> RunRow:

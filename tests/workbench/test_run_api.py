@@ -1,4 +1,6 @@
+import json
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,6 +10,7 @@ from headway.answers.runs import RunsSchema
 from headway.answers.workbench import OpenedRunSchema, RunTableSchema
 from headway.workbench.bench import Bench
 from headway.workbench.curves import Curves
+from headway.workbench.events import _Table
 from headway.workbench.runs import RunTable
 
 
@@ -67,7 +70,7 @@ def test_a_folder_that_is_gone_is_told_apart_from_an_empty_one(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     api = asker(Bench(home))
-    assert api.get("/api/table").json() == {"folder": str(home), "there": True, "unread": 0, "runs": []}
+    assert api.get("/api/table").json() == {"folder": str(home), "there": True, "unread": 0, "at": 0, "runs": []}
     home.rmdir()
     assert api.get("/api/table").json()["there"] is False
 
@@ -179,3 +182,18 @@ def test_the_folder_may_be_a_run_or_a_study_or_inside_of_one(tmp_path):
         assert bench.recipe_of(bench.run(name)) == recipe and (served / recipe).is_file()
         if study:
             assert api.get(f"/api/study/{study}").json()["ended"] == 1
+
+
+def test_what_one_page_found_is_told_to_all_that_watch(folder):
+    """Whoever asks for the table looks at the files: those who watch must hear of it nevertheless."""
+    table = RunTable(folder)
+    table.refresh()
+    watching, late = _Table(table, None), table.version
+    make_run(folder / "runs" / "new")
+    shutil.rmtree(folder / "runs" / "one")
+    table.refresh()
+    (told,) = watching.look()
+    found = json.loads(told.partition(b"data: ")[2])
+    assert [row["name"] for row in found["changed"]] == ["runs/new"] and found["gone"] == ["runs/one"]
+    assert watching.look() == [] and watching.missed(late) == [told] and watching.missed(found["at"]) == []
+    assert len(json.loads(_Table(table, 1000).look()[0].partition(b"data: ")[2])["changed"]) == 2  # of another server

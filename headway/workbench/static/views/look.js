@@ -16,8 +16,8 @@ const SHOWS = { head: "one head", rollout: "rollout: all layers multiplied", gra
 export async function show(page) {
   page.title(page.name ? `Look into ${page.name}` : "Look");
   put(page.root, h("h1", {}, "Look"), doing(page.name ? `Opening ${page.name}` : "Looking for runs"));
-  const [{ runs }] = await Promise.all([get("/api/table", page.signal), styles("/static/looking/look.css"), colours()]);
-  if (!page.name) return choose(page, runs);
+  const [{ runs, at }] = await Promise.all([get("/api/table", page.signal), styles("/static/looking/look.css"), colours()]);
+  if (!page.name) return choose(page, runs, at);
   const names = runs.toSorted(newest).map((row) => row.name);
 
   const state = {
@@ -94,7 +94,7 @@ const chooser = (label, names, chosen, changed) => h("label", {}, `${label} `, h
 const newest = (one, other) => ((other.created ?? "") < (one.created ?? "") ? -1 : (other.created ?? "") > (one.created ?? "") ? 1 : one.name < other.name ? -1 : 1);
 
 /** Whose attention? The runs, the newest first. */
-function choose(page, runs) {
+function choose(page, runs, at) {
   const rows = new Map(runs.map((row) => [row.name, row])), body = h("tbody"), count = h("span", { class: "note", role: "status" }), more = h("p", { class: "note" });
   const filter = h("input", { type: "search", placeholder: "filter: name, recipe, status …", "aria-label": "Filter runs", value: page.query.get("filter") ?? "",
     oninput: () => { page.put({ filter: filter.value }); list(); },
@@ -112,7 +112,8 @@ function choose(page, runs) {
   }
   list();
   let due;
-  watch(() => ["runs"], { runs: ({ changed, gone }) => {
+  watch(() => [`runs@${at}`], { runs: ({ at: now, changed, gone }) => {
+    at = now;
     for (const name of gone) rows.delete(name);
     for (const row of changed) rows.set(row.name, row);
     due ??= setTimeout(() => { due = undefined; list(); }, 200);

@@ -56,7 +56,18 @@ export async function show(page) {
 
   async function act(path, button) {
     button.disabled = true;
-    try { await post(path); } catch (error) { actions.append(trouble(error)); }
+    try {
+      const { job } = await post(path);
+      if (job) await follow(job);
+    } catch (error) { if (error.name !== "AbortError") actions.append(trouble(error)); button.disabled = false; }
+  }
+  /** A job that ends badly before there is anything to see must say why. */
+  async function follow(job) {
+    for (let k = 0; k < 60 && !page.signal.aborted; k += 1) {
+      await new Promise((done) => setTimeout(done, 1000));
+      const { running, code, said } = await get(`/api/job/${job}`, page.signal);
+      if (!running) { await load(); if (code) actions.append(h("pre", { class: "trouble" }, said)); return; }
+    }
   }
   function offers() {
     const stop = h("button", { class: "acts", type: "button", onclick: () => act(`/api/stop/run/${named(name)}`, stop) }, "stop, and save");

@@ -24,7 +24,7 @@ const GROUPS = { "": "nothing", recipe: "recipe", study: "study", state: "status
 
 export async function show(page) {
   const rows = new Map(), curves = new Map(), picked = new Set(page.query.getAll("pick"));
-  let shown = [], top = 0;
+  let shown = [], top = 0, at = 0;
   const height = () => (matchMedia("(max-width: 60rem)").matches ? 58 : 38);
   const state = {
     filter: page.query.get("filter") ?? "",
@@ -199,6 +199,7 @@ export async function show(page) {
   async function load() {
     const found = await get("/api/table", page.signal);
     reading.remove();
+    at = found.at;
     rows.clear();
     for (const row of found.runs) rows.set(row.name, row);
     empty(found.there);
@@ -213,8 +214,9 @@ export async function show(page) {
   let due;
   await load();
   told();
-  watch(() => ["runs"], {
-    runs: ({ changed, gone }) => {
+  watch(() => [`runs@${at}`], {
+    runs: ({ at: now, changed, gone }) => {
+      at = now;
       for (const name of gone) { rows.delete(name); curves.delete(name); }
       for (const row of changed) rows.set(row.name, row);
       if (gone.length) load().catch(() => {}); else { empty(true); due ??= setTimeout(() => { due = undefined; arrange(); }, 50); }
