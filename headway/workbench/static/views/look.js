@@ -100,7 +100,7 @@ function choose(page, runs, at) {
     oninput: () => { page.put({ filter: filter.value }); list(); },
     onkeydown: (event) => { if (event.key === "Enter") body.querySelector("a")?.click(); } });
   put(page.root, h("h1", {}, "Look"), h("p", { class: "read" }, "Whose attention? Choose a run."), h("div", { class: "tools" }, filter, h("span", { class: "spread" }), count),
-    h("div", { class: "scroll" }, h("table", { class: "choices" }, h("thead", {}, h("tr", {}, ["run", "recipe", "status", "made"].map((one) => h("th", { scope: "col" }, one)))), body)), more);
+    h("div", { class: "scroll" }, h("table", { class: "choices" }, h("thead", {}, h("tr", {}, ["run", "recipe or arm", "status", "made"].map((one) => h("th", { scope: "col" }, one)))), body)), more);
 
   function list() {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
