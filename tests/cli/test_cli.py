@@ -22,9 +22,10 @@ LABEL = "segment 16, stride 16, no state carried"
 
 def test_the_verbs_are_those_the_readme_names():
     named = (
-        "audit bench case cases classify export fill import look match recipe recipes runs sample schema score train"
+        "audit bench cache case cases classify compare continue export fill import look match open recipe recipes "
+        "runs sample schema score train translate tune"
     )
-    assert [*named.split(), "translate", "tune"] == VERBS
+    assert named.split() == VERBS
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -32,7 +33,7 @@ def test_the_help_of_every_verb_shows_an_example_and_knows_json(headway, verb):
     answer = headway(verb, "--help")
     assert answer.code == 0
     assert f"Example: headway {verb}" in answer.words
-    assert "--json" in answer.out
+    assert "--json" in answer.out or verb == "open"  # which answers programs by its API
 
 
 def test_help_is_quick_and_imports_nothing_heavy(home):
