@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headway.core import telling
 from headway.core.errors import UserError
-from headway.data import cache, memo, tokenizers
+from headway.data import cache, letters, memo, tokenizer_kinds, tokenizers
 from headway.data.running.corpus import load
 from headway.data.tokenizers import Tokenizer
 from headway.data.tokens import KeptTokens, Tokens
@@ -56,7 +56,8 @@ def test_what_is_kept_is_what_was_cut_whatever_the_pieces(spec, monkeypatch: pyt
     text = "".join(draw.choice(LEARNT) for _ in range(3000)) + " " + "w" * 700 + "  \n "
     tokenizer = spec.learn(LEARNT + "w")
     whole = tokenizer.encode(text)
-    monkeypatch.setattr(tokenizers, "_PIECE", 64)
+    for module in (letters, tokenizers, tokenizer_kinds):
+        monkeypatch.setattr(module, "PIECE", 64)
     monkeypatch.setattr(memo, "MOST_UNITS", 20)
     arrays: dict[str, list[np.ndarray]] = {}
     for name, piece in KeptTokens.stored(tokenizer, text):
@@ -112,7 +113,8 @@ def test_clearing_the_cache_removes_nothing_that_others_have_put_there(kept: Pat
 
 def test_how_far_it_is_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch):
     (kept / "t.txt").write_text(words(2000))
-    monkeypatch.setattr(tokenizers, "_PIECE", 1000)
+    for module in (letters, tokenizers, tokenizer_kinds):
+        monkeypatch.setattr(module, "PIECE", 1000)
     for spec in (Char(), Word()):
         told: list[tuple[str, int, int]] = []
         with telling.listening(lambda *one, told=told: told.append(one)):
