@@ -17,7 +17,7 @@ from headway.cases.exercise import Reach, WorkedExercise
 from headway.core.environment import environment
 from headway.core.errors import UserError
 from headway.core.files import clean_up, locked, write_json, write_whole
-from headway.core.reading import read_json
+from headway.core.reading import UnreadableError, read_json
 from headway.study.report import tables
 from headway.study.report.report import rendered, weakest_of
 from headway.study.verdicts.wording import sentence
@@ -73,5 +73,5 @@ def read_verdicts(folder: Path) -> dict[str, Any] | None:
         found = read_json(path)
         told = [*found["claims"], *found["answers"]]
         return found | {"rows": [Reach(**row) for one in told for row in one["reached"]]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UnreadableError, OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path} cannot be read: carry the exercise out again, which takes seconds") from None

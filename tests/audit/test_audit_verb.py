@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from tiny import reseal
 
 from headway import cli
 from headway.audit.audit import read_report
@@ -71,5 +72,6 @@ def test_the_heads_of_imported_weights_are_looked_at_too(audit, runs):
     """Somebody trained them, though not by this recipe."""
     facts = json.loads((runs / "tiny" / "run.json").read_text())
     (runs / "tiny" / "run.json").write_text(json.dumps(facts | {"imported_from": "elsewhere"}))
+    reseal(runs / "tiny")
     found = json.loads(audit("tiny", "--json")[1])
     assert "collapsed-heads" in {f["audit"] for f in found["findings"]} and "moved" in found["not_run"]

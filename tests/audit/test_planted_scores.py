@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scored import CLASSIFIER, Ground, examined
-from tiny import cache_in
+from tiny import cache_in, reseal
 
 from headway import tasks
 from headway.audit.audit import AUDITS
@@ -17,6 +17,7 @@ from headway.audit.plants.needs import MASKED, MATCHER, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.recount import Counted
 from headway.audit.scores import SCORE_AUDITS, ScoredRun, Twice, _off_parts
+from headway.data.tokens import Tokens
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import load_model, train
 from headway.run.folder import open_run
@@ -93,6 +94,7 @@ def test_data_that_are_gone_are_a_reason_not_a_failure(ground: Ground, monkeypat
 def test_without_scores_there_is_nothing_to_look_at(ground: Ground):
     run = ground.copy_of(CLASSIFIER)
     (run.folder / "scores.json").unlink()
+    reseal(run.folder)
     assert set(examined(run).not_run.values()) == {"nothing was scored"}
 
 
@@ -126,6 +128,7 @@ def test_imported_weights_have_no_curve(ground: Ground):
     run = ground.copy_of()
     run.note(imported_from="elsewhere")
     (run.folder / "metrics.jsonl").unlink()
+    reseal(run.folder)
     report = examined(run)
     assert not report.failures and {f.audit for f in report.findings} == {"scored-split", "scores-again"}
 
@@ -134,7 +137,7 @@ def test_half_of_a_split_that_is_too_large_to_be_counted_again(ground: Ground):
     run = ground.copy_of()
     task = tasks.load_for(run)
     tokens = task.data.split("valid")
-    half = replace(tokens, ids=tokens.ids[:150], bytes=tokens.bytes[:150], starts=tokens.starts[:150])
+    half = Tokens(tokens.ids[:150], tokens.bytes[:150], tokens.starts[:150])
     model, _ = load_model(run)
     data = replace(task.data, splits={**task.data.splits, "valid": half})
     run.save_scores(replace(task, data=data).score(model, ["valid"])[0])

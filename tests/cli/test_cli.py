@@ -130,7 +130,7 @@ def test_runs_as_json(headway):
     (found,) = headway("runs", "--json").json["runs"]
     assert found["run"] == "runs/tiny" and labelled(found["scores"])
     assert found["facts"]["status"] == "finished"
-    assert headway("runs", "--runs", "nowhere", "--json").json == {"runs": []}
+    assert headway("runs", "--runs", "nowhere", "--json").json == {"runs": [], "damaged": {}}
 
 
 def test_cases_as_json(headway):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from small import small_study
+from tiny import reseal
 
 from headway.core.errors import UserError
 from headway.experiment.ensemble import score_together
@@ -40,9 +41,13 @@ def test_the_report_has_what_was_found(workshop, tmp_path, monkeypatch, command_
     assert "Seeds as one" in (folder / "report.html").read_text()
     told["arms"][0]["seeds"].pop()  # as if a run had been added since: what was found is no longer true of that arm
     (folder / FILE).write_text(json.dumps(told))
+    reseal(folder)
     assert [one["arm"] for one in kept(read_results(folder))] == [told["arms"][1]["arm"]]
     (folder / FILE).write_text("{}")
-    with pytest.raises(UserError, match=r"ensembles\.json cannot be read"):
+    with pytest.raises(UserError, match=r"ensembles\.json cannot be read: its checksum differs"):
+        kept(read_results(folder))
+    reseal(folder)
+    with pytest.raises(UserError, match=r"ensembles\.json cannot be read: remove it"):
         kept(read_results(folder))
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small import QUICK, small_study
+from tiny import reseal
 
 from headway.audit.audit import Baseline, Finding, Report, write_report
 from headway.draw.charts import Curve, apart, interval_mark, line_chart, logarithmic_ticks, round_ticks
@@ -83,6 +84,7 @@ def done(workshop, tmp_path_factory) -> Conclusion:
             write_report(run, Report((sees,), baselines=(cheap,)))
         facts = folder / "runs" / "none.seed-2" / "run.json"
         facts.write_text(json.dumps({**json.loads(facts.read_text()), "status": "diverged at step 3: NaN"}))
+        reseal(facts.parent)
         return conclude(folder)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from listening import Interrupting, Told
+from tiny import reseal
 
 from headway.core.errors import UserError
 from headway.experiment.classify import (
@@ -322,6 +323,7 @@ def test_a_run_that_has_forgotten_its_classes_says_so(trained: Run, tmp_path: Pa
     facts = json.loads((run.folder / "run.json").read_text())
     del facts["classes"]
     (run.folder / "run.json").write_text(json.dumps(facts))
+    reseal(run.folder)
     with pytest.raises(UserError, match=r"run.json does not say which classes the model tells apart"):
         load_model(run)
 

@@ -143,7 +143,7 @@ def frequent_tokens_only(patch):
     """The rarest tenth of the tokens, which are the hard ones, do not count."""
 
     def change(original, model, ids, segment, stride):
-        found, often = original(model, ids, segment, stride), torch.bincount(ids)[ids[1:]]
+        found, often = original(model, ids, segment, stride), torch.bincount(ids)[ids[1:].long()]
         counts = often >= often.float().quantile(0.1)
         return torch.where(counts, found, found[:, counts].mean(1, keepdim=True))
 

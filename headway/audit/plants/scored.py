@@ -10,6 +10,7 @@ from headway.audit.plants.planting import Bed
 from headway.data.labelled.dataset import LabelledSet
 from headway.data.running import corpus
 from headway.data.running.corpus import Corpus
+from headway.data.tokens import Tokens
 from headway.run.folder import Run
 from headway.training.loop import Loop
 from headway.training.population import Population
@@ -33,7 +34,7 @@ def half_of_valid(patch):
     def split(self, name):
         whole = self.splits[name]
         n = len(whole) // 2
-        return type(whole)(whole.ids[:n], whole.bytes[:n], whole.starts[:n])
+        return Tokens(whole.ids[:n], whole.bytes[:n], whole.starts[:n])
 
     patch.setattr(Corpus, "split", split)
 
