@@ -22,8 +22,6 @@ def read_text(name: str) -> tuple[str, str]:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or "/" in name:
         try:
-            if path.exists() and not path.is_file():  # a pipe would be waited for
-                raise UserError(f"the recipe {name} is no file")
             return read_file_text(path, through_links=True), path.name
         except FileNotFoundError:
             beside = [str(file) for file in path.parent.glob("*.y*ml")]

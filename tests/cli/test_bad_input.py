@@ -126,7 +126,7 @@ def traps(home) -> Path:
     """Everything the commands above may stumble over."""
     (home / "empty.txt").touch()
     (home / "binary.txt").write_bytes(b"MZ\x00\xff")
-    (home / "short.txt").write_text("a" * 12)
+    (home / "short.txt").write_text("ab" * 6)
     (home / "longer.txt").write_text("a" * 30)
     (home / "broken.yaml").write_text("model:\n\twidth: 3\n")
     (home / "twice.yaml").write_text("seed: 1\nseed: 2\n")

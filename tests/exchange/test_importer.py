@@ -61,6 +61,19 @@ def test_transformers_reads_it_again_with_its_end_of_text(gpt2_folder, tmp_path,
     assert auto.decode(auto(text)["input_ids"]) == text
 
 
+def test_what_ours_do_not_do_is_run_by_transformers_and_said(gpt2_folder, tmp_path):
+    folder, model = gpt2_folder(scale_attn_by_inverse_layer_idx=True)
+    made = import_folder(folder, None, tmp_path / "runs")
+    assert "asks for what Headway's models do not do:\n  scale_attn_by_inverse_layer_idx" in made.notes[0]
+    assert "a 'gpt2' is run by transformers" in made.notes[1]
+    ids = torch.randint(300, (2, 16))
+    with torch.no_grad():
+        torch.testing.assert_close(logits(made.run, ids), model(ids).logits, atol=1e-5, rtol=1e-5)
+        for block in model.transformer.h:
+            block.attn.scaling = block.attn.head_dim**-0.5
+        assert not torch.allclose(logits(made.run, ids), model(ids).logits, atol=1e-5)  # it is not left out silently
+
+
 def test_weights_without_the_prefix_and_in_half_precision(gpt2_folder, tmp_path):
     folder, model = gpt2_folder()
     old = {name: tensor.bfloat16() for name, tensor in model.transformer.state_dict().items()}
@@ -193,9 +206,9 @@ SPOILT = {
     config(vocab_size=None): r"vocab_size: expected a whole number of tokens, not None",
     config(vocab_size=301): r"wte\.weight is \[300, 12\], config\.json says \[301, 12\]",
     config(tie_word_embeddings=False): r"these weights are missing: lm_head\.weight",
-    config(model_type="opt"): r"describes a 'opt' model \(model_type\); only gpt2, marian, llama",
-    config(model_type="gpt_2"): r"a 'gpt_2' model \(model_type\); did you mean 'gpt2'\?; only gpt2, marian, llama",
-    config(scale_attn_by_inverse_layer_idx=True): r"asks for what Headway's models do not do:\n  scale_attn_by_inverse",
+    config(model_type="opt"): r"config\.json says a model of [\d,]+ numbers, and its weights are 7,584",
+    config(model_type="t5"): r"a 't5' model \(model_type of config\.json\) is no causal language model",
+    config(model_type="gpt_2"): r"'gpt_2' model \(model_type\), which transformers \S+ does not know; .* 'gpt2'\?",
     no_config: r"config\.json is missing: is this the folder of a model\?",
     list_for_a_config: r"config\.json: expected keys and values",
     half_a_config: r"config\.json cannot be read",

@@ -114,7 +114,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe.yaml")
-    for name in ("pipe.yaml", "folder.yaml"):
-        (tmp_path / "folder.yaml").mkdir(exist_ok=True)
-        with pytest.raises(UserError, match="is no file"):
-            load(str(tmp_path / name))
+    (tmp_path / "folder.yaml").mkdir()
+    for what in ("pipe", "folder"):
+        with pytest.raises(UserError, match=f"cannot read the recipe .*: it is a {what}, not a file"):
+            load(str(tmp_path / f"{what}.yaml"))

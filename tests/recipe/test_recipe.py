@@ -31,7 +31,7 @@ def complaints(*overrides: str, text: str = "") -> list[str]:
     """What is wrong with a recipe of this text after these changes, one line each."""
     tree, lines = read_tree(text, "r.yaml")
     with pytest.raises(UserError) as caught:
-        from_tree(tree, "r.yaml", lines, overrides)
+        from_tree(tree, "r.yaml", {key: f"r.yaml:{line}" for key, line in lines.items()}, overrides)
     return [line.strip() for line in str(caught.value).splitlines()[1:]]
 
 
@@ -182,7 +182,7 @@ def test_all_mistakes_are_reported_together_with_where_they_are():
         "command line: training.batch: expected a valid integer, not 'x'",
         "r.yaml:7: training.clip: expected a number greater than 0, not -1",
         "r.yaml:1: sed: unknown key; did you mean 'seed'?",
-        "command line: lr: unknown key; there are: data, model, scoring, seed, training",
+        "command line: lr: unknown key; did you mean 'training.optimizer.learning_rate'?",
         "command line: data.source: there is no corpus called 'wikitext2'; did you mean 'wikitext-2'?",
     ]
 

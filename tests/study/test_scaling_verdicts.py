@@ -86,7 +86,7 @@ def test_the_size_that_somebody_gave(laws):
     beyond = answer(BestSize(family="plain", flops=1e16, parameters=true), laws)
     assert beyond.outcome == "larger" and "extrapolated by a factor of 10 " in beyond.sentence
     far = answer(BestSize(family="plain", flops=1e19, parameters=true), laws)
-    assert far.outcome == "cannot say" and "extrapolated by a factor of 1e+04" in far.sentence
+    assert far.outcome == "cannot say" and "not to be used: 1e+19 FLOPs lie a factor of 1e+04 beyond" in far.sentence
 
 
 def test_what_stands_in_the_way(laws):
