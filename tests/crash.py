@@ -11,6 +11,7 @@ import copy
 import errno
 import importlib
 import io
+import itertools
 import json
 import os
 import pkgutil
@@ -44,6 +45,7 @@ class Forge:
 
     def __init__(self, notes: Path):
         self.home, self.notes, self.variables = Path(), notes, {}
+        self.orders = itertools.count(1)
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", __file__],
             stdin=subprocess.PIPE,
@@ -83,9 +85,13 @@ class Forge:
 
     def ask(self, order: dict[str, Any]) -> int:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
+        number = next(self.orders)
+        self.process.stdin.write(json.dumps({**order, "number": number}) + "\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        while True:
+            answered, answer = json.loads(self.process.stdout.readline())
+            if answered == number:  # others were given to a test that did not wait for them
+                return answer
 
 
 class Child:
@@ -152,7 +158,7 @@ def serve() -> None:
             answer = os.fork()
             if not answer:
                 live(order)
-        print(json.dumps(answer), flush=True)
+        print(json.dumps([order["number"], answer]), flush=True)
 
 
 def live(order: dict[str, Any]) -> None:

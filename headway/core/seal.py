@@ -262,6 +262,8 @@ def rewriting(folder: Path, new: bool = False) -> Iterator[dict[str, str | bytes
     with _alone(folder):
         seal = read_seal(folder)
         yield wanted
+        if not wanted and (seal is not None or not new):
+            return
         contents = {name: one.encode() if isinstance(one, str) else one for name, one in wanted.items()}
         if seal is None and not new:
             _write(folder, contents)

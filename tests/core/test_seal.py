@@ -96,6 +96,14 @@ def test_what_grows_may_grow_and_be_cut_short_once_it_is_unsealed(folder: Path):
     assert read_sealed_lines(folder / "metrics.jsonl") == [b"one"]
 
 
+def test_who_has_nothing_to_write_writes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headway.core.seal.write_whole", lambda *_: pytest.fail("something was written"))
+    with rewriting(folder):
+        pass
+    with rewriting(folder, new=True):
+        pass
+
+
 def test_an_unsealed_folder_is_read_and_written_as_before(tmp_path: Path):
     (tmp_path / "a").write_text("1")
     with rewriting(tmp_path) as new:

@@ -91,9 +91,12 @@ def test_checkpoints_written_beside_the_training_end_the_same(bench: Bench, repl
 def test_killed_again_and_again_at_changes_of_the_disk(bench: Bench, replicas: int):
     """Each process is killed in its turn; some get no further than the one before them."""
     draw, runs, kills = random.Random(replicas), bench.new(), 0
-    while (ended := bench.go(runs, replicas, at=draw.randint(1, 110 * replicas))).code:
+    after_the_last = len(bench.calls[replicas]) - bench.place("step-00000012", replicas)
+    most = 14 * after_the_last // 10  # so that it comes to its end, and not at once
+    while (ended := bench.go(runs, replicas, at=draw.randint(1, most))).code:
         assert ended.code == -signal.SIGKILL, ended.err
         kills += 1
+        assert kills < 40, "it gets no further"
     assert kills >= 4
     same_end(ending(bench.home / runs / str(replicas)), bench.whole[replicas])
 
