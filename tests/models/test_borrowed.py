@@ -27,6 +27,12 @@ def started(made, seeds=(0,)):
 
 
 @pytest.mark.parametrize("family", FOREIGN)
+def test_it_is_built_to_be_trained_and_drops_from_the_first_step(encoder_folder, family):
+    model = recipe(encoder_folder(family)[0]).model.build(len(PIECES), 2, (0,))
+    assert [name for name, part in model.named_modules() if not part.training] == []
+
+
+@pytest.mark.parametrize("family", FOREIGN)
 @torch.no_grad()
 def test_their_vectors_their_maps_and_taps(encoder_folder, family):
     from transformers import AutoTokenizer

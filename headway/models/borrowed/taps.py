@@ -83,6 +83,7 @@ def wired(module: Any, layers: nn.ModuleList) -> bool:
     for n, taps in enumerate(layers):
         if n not in seen:
             del taps.attention
+    module.train()  # as all that was just built: a model is told only if it, as a whole, is not in training
     return is_ours
 
 
