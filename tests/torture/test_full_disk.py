@@ -32,7 +32,7 @@ def places_that_need_space(bench: Bench, replicas: int) -> list[int]:
     return [n for n, call in enumerate(calls, 1) if call in ("open", "write", "fsync", "replace", "mkdir")]
 
 
-@pytest.mark.parametrize(("replicas", "stride"), [(1, 23), (3, 191)])
+@pytest.mark.parametrize(("replicas", "stride"), [(1, 47), (3, 311)])
 def test_whatever_write_finds_the_disk_full_the_run_can_be_resumed(bench: Bench, replicas: int, stride: int):
     for at in places_that_need_space(bench, replicas)[random.Random(replicas).randrange(stride) :: stride]:
         fills_up_and_ends_well(bench, replicas, at)

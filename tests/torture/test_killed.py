@@ -39,7 +39,7 @@ def dies_and_ends_well(bench: Bench, replicas: int, at: int) -> None:
     assert "broken" not in bench.ends_well(runs, replicas).err  # nothing half made, or half removed, has a name
 
 
-@pytest.mark.parametrize(("replicas", "stride"), [(1, 41), (3, 211)])
+@pytest.mark.parametrize(("replicas", "stride"), [(1, 61), (3, 307)])
 def test_killed_at_any_change_of_the_disk_it_ends_the_same(bench: Bench, replicas: int, stride: int):
     for at in range(random.Random(replicas).randrange(stride) + 1, len(bench.calls[replicas]) + 1, stride):
         dies_and_ends_well(bench, replicas, at)
@@ -76,7 +76,13 @@ main()
 """
 
 
-@pytest.mark.parametrize(("replicas", "stride"), [(1, 37), (3, 211)])
+SLOWLY = (pytest.mark.slow, pytest.mark.timeout(3600))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "stride"),
+    [(1, 61), (3, 307), pytest.param(1, 7, marks=SLOWLY), pytest.param(3, 41, marks=SLOWLY)],
+)
 @pytest.mark.parametrize("what", ["kill", "full"])
 def test_checkpoints_written_beside_the_training_end_the_same(bench: Bench, replicas: int, stride: int, what: str):
     """As on a GPU, where a thread writes while the next steps are taken."""
