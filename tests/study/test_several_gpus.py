@@ -139,9 +139,8 @@ class OnTheOther(NoPositions):
 '''
 
 
-@pytest.mark.parametrize(
-    ("full", "fail"), [("('0',)", False), pytest.param("('0', '1')", True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("full", "fail"), [("('0',)", False), ("('0', '1')", True)])
 def test_where_one_gpu_is_full_its_populations_go_to_another(workshop, tmp_path, full, fail, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")  # of this process, which sizes models up
     (tmp_path / "full.py").write_text(FULL.replace("{places}", full))
