@@ -55,7 +55,8 @@ def test_what_nobody_trains_cannot_be_stopped(tmp_path):
 
 def test_stop_asks_the_process_that_trains(tmp_path):
     run = make_run(tmp_path / "one")
-    code = "import sys, time; from pathlib import Path; from headway.core.files import locked\n"
+    code = "import signal, time; from pathlib import Path; from headway.core.files import locked\n"
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in a shell's background it is ignored
     code += f"with locked(Path({str(run)!r})): time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as process:
         while not (run / "lock").exists() or not (run / "lock").read_text():
