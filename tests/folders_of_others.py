@@ -9,6 +9,8 @@ import torch
 from tiny import TEXT, cache_in, tiny_recipe
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+from headway.recipe.recipe import from_tree
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing here may ask the network
 
 END = "<|endoftext|>"
@@ -151,3 +153,17 @@ def reviews(tmp_path):
     table = tmp_path / "reviews.tsv"
     table.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in REVIEWS), "utf-8")
     return table
+
+
+def recipe(origin, *changes, **model):
+    """Of a classifier that begins with these weights."""
+    start = {"kind": "pretrained", "from": str(origin)}
+    tree = {"model": {"kind": "classifier", "start": start, **model}, "data": {"kind": "labelled"}}
+    return from_tree(tree, "recipe", overrides=changes)
+
+
+def started(made, replicas=1):
+    """With the weights in it, and what was said of them."""
+    model = made.model.build(len(PIECES), 2, list(range(replicas)))
+    model.notes = made.model.start.fill(model)
+    return model.eval()
