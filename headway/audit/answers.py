@@ -35,8 +35,9 @@ def finite(probe: Probe) -> Outcome:
     such number is too many. When the weights are at fault, training diverged: lower the learning rate, or clip. When
     only answers or gradients are, a mask makes rows of nothing and the softmax does not expect them.
     """
-    broken = {name: int((~p.isfinite()).sum()) for name, p in probe.model.named_parameters() if not p.isfinite().all()}
-    if broken:
+    if not probe.is_whole:
+        lost = {name: int((~p.isfinite()).sum()) for name, p in probe.model.named_parameters()}
+        broken = {name: count for name, count in lost.items() if count}
         name, count = next(iter(broken.items()))
         return failed(count, f"{sum(broken.values()):,} weights are not finite numbers; the first are in {name}")
     rows = probe.padded()

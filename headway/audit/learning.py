@@ -204,7 +204,7 @@ def collapsed_answers(probe: Probe) -> Outcome:
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
     probe.how.clueless(probe.model)  # of models that do not choose, nobody can say
-    began, found = (_told(probe.how.answer(model, probe.sentences)) for model in (probe.fresh(), probe.model))
+    began, found = _told(probe.how.answer(probe.start, probe.sentences)), _told(probe.answers)
     said = f"its answers differ by {found:.2g} nats ({began:.2g} before training)"
     if found < DEAF and found < began / 10:
         where = "at all positions" if probe.how.per_token else "of all texts"

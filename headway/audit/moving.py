@@ -4,10 +4,11 @@ The start is a pure function of the seed, or of what was borrowed: it is made ag
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,19 +36,23 @@ def moved(probe: Probe) -> Outcome:
     """
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
-    batch = probe.excerpt(rows=4, tokens=64)
-    fresh, slope = probe.start, _gradient(probe.fresh(), batch)
-    to_move = moving(dict(fresh.named_parameters()))
-    parts = _Course(
-        *({name: p for name, p in model.named_parameters() if name in to_move} for model in (fresh, probe.model, slope))
-    )
+    batch, to_move = probe.excerpt(rows=4, tokens=64), moving(dict(probe.start.named_parameters()))
+
+    slope = _gradient(probe.start, batch)
+
+    def course(look: Callable[[Any], dict[str, Tensor]]) -> _Course:
+        with _in_place_of_weights(probe.start, slope):
+            gradient = look(probe.start)
+        return _Course(look(probe.start), look(probe.model), gradient)
+
+    parts = course(lambda model: {name: p.detach() for name, p in model.named_parameters() if name in to_move})
     share = len(parts.still) / len(parts.start)
     if len(parts.still) == len(parts.start):
         return failed(share, "training has moved nothing: every parameter is where it began", "not trained")
     if frozen := parts.frozen:
         share = len(frozen) / len(parts.start)
         return failed(share, f"{share:.0%} of the parameters never moved: {_first_two(frozen)}")
-    heads = _Course(*(_parts_of_heads(model, to_move) for model in (fresh, probe.model, slope)))
+    heads = course(lambda model: _parts_of_heads(model, to_move))
     if frozen := heads.frozen:
         share = len(frozen) / len(heads.start)
         return failed(share, f"{share:.0%} of what the heads are made of never moved: {_first_two(frozen)}")
@@ -56,7 +61,7 @@ def moved(probe: Probe) -> Outcome:
         return passed(0, said)
     told = getattr(batch, "padding_mask", None)
     tokens = (batch.inputs if told is None else batch.inputs[told]).unique().tolist()
-    rows = _Course(*({str(t): model.embedding.weight[0, t] for t in tokens} for model in (fresh, probe.model, slope)))
+    rows = course(lambda model: {str(t): model.embedding.weight[0, t] for t in tokens})
     if len(tokens) >= 8 and (share := len(rows.frozen) / len(tokens)) >= 0.25:
         return failed(share, f"{share:.0%} of the embeddings of tokens that training has seen never moved")
     return passed(0, f"{said}, and so have all parts of the heads")
@@ -136,34 +141,86 @@ class _Course:
     gradient: dict[str, Tensor]
 
     @cached_property
+    def ways(self) -> "dict[str, _Way]":
+        """What became of each, in one look at the device."""
+        names = [name for name in self.start if name in self.end]
+        told = torch.stack([_way(self.end[name], self.start[name]) for name in names]).tolist()
+        return {name: _Way(*of) for name, of in zip(names, told, strict=True)}
+
+    @cached_property
     def still(self) -> list[str]:
-        return [name for name in self.start if name in self.end and _is_still(self.end[name], self.start[name])]
+        return [name for name, way in self.ways.items() if way.is_still]
 
     @property
     def frozen(self) -> list[str]:
         """Those that are still, and should not be by what the gradient of the start lets expect beside the others."""
         if not self.still:
             return []
-        way = {name: _way(self.end[name], self.start[name]) for name in self.start if name in self.end}
-        sizes = {name: self.start[name].norm().clamp(min=1e-12) for name in way}
-        slope = {name: (self.gradient[name].norm() / sizes[name]).item() for name in way}
-        drawn = [name for name in way if self.start[name].numel() > 1 and self.start[name].std() > 0]
-        usual, steep = (float(np.median([of[name] for name in drawn])) for of in (way, slope))
+        told = torch.stack([_steepness(self.gradient[name], self.start[name]) for name in self.ways]).tolist()
+        slope = {name: steep for name, (steep, _) in zip(self.ways, told, strict=True)}
+        drawn = [name for name, (_, spread) in zip(self.ways, told, strict=True) if spread > 0]
+        usual = float(np.median([self.ways[name].far for name in drawn]))
+        steep = float(np.median([slope[name] for name in drawn]))
         found = []
         for name in self.still:
             expected = usual * slope[name] / max(steep, 1e-30)
-            if slope[name] <= 1e-9 * steep or way[name] < 0.01 * expected > 1e-9:
+            if slope[name] <= 1e-9 * steep or self.ways[name].far < 0.01 * expected > 1e-9:
                 found.append(name)
         return found
 
 
-def _gradient(model: Any, batch: Any) -> Any:
-    """This model with the gradient of the batch's loss in place of its weights."""
+class _Way(NamedTuple):
+    """From the start of a part to its end."""
+
+    is_same: float
+    is_lost: float
+    """It ended as nothing, at which weight decay alone never arrives."""
+    was_flat: float
+    """It began as one number, many times: a vector of ones may grow as a whole."""
+    far: float
+    """For its size: without what weight decay does, which is the start times one number."""
+
+    @property
+    def is_still(self) -> bool:
+        """Equal, or the start times one number."""
+        return bool(self.is_same) or not (self.is_lost or self.was_flat or self.far > 1e-5)
+
+
+def _way(now: Tensor, start: Tensor) -> Tensor:
+    """The numbers of a `_Way`, on their device."""
+    least, most = start.aminmax()
+    facts = (now == start).all(), ~now.any(), least == most
+    now, start = now.flatten().double(), start.flatten().double()
+    along = (now @ start / (start @ start).clamp(min=1e-300)) * start
+    far = (now - along).norm() / now.norm().clamp(min=1e-30)
+    return torch.stack([*(fact.double() for fact in facts), far])
+
+
+def _steepness(gradient: Tensor, start: Tensor) -> Tensor:
+    """The gradient of a part for its size; and how far the numbers spread that it began with."""
+    spread = start.std() if start.numel() > 1 else start.new_zeros(())
+    return torch.stack([gradient.norm() / start.norm().clamp(min=1e-12), spread])
+
+
+def _gradient(model: Any, batch: Any) -> dict[str, Tensor]:
+    """Of the batch's loss, in every weight."""
+    named = dict(model.named_parameters())
     with torch.enable_grad():
-        model.loss(batch)[0].sum().backward()
-    for p in model.parameters():
-        p.data = torch.zeros_like(p) if p.grad is None else p.grad
-    return model
+        found = torch.autograd.grad(model.loss(batch)[0].sum(), list(named.values()), allow_unused=True)
+    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), found, strict=True)}
+
+
+@contextmanager
+def _in_place_of_weights(model: Any, numbers: Mapping[str, Tensor]) -> Iterator[None]:
+    """While this lasts, the model has these numbers where its weights are."""
+    weights = {name: p.data for name, p in model.named_parameters()}
+    try:
+        for name, p in model.named_parameters():
+            p.data = numbers[name]
+        yield
+    finally:
+        for name, p in model.named_parameters():
+            p.data = weights[name]
 
 
 def _first_two(names: list[str]) -> str:
@@ -181,25 +238,6 @@ def _parts_of_heads(model: Any, to_move: Collection[str]) -> dict[str, Tensor]:
                 for head, rows in enumerate(matrix.unflatten(1, (module.spec.heads, -1)).unbind(1)):
                     found[f"{what} of head {head} in {name}"] = rows
     return found
-
-
-def _is_still(now: Tensor, start: Tensor) -> bool:
-    """Equal, or the start times one number."""
-    if torch.equal(now, start):
-        return True
-    if not now.any():  # weight decay alone never arrives at zero
-        return False
-    if now.numel() < 2 or not start.any() or start.min() == start.max():  # a vector of ones may grow as a whole
-        return False
-    return _way(now, start) <= 1e-5
-
-
-def _way(now: Tensor, start: Tensor) -> float:
-    """How far a part has moved, for its size: without what weight decay does, which is the start times one number."""
-    now, start = now.flatten().double(), start.flatten().double()
-    size = start @ start
-    along = (now @ start / size) * start if size > 0 else torch.zeros_like(now)
-    return ((now - along).norm() / now.norm().clamp(min=1e-30)).item()
 
 
 ABOUT_WEIGHTS = (moved, tuning)

@@ -145,12 +145,6 @@ class Probing(ABC):
         return replace(batch, **{n: p[cut[: p.ndim]] for n, p in parts.items() if isinstance(p, Tensor)})
 
 
-def is_finite(p: Tensor) -> bool:
-    """All of its numbers. (The least and the largest, which are NaN where one is, are found in a tenth of the time that
-    it takes to ask each.)"""
-    return p.numel() == 0 or bool(torch.stack(torch.aminmax(p.detach())).isfinite().all())
-
-
 class Cut(NamedTuple):
     """Sentences, each cut in two behind another position."""
 
@@ -198,10 +192,12 @@ class Probe:
     def answer(self, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         return self.how.answer(self.model, ids, padding_mask)
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
-        """All weights are finite numbers."""
-        return all(is_finite(p) for p in self.model.parameters())
+        """All weights are finite numbers. (The least and the largest, which are NaN where one is, are found in a tenth
+        of the time that it takes to ask each; and the device is waited for once.)"""
+        ends = [torch.stack(torch.aminmax(p.detach())).double() for p in self.model.parameters() if p.numel()]
+        return bool(torch.stack(ends).isfinite().all())
 
     @property
     def reach(self) -> int:

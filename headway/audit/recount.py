@@ -11,7 +11,7 @@ as well.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -24,15 +24,26 @@ from headway.scoring.score import Score
 
 
 class Answer(Protocol):
-    """How a model of one replica is asked."""
+    """How models are asked: one alone, or all members of a population the same."""
 
     def __call__(self, ids: Tensor, /, **beside: Tensor) -> Tensor:
-        """Everything it says of rows of tokens [1, B, T]; `beside`: what else it must be given, such as sources."""
+        """Everything each of R says of rows of tokens [1, B, T], as [R, B, …]; `beside`: what else they must be given,
+        such as sources."""
         ...
 
     def going_on(self, ids: Tensor, state: Any, /) -> tuple[Tensor, Any]:
         """The same of rows that continue those which left this state; and the state that they leave."""
         ...
+
+
+class Asked(NamedTuple):
+    """The members of a population, ready to be asked."""
+
+    together: Answer
+    """All of them at once."""
+    alone: Callable[[int], Answer]
+    """One of them."""
+    members: int
 
 
 CLOSE = 1e-4
@@ -53,7 +64,7 @@ class Counted(NamedTuple):
 
 
 class Recount(ABC):
-    """One split, ready to be counted. A part of it is whatever `count` and `given` understand."""
+    """One split, ready to be counted. A part of it is whatever `counts` and `given` understand."""
 
     @property
     @abstractmethod
@@ -65,16 +76,17 @@ class Recount(ABC):
         """Spread out, always the same, and small."""
 
     @abstractmethod
-    def count(self, part: Any, answer: Answer) -> Counted: ...
+    def counts(self, part: Any, asked: Asked) -> list[Counted]:
+        """For every member."""
 
     @property
     def many(self) -> Any | None:
         """Thousands of pieces, or the whole, for losses most of which are in a few; None = `parts` are enough."""
         return None
 
-    def losses(self, part: Any, answer: Answer) -> Counted:
-        """As `count`, of what needs no decoding."""
-        return self.count(part, answer)
+    def losses(self, part: Any, asked: Asked) -> list[Counted]:
+        """As `counts`, of what needs no decoding."""
+        return self.counts(part, asked)
 
     @abstractmethod
     def given(self, part: Any) -> Any:
@@ -102,9 +114,21 @@ class Recount(ABC):
         """In words, where scores (by name, without the split) tell by themselves that they are not of all of it."""
         return None
 
-    def unaided(self, answer: Answer) -> float | None:
-        """The loss of some tokens where the text ends before them; None where answers are not of tokens to come."""
+    def unaided(self, asked: Asked) -> list[float] | None:
+        """For every member, the loss of some tokens where the text ends before them; None where answers are not of
+        tokens to come."""
         return None
+
+
+class CountedOneByOne(Recount):
+    """Of models that are asked one after the other, each for what the last answer made of it."""
+
+    @abstractmethod
+    def count(self, part: Any, answer: Answer) -> Counted:
+        """For one member."""
+
+    def counts(self, part: Any, asked: Asked) -> list[Counted]:
+        return [self.count(part, asked.alone(member)) for member in range(asked.members)]
 
 
 def file_of(folder: Path, split: str, endings: Sequence[str]) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.audit.recount import CLOSE, Answer, Counted, Recount, file_of, spread
+from headway.audit.recount import CLOSE, Asked, Counted, Recount, file_of, spread
 from headway.data.labelled import sources as tables
 from headway.data.labelled.sources import KNOWN_TABLES
 from headway.data.labelled.tables import ENDINGS, Row, labelled_rows
@@ -47,17 +47,20 @@ class RowRecount(Recount):
     def many(self) -> np.ndarray:
         return spread(len(self.rows))
 
-    def count(self, part: np.ndarray, answer: Answer) -> Counted:
+    def counts(self, part: np.ndarray, asked: Asked) -> list[Counted]:
         rows = [self.rows[k] for k in part]
-        chances = self._chances(rows, answer)
-        right = [self.classes.index(row.label) for row in rows]
+        places = {name: k for k, name in enumerate(self.classes)}
+        right = [places[row.label] for row in rows]
+        known = {" ".join(text.split()) for text in self.train}
+        seen = [" ".join(row.text.split()) in known for row in rows]
+        return [self._made_of(chances, right, seen) for chances in self._chances(rows, asked)]
+
+    def _made_of(self, chances: list[list[float]], right: list[int], seen: list[bool]) -> Counted:
         chosen = [max(range(len(said)), key=said.__getitem__) for said in chances]
         of_right = [said[k] for said, k in zip(chances, right, strict=True)]
         nats = np.array([-math.log(chance) if chance > 0 else math.inf for chance in of_right])
         hits = [a == b for a, b in zip(chosen, right, strict=True)]
         values = {"loss": float(nats.mean()), "accuracy": sum(hits) / len(hits)}
-        known = {" ".join(text.split()) for text in self.train}
-        seen = [" ".join(row.text.split()) in known for row in rows]
         if any(seen) and not all(seen):
             values["accuracy_seen"] = _share(hit for hit, was in zip(hits, seen, strict=True) if was)
             values["accuracy_unseen"] = _share(hit for hit, was in zip(hits, seen, strict=True) if not was)
@@ -83,19 +86,20 @@ class RowRecount(Recount):
         return found
 
     @torch.no_grad()
-    def _chances(self, rows: Sequence[Row], answer: Answer) -> list[list[float]]:
-        """Rows of one length are asked together: nothing is ever filled up."""
+    def _chances(self, rows: Sequence[Row], asked: Asked) -> list[list[list[float]]]:
+        """What every member says of every row. Rows of one length are asked together: nothing is ever filled up."""
         ids = self._as_rows(rows, self.context)
-        found: list[list[float]] = [[] for _ in rows]
+        found: list[list[list[float]]] = [[[] for _ in rows] for _ in range(asked.members)]
         for length in {len(one) for one in ids}:
             here = [k for k, one in enumerate(ids) if len(one) == length]
             for first in range(0, len(here), 64):
                 some = here[first : first + 64]
                 table = torch.as_tensor(np.stack([ids[k] for k in some])).long()
-                powers = answer(table[None])[0].double().cpu()
+                powers = asked.together(table[None]).double().cpu()
                 powers = (powers - powers.amax(-1, keepdim=True)).exp()
-                for k, said in zip(some, powers / powers.sum(-1, keepdim=True), strict=True):
-                    found[k] = said.tolist()
+                for own, said in zip(found, (powers / powers.sum(-1, keepdim=True)).tolist(), strict=True):
+                    for k, chances in zip(some, said, strict=True):
+                        own[k] = chances
         return found
 
     def _as_rows(self, rows: Sequence[Row], longest: int) -> list[np.ndarray]:

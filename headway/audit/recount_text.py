@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.audit.recount import Answer, Counted, Recount, exp, file_of
+from headway.audit.recount import Answer, Asked, Counted, Recount, exp, file_of
 from headway.data.running.sources import FILES, KNOWN_SETS, known_files
 from headway.data.tokens import Tokens
 from headway.scoring.score import Score
 
 AT_ONCE = 2**22
-"""Logits: 32 MB in float64."""
+"""Logits, of all members: 32 MB in float64."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,16 @@ class TextRecount(Recount):
         begins = sorted({max(0, (n - length) * k // 2) for k in range(3)})
         return [slice(begin, min(begin + length, n)) for begin in begins]
 
-    def count(self, part: slice, answer: Answer) -> Counted:
-        ids, is_whole = torch.as_tensor(self.tokens.ids[part]).long(), part == self.whole
-        nats = (
-            stream_nats(answer, ids, self.segment)
-            if self.carried
-            else token_nats(answer, ids, self.segment, self.stride)
-        )
+    def counts(self, part: slice, asked: Asked) -> list[Counted]:
+        ids = torch.as_tensor(self.tokens.ids[part]).long()
+        if self.carried:
+            nats = stream_nats(asked.together, ids, self.segment)
+        else:
+            nats = token_nats(asked.together, ids, self.segment, self.stride)
+        return [self._made_of(own, part) for own in nats]
+
+    def _made_of(self, nats: np.ndarray, part: slice) -> Counted:
+        is_whole = part == self.whole
         size = len(self.text.encode()) if is_whole else int(self.tokens.bytes[part].sum())
         words = len(self.text.split()) if is_whole else int(self.tokens.starts[part].sum())
         # The first token has nothing before it and is not predicted: neither is what it stands for.
@@ -86,7 +89,7 @@ class TextRecount(Recount):
         return None
 
     @torch.no_grad()
-    def unaided(self, answer: Answer) -> float:
+    def unaided(self, asked: Asked) -> list[float]:
         """Eight windows of each of 16 lengths, spread over the text, and the token behind each: it is nowhere in what
         the model is given, nor is anything that comes later."""
         ids, nats = torch.as_tensor(self.tokens.ids).long(), []
@@ -95,10 +98,8 @@ class TextRecount(Recount):
         for length in map(int, np.unique(lengths)):
             begins = np.linspace(0, len(ids) - 1 - length, 8).astype(int)
             rows = torch.stack([ids[begin : begin + length + 1] for begin in begins])
-            logits = answer(rows[None, :, :-1])[0, :, -1].double().cpu()
-            chances = logits - logits.logsumexp(-1, keepdim=True)
-            nats.append(-chances.gather(-1, rows[:, -1:])[:, 0])
-        return float(torch.cat(nats).mean())
+            nats.append(_nats(asked.together(rows[None, :, :-1])[:, :, -1], rows[:, -1]))
+        return torch.cat(nats, 1).mean(1).tolist()
 
     def size(self, part: slice) -> int:
         return (part.stop - part.start) * self.segment // self.stride
@@ -118,39 +119,39 @@ class TextRecount(Recount):
 
 @torch.no_grad()
 def token_nats(answer: Answer, ids: Tensor, segment: int, stride: int) -> np.ndarray:
-    """Of every token but the first. Windows begin every `stride` tokens, and the last one ends where the text ends; a
-    token is due in the first window that reaches it."""
+    """Of every token but the first, for every member. Windows begin every `stride` tokens, and the last one ends where
+    the text ends; a token is due in the first window that reaches it."""
     targets = len(ids) - 1
     length, last = min(segment, targets), max(0, targets - segment)
-    begins, nats = [*range(0, last, stride), last], []
+    begins, found = [*range(0, last, stride), last], []
     at_once, done = 1, 0
     while begins:
         some, begins = begins[:at_once], begins[at_once:]
         rows = torch.stack([ids[begin : begin + length + 1] for begin in some])
-        chances = _log_softmax(answer(rows[None, :, :-1])[0])
-        for begin, row, said in zip(some, rows, chances, strict=True):
-            of_targets = -said.gather(-1, row[1:, None])[:, 0]
-            nats.append(of_targets[done - begin :])
+        logits = answer(rows[None, :, :-1])
+        for begin, of_targets in zip(some, _nats(logits, rows[:, 1:]).unbind(1), strict=True):
+            found.append(of_targets[:, done - begin :])
             done = begin + length
-        at_once = max(1, AT_ONCE // (length * chances.shape[-1]))
-    return torch.cat(nats).numpy()
+        at_once = max(1, AT_ONCE // (logits.shape[0] * length * logits.shape[-1]))
+    return torch.cat(found, 1).numpy()
 
 
 @torch.no_grad()
 def stream_nats(answer: Answer, ids: Tensor, segment: int) -> np.ndarray:
-    """Of every token but the first, each segment read once, from left to right."""
-    nats, state = [], None
-    for read in ids[:-1].split(segment):
+    """Of every token but the first, for every member, each segment read once, from left to right."""
+    found, state = [], None
+    for read, due in zip(ids[:-1].split(segment), ids[1:].split(segment), strict=True):
         logits, state = answer.going_on(read[None, None], state)
-        chances, begin = _log_softmax(logits[0, 0]), len(nats)
-        nats += [-float(said[ids[begin + k + 1]]) for k, said in enumerate(chances)]
-    return np.array(nats)
+        found.append(_nats(logits[:, 0], due))
+    return torch.cat(found, 1).numpy()
 
 
-def _log_softmax(logits: Tensor) -> Tensor:
-    logits = logits.double().cpu()
+def _nats(logits: Tensor, due: Tensor) -> Tensor:
+    """What the tokens that were due cost each member, by a log-softmax in float64 where the logits are."""
+    logits = logits.double()
     logits = logits - logits.amax(-1, keepdim=True)
-    return logits - logits.exp().sum(-1, keepdim=True).log()
+    chances = logits - logits.exp().sum(-1, keepdim=True).log()
+    return -chances.gather(-1, due.to(logits.device).expand(logits.shape[:-1])[..., None])[..., 0].cpu()
 
 
 def text_again(source: str, path: str | None, split: str, texts: dict[str, str], encoding: str | None = None) -> str:

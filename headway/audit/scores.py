@@ -5,23 +5,14 @@ definition (headway/audit/recount.py); which checkpoint it is of comes from the 
 """
 
 import math
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple
-
-import numpy as np
-from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
-from headway.audit.recount import Answer, Counted, Recount
-from headway.core.errors import UserError
+from headway.audit.recount import Counted
+from headway.audit.scored import ScoredRun
 from headway.core.status import State
 from headway.run.folder import Run
 from headway.run.record import read_json
-from headway.scoring.metrics import LOSS, METRICS, parsed
-from headway.scoring.score import Score
+from headway.scoring.metrics import LOSS, METRICS
 
 NEAR = 2e-5
 """Of a loss: sums of float32 in another order differ by a thousandth of it."""
@@ -31,110 +22,6 @@ ROUNDED = 2e-2
 """Of a loss that bf16 had a part in."""
 DEVIATIONS = 6
 """Standard errors by which the loss of a part may be off that of the whole."""
-
-
-class Twice(NamedTuple):
-    """A part of a split, and what two computations say of it."""
-
-    what: str
-    is_whole: bool
-    """It is all of the split."""
-    said: Mapping[str, Score]
-    """By name, without the split."""
-    counted: Counted
-    at_odds: str | None
-    """In words, where the scores are not what follows from what is kept with them."""
-
-
-@dataclass(frozen=True)
-class ScoredRun:
-    run: Run
-    task: Any
-    model: Any
-    """A single replica with the weights that were said to be scored."""
-    step: int
-    """Of their checkpoint."""
-    seconds: float
-    """That all of this may take."""
-
-    @cached_property
-    def stored(self) -> dict[str, dict[str, float]]:
-        """By split and name."""
-        found: dict[str, dict[str, float]] = {}
-        for score in self.run.scores():
-            split, _, name = score.name.partition(".")
-            found.setdefault(split, {})[name] = score.value
-        return found
-
-    def scores_of(self, split: str) -> dict[str, Score]:
-        """By name, without the split."""
-        return {one.name.partition(".")[2]: one for one in self.run.scores() if one.name.partition(".")[0] == split}
-
-    @cached_property
-    def evaluations(self) -> dict[int, dict[str, float]]:
-        """By step: the loss of every split that was looked at."""
-        found: dict[int, dict[str, float]] = {}
-        for line in self.run.metrics():
-            for name, value in line.get("scores", {}).items():
-                split, metric, _ = parsed(name)
-                if metric == LOSS.name and value is not None:
-                    found.setdefault(line["step"], {})[split] = value
-        return found
-
-    def evaluated(self, name: str) -> dict[int, float]:
-        """By step: what evaluations gave for this."""
-        lines = (line for line in self.run.metrics() if name in line.get("scores", {}))
-        return {line["step"]: value for line in lines if (value := line["scores"][name]) is not None}
-
-    @property
-    def answer(self) -> Answer:
-        return _AskedAgain(self.task.probing, self.model.eval(), next(self.model.parameters()).device)
-
-    @cached_property
-    def recounts(self) -> dict[str, Recount]:
-        try:
-            return {split: self.task.evidence.read_again(split) for split in self.stored}
-        except (OSError, UserError) as problem:
-            raise DoesNotApply(f"the data cannot be read again: {problem}") from None
-
-    def unaided(self) -> float | None:
-        """The loss of the split that the audits go by, on some tokens, where the text ends before each of them."""
-        try:
-            recount = self.recounts.get(self.task.evidence.judged)
-        except DoesNotApply:
-            return None
-        return None if recount is None else recount.unaided(self.answer)
-
-    @cached_property
-    def twice(self) -> dict[str, list[Twice]]:
-        """Of every split that was scored: the whole of it where there is time for that, else parts."""
-        return {split: self._counted(split, recount) for split, recount in self.recounts.items()}
-
-    def pieces(self, split: str) -> Iterator[np.ndarray]:
-        """The nats of its pieces, as far as they were counted; then of many, where there are more. A model that is
-        nearly always right has its loss in a few rows, and none of them need be among the first."""
-        yield np.concatenate([one.counted.pieces for one in self.twice[split]])
-        if not self.twice[split][0].is_whole and (many := self.recounts[split].many) is not None:
-            yield self.recounts[split].losses(many, self.answer).pieces
-
-    def _counted(self, split: str, recount: Recount) -> list[Twice]:
-        began = time.thread_time()  # on a busy machine the same is counted as on an idle one
-        found = [self._part(split, recount, part) for part in recount.parts]
-        took, size = time.thread_time() - began, sum(recount.size(part) for part in recount.parts)
-        if took * recount.size(recount.whole) <= size * self.seconds / len(self.stored):
-            return [self._twice(f"all of {split}", True, recount, recount.whole, self.scores_of(split))]
-        return found
-
-    def _part(self, split: str, recount: Recount, part: Any) -> Twice:
-        """What the scorer says of this part alone."""
-        data = replace(self.task.data, splits={**self.task.data.splits, split: recount.given(part)})
-        (scores,) = replace(self.task, data=data).score(self.model, [split])
-        said = {score.name.partition(".")[2]: score for score in scores}
-        return self._twice(f"a part of {split}", False, recount, part, said)
-
-    def _twice(self, what: str, is_whole: bool, recount: Recount, part: Any, said: Mapping[str, Score]) -> Twice:
-        counted = recount.count(part, self.answer)
-        return Twice(what, is_whole, said, counted, recount.at_odds(part, said, counted))
 
 
 @audit("scores")
@@ -189,7 +76,7 @@ def scores_again(scored: ScoredRun) -> Outcome:
         parts += [found[0].what]
         if not found[0].is_whole and (off := _off_parts(scored, split)) is not None:
             return failed(None, off)
-        recount, stored = scored.recounts[split], scored.scores_of(split)
+        recount, stored = scored.recounts[split], scored.scores[split]
         off = recount.not_of_the_whole(stored)
         if off is None and not found[0].is_whole:
             off = recount.at_odds(recount.whole, stored)
@@ -230,8 +117,7 @@ def kept_checkpoint(scored: ScoredRun) -> Outcome:
         return failed(last - scored.step, f"step {scored.step:,} is scored, and training went on to step {last:,}")
     if scored.step not in losses:
         raise DoesNotApply(f"nothing was evaluated at step {scored.step:,}")
-    (again,) = scored.task.evaluate(scored.model)
-    worst = 0.0
+    again, worst = scored.evaluated_again, 0.0
     for split, then in losses[scored.step].items():
         now = again.get(f"{split}.{LOSS.name}", math.nan)
         off = abs(now - then) / max(then, 0.1)
@@ -276,24 +162,6 @@ def score_and_curve(scored: ScoredRun) -> Outcome:
     return passed(None, f"the scored loss fits the evaluations: {'; '.join(compared)}")
 
 
-class _AskedAgain(NamedTuple):
-    how: Any
-    model: Any
-    device: Any
-
-    def __call__(self, ids: Tensor, **beside: Tensor) -> Tensor:
-        return self.how.answer(
-            self.model, ids.to(self.device), **{name: tensor.to(self.device) for name, tensor in beside.items()}
-        )
-
-    def asked(self, question: str, *given: Tensor) -> Tensor:
-        """What else such models can be asked: by the name of the question in their `Probing`."""
-        return getattr(self.how, question)(self.model, *(tensor.to(self.device) for tensor in given))
-
-    def going_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return self.how.carry_on(self.model, ids.to(self.device), state)
-
-
 SCORE_AUDITS: tuple[Audit, ...] = (scored_split, scores_again, kept_checkpoint, score_and_curve)
 
 
@@ -302,7 +170,7 @@ def audit_scores(scored: ScoredRun) -> Report:
     reason = None
     if not scored.stored:
         reason = "nothing was scored"
-    elif not all(bool(p.isfinite().all()) for p in scored.model.parameters()):
+    elif not scored.is_finite:
         reason = "the weights are not finite numbers"
     if reason is None:
         return run_audits(SCORE_AUDITS, scored) + scored.task.evidence.audit_answers(scored)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from headway.audit.audit import Report, write_report
 from headway.audit.populations import audit_population
 from headway.audit.probe import Probe
 from headway.audit.runner import OF_A_TRAINED_MODEL, CloseLook, audit_model, audit_models
-from headway.audit.scores import ScoredRun, audit_scores
+from headway.audit.scored import ScoredPopulation
+from headway.audit.scores import audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.audit.training.trained import diverged
 from headway.core.errors import UserError, did_you_mean
@@ -33,8 +34,12 @@ from headway.recipe.recipe import Recipe, load
 from headway.run.folder import Run, open_run
 from headway.run.record import run_names
 from headway.tasks.task import Task
+from headway.training.checkpoint import Checkpoint
 from headway.training.population import load_weights
 from headway.training.setting import Setting
+
+WEIGHTS_AT_ONCE = 2**28
+"""That are held at a time, of all members together: 1 GiB of them."""
 
 
 def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
@@ -83,11 +88,16 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     evidence, looks = task.evidence, _looks.get()
     look = None if looks is None else looks.setdefault(_but_for_the_seed(runs[0].recipe, task), CloseLook())
     of_data = evidence.data + evidence.reading()
-    scored = (scored_run(run, task, len(runs)) for run in runs)
-    of_runs = (evidence.audit(one.run, one.unaided) + audit_scores(one) for one in scored)
+    at_once = max(1, WEIGHTS_AT_ONCE // runs[0].facts.get("parameters", 1))
+    kept = lru_cache(at_once)(lambda run: run.checkpoint("auto"))
     with drawn_once():
-        of_models = audit_models((_probe_of(run, task) for run in runs), look)
-        population = population_report(runs, task)
+        of_models = audit_models((_probe_of(run, task, kept(run)) for run in runs), look)
+        population = population_report(runs, task, kept)
+    of_runs = (
+        evidence.audit(one.run, one.unaided) + audit_scores(one)
+        for some in (runs[first : first + at_once] for first in range(0, len(runs), at_once))
+        for one in scored_population(some, task, [kept(run) for run in some]).members
+    )
     reports = [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
     return [_of_diverged(one) if run.status.is_diverged else one for run, one in zip(runs, reports, strict=True)]
 
@@ -130,7 +140,7 @@ def audit_recipe(recipe: Recipe) -> Report:
     return model + task.evidence.data + task.evidence.reading()
 
 
-def population_report(runs: Sequence[Run], task: Task) -> Report:
+def population_report(runs: Sequence[Run], task: Task, kept: Callable[[Run], Checkpoint]) -> Report:
     """Of members that were trained side by side, or of one of them beside others of the same seeds. Runs that were
     trained alone have nothing to be asked."""
     members: list[Run | None] = [*runs[:MEMBERS]]
@@ -143,7 +153,7 @@ def population_report(runs: Sequence[Run], task: Task) -> Report:
         members += [None] * (len(recipes) - 1)
     if len(recipes) == 1:
         return Report()
-    weights = [None if run is None else run.checkpoint("auto").weights for run in members]
+    weights = [None if run is None else kept(run).weights for run in members]
 
     def assemble(recipes: Sequence[Recipe]) -> Any:
         setting = Setting(torch.device(_device()), torch.float32, False, False, ())
@@ -152,19 +162,16 @@ def population_report(runs: Sequence[Run], task: Task) -> Report:
     return audit_population(SideBySide(recipes, weights, members, task, _device(), assemble))
 
 
-def scored_run(run: Run, task: Task, members: int) -> ScoredRun:
-    """May take a second, or 5 % of the training, for all members together."""
-    kept, model = run.checkpoint("auto"), task.rebuild(run, _device())
-    load_weights(model, 0, kept.weights)
-    seconds = max(1.0, 0.05 * float(run.facts.get("seconds", 0))) / members
-    return ScoredRun(run, task, model, kept.step, seconds)
+def scored_population(runs: Sequence[Run], task: Task, kept: Sequence[Checkpoint]) -> ScoredPopulation:
+    """May take a second, or 5 % of the training, for all of them together."""
+    seconds = max(1.0, 0.05 * float(runs[0].facts.get("seconds", 0)))
+    return ScoredPopulation(runs, kept, task, _device(), seconds)
 
 
-def _probe_of(run: Run, task: Task) -> Probe:
+def _probe_of(run: Run, task: Task, kept: Checkpoint) -> Probe:
     trained = "imported_from" not in run.facts and _start_is_there(run, task)
     build = partial(task.build, [run.recipe.seed]) if trained else partial(task.rebuild, run)
     probe = _probe(run.recipe, task, lambda device: build(device))
-    kept = run.checkpoint("auto")
     if not run.status.is_diverged or kept.step < (run.status.step or 0):
         load_weights(probe.model, 0, kept.weights)
     elif trained:  # the architecture can be judged all the same, by the weights that training began with

@@ -28,7 +28,7 @@ from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.core.errors import UserError
 from headway.experiment import train as training
 from headway.experiment.assembly import assemble
-from headway.experiment.audit import scored_run
+from headway.experiment.audit import scored_population
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import train
 from headway.recipe.recipe import Recipe
@@ -258,7 +258,8 @@ class OfRuns(Stand):
             task = tasks.load_for(run)
             # Of much data, audits of real runs have time to count parts only.
             seconds = 1e3 if self.recipe.data == self.ground.recipe.data else 0.0
-            scored = replace(scored_run(run, task, 1), seconds=seconds)
+            population = scored_population([run], task, [run.checkpoint("auto")])
+            (scored,) = replace(population, seconds=seconds).members
             return audit_scores(scored) + task.evidence.audit(run, scored.unaided) + task.evidence.data
 
     @contextmanager

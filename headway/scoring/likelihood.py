@@ -25,7 +25,8 @@ from headway.scoring.stream import Stream
 
 PIECES = 64
 """A text is cut into so many pieces of about one length, to tell how much its loss would be another on other text."""
-LARGEST = 2**26  # numbers in the largest tensor of a batch: 256 MB in float32
+LARGEST = {"cpu": 2**26, "cuda": 2**28}
+"""Numbers in the largest tensor of a batch: 256 MB in float32. A GPU that is asked for a few rows at a time waits."""
 
 
 class ScoredWindow(NamedTuple):
@@ -61,7 +62,8 @@ def token_losses(
     ids = ids.to(device, torch.int64)
     losses = torch.empty(model.replicas, len(ids) - 1, device=device)
     widest = max(model.vocabulary, model.spec.largest(length))  # logits, or what the layers make
-    for some in _batches(places, max(1, LARGEST // (model.replicas * length * widest))):
+    most = LARGEST.get(device.type, LARGEST["cpu"])
+    for some in _batches(places, max(1, most // (model.replicas * length * widest))):
         starts = torch.tensor([w.start for w in some], device=device)
         slots = starts[:, None] + torch.arange(length + 1, device=device)
         rows = ids[slots].expand(model.replicas, -1, -1)

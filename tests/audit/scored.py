@@ -11,7 +11,7 @@ from tiny import TEXT
 from headway import tasks
 from headway.audit.audit import Report
 from headway.audit.scores import audit_scores
-from headway.experiment.audit import scored_run
+from headway.experiment.audit import scored_population
 from headway.experiment.train import train
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, open_run
@@ -61,4 +61,6 @@ class Ground:
 def examined(run: Run, **changed: float) -> Report:
     """By the audits of scores alone."""
     with torch.no_grad():
-        return audit_scores(replace(scored_run(run, tasks.load_for(run), 1), **changed))
+        population = scored_population([run], tasks.load_for(run), [run.checkpoint("auto")])
+        (scored,) = replace(population, **changed).members
+        return audit_scores(scored)

@@ -11,8 +11,9 @@ from headway import tasks
 from headway.audit.audit import run_audits
 from headway.audit.data import text
 from headway.audit.runner import audit_model
+from headway.audit.scores import SCORE_AUDITS
 from headway.core import plugins
-from headway.experiment.audit import audit_runs
+from headway.experiment.audit import audit_run, audit_runs
 from headway.experiment.train import train
 from headway.models.language_model import LanguageModel
 from headway.recipe.sweep import varied
@@ -46,6 +47,42 @@ def test_what_depends_on_the_data_is_found_once_for_a_population(workshop, tmp_p
     reports = audit_runs(runs, tasks.load(recipes[0]))
     assert calls == {"audit_data": 1, "language_baselines": 1, "recount": 1}
     assert len({report.finding("scored-split").verdict for report in reports}) == 1
+
+
+def test_members_of_a_population_are_asked_all_at_once(workshop, tmp_path, monkeypatch):
+    """However many there are, the scorer is asked as often; and each more is built twice: as kept, and as it began."""
+    asked: dict[int, Counter[str]] = {2: Counter(), 5: Counter()}
+    for members, calls in asked.items():
+        names, recipes = varied(tiny_recipe(workshop.text), f"tiny-{members}", [f"seed=0..{members - 1}"])
+        runs = train(recipes, names, tmp_path / "runs")
+        task = tasks.load(recipes[0])
+        with monkeypatch.context() as patch:
+            for name in ("score", "evaluate", "build", "rebuild"):
+                counted(patch, type(task), name, calls)
+            audit_runs(runs, task)
+    few, many = asked[2], asked[5]
+    assert (many["score"], many["evaluate"], many["rebuild"]) == (few["score"], few["evaluate"], few["rebuild"])
+    beside_others = 3 - 2  # as many as have a neighbour on either side are looked at beside each other
+    assert many["build"] - few["build"] <= 2 * 3 + 8 * beside_others
+
+
+@pytest.mark.audited
+def test_what_is_found_of_a_member_is_what_is_found_of_it_alone(workshop, tmp_path):
+    names, recipes = varied(tiny_recipe(workshop.text, "training.keep_best=true"), "tiny", ["seed=0..2"])
+    runs = train(recipes, names, tmp_path / "runs")
+    spoilt = runs[1]
+    spoilt.save_scores([replace(one, value=one.value * 1.01) for one in spoilt.scores()])
+    together = audit_runs(runs, tasks.load(recipes[0]))
+    for run, report in zip(runs, together, strict=True):
+        alone = audit_run(run)
+        for one in SCORE_AUDITS:
+            found, expected = report.finding(one.name), alone.finding(one.name)
+            assert found.verdict == expected.verdict == ("fail" if _is_spoilt(one, run, spoilt) else "pass")
+            assert found.value == pytest.approx(expected.value, abs=1e-5)
+
+
+def _is_spoilt(audit, run, spoilt) -> bool:
+    return run is spoilt and audit.name == "scores-again"
 
 
 def test_and_once_for_all_runs_on_it(workshop, calls):

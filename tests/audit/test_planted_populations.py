@@ -40,7 +40,7 @@ def trained(ground: Ground):
 
 def examined(runs: list[Run]) -> Report:
     with torch.no_grad():
-        return population_report(runs, tasks.load_for(runs[0]))
+        return population_report(runs, tasks.load_for(runs[0]), lambda run: run.checkpoint("auto"))
 
 
 OF_POPULATIONS = [fault for fault in faults() if AUDITS[fault.caught_by].subject == "population"]

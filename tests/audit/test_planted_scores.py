@@ -16,11 +16,13 @@ from headway.audit.plants.library import faults
 from headway.audit.plants.needs import MASKED, MATCHER, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.recount import Counted
-from headway.audit.scores import SCORE_AUDITS, ScoredRun, Twice, _off_parts
+from headway.audit.scored import ScoredPopulation, Twice
+from headway.audit.scores import SCORE_AUDITS, _off_parts
 from headway.data.tokens import Tokens
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import load_model, train
 from headway.run.folder import open_run
+from headway.scoring.score import Score
 
 
 @pytest.fixture(scope="module")
@@ -150,15 +152,16 @@ class _Rarely:
 
     whole, parts, many = np.arange(1000), [np.arange(0, 1000, 50)], np.arange(1000)
 
-    def losses(self, part, answer):
-        return Counted({}, np.where(np.isin(part, (101, 707)), 9.0, 1e-4))
+    def losses(self, part, asked):
+        return [Counted({}, np.where(np.isin(part, (101, 707)), 9.0, 1e-4))]
 
 
 @pytest.mark.parametrize(("stored", "right"), [(0.0181, True), (0.4, False)])
-def test_a_loss_that_is_in_a_few_rows_is_looked_for_in_all(stored, right, monkeypatch):
-    rarely = _Rarely()
-    part = Twice("a part", False, {}, rarely.losses(rarely.parts[0], None), None)
-    scored = ScoredRun(None, None, None, 0, 1.0)  # pyright: ignore
-    scored.__dict__.update(twice={"test": [part]}, recounts={"test": rarely}, stored={"test": {"loss": stored}})
-    monkeypatch.setattr(ScoredRun, "answer", None)
+def test_a_loss_that_is_in_a_few_rows_is_looked_for_in_all(stored, right):
+    rarely, scores = _Rarely(), {"test": {"loss": Score("test.loss", stored, "")}}
+    (counted,) = rarely.losses(rarely.parts[0], None)
+    population = ScoredPopulation([None], [None], None, "cpu", 1.0)  # pyright: ignore
+    part = Twice("a part", False, {}, counted, None)
+    population.__dict__.update(twice={"test": [[part]]}, recounts={"test": rarely}, stored=[scores], asked=None)
+    (scored,) = population.members
     assert (_off_parts(scored, "test") is None) is right

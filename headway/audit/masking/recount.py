@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from headway.audit.recount import CLOSE, Answer, Counted, Recount, exp
+from headway.audit.recount import CLOSE, Answer, Asked, Counted, CountedOneByOne, exp
 from headway.core.random import key
 from headway.data.marks import Marks
 from headway.data.running.rows import TextRows
@@ -20,7 +20,7 @@ AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
-class MaskedRecount(Recount):
+class MaskedRecount(CountedOneByOne):
     text: str
     """Read again."""
     tokenizer: Tokenizer
@@ -106,10 +106,10 @@ class MaskedRecount(Recount):
             return None
         return f"{there:,} tokens are hidden, and {scores['masked_accuracy'].value:.6g} of them is no whole number"
 
-    def unaided(self, answer: Answer) -> float:
+    def unaided(self, asked: Asked) -> list[float]:
         """Of rows in which nothing else than the other tokens is given."""
-        found = [self.count(part, answer) for part in self.parts]
-        return float(np.concatenate([one.pieces for one in found]).mean())
+        found = zip(*(self.counts(part, asked) for part in self.parts), strict=True)
+        return [float(np.concatenate([one.pieces for one in own]).mean()) for own in found]
 
 
 def chosen(row: int, length: int, longest: int, share: float, marks: Marks) -> list[int]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.audit.audit import Audit, Outcome, audit, failed, passed
 from headway.audit.pictures.definitions import CONTRASTS
-from headway.audit.recount import Answer, Counted, Recount
+from headway.audit.recount import Answer, Counted, CountedOneByOne
 from headway.core import random
 from headway.data.images.sources import RawPictures
 from headway.data.tokenizers import Tokenizer
@@ -30,7 +30,7 @@ Vectors = dict[Any, np.ndarray]
 
 
 @dataclass(frozen=True)
-class RetrievalRecount(Recount):
+class RetrievalRecount(CountedOneByOne):
     raw: RawPictures
     """Read again."""
     used: Any

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.audit.recount import CLOSE, Answer, Counted, Recount, spread
+from headway.audit.recount import CLOSE, Answer, Asked, Counted, CountedOneByOne, spread
 from headway.audit.translation.ngrams import counts_of, made_of
 from headway.data.pairs import sources as pair_sources
 from headway.data.tokenizers import Tokenizer
@@ -33,7 +33,7 @@ SAME = 1e-6
 
 
 @dataclass(frozen=True)
-class PairRecount(Recount):
+class PairRecount(CountedOneByOne):
     rows: Sequence[tuple[str, str]]
     """Read again."""
     used: Any
@@ -64,7 +64,10 @@ class PairRecount(Recount):
     def many(self) -> np.ndarray:
         return spread(len(self.rows))
 
-    def losses(self, part: np.ndarray, answer: Answer) -> Counted:
+    def losses(self, part: np.ndarray, asked: Asked) -> list[Counted]:
+        return [self._losses(part, asked.alone(member)) for member in range(asked.members)]
+
+    def _losses(self, part: np.ndarray, answer: Answer) -> Counted:
         sources, targets = self._tokens(part)
         nats, right, close = np.zeros(len(part)), np.zeros(len(part)), np.zeros(len(part), dtype=bool)
         for some in _alike([(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]):
@@ -80,7 +83,7 @@ class PairRecount(Recount):
         return Counted(values, nats / lengths, {"token_accuracy": float(close.sum() / len(close))})
 
     def count(self, part: np.ndarray, answer: Answer) -> Counted:
-        values, pieces, loose, _ = self.losses(part, answer)
+        values, pieces, loose, _ = self._losses(part, answer)
         sources, _ = self._tokens(part)
         again: dict[int, str] = {}
         if self._takes_the_likeliest:
