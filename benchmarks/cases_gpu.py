@@ -7,7 +7,8 @@
 Each case is a study in FOLDER/studies: what was trained is kept, a study that was stopped goes on where it was, and
 runs that another of these has made already are taken over. A line of JSON per case says the seconds it took, the scores
 of its arms, and how each claim stands; all of it lies in FOLDER/cases.jsonl too. `headway cases --table --studies
-FOLDER/studies` makes a table. With --quick as the last word, the quick sizes, to try it on a CPU.
+FOLDER/studies` makes a table. With --quick as the last word, the quick sizes, to try it on a CPU; with --workers=2, two
+processes share the GPU.
 """
 
 import json
@@ -24,7 +25,7 @@ from headway.study.design.study import Study
 from headway.study.execution.execute import execute, executor_named
 
 
-def main(home: Path, names: list[str], quick: bool) -> None:
+def main(home: Path, names: list[str], quick: bool, workers: int | None) -> None:
     studies = home / "studies"
     studies.mkdir(parents=True, exist_ok=True)
     cases = {name: load_case(name, quick) for name in names}  # a wrong name is told before anything is trained
@@ -37,7 +38,7 @@ def main(home: Path, names: list[str], quick: bool) -> None:
         others = [studies / folder_of(other, quick) for other in names if other != name]
         began = time.perf_counter()
         there = [other for other in others if other.is_dir()]
-        done = execute(study, folder, executor_named(None, None, study), [for_this_terminal()], there)
+        done = execute(study, folder, executor_named(None, workers, study), [for_this_terminal()], there)
         trained = time.perf_counter() - began
         found = conclude(folder)
         told = {
@@ -61,10 +62,11 @@ def _means(found: Any, score: str) -> dict[str, list[float]]:
 
 
 if __name__ == "__main__":
-    words = [word for word in sys.argv[1:] if word != "--quick"]
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
+    shared = [int(word.partition("=")[2]) for word in sys.argv[1:] if word.startswith("--workers=")]
     if len(words) < 2:
         sys.exit(__doc__)
     try:
-        main(Path(words[0]), words[1:], "--quick" in sys.argv)
+        main(Path(words[0]), words[1:], "--quick" in sys.argv, shared[0] if shared else None)
     except UserError as problem:
         sys.exit(str(problem))

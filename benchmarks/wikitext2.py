@@ -65,6 +65,27 @@ def lstm(layers: int, width: int, segment: int, batch: int, epochs: int, rate: f
     ]
 
 
+def lstm_by_sgd(layers: int, width: int, batch: int, epochs: int, dropout: float, *changes: str) -> list[str]:
+    """As https://github.com/pytorch/examples trains its LSTMs (a rate of 20, gradients cut to 0.25, plain dropout), but
+    for a rate that falls along a line, and weights averaged over the last quarter, as averaged SGD does."""
+    return [
+        *PLAIN,
+        *ANNEALED,
+        f"model.layers={layers}",
+        f"model.width={width}",
+        "model.mixer=lstm",
+        f"model.dropout={dropout}",
+        "model.embedding_std=0.058",
+        "data.segment=35",
+        f"training.batch={batch}",
+        f"training.duration={epochs} epochs",
+        "training.optimizer={kind: sgd, learning_rate: 20, momentum: 0}",
+        "training.schedule={kind: linear, warmup: null, final: 0.02}",
+        "training.averaging.last=0.25",
+        *changes,
+    ]
+
+
 def stream(mixer: str, segment: int, batch: int, epochs: int, rate: float, *changes: str) -> list[str]:
     """Layers that add to a stream, with a norm before each, and Adam with its momentum, as suits attention."""
     return [
@@ -97,6 +118,7 @@ MODELS: dict[str, tuple[str, list[str]]] = {
             "model.embedding_std=0.1",
         ],
     ),
+    "lstm-2x640-sgd": ("86.7–86.9: 2×650, tied", lstm_by_sgd(2, 640, 20, 26, 0.5)),
     "transformer-5x448": (
         "no more parameters than the LSTM 2×640",
         stream(REMEMBERING, 128, 32, 24, 7e-4, "model.layers=5", "model.width=448", "model.dropout=0.5"),

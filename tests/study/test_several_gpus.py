@@ -72,6 +72,8 @@ def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
     assert executor_named(None, None, study) == executor_named("gpus", 2, study) == Gpus(("3", "GPU-5a"))
     assert (processes_for(study, None), gpus_for(study, None)) == (None, 2)
     assert executor_named(None, 1, study) == InProcess() and gpus_for(study, 1) == 1
+    shared = executor_named(None, 4, study)
+    assert shared == Gpus(("3", "GPU-5a", "3", "GPU-5a")) and gpus_for(study, 4) == 2
     asked = small_study(workshop.text, changes=["training.device=cuda:1"])
     assert executor_named(None, None, asked) == InProcess()
     assert executor_named(None, 3, small_study(workshop.text, changes=["training.device=cpu"])) == Pool(3)
@@ -104,6 +106,16 @@ def test_every_gpu_trains_populations_and_the_scores_are_those_of_one_process(wo
     alone = read_results(tmp_path / "one").table(SCORE)
     for arm, row in read_results(tmp_path / "two").table(SCORE).items():
         assert row == pytest.approx(alone[arm], rel=1e-5)
+
+
+def test_a_gpu_that_two_processes_share_trains_whole_populations(workshop, tmp_path):
+    """They are not cut for it: two at once on one GPU take as long as one after the other; it is what follows a
+    training that is done beside the next."""
+    study, told = small_study(workshop.text, arms=ARMS, questions=[], seeds=2), Told()
+    outcome = execute(study, tmp_path / "shared", Gpus(("0", "0")), [told])
+    assert (outcome.done, outcome.failed, outcome.interrupted) == (6, {}, False)
+    together = {event.of for event in told.of_kind(Began)}
+    assert {len(names) for names in together} == {2, 4}
 
 
 @pytest.mark.slow

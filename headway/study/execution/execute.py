@@ -1,9 +1,8 @@
 """Carry a study out: every run that has not ended is begun, or taken up where it stands.
 
 Where: in this process, as populations (on a GPU, where a population costs what one run costs); in a process for each
-GPU, where there are several; in a pool of processes, one run and one thread each (on a CPU, where populations gain
-nothing); or on a Ray cluster. A run that fails is noted
-with its reason, and the others go on.
+GPU, where there are several, or in several for one; in a pool of processes, one run and one thread each (on a CPU,
+where populations gain nothing); or on a Ray cluster. A run that fails is noted with its reason, and the others go on.
 """
 
 from collections.abc import Sequence
@@ -121,7 +120,7 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
     if on == "gpus":
         if not (names := gpus_here()):
             raise UserError("no CUDA device can be used here: --on pool has a process for each core")
-        return Gpus(names[:workers])
+        return Gpus.shared_by(workers, names)
     if on == "ray" or on.startswith("ray://"):
         return Ray(None if on == "ray" else on, workers)
     raise UserError(
@@ -130,15 +129,17 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
 
 
 def suited(study: Study, workers: int | None = None) -> Executor:
-    """Populations where there is a GPU, in a process for each where there are several; else a pool of processes."""
+    """Populations where there is a GPU, in a process for each where there are several, or where several are asked for;
+    else a pool of processes."""
     from headway.training.setting import choose
 
     recipe = next(iter(study.recipes.values()))
     if choose(recipe.training, recipe.model.width).device.type != "cuda":
         return Pool(workers)
     # Whoever asks for cuda:1 gets that one.
-    gpus = gpus_here()[:workers] if all(":" not in one.training.device for one in study.recipes.values()) else ()
-    return Gpus(gpus) if len(gpus) > 1 else InProcess()
+    there = gpus_here() if all(":" not in one.training.device for one in study.recipes.values()) else ()
+    dealt_out = Gpus.shared_by(workers, there) if there else Gpus(())
+    return dealt_out if len(dealt_out.names) > 1 else InProcess()
 
 
 def processes_for(study: Study, workers: int | None) -> int | None:
@@ -150,4 +151,4 @@ def processes_for(study: Study, workers: int | None) -> int | None:
 def gpus_for(study: Study, workers: int | None) -> int:
     """How many GPUs populations would be dealt out over."""
     found = suited(study, workers)
-    return len(found.names) if isinstance(found, Gpus) else 1
+    return found.count if isinstance(found, Gpus) else 1

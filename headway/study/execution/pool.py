@@ -130,20 +130,36 @@ class Pool:
 
 @dataclass(frozen=True)
 class Gpus:
-    """A process for each of these GPUs, which trains one population at a time."""
+    """A process for each of these GPUs, which trains one population at a time. A GPU that stands here twice is shared
+    by two: while one of them scores and audits, which is mostly work for a processor, the other trains."""
 
     names: tuple[str, ...]
     """As CUDA_VISIBLE_DEVICES calls them."""
 
+    @classmethod
+    def shared_by(cls, processes: int | None, there: Sequence[str]) -> "Gpus":
+        """So many processes, dealt out over these GPUs; None = one for each."""
+        return cls(tuple(there[k % len(there)] for k in range(processes or len(there))))
+
+    @property
+    def count(self) -> int:
+        return len(set(self.names))
+
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         threads = _threads(max(1, cores() // len(self.names)))
         places = [Workplace(f"GPU {name}", {**threads, "CUDA_VISIBLE_DEVICES": name}) for name in self.names]
-        begun = (by_progress(part, log.folder.runs) for part in parcels(runs, len(self.names)))
+        begun = (by_progress(part, log.folder.runs) for part in parcels(runs, self.count))
         populations = [part for parts in begun for part in parts]
-        busy = min(len(places), len(populations))
-        many = f"{len(populations)} population{'s' * (len(populations) > 1)}"
-        log.say(f"{many} of {len(runs)} runs on {busy} GPU{'s' * (busy > 1)}, a process each")
+        log.say(self._words(len(runs), len(populations)))
         return _worked(places, populations, log)
+
+    def _words(self, runs: int, populations: int) -> str:
+        busy = self.names[:populations]
+        gpus = len(set(busy))
+        many = f"{populations} population{'s' * (populations > 1)} of {runs} runs on {gpus} GPU{'s' * (gpus > 1)}"
+        if len(busy) == gpus:
+            return f"{many}, a process each"
+        return f"{many}, by {len(busy)} processes: while one scores and audits, another trains"
 
 
 def _worked(places: Sequence[Workplace], populations: Sequence[list[PlannedRun]], log: Log) -> bool:
