@@ -143,9 +143,9 @@ class _Course:
     @cached_property
     def ways(self) -> "dict[str, _Way]":
         """What became of each, in one look at the device."""
-        names = [name for name in self.start if name in self.end]
-        told = torch.stack([_way(self.end[name], self.start[name]) for name in names]).tolist()
-        return {name: _Way(*of) for name, of in zip(names, told, strict=True)}
+        told = {name: _way(self.end[name], start) for name, start in self.start.items() if name in self.end}
+        numbers = torch.stack([*told.values()]).tolist() if told else []  # a model without attention has no heads
+        return {name: _Way(*own) for name, own in zip(told, numbers, strict=True)}
 
     @cached_property
     def still(self) -> list[str]:
