@@ -88,7 +88,7 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     evidence, looks = task.evidence, _looks.get()
     look = None if looks is None else looks.setdefault(_but_for_the_seed(runs[0].recipe, task), CloseLook())
     of_data = evidence.data + evidence.reading()
-    at_once = max(1, WEIGHTS_AT_ONCE // runs[0].facts.get("parameters", 1))
+    at_once = _at_once(runs, task)
     kept = lru_cache(at_once)(lambda run: run.checkpoint("auto"))
     with drawn_once():
         of_models = audit_models((_probe_of(run, task, kept(run)) for run in runs), look)
@@ -100,6 +100,14 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     )
     reports = [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
     return [_of_diverged(one) if run.status.is_diverged else one for run, one in zip(runs, reports, strict=True)]
+
+
+def _at_once(runs: Sequence[Run], task: Task) -> int:
+    """How many members may be looked at side by side. What began with weights that are gone can only be made again run
+    by run, from its folder."""
+    if not all(_start_is_there(run, task) for run in runs):
+        return 1
+    return max(1, WEIGHTS_AT_ONCE // runs[0].facts.get("parameters", 1))
 
 
 def _of_diverged(report: Report) -> Report:
