@@ -39,10 +39,26 @@ def test_a_study_is_described_without_torch(module):
 def test_training_begins_with_nothing_that_it_may_never_need():
     """Every import stands between a command and its first step."""
     unused = ("scipy", "transformers", "matplotlib", "triton", "torch._dynamo", "torch._inductor")
+    unused += ("sklearn", "sacrebleu", "jinja2", "optuna", "peft", "pyarrow", "huggingface_hub")
     modules = "headway.experiment.population, headway.cli.printing, headway.cli.progress"
     code = f"import sys, {modules}; print([name for name in {unused} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_garbage_is_not_looked_for_while_training_is_imported():
+    """Nothing of it is any; to look takes a twelfth of the start."""
+    code = """
+import gc, sys
+looked = []
+gc.callbacks.append(lambda phase, info: looked.append(info["generation"]) if "torch" in sys.modules else None)
+from headway.cli.options import importing
+with importing():
+    import headway.experiment.population
+print(looked, gc.isenabled(), gc.get_freeze_count() > 100_000)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[] True True"
 
 
 def test_the_help_of_a_verb_is_there_at_once():

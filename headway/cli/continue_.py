@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import AsJson, RunsFolder, Strict, Trust, With, run_argument, use_plugins
+from headway.cli.options import AsJson, RunsFolder, Strict, Trust, With, importing, run_argument, use_plugins
 from headway.cli.train import tell
 from headway.core.errors import UserError, did_you_mean
 
@@ -38,11 +38,12 @@ def continue_(
 ) -> None:
     """Train finished runs for longer. The longer run is one of its own; the same command goes on with one that was
     stopped."""
-    from headway.cli import progress
-    from headway.core.files import check_names
-    from headway.experiment.longer import begin, check_apart, longer_than
-    from headway.experiment.population import train_in_turns
-    from headway.run.folder import open_run
+    with importing():
+        from headway.cli import progress
+        from headway.core.files import check_names
+        from headway.experiment.longer import begin, check_apart, longer_than
+        from headway.experiment.population import train_in_turns
+        from headway.run.folder import open_run
 
     use_plugins(with_, trust)
     by = _duration(for_)

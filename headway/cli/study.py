@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import AsJson, Trust, With, print_json, use_plugins
+from headway.cli.options import AsJson, Trust, With, importing, print_json, use_plugins
 from headway.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -113,12 +113,13 @@ def carry_out(
     minutes: float | None = None,
 ) -> None:
     """Train what is left, say what follows, and how it ended. `minutes`: as long as that, and the rest another time."""
-    from headway.cli.board import for_this_terminal
-    from headway.cli.study_printing import show_conclusion
-    from headway.study.conclude import conclude
-    from headway.study.execution.execute import execute, executor_named
-    from headway.study.results.results import find_study
-    from headway.training.interrupts import stopping_after
+    with importing():
+        from headway.cli.board import for_this_terminal
+        from headway.cli.study_printing import show_conclusion
+        from headway.study.conclude import conclude
+        from headway.study.execution.execute import execute, executor_named
+        from headway.study.results.results import find_study
+        from headway.training.interrupts import stopping_after
 
     board = for_this_terminal()
     for warning in study.warnings():

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import A_RECIPE, AsJson, Changes, RunsFolder, Strict, Trust, With, print_json, use_plugins
+from headway.cli.options import (
+    A_RECIPE,
+    AsJson,
+    Changes,
+    RunsFolder,
+    Strict,
+    Trust,
+    With,
+    importing,
+    print_json,
+    use_plugins,
+)
 from headway.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,12 +55,13 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or a population of them, and score it."""
-    from headway.cli import progress
-    from headway.experiment.population import train_in_turns
-    from headway.experiment.trackers import Tracking
-    from headway.recipe.recipe import load
-    from headway.recipe.sweep import varied
-    from headway.training.processes import started
+    with importing():
+        from headway.cli import progress
+        from headway.experiment.population import train_in_turns
+        from headway.experiment.trackers import Tracking
+        from headway.recipe.recipe import load
+        from headway.recipe.sweep import varied
+        from headway.training.processes import started
 
     with started() as processes:  # several under torchrun, else just us
         with processes.together():

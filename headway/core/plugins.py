@@ -260,14 +260,18 @@ def _parts(value: Any) -> Iterator[Spec]:
 
 def write_into(folder: Path, plugins: Iterable[Plugin]) -> list[str]:
     """Keep these files in a folder, whole. Gives what its YAML is to name them as."""
-    named = []
-    for plugin in plugins:
+    kept = list(plugins)
+    for plugin in kept:
         if plugin.is_file:
             check_own(folder / FOLDER)
             (folder / FOLDER).mkdir(exist_ok=True)
             write_whole(folder / FOLDER / plugin.name, plugin.text)
-        named.append(f"{FOLDER}/{plugin.name}" if plugin.is_file else plugin.name)
-    return named
+    return named_in_folders(kept)
+
+
+def named_in_folders(plugins: Iterable[Plugin]) -> list[str]:
+    """What the YAML of a folder that keeps them names them as."""
+    return [f"{FOLDER}/{plugin.name}" if plugin.is_file else plugin.name for plugin in plugins]
 
 
 def changed_since(folder: Path, plugins: Iterable[Plugin]) -> str:

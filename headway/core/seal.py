@@ -95,8 +95,11 @@ class Seal:
     lines: Mapping[str, SealedLength] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
+        write_whole(folder / FILE, self.text())
+
+    def text(self) -> str:
         told = self._told()
-        write_whole(folder / FILE, json.dumps({**told, "sha256": _sum_of(told)}, indent=1) + "\n")
+        return json.dumps({**told, "sha256": _sum_of(told)}, indent=1) + "\n"
 
     def _told(self) -> dict[str, Any]:
         lines = {name: one.as_json() for name, one in sorted(self.lines.items())}
@@ -280,9 +283,10 @@ def rewriting(folder: Path, new: bool = False) -> Iterator[dict[str, str | bytes
 
 
 def seal_new(folder: Path) -> None:
-    """Of a folder that nobody else sees yet, with all that lies in it."""
+    """Of a folder that nobody else sees yet (`write_folder_whole`), with all that lies in it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    Seal({str(path.relative_to(folder)): [checksum(path.read_bytes())] for path in files}).write(folder)
+    seal = Seal({str(path.relative_to(folder)): [checksum(path.read_bytes())] for path in files})
+    (folder / FILE).write_bytes(seal.text().encode())
 
 
 def seal_lines(folder: Path, *names: str) -> None:

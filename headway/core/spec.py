@@ -6,10 +6,11 @@ A *spec* is a small frozen description that stands beside the thing it describes
 
 import ast
 import inspect
-import textwrap
+import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from inspect import get_annotations
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
@@ -83,17 +84,38 @@ def documentation(cls: type[Spec]) -> dict[str, str]:
 
 def _below_fields(cls: type) -> dict[str, str]:
     try:
-        (body,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    except (OSError, TypeError, SyntaxError):  # typed in somewhere, and written nowhere
+        written = _classes_in(inspect.getsource(sys.modules[cls.__module__]))[cls.__qualname__].body
+    except (OSError, TypeError, SyntaxError, KeyError):  # typed in somewhere, and written nowhere
         return {}
-    assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
+    for field, text in pairwise(written):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as said)):
                 found[name] = inspect.cleandoc(said)
             case _:
                 pass
+    return found
+
+
+@lru_cache(maxsize=100)
+def _classes_in(source: str) -> dict[str, ast.ClassDef]:
+    """By their full names. (`inspect.getsource` of a class would read the whole of its file, each time anew.)"""
+    found: dict[str, ast.ClassDef] = {}
+
+    def look(node: ast.AST, above: str) -> None:
+        for inner in ast.iter_child_nodes(node):
+            match inner:
+                case ast.ClassDef(name=name):
+                    found[above + name] = inner
+                    look(inner, f"{above}{name}.")
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    look(inner, f"{above}{name}.<locals>.")
+                case ast.stmt():
+                    look(inner, above)
+                case _:  # an expression: no class is written in one
+                    pass
+
+    look(ast.parse(source), "")
     return found
 
 

@@ -7,6 +7,7 @@ nested, and of what it comes to once its aliases are written out. Nothing grows 
 
 import json
 import re
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -96,11 +97,17 @@ def write_value(value: Any) -> str:
         return f"{{{', '.join(f'{write_value(key)}: {write_value(inner)}' for key, inner in value.items())}}}"
     if not isinstance(value, str):
         return json.dumps(value)
-    if re.fullmatch(r"[A-Za-z]\w*([ .-]\w+)*", value) and read_value(value) == value:
+    if _is_a_word(value):
         return value
     # What cannot be printed is escaped in YAML's way: JSON's has no letters beyond U+FFFF.
     shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in value.replace("\\", "\\\\").replace('"', '\\"'))
     return f'"{"".join(shown)}"'
+
+
+@lru_cache(maxsize=1000)
+def _is_a_word(text: str) -> bool:
+    """Whether it needs no quotes. Recipes of a population are made of the same words."""
+    return bool(re.fullmatch(r"[A-Za-z]\w*([ .-]\w+)*", text)) and read_value(text) == text
 
 
 def write_tree(tree: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from headway.core.events import Event, Listener, Noted, Warned, tell
 from headway.core.files import check_names
 from headway.experiment.assembly import assemble, check_population
 from headway.experiment.resume import ended_apart
+from headway.experiment.size import needed_at_most
 from headway.experiment.train import train
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new
@@ -121,7 +122,7 @@ class Turns:
 
 
 def capacity(recipes: Sequence[Recipe], wanted: int) -> Capacity:
-    """How many of these replicas fit at once, found by a step of one and a step of two."""
+    """How many of these replicas fit at once, found by a step of one and a step of two where that is a question."""
     recipe = recipes[0]
     setting = settings.choose(recipe.training, recipe.model.width)
     plain = dataclasses.replace(setting, compiled=False, recorded=False)  # the same memory or more, in less time
@@ -133,4 +134,4 @@ def capacity(recipes: Sequence[Recipe], wanted: int) -> Capacity:
         update = Update(population.model, population.optimizer, sampler, recipe.training, plain, alive)
         update(0, 0.0)
 
-    return largest_population(setting.device, wanted, step_with)
+    return largest_population(setting.device, wanted, step_with, needed_at_most(recipe, task))

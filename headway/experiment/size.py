@@ -3,7 +3,8 @@
 Its parameters are counted on torch's meta device, where tensors have shapes and no numbers. A stack of hundreds of
 layers would take a while even there, so it is built with one, two and three, and the rest follows from those. What
 training needs at the least (weights, their gradients, a vector for each token of a batch) is set beside the memory that
-there is; what is more than that is refused, with both numbers.
+there is; what is more than that is refused, with both numbers. What it needs at the most is guessed from above: where
+that fits many times, nobody has to try it.
 """
 
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from headway.core import plugins
 from headway.core.errors import UserError
 from headway.core.spec import Spec
 from headway.recipe.recipe import Recipe
@@ -27,11 +29,19 @@ UNCOUNTABLE = 2**62
 SURELY = 100
 """Bytes for each parameter of a rough guess: what is far below the memory then need not be counted."""
 
+DEPTH_OF_LISTS = 64
+"""Layers, at most, where a list says what each of them is."""
+VECTORS_OF_A_LAYER = 60
+"""That are kept of each token until gradients are there: projections, a feed-forward net of four widths with a gate,
+gates of a recurrence, norms, dropout, and both precisions of all these."""
+COPIES = 8
+"""Of weights (gradients, memories of the optimizer, averages); of the scores of attention and of logits."""
+
 
 def check_size(recipe: Recipe, task: Task, replicas: int, device: torch.device) -> None:
     """A UserError in words where the weights of a recipe, with what training needs beside them, cannot fit."""
-    if recipe.model.trained_first is not None or recipe.model.own_tokenizer is not None:
-        return  # weights of others, which are as large as their files
+    if _has_weights_of_others(recipe):
+        return
     there, training = memory_of(device), recipe.training
     # Most models are small, and torch takes seconds to learn about its meta device.
     is_small = SURELY * replicas * _at_most(recipe, task) < there
@@ -53,6 +63,25 @@ def check_size(recipe: Recipe, task: Task, replicas: int, device: torch.device) 
     raise UserError(f"{many}{count} parameters need at least {needs}, and {where} has {_bytes(there)}")
 
 
+def needed_at_most(recipe: Recipe, task: Task) -> int | None:
+    """Bytes that one replica takes in a step of training: too many rather than too few. None where nothing here can
+    tell: of weights of others, and of parts that somebody else wrote."""
+    if _has_weights_of_others(recipe) or plugins.used_by(recipe):
+        return None
+    widest = max(recipe.model.width, *(size for _, size in _sizes(recipe.model)))
+    heads = max((size for name, size in _sizes(recipe.model) if name.endswith("heads")), default=1)
+    layers = sum(depth for _, depth in _depths(recipe.model)) or DEPTH_OF_LISTS
+    row, accumulate = max(recipe.segment, recipe.model.context), recipe.training.accumulate
+    tokens = max(task.tokens_per_step, recipe.training.batch * row) // accumulate + row
+    of_a_token = layers * (VECTORS_OF_A_LAYER * widest + COPIES * heads * row) + COPIES * task.data.tokenizer.size
+    return FLOAT * (COPIES * _at_most(recipe, task) + tokens * of_a_token)
+
+
+def _has_weights_of_others(recipe: Recipe) -> bool:
+    """Which are as large as their files."""
+    return recipe.model.trained_first is not None or recipe.model.own_tokenizer is not None
+
+
 def parameters_of_recipe(recipe: Recipe, task: Task) -> int:
     """Of one replica; nothing is allocated."""
     deep = [(path, depth) for path, depth in _depths(recipe.model) if depth > MANY]
@@ -68,20 +97,20 @@ def parameters_of_recipe(recipe: Recipe, task: Task) -> int:
 
 def _at_most(recipe: Recipe, task: Task) -> int:
     """Parameters, roughly, and rather too many: every layer a few squares of its width, or of what else is large."""
-    width, sizes = recipe.model.width, list(_sizes(recipe.model))
-    depth = sum(depth for _, depth in _depths(recipe.model)) or 64
+    width, sizes = recipe.model.width, [size for _, size in _sizes(recipe.model)]
+    depth = sum(depth for _, depth in _depths(recipe.model)) or DEPTH_OF_LISTS
     return 16 * depth * width * max(width, *sizes) + 4 * width * (task.data.tokenizer.size + max(width, *sizes))
 
 
-def _sizes(spec: Spec) -> Iterator[int]:
-    """Every whole number in a model's spec but how often something is repeated."""
+def _sizes(spec: Spec) -> Iterator[tuple[str, int]]:
+    """Every whole number in a model's spec, by its name, but how often something is repeated."""
     for name in type(spec).model_fields:
         value = getattr(spec, name)
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Spec):
                 yield from _sizes(one)
             elif type(one) is int and name.split("_")[-1] != "layers":
-                yield one
+                yield name, one
 
 
 def _depths(spec: Spec, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:

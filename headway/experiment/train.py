@@ -8,6 +8,7 @@ prepare, assemble, open, restore, run, finish.
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from headway.audit.audit import write_report
 from headway.core import events
 from headway.core.errors import UserError
 from headway.core.events import Began, Ended, Event, Listener, Noted, Trained, Warned
-from headway.core.files import check_names
+from headway.core.files import check_names, side_by_side
 from headway.core.plugins import reason_of
 from headway.core.status import State, Status
 from headway.experiment import assembly
@@ -29,14 +30,14 @@ from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, going_on, newest_checkpoints, restore
 from headway.nn.trainable import Trainable
 from headway.recipe.recipe import Recipe
-from headway.run.folder import Run, check_new
+from headway.run.folder import Run, check_new, create_together
 from headway.scoring.cost import count_parameters
 from headway.scoring.metrics import METRICS, parsed
 from headway.scoring.score import Score
 from headway.tasks.task import Task
 from headway.training import setting as settings
 from headway.training.checkpoint import Checkpoint
-from headway.training.loop import Loop
+from headway.training.loop import Loop, ReplicaState
 from headway.training.parallel import check_rows
 from headway.training.pays import WhenItPays
 from headway.training.population import Population, load_weights
@@ -189,21 +190,24 @@ class Training:
 
     def open(self) -> None:
         """Run folders, made or found, and nobody else's meanwhile."""
+        vocabularies = self.task.vocabularies
         with self.processes.together():
-            for run in self.written:
-                if not run.folder.exists():
-                    flops = self.task.flops_per_step
-                    cost = {**counts_of(self.population.model), "flops_per_step": flops}
-                    cost |= {"counts": count_parameters(self.population.model).as_json()}
-                    cost |= {"tokens_per_step": self.task.tokens_per_step}
-                    seeds = {"population": [r.seed for r in self.recipes]} if len(self.recipes) > 1 else {}
-                    where = _where(self.setting, self.processes)
-                    Run.create(run.folder, run.recipe, where, **self.task.facts, **cost, **seeds)
+            found = [run for run in self.written if run.folder.exists()]
+            if new := [run for run in self.written if run not in found]:
+                where = _where(self.setting, self.processes)
+                create_together(new, where, vocabularies, **self.task.facts, **self._facts())
             for run in self.written:
                 self.held.enter_context(run.locked())
-            for run in self.written:
-                _settle_vocabulary(run, self.task)
+            for run in found:
+                run.keep_tokenizers(vocabularies)  # made again where they were lost
             self.announce.open()
+
+    def _facts(self) -> dict[str, Any]:
+        """What every member's folder tells of all of them."""
+        model, task = self.population.model, self.task
+        cost = {**counts_of(model), "flops_per_step": task.flops_per_step, "counts": count_parameters(model).as_json()}
+        seeds = {"population": [r.seed for r in self.recipes]} if len(self.recipes) > 1 else {}
+        return {**cost, "tokens_per_step": task.tokens_per_step, **seeds}
 
     def restore(self) -> None:
         """Everyone as last saved, where there is something to resume; and the loop that goes on from there."""
@@ -285,32 +289,34 @@ class Training:
                 kept = checkpoint_from_writer(processes, lambda run=run: run.checkpoint("auto"))
                 population.load_weights(r, kept.weights)
         with processes.together():
-            for run, replica_state in zip(self.written, population.replica_states, strict=False):
-                seconds = round(replica_state.seconds, 2)
-                run.note(**self._ended(replica_state.ended).as_json(), steps=self.loop.total, seconds=seconds)
+            states = zip(self.written, population.replica_states, strict=False)
+            side_by_side([partial(self._note_end, run, state) for run, state in states])
         all_scores: list[list[Score]] = []
         if population.parallel.takes_part:
             population.model.eval()  # in float32, whatever was trained in: the same that `headway score` gives later
             all_scores = self.task.score(population.model, self.task.scored_splits)
         with processes.together():
-            for run, scores in zip(self.written, all_scores, strict=False):
-                run.note(weights=run.weights())
-                run.save_scores(scores)
-                if not self.loop.interrupted:
-                    # Who watches test while training has looked at it, too.
-                    watched = ({parsed(name).split for name in line.get("scores", ())} for line in run.metrics())
-                    run.count_looks_at_test(self.task.scored_splits, *watched, once_for="training")
+            scored = zip(self.written, all_scores, strict=False)
+            side_by_side([partial(self._note_scores, run, scores) for run, scores in scored])
         with processes.together():
             if processes.is_writer:
-                for run, report in zip(self.members, audit_runs(self.members, self.task), strict=True):
-                    write_report(run.folder, report)
+                reports = zip(self.members, audit_runs(self.members, self.task), strict=True)
+                side_by_side([partial(write_report, run.folder, report) for run, report in reports])
             for run in self.written:
                 self.announce(Ended(of=(run.name,), status=run.status))
-                run.seal()
+            side_by_side([run.seal for run in self.written])
 
-    def _ended(self, before_its_time: Status | None) -> Status:
-        state = State.INTERRUPTED if self.loop.interrupted else State.FINISHED
-        return before_its_time or Status(state, self.loop.step)
+    def _note_end(self, run: Run, state: ReplicaState) -> None:
+        ended = state.ended or Status(State.INTERRUPTED if self.loop.interrupted else State.FINISHED, self.loop.step)
+        run.note(**ended.as_json(), steps=self.loop.total, seconds=round(state.seconds, 2))
+
+    def _note_scores(self, run: Run, scores: list[Score]) -> None:
+        run.note(weights=run.weights())
+        run.save_scores(scores)
+        if not self.loop.interrupted:
+            # Who watches test while training has looked at it, too.
+            watched = ({parsed(name).split for name in line.get("scores", ())} for line in run.metrics())
+            run.count_looks_at_test(self.task.scored_splits, *watched, once_for="training")
 
     def _title(self, step: int) -> list[str]:
         members, model = self.members, self.population.model
@@ -372,8 +378,3 @@ def _counted(model: Trainable) -> str:
 
 def _where(setting: settings.Setting, processes: Processes) -> str:
     return f"{setting.device}" + (f", the first of {processes.world} processes" if processes.world > 1 else "")
-
-
-def _settle_vocabulary(run: Run, task: Task) -> None:
-    """Kept with the run; made again where it was lost."""
-    run.keep_tokenizers(task.vocabularies)

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from functools import cache
 
 from headway.core.plugins import used_by
 from headway.core.spec import Spec, documentation
@@ -21,12 +22,12 @@ def annotated(recipe: Recipe, plugins: Sequence[str] | None = None) -> str:
 
 
 def _lines(spec: Spec, depth: int) -> list[str]:
-    indent, found = "  " * depth, []
+    indent, plain, found = "  " * depth, spec.model_dump(mode="json"), []
     # The kind first, wherever a spec has it from: what the other keys mean depends on it.
     for name, field in sorted(type(spec).model_fields.items(), key=lambda item: item[0] != "kind"):
         value, written = getattr(spec, name), field.alias or name
         text = documentation(type(spec)).get(name) or (type(value).__doc__ if isinstance(value, Spec) else "") or ""
-        found += [f"{indent}# {line}" for line in textwrap.wrap(" ".join(text.split()), WIDTH - len(indent) - 2)]
+        found += [f"{indent}# {line}" for line in _wrapped(text, WIDTH - len(indent) - 2)]
         if isinstance(value, Spec):
             found.append(f"{indent}{written}:")
             found += _lines(value, depth + 1)
@@ -34,7 +35,13 @@ def _lines(spec: Spec, depth: int) -> list[str]:
             found.append(f"{indent}{written}:")
             found += [f"{indent}  - {write_value(one.model_dump(mode='json'))}" for one in value]
         else:
-            found.append(f"{indent}{written}: {write_value(spec.model_dump(mode='json')[written])}")
+            found.append(f"{indent}{written}: {write_value(plain[written])}")
         if depth == 0:
             found.append("")
     return found
+
+
+@cache
+def _wrapped(text: str, width: int) -> list[str]:
+    """Once for all members of a population."""
+    return textwrap.wrap(" ".join(text.split()), width)

@@ -17,9 +17,10 @@ a second one out; who has it cleans up after those that were killed.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from headway.core import plugins
 from headway.core.environment import environment
 from headway.core.errors import UserError, did_you_mean
 from headway.core.events import FILE as EVENTS
-from headway.core.files import as_json, clean_up, locked, write_folder_whole, write_json, write_whole
+from headway.core.files import as_json, clean_up, locked, side_by_side, write_folder_whole
 from headway.core.reading import DAMAGED, UnreadableError, check_own
 from headway.core.seal import REMEDIES, is_sealed, read_sealed_text, rewriting, seal_lines, seal_new
 from headway.core.status import State, Status
@@ -42,31 +43,37 @@ from headway.scoring.score import Score
 
 
 class Run(CheckpointedRun):
-    """A run folder, opened. `create` makes one, `open_run` finds one."""
+    """A run folder, opened. `create` makes one, `create_together` those of a population, `open_run` finds one."""
 
     @classmethod
     def create(cls, folder: Path, recipe: Recipe, device: str, **facts: Any) -> "Run":
-        check_new(folder)
         run = cls(folder, recipe)
+        create_together([run], device, {}, **facts)
+        return run
 
-        def fill(partial: Path) -> None:
-            (partial / "checkpoints").mkdir()
-            write_whole(
-                partial / "recipe.yaml", annotated(recipe, plugins.write_into(partial, plugins.concerning(recipe)))
-            )
-            write_json(partial / "environment.json", environment(device))
-            created = datetime.now(UTC).isoformat(timespec="seconds")
-            write_json(
-                partial / "run.json", run._facts_with({**Status(State.STARTED).as_json(), "created": created, **facts})
-            )
-            seal_new(partial)
+    def _own_files(self, facts: Mapping[str, Any]) -> dict[str, str]:
+        """What its folder holds at first that that of no other run does."""
+        named = plugins.named_in_folders(plugins.concerning(self.recipe))
+        born = {**Status(State.STARTED).as_json(), "created": datetime.now(UTC).isoformat(timespec="seconds")}
+        return {"recipe.yaml": annotated(self.recipe, named), "run.json": as_json(self._facts_with({**born, **facts}))}
+
+    def _create(self, files: Mapping[str, str]) -> None:
+        """The folder, with these in it. Nobody sees them before it has its name, so they are written plainly:
+        `write_folder_whole` sees to it that all of them are on the disk by then."""
+        check_new(self.folder)
+
+        def fill(folder: Path) -> None:
+            (folder / "checkpoints").mkdir()
+            plugins.write_into(folder, plugins.concerning(self.recipe))
+            for name, text in files.items():
+                (folder / name).write_bytes(text.encode())
+            seal_new(folder)
 
         try:
-            clean_up(folder.parent, folder.name)
-            write_folder_whole(folder, fill, new=True)
+            clean_up(self.folder.parent, self.name)
+            write_folder_whole(self.folder, fill, new=True)
         except OSError as error:
-            raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
-        return run
+            raise UserError(f"cannot make the run folder {self.folder}: {error.strerror}") from None
 
     def keep_recipe(self) -> None:
         """Again, where it was damaged."""
@@ -153,6 +160,15 @@ class Run(CheckpointedRun):
             for folder, name in ((self.folder.parent, self.name), (self.folder, None), (self.home, None)):
                 clean_up(folder, name)
             yield
+
+
+def create_together(runs: Sequence[Run], device: str, vocabularies: Mapping[str, Tokenizer], /, **facts: Any) -> None:
+    """Folders for runs that begin together, at one place, with these vocabularies by their files. What is the same in
+    all of them is found out once: to ask git and every package takes as long as to write a folder."""
+    same = {"environment.json": as_json(environment(device))} if runs else {}
+    same |= {name: tokenizer.to_json() for name, tokenizer in vocabularies.items()}
+    files = [{**same, **run._own_files(facts)} for run in runs]
+    side_by_side([partial(run._create, own) for run, own in zip(runs, files, strict=True)])
 
 
 def check_new(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""How many replicas fit into the memory of a device: measured on one step, not guessed."""
+"""How many replicas fit into the memory of a device: measured on one step, unless all of them fit many times."""
 
 import gc
 from collections.abc import Callable
@@ -9,20 +9,29 @@ import torch
 SPARE = 0.92
 """Of the free memory: the rest is for evaluation, checkpoints, and what the allocator cannot use."""
 
+EASILY = 0.5
+"""Of the free memory: what is guessed, and guessed too high, need not be measured where it takes no more than this."""
+
 
 class Capacity(NamedTuple):
     replicas: int
     reason: str
 
 
-def largest_population(device: torch.device, wanted: int, step_with: Callable[[int], None]) -> Capacity:
+def largest_population(
+    device: torch.device, wanted: int, step_with: Callable[[int], None], each_at_most: int | None = None
+) -> Capacity:
     """The largest population that fits, at most `wanted`. `step_with(R)` builds R replicas, takes a step, forgets them.
+    It is not called where nothing can come of it: all of `each_at_most` bytes fit into a part of what is free.
 
     What one replica more costs is the difference between two populations, so that what all share is not counted twice.
     """
     if device.type != "cuda" or wanted <= 2:
         return Capacity(wanted, "all at once")
     free, _ = torch.cuda.mem_get_info(device)
+    if each_at_most is not None and wanted * each_at_most < free * EASILY:
+        told = f"a replica takes {_gib(each_at_most)} at the very most; {_gib(free)} are free"
+        return Capacity(wanted, f"all at once: {told}")
     try:
         one, two = (_peak(device, step_with, R) for R in (1, 2))
     except torch.cuda.OutOfMemoryError:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headway.core.errors import UserError
-from headway.core.files import checksum, write_folder_whole, write_json
+from headway.core.files import as_json, checksum, write_folder_whole
 from headway.core.reading import UnreadableError, read_bytes, read_json
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.safetensors"
@@ -54,7 +54,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
             (partial / name).write_bytes(content)
             sums[name] = checksum(content)
         facts = {"step": checkpoint.step, **checkpoint.facts}
-        write_json(partial / FACTS, {**facts, "sha256": {**sums, FACTS: _sum_of(facts)}})
+        (partial / FACTS).write_bytes(as_json({**facts, "sha256": {**sums, FACTS: _sum_of(facts)}}).encode())
 
     write_folder_whole(folder, fill)
 

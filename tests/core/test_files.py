@@ -2,12 +2,24 @@ import hashlib
 import json
 import os
 import stat
+import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from headway.core import files
-from headway.core.files import checksum, clean_up, remove_folder_whole, write_folder_whole, write_json, write_whole
+from headway.core.files import (
+    AT_ONCE,
+    checksum,
+    clean_up,
+    remove_folder_whole,
+    side_by_side,
+    write_folder_whole,
+    write_json,
+    write_whole,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -152,3 +164,24 @@ def test_files_get_the_permissions_that_files_get(tmp_path):
 
 def test_a_checksum_is_sha256():
     assert checksum(b"abc") == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_what_waits_for_the_disk_does_so_side_by_side():
+    everyone = threading.Barrier(AT_ONCE, timeout=60)  # passed only if as many wait at once
+    side_by_side([lambda: everyone.wait() and None] * (2 * AT_ONCE))
+    side_by_side([])
+
+
+def test_after_an_error_nothing_more_is_begun_and_what_was_begun_ends():
+    begun, ended = [], []
+
+    def one(k: int) -> None:
+        begun.append(k)
+        if k == 0:
+            raise OSError(28, "No space left on device")
+        time.sleep(0.05)
+        ended.append(k)
+
+    with pytest.raises(OSError, match="No space left"):
+        side_by_side([partial(one, k) for k in range(100 * AT_ONCE)])
+    assert sorted(begun) == sorted([0, *ended]) and len(begun) < 50 * AT_ONCE

@@ -138,3 +138,12 @@ def test_what_fits_is_measured_on_one_and_two_replicas(monkeypatch, free: int, f
 
 def test_on_a_cpu_all_go_at_once():
     assert largest_population(torch.device("cpu"), 7, lambda replicas: None).replicas == 7
+
+
+@pytest.mark.parametrize(("each", "is_tried"), [(49, False), (51, True), (None, True)])
+def test_what_fits_many_times_is_not_tried(monkeypatch, each: int | None, is_tried: bool):
+    tried = []
+    monkeypatch.setattr(capacity, "_peak", lambda device, step_with, replicas: tried.append(replicas) or 5 + replicas)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 1000))
+    assert largest_population(torch.device("cuda"), 10, lambda replicas: None, each).replicas == 10
+    assert tried == ([1, 2] if is_tried else [])

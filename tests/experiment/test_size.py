@@ -8,11 +8,14 @@ from tiny import cache_in, tiny_recipe
 
 from headway import tasks
 from headway.core.errors import UserError
-from headway.experiment.size import check_size, parameters_of_recipe
+from headway.experiment.assembly import assemble
+from headway.experiment.size import check_size, needed_at_most, parameters_of_recipe
 from headway.models.backbone import check_ids
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
-from headway.recipe.recipe import load
+from headway.recipe.recipe import Recipe, load
+from headway.training import setting as settings
+from headway.training.update import Update
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -110,3 +113,44 @@ def test_every_model_asks(monkeypatch):
     ids = torch.zeros(1, 2, 5, dtype=torch.long)
     LanguageModelSpec(layers=1, width=8, mixer=AttentionSpec(heads=1)).build(9)(ids)
     assert asked == [ids]
+
+
+def kept_for_gradients(recipe: Recipe, task) -> int:
+    """Bytes that a step of one replica keeps on its way there, for its way back."""
+    setting, kept = settings.choose(recipe.training, recipe.model.width), {}
+    made, sampler = assemble([recipe], task, setting)
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # which keeps others from its place
+        return tensor
+
+    step = Update(made.model, made.optimizer, sampler, recipe.training, setting, torch.ones(1, dtype=torch.bool))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        step(0, 0.0)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "",
+        "model.mixer.backend=plain model.mixer.dropout=0.2 model.dropout=0.2",
+        "model.feedforward=swiglu training.batch=1",
+        "model.mixer=lstm",
+        "model.layers=1 training.accumulate=2",
+    ],
+)
+def test_what_is_guessed_from_above_is_more_than_what_is_kept(workshop, changes):
+    recipe = tiny_recipe(workshop.text, *changes.split())
+    task = tasks.load(recipe)
+    needed = needed_at_most(recipe, task)
+    memories = 4 * 4 * parameters_of_recipe(recipe, task)  # weights, gradients, and two of AdamW
+    assert needed is not None and needed > 1.5 * (kept_for_gradients(recipe, task) + memories)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_it_is_of_every_kind(kind):
+    recipe = load(KINDS[kind][0])
+    task = tasks.load(recipe)
+    assert (needed_at_most(recipe, task) or 0) > 1.5 * kept_for_gradients(recipe, task)

@@ -11,10 +11,11 @@ from tiny import reseal, snapshot
 
 import headway
 from headway.core.errors import UserError
+from headway.core.seal import damages
 from headway.data.vocabularies import Word
 from headway.recipe.recipe import Recipe
 from headway.run.checkpoints import KEPT_CHECKPOINTS
-from headway.run.folder import Run, environment, open_run
+from headway.run.folder import Run, create_together, environment, open_run
 from headway.run.record import FORMAT, all_runs
 from headway.scoring.score import Score
 from headway.training.checkpoint import Checkpoint
@@ -52,6 +53,23 @@ def test_a_new_run_says_what_it_is(run):
     assert facts["created"].endswith("+00:00")
 
 
+def test_runs_that_begin_together_are_whole_each_and_what_they_share_is_found_out_once(tmp_path, monkeypatch):
+    asked, settled = [], []
+    monkeypatch.setattr("headway.run.folder.environment", lambda device: asked.append(device) or {"device": device})
+    monkeypatch.setattr("os.fsync", settled.append)
+    runs = [Run(tmp_path / f"seed-{seed}", Recipe(seed=seed)) for seed in range(3)]
+    words = Word().learn("to be or not")
+    create_together(runs, "cpu", {"tokenizer.json": words}, corpus="ours")
+    assert asked == ["cpu"]
+    for run in runs:
+        files = ("environment.json", "recipe.yaml", "run.json", "seal.json", "tokenizer.json")
+        assert {file.name for file in run.folder.iterdir()} == {*files, "checkpoints"}
+        assert (run.tokenizer.size, run.facts["corpus"], damages(run.folder)) == (words.size, "ours", [])
+        assert open_run(str(run.folder)).recipe == run.recipe
+    # Each file once, the two folders, and the name: a disk is waited for no oftener than that.
+    assert len(settled) == len(runs) * (len(files) + 3)
+
+
 def test_noting_a_fact_keeps_the_others(run):
     run.note(status="finished", step=7)
     assert (str(run.status), run.facts["step"]) == ("finished", 7)
@@ -74,10 +92,10 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
 
 
 def test_a_run_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
-    def full(path, value):
+    def full(folder):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("headway.run.folder.write_json", full)
+    monkeypatch.setattr("headway.run.folder.seal_new", full)
     with pytest.raises(UserError, match=r"cannot make the run folder .*mine: No space left on device"):
         Run.create(tmp_path / "mine", Recipe(), "cpu")
     assert list(tmp_path.iterdir()) == []
