@@ -52,6 +52,17 @@ def forge(tmp_path_factory: pytest.TempPathFactory):
         yield forge
 
 
+@pytest.fixture(scope="session", autouse=True)
+def documentation():
+    """Python's documentation is gathered once, although caches are many: it takes seconds."""
+    from headway.data.embedded import python_docs
+
+    gathered = functools.cache(python_docs.make_splits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_docs, "make_splits", lambda: dict(gathered()))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_audits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """Audits take longer than the tiny trainings of tests, and have tests of their own: only those marked `audited`
