@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 unexport PYTHONDONTWRITEBYTECODE # without bytecode, every process that a test starts compiles Headway anew
 
-.PHONY: setup test test-slow test-browser lint demo bench clean
+.PHONY: setup test tests test-slow test-browser lint style types types-aside demo bench clean
 
 setup: .venv/ready
 
@@ -13,12 +13,22 @@ setup: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch .venv/ready
 
-lint: setup
+lint: style types
+
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup
 	$(BIN)/pyright
 
-test: lint
+test: style # then types beside tests: pyright keeps one core busy for a minute or two. What it said comes last
+	@$(MAKE) --no-print-directory -j 2 types-aside tests; ended=$$?; cat .venv/types.txt; exit $$ended
+
+types-aside: setup
+	@$(BIN)/pyright > .venv/types.txt 2>&1
+
+tests: setup
 	$(BIN)/pytest -n auto --dist loadfile # a worker per core; what the tests of one file share is made once
 
 test-slow: setup

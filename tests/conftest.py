@@ -1,5 +1,7 @@
 """Before anything of Headway is imported: shapes written in annotations are checked whenever a function is called."""
 
+import functools
+import gc
 import os
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
+import typer.main
 from shapes import check_shapes_of
 
 LOOKING = [f"headway.look.{module}" for module in ("head_statistics", "reading", "maps", "gradients")]
@@ -17,10 +20,23 @@ check_shapes_of(
     ]
 )
 # The same examples every time: what is new is hunted for by hand, and a passing change does not fail by chance.
-hypothesis.settings.register_profile("steady", derandomize=True)
+# And no clock: on a busy machine every example is late.
+unhurried = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(
+    "steady", derandomize=True, max_examples=50, deadline=None, suppress_health_check=unhurried
+)
 hypothesis.settings.load_profile("steady")
 os.fsync = lambda descriptor: None  # what tests write need not outlive a power cut, and waiting for the disk is slow
 torch.set_num_threads(1)  # the tensors of tests are tiny: threads would only wait for each other
+# Building the parser of all verbs takes longer than most of them. A process of a user's builds it once; so does this.
+typer.main.get_command = functools.cache(typer.main.get_command)
+gc.disable()  # while a million things are imported that stay: looking for garbage among them was a quarter of that time
+
+
+def pytest_collection_finish():
+    """What is there now stays, and need not be looked through again."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +54,17 @@ def forge(tmp_path_factory: pytest.TempPathFactory):
 
     with Forge(tmp_path_factory.mktemp("children")) as forge:
         yield forge
+
+
+@pytest.fixture(scope="session", autouse=True)
+def documentation():
+    """Python's documentation is gathered once, although caches are many: it takes seconds."""
+    from headway.data.embedded import python_docs
+
+    gathered = functools.cache(python_docs.make_splits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_docs, "make_splits", lambda: dict(gathered()))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,8 @@ SIGSTOP; or "no space left on device", from then on.
 import builtins
 import copy
 import errno
+import functools
+import gc
 import importlib
 import io
 import itertools
@@ -133,12 +135,19 @@ class Child:
 
 
 def serve() -> None:
+    gc.disable()
+    import typer.main
+
     import headway.cli
     import headway.experiment.train  # and with it torch, before the first fork
     from headway.audit.audit import Report
 
     for module in {module.name for module in pkgutil.iter_modules(headway.cli.__path__)} - {"__main__"}:
         importlib.import_module(f"headway.cli.{module}")  # every verb, and what draws its bars and tables
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(headway.cli.app)  # once for all children, who need not look for garbage in it, either
+    gc.enable()
+    gc.freeze()
 
     os.fsync = lambda descriptor: None  # a process that is killed loses nothing that it has written; and see conftest
     headway.core.files.AT_ONCE = 1  # one folder after the other: the n-th change of the disk is the same every time

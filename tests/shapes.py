@@ -51,7 +51,7 @@ def _with_axes(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*arguments, **named):
-        given = _kinds(arguments), tuple(named), _kinds(named.values())
+        given = (_kinds(arguments), tuple(named), _kinds(named.values())) if named else _kinds(arguments)
         if given not in right:
             with _theirs("context"):
                 answer = checked(*arguments, **named)

@@ -4,6 +4,7 @@ Weights are read from safetensors, and no code of the folder is run.
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +69,17 @@ def open_borrowed(folder: Path) -> BorrowedMatcher:
             raise UserError(f"'{folder}' has its weights only as pickle ({pickles[0]}), which can run any code: {way}")
         raise UserError(f"'{folder}' has no weights: expected model.safetensors")
     try:
-        from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
-        from transformers.utils import logging
+        library: Any = import_module("transformers")  # by name, as in models/borrowed/module.py
     except ImportError:
         raise UserError("models of others are read through transformers: pip install 'headway[pretrained]'") from None
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    library.utils.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
     own: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     try:
-        model, told = AutoModel.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **own)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **own)
-        processor = AutoImageProcessor.from_pretrained(folder, **own)
+        model, told = library.AutoModel.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **own)
+        tokenizer = library.AutoTokenizer.from_pretrained(folder, **own)
+        processor = library.AutoImageProcessor.from_pretrained(folder, **own)
     except Exception as problem:  # transformers has no one kind of mistake
         reason = str(problem).strip().split("\n")[0] or type(problem).__name__
         raise UserError(f"'{folder}' cannot be read as a model of the kind '{kind}': {reason}") from None

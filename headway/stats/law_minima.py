@@ -63,12 +63,12 @@ def _minimise(
         new = rows + move
         new_value, new_residuals, new_shares = _objective(new, n, d, loss, weights)
         better = new_value < value
-        calm = np.where(better & (value - new_value > gain * value), 0, calm + 1)
-        rows = np.where(better[:, None], new, rows)
-        residuals = np.where(better[:, None], new_residuals, residuals)
-        shares = np.where(better[:, None], new_shares, shares)
-        value = np.where(better, new_value, value)
-        damping = np.clip(damping * np.where(better, 0.3, 5.0), 1e-4, 1e8)
+        calm = _either(better & (value - new_value > gain * value), np.zeros_like(calm), calm + 1)
+        rows = _either(better[:, None], new, rows)
+        residuals = _either(better[:, None], new_residuals, residuals)
+        shares = _either(better[:, None], new_shares, shares)
+        value = _either(better, new_value, value)
+        damping = _either(better, np.maximum(0.3 * damping, 1e-4), np.minimum(5.0 * damping, 1e8))
         on = calm < 8 if step < steps - 1 else np.zeros(len(rows), dtype=bool)
         if not on.all():
             ends[left[~on]], values[left[~on]] = rows[~on], value[~on]
@@ -78,6 +78,11 @@ def _minimise(
             if not len(left):
                 break
     return ends, values
+
+
+def _either(chosen: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """`np.where`, of one type: whoever checks types would try its overloads anew for each variable of a loop."""
+    return np.where(chosen, one, other)
 
 
 def _terms(rows: np.ndarray, n: np.ndarray, d: np.ndarray) -> np.ndarray:

@@ -62,7 +62,7 @@ class SlowKneserNey:
 
 
 @given(texts, st.lists(st.integers(0, 4), min_size=2, max_size=12), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_n_gram_model_is_the_slow_one(train, held_out, order):
     model = ngram.fit(np.array(train), 5, order)
     slow = SlowKneserNey(train, 5, order)
@@ -74,7 +74,7 @@ def test_the_n_gram_model_is_the_slow_one(train, held_out, order):
 
 
 @given(texts, st.lists(st.integers(0, 4), min_size=0, max_size=6), st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_after_any_context_the_probabilities_sum_to_one(train, context, order):
     model = ngram.fit(np.array(train), 5, order)
     nats = [model.losses(np.array([0, *context, token]), np.arange(1, len(context) + 2))[-1] for token in range(5)]

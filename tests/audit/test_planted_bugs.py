@@ -1,10 +1,7 @@
 """Every planted fault is caught by the audit meant for it, and by none that has nothing to do with it."""
 
-from collections import Counter
-from typing import Any
-
 import pytest
-from examined import OF_WEIGHTS, examine
+from examined import OF_WEIGHTS, examine, one_of_each
 
 from headway.audit.audit import AUDITS
 from headway.audit.plants.library import faults
@@ -19,17 +16,7 @@ OF_MODELS = [  # those of translators and of hidden tokens: test_planted_transla
 ]
 
 
-def one_of_each() -> list[Any]:
-    """Of what an audit sees, the first of every kind; the others when there is time (`make test-slow`)."""
-    seen, found = Counter(), []
-    for fault in OF_MODELS:
-        seen[fault.caught_by, fault.kind] += 1
-        late = seen[fault.caught_by, fault.kind] > 1
-        found.append(pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] if late else []))
-    return found
-
-
-@pytest.mark.parametrize("fault", one_of_each())
+@pytest.mark.parametrize("fault", one_of_each(OF_MODELS))
 def test_planted(fault: Fault):
     with planted(fault):
         probe = examine(*fault.changes, *fault.recipe, steps=3)

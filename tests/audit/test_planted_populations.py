@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from examined import one_of_each
 from scored import CLASSIFIER, Ground
 from tiny import cache_in
 
@@ -46,7 +47,7 @@ def examined(runs: list[Run]) -> Report:
 OF_POPULATIONS = [fault for fault in faults() if AUDITS[fault.caught_by].subject == "population"]
 
 
-@pytest.mark.parametrize("plant", OF_POPULATIONS, ids=lambda plant: plant.name)
+@pytest.mark.parametrize("plant", one_of_each(OF_POPULATIONS))
 def test_planted(plant: Fault, trained):
     runs = trained(*plant.changes)
     with planted(plant):

@@ -41,7 +41,7 @@ TEXTS = st.one_of(
 
 @pytest.mark.parametrize("spec", LOSSLESS, ids=NAME)
 @given(text=TEXTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_decode_undoes_encode(spec: TokenizerSpec, text: str):
     tokenizer = spec.learn(text) if spec.kind == "char" else LEARNT[repr(spec)]
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
@@ -49,7 +49,7 @@ def test_decode_undoes_encode(spec: TokenizerSpec, text: str):
 
 @pytest.mark.parametrize("spec", SPECS, ids=NAME)
 @given(text=TEXTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_bytes_and_words_are_all_accounted_for(spec: TokenizerSpec, text: str):
     tokenizer = spec.learn(text) if spec.kind == "char" else LEARNT[repr(spec)]
     tokens = tokenizer.encode(text)
@@ -61,7 +61,7 @@ def test_bytes_and_words_are_all_accounted_for(spec: TokenizerSpec, text: str):
 
 
 @given(text=TEXTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_words_keep_words_and_line_ends(text: str):
     tokenizer = Word().learn(text)
     decoded = tokenizer.decode(tokenizer.encode(text).ids)

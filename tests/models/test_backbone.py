@@ -137,7 +137,7 @@ MODELS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     which=st.sampled_from(list(MODELS)),
     rows=st.lists(st.tuples(st.integers(1, CONTEXT), st.integers(0, 9)), min_size=1, max_size=4),

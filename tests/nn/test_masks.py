@@ -73,7 +73,7 @@ MASKS = st.one_of(
 
 
 @given(a=MASKS, b=MASKS, c=MASKS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_and_is_the_conjunction_associative_and_commutative(a: Mask, b: Mask, c: Mask):
     expected = table(a) & table(b) & table(c)
     for combined in ((a & b) & c, a & (b & c), c & b & a):

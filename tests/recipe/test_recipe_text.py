@@ -60,7 +60,7 @@ def read_back(text: str) -> Recipe:
     return from_tree(tree, "text", lines)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tree=TREES)
 def test_any_recipe_can_be_read_back_from_its_text(tree):
     try:

@@ -64,6 +64,8 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_nothing_had_been(before):
     (run,) = train([cut.recipe], ["interrupted"], resume=True)
     assert run.status == whole.status
     ours, theirs = run.checkpoint().weights, whole.checkpoint().weights
+    for weights in (ours, theirs):  # a bias of keys has no gradient but rounding, which Adam scales
+        weights["layers.0.mixer.project.together.bias"].chunk(3, dim=-1)[1].zero_()
     # Another processor, perhaps, and another order of sums.
     assert all(torch.allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-6) for name in theirs)
     assert [line["step"] for line in run.metrics()] == [line["step"] for line in whole.metrics()]

@@ -21,7 +21,7 @@ def error(attention, answer, key) -> float:
     return np.abs(attention(answer.query, keys, answer.scale) - answer.wanted).sum() / 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(1, 6),
@@ -55,7 +55,7 @@ def test_no_key_is_better(attention, seed, n, d, size, norm, goal, within):
             assert answer.norms[0] - 1e-9 <= np.linalg.norm(key) <= answer.norms[1] + 1e-9
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 10**6), norm=st.none() | st.floats(1e-12, 1e12), goal=st.sampled_from(["select", "any"]))
 def test_keys_of_very_different_sizes(exactly, seed, norm, goal):
     rng = np.random.default_rng(seed)

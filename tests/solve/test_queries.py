@@ -31,7 +31,7 @@ def questions(draw):
 # --- every answer is right -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(questions())
 def test_a_query_does_it_or_a_certificate_says_why_not(judge, question):
     judge(find_query(*question))
@@ -56,7 +56,7 @@ def of_many_sizes(draw):
     return keys + draw(st.sampled_from([0.0, 1.0, keys[0]])), wanted
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(of_many_sizes())
 def test_keys_of_very_different_sizes(judge, question):
     """None is wrong; where nothing could be decided, that is said."""
@@ -99,7 +99,7 @@ def test_what_a_plane_of_keys_hides_in_its_last_digits():
     assert one_side.verdict == "reached" and one_side.rounding < 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(some_keys, st.integers(0, 10**6))
 def test_what_some_query_does_is_found_again(judge, keys, seed):
     query = np.random.default_rng(seed).normal(size=len(keys[0]))
@@ -110,7 +110,7 @@ def test_what_some_query_does_is_found_again(judge, keys, seed):
     assert answer.norm <= np.linalg.norm(query) * (1 + 1e-9)  # of all that do it exactly, the shortest
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(some_keys, st.integers(0, 8))
 def test_a_key_can_be_selected_if_it_is_outside_the_hull_of_the_others(keys, index):
     """Against a linear programme: is the key a mixture of the others?"""
@@ -122,7 +122,7 @@ def test_a_key_can_be_selected_if_it_is_outside_the_hull_of_the_others(keys, ind
     assert find_query(keys, select(index, n)).verdict == ("impossible" if inside else "reached")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(questions(), st.integers(0, 10**6))
 def test_no_query_beats_the_floor_of_a_certificate(attention, question, seed):
     keys, wanted = question

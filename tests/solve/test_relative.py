@@ -26,7 +26,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, within: float = 1e-12) -> No
 # --- convolutions ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     taps=st.lists(st.sampled_from([-2.0, -0.5, 0.0, 0.0, 1.0, 3.0]), min_size=1, max_size=6),
     centre=st.integers(0, 5),
@@ -101,7 +101,7 @@ def test_pooling_inside_is_torchs():
     close(max_pool(3, channels=3, within=1e-6)(x)[1:-1], F.max_pool1d(x.T, 3, 1).T, 1.00001e-6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     gaps=st.lists(st.floats(0, 20), min_size=1, max_size=8),
     top=st.floats(-50, 50),

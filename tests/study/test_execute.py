@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from headway.core.events import Closed, Ended, Event, Opened, Stepped, read_even
 from headway.core.status import State, Status
 from headway.experiment import population
 from headway.run.folder import open_run
-from headway.study.design.study import Study
+from headway.study.design.study import PlannedRun, Study
 from headway.study.execution.execute import execute, executor_named
+from headway.study.execution.executor import Log
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
 from headway.study.folder import StudyFolder, written
@@ -213,7 +215,7 @@ def test_a_place_has_a_name(workshop):
 def slow_study(text: Path) -> Study:
     """The first arm would take an hour."""
     arms = {"endless": ["training.duration=9M steps"], "short": []}
-    return small_study(text, arms=arms, questions=[], seeds=2)
+    return small_study(text, arms=arms, questions=[], seeds=1)
 
 
 def test_a_killed_worker_takes_only_its_run_with_it(workshop, tmp_path):
@@ -222,15 +224,22 @@ def test_a_killed_worker_takes_only_its_run_with_it(workshop, tmp_path):
             os.kill(int((tmp_path / "x" / "runs" / name / "lock").read_text()), signal.SIGKILL)
 
     study, told = slow_study(workshop.text), Told()
-    outcome = execute(study, tmp_path / "x", Pool(2), [told, kill])
-    assert outcome.failed.keys() == {"endless.seed-0", "endless.seed-1"}
+    outcome = execute(study, tmp_path / "x", Pool(1), [told, kill])
+    assert outcome.failed.keys() == {"endless.seed-0"}
     assert str(outcome.failed["endless.seed-0"]).startswith("its process was killed by SIGKILL")
-    assert outcome.done == 2 and not outcome.interrupted
+    assert outcome.done == 1 and not outcome.interrupted  # by another, which took its place
     assert [event.status.state for event in told.of_kind(Ended) if event.of == ("short.seed-0",)] == [State.FINISHED]
     written_down = [event for event in read_events(tmp_path / "x") if isinstance(event, Opened | Ended | Closed)]
     assert written_down == [event for event in told.events if isinstance(event, Opened | Ended | Closed)]
     environment = json.loads((tmp_path / "x" / "runs" / "short.seed-0" / "environment.json").read_text())
     assert environment["command"][0] == "headway"
+
+
+class OneByOne:
+    """Each run alone, as a worker trains it, but here."""
+
+    def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
+        return any(InProcess().train([run], log) for run in runs)
 
 
 LONGER = ["training.duration=150 steps", "training.checkpoint_every=10 steps", "training.evaluate_every=75 steps"]
@@ -255,7 +264,7 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_end(forge, workshop, t
     found = json.loads(again.out)
     assert len(found["runs"]) == 4 and found["missing"] == {} and len(found["verdicts"]) == 1
     assert "none.seed-0" not in again.err and "(4 of 4 runs)" in again.err
-    execute(study, tmp_path / "undisturbed", Pool(1))
+    execute(study, tmp_path / "undisturbed", OneByOne())
     assert values(tmp_path / "undisturbed") == values(runs.parent)
 
 
@@ -293,6 +302,7 @@ def test_progress_is_told_in_lines(capsys):
     assert said[1] == "b.seed-0: its process was killed  (2 of 3 runs, 1 failed)"
 
 
+@pytest.mark.slow  # of every process that Headway starts, tests/core/test_environment.py says it
 def test_what_lies_in_the_current_folder_is_not_run_by_workers(workshop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))

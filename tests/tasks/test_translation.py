@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from tiny import tiny_recipe
 
 from headway import tasks
 from headway.audit.audit import read_report
@@ -122,9 +123,9 @@ def test_processes_share_a_batch_by_its_tokens(unlike):
     assert sum(shares) / 2 == pytest.approx(whole, rel=1e-6) and shares[0] != pytest.approx(shares[1], rel=1e-3)
 
 
-def test_given_targets_are_asked_of_translators_alone():
+def test_given_targets_are_asked_of_translators_alone(workshop):
     with pytest.raises(UserError, match="given to translators"):
-        GivenTargets().check(tasks.load(from_tree({"data": {"source": "python-docs"}}, "text")))
+        GivenTargets().check(tasks.load(tiny_recipe(workshop.text)))
 
 
 def test_the_mean_of_the_last_checkpoints_is_kept_and_scored(rows, tmp_path):

@@ -27,6 +27,14 @@ def cached(workshop):
         yield
 
 
+@pytest.fixture(autouse=True)
+def pictures(request, monkeypatch):
+    """Drawn of searches at random, in a grid, and with trials given up; elsewhere it would take as long as training."""
+    drawn = ("trains_in_batches", "a_grid_search", "hopeless_trials")
+    if not any(words in request.node.name for words in drawn):
+        monkeypatch.setattr(tuning, "draw", lambda *given: None)
+
+
 @pytest.fixture(scope="session")
 def splits(tmp_path_factory):
     """A text with a test split."""

@@ -12,7 +12,7 @@ from headway.workbench.bench import Bench
 from headway.workbench.solving import corners
 
 
-@settings(max_examples=60, deadline=None)  # the first imports scipy
+@settings(max_examples=40, deadline=None)  # the first imports scipy
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=7))
 def test_the_corners_are_the_keys_that_a_query_selects(keys):
     K = np.array(keys, dtype=np.float64)

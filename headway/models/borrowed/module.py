@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -166,13 +167,12 @@ def check_causal(config: Mapping[str, Any]) -> None:
 
 def library() -> Any:
     try:
-        import transformers
+        return import_module("transformers")  # by name: who checks types would read all the models it has
     except ImportError:
         raise UserError(
             "this architecture is run by the package transformers, which is not installed: "
             "pip install 'headway[pretrained]'"
         ) from None
-    return transformers
 
 
 def _config(transformers: Any, config: Mapping[str, Any]) -> Any:

@@ -40,7 +40,7 @@ def test_every_class_gives_its_share_and_one_text_stays():
 ROW = st.builds(Row, st.sampled_from([f"t{k}" for k in range(12)]), st.sampled_from("xyz"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(ROW, min_size=6, max_size=40), st.integers(0, 3), st.randoms())
 def test_the_order_of_rows_has_no_say_and_no_text_is_on_two_sides(rows, seed, random):
     try:

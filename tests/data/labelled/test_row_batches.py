@@ -28,7 +28,7 @@ def lengths(n: int, most: int = 30) -> list[int]:
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=200)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(LENGTHS, st.integers(1, 7), st.integers(1, 5), st.integers(0, 3))
 def test_an_epoch_is_every_text_once_but_for_what_fills_the_last_batches(given_lengths, batch, buckets, epoch):
     sampler = Shuffled(buckets=buckets).build(table(given_lengths), batch, [5])
@@ -133,7 +133,7 @@ def test_a_batch_is_taken_in_parts():
 # Each batch as long as its longest text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(LENGTHS, st.integers(1, 7), st.integers(0, 3))
 def test_by_length_an_epoch_is_every_text_and_nothing_is_longer_than_its_longest(given_lengths, batch, epoch):
     sampler = ByLength().build(table(given_lengths), batch, [5, 6])

@@ -35,7 +35,7 @@ def by_the_library(tokenizer: Tokenizer, text: str) -> Tokens:
 
 
 @pytest.mark.parametrize("spec", [*SPECS, Char()], ids=repr)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(text=TEXTS)
 def test_tokens_that_are_looked_up_are_those_of_the_library(spec, text):
     tokenizer = spec.learn(LEARNT)
