@@ -118,7 +118,7 @@ MODELS: dict[str, tuple[str, list[str]]] = {
             "model.embedding_std=0.1",
         ],
     ),
-    "lstm-2x640-sgd": ("86.7–86.9: 2×650, tied", lstm_by_sgd(2, 640, 20, 26, 0.5)),
+    "lstm-2x640-sgd": ("86.7–86.9: 2×650, tied", lstm_by_sgd(2, 640, 20, 16, 0.5)),
     "transformer-5x448": (
         "no more parameters than the LSTM 2×640",
         stream(REMEMBERING, 128, 32, 24, 7e-4, "model.layers=5", "model.width=448", "model.dropout=0.5"),
