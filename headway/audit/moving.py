@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,31 +38,32 @@ def moved(probe: Probe) -> Outcome:
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
     batch, to_move = probe.excerpt(rows=4, tokens=64), moving(dict(probe.start.named_parameters()))
+    slope = cache(lambda: _gradient(probe.start, batch))
 
-    slope = _gradient(probe.start, batch)
+    def course(look: Callable[[Any], Parts]) -> _Course:
+        def gradient() -> Parts:
+            with _in_place_of_weights(probe.start, slope()):
+                return look(probe.start)
 
-    def course(look: Callable[[Any], dict[str, Tensor]]) -> _Course:
-        with _in_place_of_weights(probe.start, slope):
-            gradient = look(probe.start)
         return _Course(look(probe.start), look(probe.model), gradient)
 
-    parts = course(lambda model: {name: p.detach() for name, p in model.named_parameters() if name in to_move})
-    share = len(parts.still) / len(parts.start)
-    if len(parts.still) == len(parts.start):
+    parts = course(lambda model: {(name,): p.detach() for name, p in model.named_parameters() if name in to_move})
+    share = len(parts.still) / len(parts.ways)
+    if share == 1:
         return failed(share, "training has moved nothing: every parameter is where it began", "not trained")
     if frozen := parts.frozen:
-        share = len(frozen) / len(parts.start)
+        share = len(frozen) / len(parts.ways)
         return failed(share, f"{share:.0%} of the parameters never moved: {_first_two(frozen)}")
     heads = course(lambda model: _parts_of_heads(model, to_move))
     if frozen := heads.frozen:
-        share = len(frozen) / len(heads.start)
+        share = len(frozen) / len(heads.ways)
         return failed(share, f"{share:.0%} of what the heads are made of never moved: {_first_two(frozen)}")
-    said = f"all {len(parts.start)} parameters that are trained have moved since the start"
+    said = f"all {len(parts.ways)} parameters that are trained have moved since the start"
     if "embedding.weight" not in to_move:
         return passed(0, said)
     told = getattr(batch, "padding_mask", None)
     tokens = (batch.inputs if told is None else batch.inputs[told]).unique().tolist()
-    rows = course(lambda model: {str(t): model.embedding.weight[0, t] for t in tokens})
+    rows = course(lambda model: {tuple(map(str, tokens)): model.embedding.weight[0, tokens]})
     if len(tokens) >= 8 and (share := len(rows.frozen) / len(tokens)) >= 0.25:
         return failed(share, f"{share:.0%} of the embeddings of tokens that training has seen never moved")
     return passed(0, f"{said}, and so have all parts of the heads")
@@ -132,20 +134,24 @@ def _without(model: Any, added: Collection[str]) -> Any:
     return model
 
 
+Parts = dict[tuple[str, ...], Tensor]
+"""Parts of a model: tables [n, …], and the name of each of their rows."""
+
+
 @dataclass(frozen=True)
 class _Course:
-    """Parts of a model by name: where training began, where it ended, and the gradient at the start."""
+    """Where parts began, where they ended, and the gradient at the start."""
 
-    start: dict[str, Tensor]
-    end: dict[str, Tensor]
-    gradient: dict[str, Tensor]
+    start: Parts
+    end: Parts
+    gradient: Callable[[], Parts]
 
     @cached_property
     def ways(self) -> "dict[str, _Way]":
         """What became of each, in one look at the device."""
-        told = {name: _way(self.end[name], start) for name, start in self.start.items() if name in self.end}
-        numbers = torch.stack([*told.values()]).tolist() if told else []  # a model without attention has no heads
-        return {name: _Way(*own) for name, own in zip(told, numbers, strict=True)}
+        told = {names: _way(self.end[names], start) for names, start in self.start.items() if names in self.end}
+        numbers = torch.cat([*told.values()]).tolist() if told else []  # a model without attention has no heads
+        return {name: _Way(*own) for name, own in zip(chain(*told), numbers, strict=True)}
 
     @cached_property
     def still(self) -> list[str]:
@@ -156,9 +162,11 @@ class _Course:
         """Those that are still, and should not be by what the gradient of the start lets expect beside the others."""
         if not self.still:
             return []
-        told = torch.stack([_steepness(self.gradient[name], self.start[name]) for name in self.ways]).tolist()
-        slope = {name: steep for name, (steep, _) in zip(self.ways, told, strict=True)}
-        drawn = [name for name, (_, spread) in zip(self.ways, told, strict=True) if spread > 0]
+        gradient = self.gradient()
+        told = torch.cat([_steepness(gradient[names], start) for names, start in self.start.items()]).tolist()
+        of = {name: own for name, own in zip(chain(*self.start), told, strict=True) if name in self.ways}
+        slope = {name: steep for name, (steep, _) in of.items()}
+        drawn = [name for name, (_, spread) in of.items() if spread > 0]
         usual = float(np.median([self.ways[name].far for name in drawn]))
         steep = float(np.median([slope[name] for name in drawn]))
         found = []
@@ -187,19 +195,21 @@ class _Way(NamedTuple):
 
 
 def _way(now: Tensor, start: Tensor) -> Tensor:
-    """The numbers of a `_Way`, on their device."""
-    least, most = start.aminmax()
-    facts = (now == start).all(), ~now.any(), least == most
-    now, start = now.flatten().double(), start.flatten().double()
-    along = (now @ start / (start @ start).clamp(min=1e-300)) * start
-    far = (now - along).norm() / now.norm().clamp(min=1e-30)
-    return torch.stack([*(fact.double() for fact in facts), far])
+    """The numbers of a `_Way` for each row [n, 4], on their device."""
+    now, start = now.flatten(1), start.flatten(1)
+    least, most = start.aminmax(dim=1)
+    facts = (now == start).all(1), ~now.any(1), least == most
+    now, start = now.double(), start.double()
+    along = ((now * start).sum(1) / start.square().sum(1).clamp(min=1e-300))[:, None] * start
+    far = (now - along).norm(dim=1) / now.norm(dim=1).clamp(min=1e-30)
+    return torch.stack([*(fact.double() for fact in facts), far], 1)
 
 
 def _steepness(gradient: Tensor, start: Tensor) -> Tensor:
-    """The gradient of a part for its size; and how far the numbers spread that it began with."""
-    spread = start.std() if start.numel() > 1 else start.new_zeros(())
-    return torch.stack([gradient.norm() / start.norm().clamp(min=1e-12), spread])
+    """For each row [n, 2]: the gradient for its size, and how far the numbers spread that it began with."""
+    gradient, start = gradient.flatten(1), start.flatten(1)
+    steep = gradient.norm(dim=1) / start.norm(dim=1).clamp(min=1e-12)
+    return torch.stack([steep, start.std(1, unbiased=False)], 1)
 
 
 def _gradient(model: Any, batch: Any) -> dict[str, Tensor]:
@@ -227,16 +237,17 @@ def _first_two(names: list[str]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def _parts_of_heads(model: Any, to_move: Collection[str]) -> dict[str, Tensor]:
+def _parts_of_heads(model: Any, to_move: Collection[str]) -> Parts:
     """The rows of the projections' matrices, by head and what they make; of those that are to move."""
-    found: dict[str, Tensor] = {}
+    found: Parts = {}
     for name, module in model.named_modules():
         if isinstance(module, Attention) and any(
             f"{name}.project.{own}" in to_move for own, p in module.project.named_parameters() if p.ndim == 3
         ):
             for what, matrix in module.project.matrices.items():
-                for head, rows in enumerate(matrix.unflatten(1, (module.spec.heads, -1)).unbind(1)):
-                    found[f"{what} of head {head} in {name}"] = rows
+                heads = range(module.spec.heads)
+                names = tuple(f"{what} of head {head} in {name}" for head in heads)
+                found[names] = matrix[0].unflatten(0, (len(heads), -1))
     return found
 
 
