@@ -6,6 +6,7 @@ script can read and that no other site's page makes the browser send. Programs s
 - A wrong Host is refused: a name somebody else resolves to this machine (DNS rebinding) is not this page's.
 - A wrong Origin is refused; a request that changes something by cookie must say its Origin at all.
 - A body has an end, and soon: 1 MiB, and 10 seconds.
+- A question (`/api/ask/`) whose asker has gone is asked no longer.
 - Pages may load nothing from elsewhere and run no script but ours (Content-Security-Policy).
 """
 
@@ -24,6 +25,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 LARGEST_BODY = 1 << 20
 BODY_SECONDS = 10.0
+QUESTIONS = "/api/ask/"
+"""What is asked with a body, and changes nothing."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "font-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -79,7 +82,7 @@ class Guard:
             return None
         if "origin" not in headers and "authorization" not in headers:
             return 403, "a change needs an Origin, as browsers send it, or an Authorization header"
-        if self.read_only and not scope["path"].startswith("/api/ask/"):
+        if self.read_only and not scope["path"].startswith(QUESTIONS):
             return 403, "this workbench was opened with --read-only: nothing can be started or changed here"
         return None
 
@@ -132,16 +135,27 @@ class Guard:
         except TimeoutError:
             await _answer(send, 408, f"the body did not end within {BODY_SECONDS:.0f} seconds")
             return
-        given = False
+        await self._while_wanted(scope, body, receive, send)
+
+    async def _while_wanted(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Until it is answered; a question, until whoever asked has gone. A change is made all the same."""
+        gone = asyncio.ensure_future(receive())  # after a whole body there is nothing to come but that
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def whole() -> Message:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
+            return next(messages, None) or await asyncio.shield(gone)
 
-        await self.app(scope, whole, send)
+        answer = asyncio.ensure_future(self.app(scope, whole, send))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and scope["path"].startswith(QUESTIONS):
+                answer.cancel()
+                await asyncio.wait({answer})
+            else:
+                await answer
+        finally:
+            answer.cancel()
+            gone.cancel()
 
 
 def _with_headers(send: Send) -> Send:

@@ -170,5 +170,6 @@ class SampleWanted(BaseModel):
 @router.post("/ask/sample/{name:path}", response_model=SampleSchema, response_model_exclude_unset=True)
 async def sample(name: str, wanted: SampleWanted, bench: Here) -> Any:
     """Let a model write, as `headway sample --json`."""
-    given = wanted.model_dump()
-    return await bench.models.ask("headway.workbench.sampled:sample", folder=str(bench.run(name)), **given)
+    folder = str(bench.run(name))
+    given = {"folder": folder, **wanted.model_dump()}
+    return await bench.models.ask("headway.workbench.sampled:sample", about=folder, **given)

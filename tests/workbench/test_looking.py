@@ -1,6 +1,5 @@
 """What a page sees of a model, beside what `headway look` sees; as bytes, and from a process that may die."""
 
-import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -22,7 +21,6 @@ from headway.workbench.bench import Bench
 from headway.workbench.looking import kept
 from headway.workbench.looking.frames import pack, unpack
 from headway.workbench.looking.subject import SMALL, Subject
-from headway.workbench.workers import AnsweringProcess
 
 SENTENCE = "The lazy dog"
 
@@ -175,18 +173,3 @@ def test_a_page_gets_bytes_and_mistakes_in_words(folder):
         assert (empty.status_code, empty.json()["error"]) == (422, "the sentence is empty: there is nothing to look at")
         assert client.post("/api/ask/look/nothing", json=asked).status_code == 422
         assert len(client.get("/api/ask/look/colours").json()["weights"]) == 256
-
-
-def test_a_process_that_dies_is_said_and_the_next_question_starts_another():
-    async def go() -> None:
-        process = AnsweringProcess(idle=0.05)
-        first = await process.ask("os:getpid")
-        with pytest.raises(UserError, match="ended by signal 6"):
-            await process.ask("os:abort")
-        assert await process.ask("os:getpid") != first
-        assert process.pid is not None
-        await asyncio.sleep(0.3)
-        assert process.pid is None, "nobody asked for a while"
-        process.stop()
-
-    asyncio.run(go())

@@ -53,7 +53,8 @@ async def look(question: Question, asked: AskedOfModel, bench: Here) -> Response
     """Maps of all heads (small), one of them whole, rollout, losses with heads off, gradients; what the model does."""
     given: dict[str, Any] = asked.model_dump(exclude={"run"}, exclude_none=True)
     folder = str(bench.run(asked.run))
-    frame = await bench.models.ask("headway.workbench.looking.kept:answer", folder=folder, question=question, **given)
+    given |= {"folder": folder, "question": question}
+    frame = await bench.models.ask("headway.workbench.looking.kept:answer", about=folder, **given)
     return Response(frame, media_type="application/octet-stream")
 
 

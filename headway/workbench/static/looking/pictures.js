@@ -7,8 +7,8 @@ import { tokenText } from "./tokens.js";
 
 const figure = (caption, canvas, label) => h("figure", { class: "patch" }, canvas, h("figcaption", {}, label ?? caption));
 
-export async function matched(side, { text, image }) {
-  const found = await askModel("match", { run: side.name, text, image }, side.signal);
+export async function matched(side, { text, image }, signal) {
+  const found = await askModel("match", { run: side.name, text, image }, signal);
   const { pixels, by_patch: patches, by_word: words, among_patches: heads } = found.arrays, [size] = pixels.shape, [n] = patches.shape;
   const picture = h("canvas", { width: size, height: size, role: "img", "aria-label": `the picture ${image}` });
   const context = picture.getContext("2d"), data = context.createImageData(size, size);

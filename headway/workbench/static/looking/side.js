@@ -8,6 +8,8 @@ import { headGrid, told } from "./grid.js";
 import { largeMap } from "./large.js";
 import { tokenText } from "./tokens.js";
 
+const SAID_AFTER = 1000; // milliseconds, that something is being computed
+
 export class Side {
   /** `settle(changes)`: what the reader does here, for all sides; `drawn()`: a new map is there. */
   constructor(name, signal, { settle, drawn }) {
@@ -21,8 +23,8 @@ export class Side {
     this.large = largeMap({ label: `Attention of ${name}`, onrow: (i) => this.#pointAtRow(i) });
     this.heading = h("p", { class: "note what" });
     this.element = h("section", { class: "side", "aria-label": name },
-      h("h2", {}, name), this.facts, this.answer, this.texts,
-      h("div", { class: "maps" }, this.grid, h("div", { class: "one" }, this.heading, this.large.element)), this.status);
+      h("h2", {}, name), this.facts, this.status, this.answer, this.texts,
+      h("div", { class: "maps" }, this.grid, h("div", { class: "one" }, this.heading, this.large.element)));
   }
 
   async open() {
@@ -38,34 +40,50 @@ export class Side {
     return this.about ?? null;
   }
 
-  /** Only one question is under way at a time, and the newest wish is what is asked next. */
+  /** Only one question is under way at a time, and the newest wish is what is asked next; of another text, at once. */
   async update(state) {
     this.wish = { ...state, off: new Set(state.off) };
     this.wishOff = this.wish.off;
-    if (this.busy || !this.about) return;
-    this.busy = true;
+    if (!this.about) return;
+    if (this.underWay) {
+      if (this.underWay.text !== state.text) this.underWay.leave.abort();
+      return;
+    }
     while (this.wish && !this.signal.aborted) {
-      const wish = this.wish;
+      const wish = this.wish, leave = new AbortController();
       this.wish = null;
+      this.underWay = { text: wish.text, leave };
+      const counting = this.#sayIfItTakesLong(leave);
       try {
-        await this.#fulfil(wish);
+        await this.#fulfil(wish, AbortSignal.any([this.signal, leave.signal]));
         put(this.status);
       } catch (error) {
         if (this.signal.aborted) break;
         this.asked = {};
-        this.element.classList.remove("waiting");
-        put(this.status, trouble(error));
+        put(this.status, error.name !== "AbortError" ? trouble(error) : !this.wish && "Given up.");
+      } finally {
+        clearInterval(counting);
       }
     }
-    this.busy = false;
+    this.underWay = null;
   }
 
-  async #fulfil(wish) {
-    if (this.about.abilities.includes("match")) return this.#match(wish);
+  /** And let the reader give it up. */
+  #sayIfItTakesLong(leave) {
+    const began = performance.now(), seconds = h("span");
+    const stop = h("button", { type: "button", class: "plain", onclick: () => leave.abort() }, "give up");
+    return setInterval(() => {
+      seconds.textContent = `computing, ${Math.round((performance.now() - began) / 1000)} seconds `;
+      if (!seconds.isConnected) put(this.status, seconds, stop);
+    }, SAID_AFTER);
+  }
+
+  async #fulfil(wish, signal) {
+    if (this.about.abilities.includes("match")) return this.#match(wish, signal);
     const given = { run: this.name, text: wish.text };
     if (this.asked.text !== wish.text) {
       const began = performance.now();
-      this.found = await askModel("maps", given, this.signal);
+      this.found = await askModel("maps", given, signal);
       this.costs = null;
       this.#showTokens();
       this.#showGrid();
@@ -77,24 +95,24 @@ export class Side {
     this.heads?.mark({ picked: name, off: new Set(off), costs: this.costs });
     const large = `${wish.show} ${wish.show === "head" ? name : ""}`;
     if (this.asked.large !== large) {
-      await this.#showLarge(wish, name);
+      await this.#showLarge(wish, name, signal);
       this.asked.large = large;
     }
     if (!this.asked.numbers && heads.length) {
-      const { heads: numbers } = await askModel("numbers", given, this.signal);
+      const { heads: numbers } = await askModel("numbers", given, signal);
       heads.forEach((one, k) => Object.assign(one, numbers[k]));
       this.asked.numbers = true;
       this.heads.mark({ picked: name, off: new Set(off), costs: this.costs });
       if (wish.show === "head" && name) put(this.heading, told(heads.find((one) => key(one) === name)));
     }
     if (this.asked.off !== off.join()) {
-      const losses = await askModel("losses", { ...given, off: off.map((one) => one.split(".")).map(([stack, layer, head]) => [stack, Number(layer), Number(head)]) }, this.signal);
+      const losses = await askModel("losses", { ...given, off: off.map((one) => one.split(".")).map(([stack, layer, head]) => [stack, Number(layer), Number(head)]) }, signal);
       this.asked.off = off.join();
       this.losses = losses;
       this.#showLosses(off);
     }
     if (this.asked.answer !== wish.text) {
-      await answers(this.answer, this.about, given, this.signal);
+      await answers(this.answer, this.about, given, signal);
       this.asked.answer = wish.text;
     }
   }
@@ -126,11 +144,11 @@ export class Side {
       this.found.notes.map((note) => h("p", { class: "note" }, note)));
   }
 
-  async #showLarge(wish, name) {
+  async #showLarge(wish, name, signal) {
     const given = { run: this.name, text: wish.text };
     let frame, rows, columns, caption, places, verb;
     if (wish.show === "gradients") {
-      frame = await askModel("gradients", this.row === undefined || this.row === null ? given : { ...given, row: this.row }, this.signal);
+      frame = await askModel("gradients", this.row === undefined || this.row === null ? given : { ...given, row: this.row }, signal);
       ({ rows, columns } = frame);
       places = frame.places;
       verb = "depends on";
@@ -141,13 +159,13 @@ export class Side {
       put(this.heading);
       return;
     } else if (wish.show === "rollout") {
-      frame = await askModel("rollout", given, this.signal);
+      frame = await askModel("rollout", given, signal);
       rows = columns = this.found.stacks[0].rows;
       caption = `rollout to layer ${frame.layer}`;
       verb = "is made of";
     } else {
       const [stack, layer, head] = name.split(".");
-      frame = await askModel("map", { ...given, stack, layer: Number(layer), head: Number(head) }, this.signal);
+      frame = await askModel("map", { ...given, stack, layer: Number(layer), head: Number(head) }, signal);
       ({ rows, columns } = this.found.stacks.find((one) => one.name === stack));
       caption = `${stack === "self" ? "" : `${stack}, `}layer ${layer}, head ${head}`;
       this.stack = stack;
@@ -233,10 +251,10 @@ export class Side {
     }
   }
 
-  async #match(wish) {
+  async #match(wish, signal) {
     if (this.asked.match === `${wish.image} ${wish.text}`) return;
     const { matched } = await import("./pictures.js");
-    await matched(this, wish);
+    await matched(this, wish, signal);
     this.asked.match = `${wish.image} ${wish.text}`;
   }
 }

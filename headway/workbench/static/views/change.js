@@ -47,12 +47,14 @@ export async function show(page) {
       h("h2", {}, "Run it"), h("p", { class: "controls" }, h("label", {}, "called ", name)),
       h("p", { class: "controls" }, against, h("label", {}, "with ", seeds, " seeds")), h("p", { class: "controls" }, alone), how, ran)));
 
-  let waiting, measuring, turn = 0;
+  let waiting, measuring, turn = 0, measured = new AbortController();
   page.signal.addEventListener("abort", () => { clearTimeout(waiting); clearTimeout(measuring); });
 
   async function ask() {
     const mine = ++turn;
     clearTimeout(measuring);
+    measured.abort(); // of what is no longer wanted
+    measured = new AbortController();
     let found;
     try {
       found = await post("/api/ask/change", { ...base, changes: said() }, page.signal);
@@ -87,7 +89,7 @@ export async function show(page) {
   async function measure(mine, differing) {
     put(takes, h("p", { class: "note" }, "measuring a few steps of each …"));
     try {
-      const found = await post("/api/ask/change/takes", { ...base, changes: said(), seeds: differing ? Number(seeds.value) || 5 : 1 }, page.signal);
+      const found = await post("/api/ask/change/takes", { ...base, changes: said(), seeds: differing ? Number(seeds.value) || 5 : 1 }, AbortSignal.any([page.signal, measured.signal]));
       if (mine !== turn) return;
       const rows = Object.entries(found.arms);
       put(takes, h("table", {}, h("thead", {}, h("tr", {}, ["", "parameters", "steps", "alone"].map((one) => h("th", { scope: "col" }, one)))),
