@@ -120,6 +120,29 @@ def test_a_file_of_a_run_that_is_a_link_out_is_not_read(bench, file):
         assert "PRIVATE" not in "".join(a.text for a in (*answers, api.get("/api/table"), api.get("/api/runs")))
 
 
+@pytest.mark.parametrize("place", ["checkpoints", "checkpoints/step-20/model.safetensors", "deep/er/tokenizer.json"])
+def test_a_link_out_in_a_folder_of_a_run_or_study_is_not_followed(bench, place):
+    """Weights and tokenizers are read by others than the table: of those that are links, too, nothing is."""
+    study = bench.folder / "studies" / "s"
+    within = make_run(study / "runs" / "a.seed-0")
+    (study / "study.yaml").write_text("title: s\n")
+    outside = bench.folder.parent / "elsewhere" / "secret"
+    (inside := bench.folder / "weights").write_text("ours")
+    for run, names in ((bench.folder / "runs" / "one", ["run/runs/one"]), (within, ["study/studies/s"])):
+        link = run / place
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(inside)
+        api = asker(bench)
+        assert all(api.get(f"/api/{name}").status_code == 200 for name in names), "a link that stays inside is one's own"
+        link.unlink()
+        link.symlink_to(outside)
+        for name in names:
+            answer = api.get(f"/api/{name}")
+            assert answer.status_code == 404 and f"{place} in it is a link" in answer.json()["error"]
+        asked = {"run": names[0].partition("/")[2], "text": "x"}
+        assert api.post("/api/ask/look/maps", json=asked).status_code == 404
+
+
 def test_no_link_out_is_read_by_way_of_studies_cases_or_jobs(bench):
     outside = bench.folder.parent / "elsewhere"
     (outside / "private.yaml").write_text("title: PRIVATE\n")
