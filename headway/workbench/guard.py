@@ -18,6 +18,8 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from headway.workbench import door
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -59,11 +61,11 @@ class Guard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         send = _with_headers(send)
         if refused := self._refused(scope, headers):
-            await _answer(send, *refused)
+            await self._turn_away(send, scope, headers, *refused)
         elif landing := self._landing(scope):
             await _answer(send, 303, "", [("location", landing), ("set-cookie", self._made_cookie())])
         elif not self._is_known(headers):
-            await _answer(send, 401, "this page needs the address that `headway open` printed, with its token")
+            await self._turn_away(send, scope, headers, 401, door.NO_TOKEN)
         elif refused := self._refused_change(scope, headers):
             await _answer(send, *refused)
         else:
@@ -72,7 +74,7 @@ class Guard:
     def _refused(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or headers["host"].lower() not in self.hosts:
-            return 421, "this machine is not called that: open the address that `headway open` printed"
+            return 421, door.WRONG_HOST
         if "origin" in headers and headers["origin"] != f"{scope.get('scheme', 'http')}://{headers['host']}":
             return 403, "another page may not ask this one"
         return None
@@ -86,11 +88,22 @@ class Guard:
             return 403, "this workbench was opened with --read-only: nothing can be started or changed here"
         return None
 
+    async def _turn_away(self, send: Send, scope: Scope, headers: dict[str, str], status: int, words: str) -> None:
+        """In words for a person who came by a browser, as JSON for a program."""
+        is_person = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+        page = door.door(words, tried=b"token=" in scope["query_string"]) if is_person else None
+        if page is None:
+            await _answer(send, status, words)
+        else:
+            kinds = [("content-type", "text/html; charset=utf-8"), ("content-security-policy", door.POLICY)]
+            await _send(send, status, page, kinds)
+
     def _landing(self, scope: Scope) -> str | None:
         """Where an address with the right token leads: to itself, without the token."""
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         told = [value for name, value in given if name == "token"]
-        if scope["method"] != "GET" or not told or not self._is_token(told[0]):
+        # Into the field for the token (`door.py`) people put the whole address.
+        if scope["method"] != "GET" or not told or not self._is_token(told[0].rpartition("token=")[2].strip()):
             return None
         rest = urlencode([(name, value) for name, value in given if name != "token"])
         path = "/" + (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0].lstrip("/\\")
@@ -171,7 +184,11 @@ def _with_headers(send: Send) -> Send:
 
 async def _answer(send: Send, status: int, words: str, headers: list[tuple[str, str]] | None = None) -> None:
     body = json.dumps({"error": words}).encode() if words else b""
-    kinds = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-    made = [(name.encode(), value.encode("latin-1")) for name, value in [*kinds, *(headers or [])]]
+    await _send(send, status, body, [("content-type", "application/json"), *(headers or [])])
+
+
+async def _send(send: Send, status: int, body: bytes, headers: list[tuple[str, str]]) -> None:
+    whole = [*headers, ("content-length", str(len(body))), ("connection", "close")]
+    made = [(name.encode(), value.encode("latin-1")) for name, value in whole]
     await send({"type": "http.response.start", "status": status, "headers": made})
     await send({"type": "http.response.body", "body": body})

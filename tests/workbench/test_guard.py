@@ -26,6 +26,22 @@ def test_without_the_token_nothing_is_answered(bench, token):
         assert "set-cookie" not in answer.headers and "one" not in answer.text
 
 
+def test_a_person_without_the_token_reads_what_to_do(bench):
+    browser = asker(bench, None)
+    browser.headers["accept"] = "text/html,application/xhtml+xml,*/*;q=0.8"
+    for path, said in (("/run/runs/one", "token alone"), ("/?token=wrong", "not this workbench's")):
+        answer = browser.get(path)
+        assert answer.status_code == 401 and answer.headers["content-type"].startswith("text/html")
+        assert "headway open" in answer.text and said in answer.text and "set-cookie" not in answer.headers
+        assert "<script" not in answer.text and "unsafe" not in answer.headers["content-security-policy"]
+        assert str(bench.folder) not in answer.text and "demo" not in answer.text
+    assert browser.get("/", headers={"host": "evil.example"}).headers["content-type"].startswith("text/html")
+    landed = browser.get(
+        "/studies", params={"token": f" http://{HOST}/?token={TOKEN}"}
+    )  # all of it, put into the field
+    assert landed.status_code == 303 and landed.headers["location"] == "/studies"
+
+
 def test_the_address_gives_a_cookie_that_is_enough_from_then_on(bench):
     browser = asker(bench, None)
     answer = browser.get("/run/runs/one", params={"token": TOKEN, "smooth": "3"})
@@ -133,7 +149,9 @@ def test_a_link_out_in_a_folder_of_a_run_or_study_is_not_followed(bench, place):
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(inside)
         api = asker(bench)
-        assert all(api.get(f"/api/{name}").status_code == 200 for name in names), "a link that stays inside is one's own"
+        assert all(api.get(f"/api/{name}").status_code == 200 for name in names), (
+            "a link that stays inside is one's own"
+        )
         link.unlink()
         link.symlink_to(outside)
         for name in names:
