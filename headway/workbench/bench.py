@@ -62,10 +62,12 @@ class Bench:
         return self.folder if is_it else self.folder / name
 
     def recipe_of(self, run: Path) -> str:
-        """A run's recipe as a command in this folder names it; never an option, whatever the run is called."""
-        if run == self.folder:
-            return f"../{run.name}/recipe.yaml"
-        words = (run / "recipe.yaml").relative_to(self.folder).as_posix()
+        """A run's recipe as a command in this folder names it."""
+        return f"../{run.name}/recipe.yaml" if run == self.folder else self.shown(run / "recipe.yaml")
+
+    def shown(self, path: Path) -> str:
+        """A file or folder as a command in this folder names it; never an option, whatever it is called."""
+        words = path.relative_to(self.folder).as_posix()
         return f"./{words}" if words.startswith("-") else words
 
     def training(self, recipe: str, changes: Sequence[str], name: str | None) -> list[str]:

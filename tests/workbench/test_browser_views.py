@@ -1,11 +1,14 @@
 """Look, change and solve as a person uses them, in a real browser. Skipped, visibly, where there is none."""
 
+import json
 import re
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from bench_tools import TOKEN, AnsweringHere, served
+from captioned import captioned_folder, clip_recipe
+from PIL import Image
 from tiny import cache_in, tiny_recipe
 
 from headway.experiment.train import train
@@ -23,6 +26,8 @@ def folder(workshop, tmp_path_factory) -> Path:
         "two": tiny_recipe(workshop.text, "model.layers=2", "model.positions=alibi", "seed=1"),
         "gru": tiny_recipe(workshop.text, "model.mixer=gru", "model.positions=none"),
     }
+    pictures = captioned_folder(tmp_path_factory.mktemp("pictures"))
+    recipes["clip"] = clip_recipe(pictures, "training.duration=1 steps", "training.schedule.warmup=1 steps")
     with cache_in(workshop.cache):
         for name, recipe in recipes.items():
             train([recipe], [name], made / "runs")
@@ -117,6 +122,37 @@ def test_what_a_model_cannot_read_is_said_as_text_and_a_dead_process_is_no_end(p
     page.get_by_label("The sentence that is read").fill("The dog")
     expect(page.locator(".token")).to_have_count(7)
     expect(page.locator(".trouble")).to_have_count(0)
+
+
+def test_a_picture_of_the_data_and_one_of_the_readers_own(page, folder, tmp_path):
+    page.goto("/look/runs/clip")
+    said = page.locator(".matched")
+    expect(said).to_contain_text("The cosine of valid:0")
+    caption = page.get_by_label("The sentence that is read")
+    of_the_data = caption.input_value()
+    assert re.fullmatch(r"\w+ (left of|above) \w+", of_the_data), "what the data says of the picture"
+    page.get_by_label("The next picture").click()
+    expect(said).to_contain_text("The cosine of valid:1")
+    expect(page).to_have_url(re.compile("image=valid%3A1"))
+    said.get_by_role("button", name="read that").click()
+    expect(caption).not_to_have_value(of_the_data)
+    Image.new("RGB", (900, 700), "red").save(tmp_path / "<b>mine.png")
+    page.get_by_label("A picture of your own").set_input_files(tmp_path / "<b>mine.png")
+    expect(said).to_contain_text("The cosine of <b>mine.png")
+    first = page.get_by_label("the picture <b>mine.png").evaluate(
+        "one => [...one.getContext('2d').getImageData(5, 5, 1, 1).data]"
+    )
+    assert first == [255, 0, 0, 255]
+    (tmp_path / "no.png").write_text("no picture")
+    page.get_by_label("A picture of your own").set_input_files(tmp_path / "no.png")
+    expect(page.locator(".trouble")).to_contain_text("cannot be read as a picture")
+    facts = folder / "runs" / "clip" / "run.json"
+    assert json.loads(facts.read_text())["test_scored"] == 1, "by training alone: nobody has looked at test here"
+    page.goto("/look/runs/clip?image=test:0&text=red")
+    for text in ("red left", "red left of blue"):
+        caption.fill(text)
+        expect(page.locator(".token")).to_have_count(len(text.split()) + 1)
+    assert json.loads(facts.read_text())["test_scored"] == 2, "one look, however much is typed beside it"
 
 
 # --- change ----------------------------------------------------------------------------------------------------------

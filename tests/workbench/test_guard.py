@@ -36,9 +36,8 @@ def test_a_person_without_the_token_reads_what_to_do(bench):
         assert "<script" not in answer.text and "unsafe" not in answer.headers["content-security-policy"]
         assert str(bench.folder) not in answer.text and "demo" not in answer.text
     assert browser.get("/", headers={"host": "evil.example"}).headers["content-type"].startswith("text/html")
-    landed = browser.get(
-        "/studies", params={"token": f" http://{HOST}/?token={TOKEN}"}
-    )  # all of it, put into the field
+    pasted = f" http://{HOST}/?token={TOKEN}"  # all of it, put into the field
+    landed = browser.get("/studies", params={"token": pasted})
     assert landed.status_code == 303 and landed.headers["location"] == "/studies"
 
 
@@ -149,9 +148,7 @@ def test_a_link_out_in_a_folder_of_a_run_or_study_is_not_followed(bench, place):
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(inside)
         api = asker(bench)
-        assert all(api.get(f"/api/{name}").status_code == 200 for name in names), (
-            "a link that stays inside is one's own"
-        )
+        assert all(api.get(f"/api/{name}").status_code == 200 for name in names), "a link that stays inside"
         link.unlink()
         link.symlink_to(outside)
         for name in names:

@@ -44,7 +44,9 @@ class AskedOfModel(BaseModel):
     off: list[tuple[str, int, int]] | None = Field(default=None, max_length=4096)
     """Heads to be switched off: stack, layer, head."""
     image: str | None = Field(default=None, max_length=200)
-    """Of the run's own data: test:3."""
+    """Of the run's own data: test:3; or …"""
+    picture: str | None = Field(default=None, max_length=900_000)
+    """… anybody's: a PNG, JPEG or the like, its bytes in base64."""
     seed: int | None = None
 
 

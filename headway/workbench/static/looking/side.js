@@ -90,7 +90,8 @@ export class Side {
       this.asked = { text: wish.text };
       this.element.dataset.milliseconds = Math.round(performance.now() - began);
     }
-    const heads = this.found.heads, name = heads.some((one) => key(one) === wish.picked) ? wish.picked : heads.length ? key(heads[0]) : null;
+    const heads = this.found.heads, first = heads.find((one) => one.stack === "cross") ?? heads[0];
+    const name = heads.some((one) => key(one) === wish.picked) ? wish.picked : first ? key(first) : null;
     const off = [...wish.off].filter((one) => heads.some((head) => key(head) === one));
     this.heads?.mark({ picked: name, off: new Set(off), costs: this.costs });
     const large = `${wish.show} ${wish.show === "head" ? name : ""}`;
@@ -219,8 +220,9 @@ export class Side {
     const words = `Loss ${what}: ${number(total / Math.max(1, counted))} nats each, ${number(total)} in all`;
     const change = without ? `; without ${off.length === 1 ? "that head" : `those ${off.length} heads`} ${number(sum(without))} (${sum(without) >= total ? "+" : ""}${number(sum(without) - total)}), red where more is lost, blue where less` : "";
     put(this.lost, `${words}${change}.`);
-    const fits = this.blocks.findIndex(({ tokens }) => tokens.length === pieces.length);
-    this.lossBlock = this.about.abilities.includes("classify") ? -1 : this.blocks.length > 1 ? 1 : fits;
+    const isOfClasses = this.about.abilities.includes("classify"), block = this.blocks.length - 1, { tokens } = this.blocks[block];
+    this.lossFrom = Math.max(0, tokens.findIndex((_, k) => pieces.every((piece, i) => tokens[k + i] === piece))); // after [CLS]
+    this.lossBlock = isOfClasses || tokens.length < pieces.length ? -1 : block;
     this.#colourLosses();
     if (this.lossBlock < 0) {
       put(this.lost, `${words}${change}. `, h("span", { class: "chips" }, pieces.map((piece, k) => {
@@ -234,9 +236,10 @@ export class Side {
     if (!this.losses || this.lossBlock === undefined || this.lossBlock < 0) return;
     const { nats, without } = this.losses;
     for (let block = 0; block < this.blocks.length; block++) if (block !== this.lossBlock) this.text.colour(block, null);
+    const lost = (k) => nats[k - this.lossFrom] ?? null, then = (k) => without[k - this.lossFrom];
     this.text.colour(this.lossBlock,
-      (k) => (nats[k] === null || nats[k] === undefined ? null : without ? ofDifference(nats[k] - without[k], 1) : ofWeight(Math.min(1, (nats[k] / 8) ** 2))),
-      (k) => (nats[k] === null || nats[k] === undefined ? "nothing stands before it" : without ? `${number(nats[k])} → ${number(without[k])} nats` : `${number(nats[k])} nats`));
+      (k) => (lost(k) === null ? null : without ? ofDifference(lost(k) - then(k), 1) : ofWeight(Math.min(1, (lost(k) / 8) ** 2))),
+      (k) => (lost(k) === null ? "nothing to tell it from, or nothing to be told" : without ? `${number(lost(k))} → ${number(then(k))} nats` : `${number(lost(k))} nats`));
   }
 
   async #eachOff() {
@@ -252,10 +255,11 @@ export class Side {
   }
 
   async #match(wish, signal) {
-    if (this.asked.match === `${wish.image} ${wish.text}`) return;
+    const asked = this.asked.match;
+    if (asked?.text === wish.text && asked.image === wish.image && asked.picture === wish.picture) return;
     const { matched } = await import("./pictures.js");
     await matched(this, wish, signal);
-    this.asked.match = `${wish.image} ${wish.text}`;
+    this.asked.match = wish;
   }
 }
 
