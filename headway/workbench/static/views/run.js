@@ -173,7 +173,7 @@ function audited({ audits, word }) {
 }
 
 export function recipeTable(keys) {
-  return h("div", { class: "scroll" }, h("table", { class: "recipe" }, h("tbody", {}, keys.map(({ key, value, meaning, depth }) => h("tr", { dataset: { key } },
+  return h("div", { class: "scroll" }, h("table", { class: "recipe stacked" }, h("tbody", {}, keys.map(({ key, value, meaning, depth }) => h("tr", { dataset: { key } },
     h("td", {}, h("code", { style: { paddingLeft: `${depth}rem` }, title: key }, key.split(".").at(-1))), h("td", {}, h("code", {}, value)), h("td", { class: "meaning wide" }, meaning))))));
 }
 
@@ -183,7 +183,7 @@ function ending({ command: words, environment, events }) {
   return [h("h2", {}, "Again"), h("p", {}, "This makes the same run again, in the folder above:"), command(words),
     made && h("details", {}, h("summary", {}, "the command it was made by"), command(made.join(" "))),
     h("h2", {}, "Environment"), h("table", {}, h("tbody", {}, lines.map(([key, value]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", { class: "wide" }, typeof value === "object" ? JSON.stringify(value) : String(value)))))),
-    h("h2", {}, "What happened"), h("table", {}, h("tbody", {}, events.toReversed().slice(0, 60).map((event) => h("tr", {}, h("td", { class: "note" }, event.time.slice(0, 19).replace("T", " ")), h("th", { scope: "row" }, event.event), h("td", { class: "wide" }, said(event))))))];
+    h("h2", {}, "What happened"), h("table", { class: "stacked" }, h("tbody", {}, events.toReversed().slice(0, 60).map((event) => h("tr", {}, h("td", { class: "note" }, event.time.slice(0, 19).replace("T", " ")), h("th", { scope: "row" }, event.event), h("td", { class: "wide" }, said(event))))))];
 }
 
 function said({ event, text, step, scores, status, title, kind, resumed }) {
