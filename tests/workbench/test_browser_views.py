@@ -1,5 +1,6 @@
 """Look, change and solve as a person uses them, in a real browser. Skipped, visibly, where there is none."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -122,6 +123,48 @@ def test_what_a_model_cannot_read_is_said_as_text_and_a_dead_process_is_no_end(p
     page.get_by_label("The sentence that is read").fill("The dog")
     expect(page.locator(".token")).to_have_count(7)
     expect(page.locator(".trouble")).to_have_count(0)
+
+
+def test_a_text_that_takes_long_is_left_for_another_or_given_up(page, bench, monkeypatch):
+    asked, answer = [], bench.models.ask
+
+    async def slow(function, about="", **given):
+        asked.append((given["question"], given.get("text")))
+        if given.get("text") == "The slow":
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                asked.append("left")
+                raise
+        return await answer(function, about, **given)
+
+    monkeypatch.setattr(bench.models, "ask", slow)
+    page.goto("/look/runs/one?text=The")
+    sentence = page.get_by_label("The sentence that is read")
+    expect(page.locator(".token")).to_have_count(3)
+    for text, count in (("The dog", 7), ("The fox", 7)):
+        sentence.fill("The slow")
+        expect(page.get_by_text(re.compile("computing, . seconds"))).to_be_visible()
+        if text == "The fox":
+            page.get_by_role("button", name="give up").click()
+            expect(page.get_by_text("Given up.")).to_be_visible()
+        sentence.fill(text)
+        expect(page.locator(".token")).to_have_count(count)
+        expect(page.get_by_text("computing")).to_have_count(0)
+    assert asked.count("left") == 2, "the server does not go on with what nobody waits for"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "مرحبا", "😀👩‍👩‍👧", "The " * 300], ids=["empty", "right to left", "emoji", "long"]
+)
+def test_whatever_is_typed_is_answered_in_words_or_maps(page, text):
+    page.goto("/look/runs/one?text=The")
+    expect(page.locator(".token")).to_have_count(3)
+    page.get_by_label("The sentence that is read").fill(text)
+    expect(page.locator(".trouble, .token:nth-child(1000)").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    page.get_by_label("The sentence that is read").fill("The dog")
+    expect(page.locator(".token")).to_have_count(7)
 
 
 def test_a_picture_of_the_data_and_one_of_the_readers_own(page, folder, tmp_path):
