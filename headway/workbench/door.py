@@ -25,7 +25,7 @@ _WORDS = {
         "even if they lead here, are not answered.</p>",
     ),
 }
-_PAGE = (files("headway.workbench") / "door.html").read_text("utf-8")
+_PAGE = (files("headway.workbench") / "static" / "door.html").read_text("utf-8")
 _STYLE = _PAGE.partition("<style>")[2].partition("</style>")[0]
 _SUM = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_SUM}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

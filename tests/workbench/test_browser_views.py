@@ -27,8 +27,6 @@ def folder(workshop, tmp_path_factory) -> Path:
         "two": tiny_recipe(workshop.text, "model.layers=2", "model.positions=alibi", "seed=1"),
         "gru": tiny_recipe(workshop.text, "model.mixer=gru", "model.positions=none"),
     }
-    pictures = captioned_folder(tmp_path_factory.mktemp("pictures"))
-    recipes["clip"] = clip_recipe(pictures, "training.duration=1 steps", "training.schedule.warmup=1 steps")
     with cache_in(workshop.cache):
         for name, recipe in recipes.items():
             train([recipe], [name], made / "runs")
@@ -154,20 +152,28 @@ def test_a_text_that_takes_long_is_left_for_another_or_given_up(page, bench, mon
     assert asked.count("left") == 2, "the server does not go on with what nobody waits for"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "مرحبا", "😀👩‍👩‍👧", "The " * 300], ids=["empty", "right to left", "emoji", "long"]
-)
-def test_whatever_is_typed_is_answered_in_words_or_maps(page, text):
+@pytest.mark.slow
+def test_whatever_is_typed_is_answered_in_words_or_maps(page):
     page.goto("/look/runs/one?text=The")
     expect(page.locator(".token")).to_have_count(3)
-    page.get_by_label("The sentence that is read").fill(text)
-    expect(page.locator(".trouble, .token:nth-child(1000)").first).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-    page.get_by_label("The sentence that is read").fill("The dog")
-    expect(page.locator(".token")).to_have_count(7)
+    for text in ("", "مرحبا", "😀👩", "The " * 300):  # nothing, from right to left, beyond 16 bits, long
+        page.get_by_label("The sentence that is read").fill(text)
+        expect(page.locator(".trouble, .token:nth-child(1000)").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+        page.get_by_label("The sentence that is read").fill("The dog")
+        expect(page.locator(".token")).to_have_count(7)
 
 
-def test_a_picture_of_the_data_and_one_of_the_readers_own(page, folder, tmp_path):
+@pytest.fixture
+def clip(workshop, folder, tmp_path) -> Path:
+    """A run that matches pictures with captions, hardly trained."""
+    recipe = clip_recipe(captioned_folder(tmp_path), "training.duration=1 steps", "training.schedule.warmup=1 steps")
+    with cache_in(workshop.cache):
+        return train([recipe], ["clip"], folder / "runs")[0].folder
+
+
+@pytest.mark.slow
+def test_a_picture_of_the_data_and_one_of_the_readers_own(page, clip, tmp_path):
     page.goto("/look/runs/clip")
     said = page.locator(".matched")
     expect(said).to_contain_text("The cosine of valid:0")
@@ -189,7 +195,7 @@ def test_a_picture_of_the_data_and_one_of_the_readers_own(page, folder, tmp_path
     (tmp_path / "no.png").write_text("no picture")
     page.get_by_label("A picture of your own").set_input_files(tmp_path / "no.png")
     expect(page.locator(".trouble")).to_contain_text("cannot be read as a picture")
-    facts = folder / "runs" / "clip" / "run.json"
+    facts = clip / "run.json"
     assert json.loads(facts.read_text())["test_scored"] == 1, "by training alone: nobody has looked at test here"
     page.goto("/look/runs/clip?image=test:0&text=red")
     for text in ("red left", "red left of blue"):

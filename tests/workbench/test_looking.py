@@ -1,5 +1,7 @@
 """What a page sees of a model, beside what `headway look` sees; as bytes, and from a process that may die."""
 
+import base64
+import io
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 from bench_tools import asker
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from tiny import cache_in, tiny_recipe
 
 from headway.core.errors import UserError
@@ -20,6 +23,7 @@ from headway.run.folder import open_run
 from headway.workbench.bench import Bench
 from headway.workbench.looking import kept
 from headway.workbench.looking.frames import pack, unpack
+from headway.workbench.looking.pictures import brought
 from headway.workbench.looking.subject import SMALL, Subject
 
 SENTENCE = "The lazy dog"
@@ -138,6 +142,22 @@ def test_a_recurrence_says_that_it_has_no_maps_and_shows_its_losses(folder):
 def test_mistakes_are_said(folder, question, given, words):
     with pytest.raises(UserError, match=words):
         ask(folder, question, **given)
+
+
+@pytest.mark.parametrize(
+    ("picture", "words"),
+    [("é", "not in base64"), ("bm8gcGljdHVyZQ==", "none of PNG"), ("", "is empty"), ("iVBORw0KGgo=", "cannot be read")],
+)
+def test_what_is_brought_and_is_no_picture(picture, words):
+    with pytest.raises(UserError, match=words):
+        brought(picture)
+
+
+def test_a_picture_is_brought_as_the_bytes_of_its_file():
+    file = io.BytesIO()
+    Image.new("L", (30, 20), 200).save(file, "PNG")
+    shown = brought(base64.b64encode(file.getvalue()).decode())
+    assert shown.image.size == (30, 20) and shown.image.mode == "RGB"
 
 
 def test_texts_too_long_for_memory_are_refused_before_they_are_computed(folder, monkeypatch):
