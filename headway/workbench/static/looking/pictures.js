@@ -63,7 +63,7 @@ export async function matched(side, { text, image, picture }, signal) {
 
   put(said, h("p", { class: "read" }, `The cosine of ${picture ? picture.name : found.image} and this caption is ${number(found.cosine)}.`),
     found.caption && found.caption !== text && h("p", { class: "note" }, `In the data it is called “${found.caption}”. `,
-      h("button", { type: "button", class: "plain", onclick: () => side.settle({ text: found.caption }) }, "read that")),
+      h("button", { type: "button", onclick: () => side.settle({ text: found.caption }) }, "read that")),
     found.notes.map((note) => h("p", { class: "note" }, note)));
   const tokens = tokenText([{ tokens: found.tokens }]), paint = shares(words.data);
   tokens.colour(0, (k) => paint(words.data[k]), (k) => `${(100 * words.data[k]).toFixed(0)} % of the gradient`);
