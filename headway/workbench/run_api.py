@@ -47,6 +47,7 @@ def about(bench: Here) -> Any:
 async def table(bench: Here) -> Any:
     """A row for every run below the folder: what the page lists."""
     await run_in_threadpool(bench.table.refresh)
+    bench.table.read_on()
     return Response(bench.table.as_json(), media_type="application/json")
 
 

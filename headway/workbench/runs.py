@@ -57,7 +57,8 @@ class RunTable:
         """How many looks have found something new: whoever knows one of them can ask what came after (`since`)."""
         self._changed: dict[Path, int] = {}
         self._gone: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock, self._starting = threading.Lock(), threading.Lock()
+        self._reader: threading.Thread | None = None
         self._not_kept = 0
         self._kept = self._restored()
 
@@ -70,6 +71,17 @@ class RunTable:
             return self._looked(seconds)
         finally:
             self._lock.release()
+
+    def read_on(self) -> None:
+        """Read what is unread in a thread of its own, until nothing is; whoever asks meanwhile gets what is known."""
+        with self._starting:
+            if self.unread and not (self._reader and self._reader.is_alive()):
+                self._reader = threading.Thread(target=self._read_all, daemon=True)
+                self._reader.start()
+
+    def _read_all(self) -> None:
+        while self.unread:
+            self.refresh(1.0)
 
     def _looked(self, seconds: float) -> tuple[list[RunRow], list[str]]:
         found, self.studies = below(self.folder, self.rows)

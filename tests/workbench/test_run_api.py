@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -126,6 +127,16 @@ def test_nobody_waits_for_runs_that_were_never_read(folder):
     assert table.refresh(seconds=0) == ([], []) and table.unread == 2
     changed, _ = table.refresh()
     assert {row.facts["state"] for row in changed} == {"finished"} and table.unread == 0
+
+
+def test_what_is_unread_is_read_without_being_asked_for(folder, monkeypatch):
+    bench = Bench(folder)
+    monkeypatch.setattr(bench.table, "refresh", lambda seconds=0.0: RunTable.refresh(bench.table, seconds))
+    assert asker(bench).get("/api/table").json()["unread"] == 2
+    until = time.monotonic() + 20
+    while bench.table.unread and time.monotonic() < until:
+        time.sleep(0.01)
+    assert {row.facts["state"] for row in bench.table.rows.values()} == {"finished"}
 
 
 def test_the_newest_runs_are_read_first_and_stand_where_they_will_stand(folder, monkeypatch):
