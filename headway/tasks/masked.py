@@ -213,9 +213,17 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
 
     @classmethod
     def losing(cls, run: Run, model: MaskedLanguageModel, text: str) -> Losing:
+        """Of what stands there: nobody knows what is right where somebody wrote [MASK]."""
+        tokenizer = run.tokenizer
+        ids, marks = tokenizer.encode_with_masks(text).ids, tokenizer.marks
+        assert marks is not None
+        if not len(ids):
+            raise UserError("the text is empty: there is nothing to score")
+
         def now() -> TokenLosses:
-            found = cls.score_text(run, model, text, ReadingWindow())
-            return TokenLosses(found.pieces, found.nats, "of each token, hidden alone and told from all the others")
+            nats = alone(model, ids, tokenizer).nats.tolist()
+            known = [None if one == marks.mask else value for one, value in zip(ids.tolist(), nats, strict=True)]
+            return TokenLosses(tokenizer.pieces(ids), known, "of each token, hidden alone and told from all the others")
 
         return now
 

@@ -10,17 +10,19 @@ is none; a name that leads outside, by dots or by links, is no name.
 
 **A part of the API** is a file with an `APIRouter`, listed in `app.py`:
 
-    router = APIRouter(prefix="/api/look", tags=["look"])
+    router = APIRouter(prefix="/api/ask/look", tags=["look"])
 
-    @router.get("/maps/{name:path}", response_model=LookSchema)
+    @router.post("/maps/{name:path}", response_model=LookSchema)
     async def maps(name: str, text: str, bench: Here) -> Any:
-        return await bench.models.ask("headway.workbench.looked:maps", folder=str(bench.run(name)), text=text)
+        folder = str(bench.run(name))
+        return await bench.models.ask("headway.workbench.looked:maps", about=folder, folder=folder, text=text)
 
-`Here` is the `Bench` of this server. `bench.models.ask("module:function", **plain)` calls a plain function in the
-worker that keeps models, and gives what it gives (JSON); `bench.readers.ask` is the same in the worker that reads
-studies and recipes, so that neither waits for the other. A `UserError`, there or here, is answered with 422 and
-`{"error": "…"}`. What starts or changes anything is a POST, refused under `--read-only`; a question with a body is
-a POST under `/api/ask/`, which is not. Trainings start by `bench.jobs.start(["train", "demo", "seed=3"])`.
+`Here` is the `Bench` of this server. `bench.models.ask("module:function", about=…, **plain)` calls a plain function in
+a worker that keeps models (the one that has this one loaded, if it is free), and gives what it gives (JSON);
+`bench.readers.ask` is the same in those that read studies and recipes, so that neither waits for the other. A
+`UserError`, there or here, is answered with 422 and `{"error": "…"}`. What starts or changes anything is a POST,
+refused under `--read-only`; a question with a body is a POST under `/api/ask/`, which is not, and which is cancelled
+when whoever asked has gone. Trainings start by `bench.jobs.start(["train", "demo", "seed=3"])`.
 
 **A view** is a file in `static/views/` with `export async function show(page)`, listed in `static/routes.js`:
 

@@ -16,19 +16,20 @@ from headway.workbench.events import Hub
 from headway.workbench.jobs import Jobs
 from headway.workbench.paths import NotThereError, folder_with, inside
 from headway.workbench.runs import RunTable
-from headway.workbench.workers import AnsweringProcess
+from headway.workbench.workers import AnsweringProcesses
 
 
 @dataclass
 class Bench:
     folder: Path
     read_only: bool = False
-    models: AnsweringProcess = field(default_factory=lambda: AnsweringProcess(seconds=600.0))
-    """Keeps models, and shows what is in them."""
-    readers: AnsweringProcess = field(default_factory=AnsweringProcess)
-    """Understands recipes and studies."""
-    planners: AnsweringProcess = field(default_factory=lambda: AnsweringProcess(idle=60.0))
-    """Measures what a training would take, which is seconds of work: nobody else waits for it."""
+    models: AnsweringProcesses = field(default_factory=lambda: AnsweringProcesses(most=3, seconds=600.0))
+    """Keep models, and show what is in them."""
+    readers: AnsweringProcesses = field(default_factory=lambda: AnsweringProcesses(most=2))
+    """Understand recipes and studies."""
+    planners: AnsweringProcesses = field(default_factory=lambda: AnsweringProcesses(most=1, idle=60.0))
+    """Measures what a training would take, which is seconds of work: nobody else waits for it. One alone, for two that
+    measure at once measure each other."""
 
     def __post_init__(self) -> None:
         self.folder = self.folder.resolve()
@@ -61,10 +62,12 @@ class Bench:
         return self.folder if is_it else self.folder / name
 
     def recipe_of(self, run: Path) -> str:
-        """A run's recipe as a command in this folder names it; never an option, whatever the run is called."""
-        if run == self.folder:
-            return f"../{run.name}/recipe.yaml"
-        words = (run / "recipe.yaml").relative_to(self.folder).as_posix()
+        """A run's recipe as a command in this folder names it."""
+        return f"../{run.name}/recipe.yaml" if run == self.folder else self.shown(run / "recipe.yaml")
+
+    def shown(self, path: Path) -> str:
+        """A file or folder as a command in this folder names it; never an option, whatever it is called."""
+        words = path.relative_to(self.folder).as_posix()
         return f"./{words}" if words.startswith("-") else words
 
     def training(self, recipe: str, changes: Sequence[str], name: str | None) -> list[str]:

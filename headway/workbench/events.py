@@ -147,7 +147,9 @@ class _Table(_Topic):
         self.at = known if known <= table.version else 0  # a later number is an earlier server's
 
     def look(self) -> list[bytes]:
-        self.table.refresh(1.0)
+        if not self.table.unread:  # else somebody reads on already
+            self.table.refresh()
+        self.table.read_on()
         self.has_more = self.table.unread > 0
         at, self.at = self.at, self.table.version
         return self.missed(at)

@@ -6,6 +6,7 @@ script can read and that no other site's page makes the browser send. Programs s
 - A wrong Host is refused: a name somebody else resolves to this machine (DNS rebinding) is not this page's.
 - A wrong Origin is refused; a request that changes something by cookie must say its Origin at all.
 - A body has an end, and soon: 1 MiB, and 10 seconds.
+- A question (`/api/ask/`) whose asker has gone is asked no longer.
 - Pages may load nothing from elsewhere and run no script but ours (Content-Security-Policy).
 """
 
@@ -17,6 +18,8 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from headway.workbench import door
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -24,6 +27,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 LARGEST_BODY = 1 << 20
 BODY_SECONDS = 10.0
+QUESTIONS = "/api/ask/"
+"""What is asked with a body, and changes nothing."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "font-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -56,11 +61,11 @@ class Guard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         send = _with_headers(send)
         if refused := self._refused(scope, headers):
-            await _answer(send, *refused)
+            await self._turn_away(send, scope, headers, *refused)
         elif landing := self._landing(scope):
             await _answer(send, 303, "", [("location", landing), ("set-cookie", self._made_cookie())])
         elif not self._is_known(headers):
-            await _answer(send, 401, "this page needs the address that `headway open` printed, with its token")
+            await self._turn_away(send, scope, headers, 401, door.NO_TOKEN)
         elif refused := self._refused_change(scope, headers):
             await _answer(send, *refused)
         else:
@@ -69,7 +74,7 @@ class Guard:
     def _refused(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or headers["host"].lower() not in self.hosts:
-            return 421, "this machine is not called that: open the address that `headway open` printed"
+            return 421, door.WRONG_HOST
         if "origin" in headers and headers["origin"] != f"{scope.get('scheme', 'http')}://{headers['host']}":
             return 403, "another page may not ask this one"
         return None
@@ -79,15 +84,26 @@ class Guard:
             return None
         if "origin" not in headers and "authorization" not in headers:
             return 403, "a change needs an Origin, as browsers send it, or an Authorization header"
-        if self.read_only and not scope["path"].startswith("/api/ask/"):
+        if self.read_only and not scope["path"].startswith(QUESTIONS):
             return 403, "this workbench was opened with --read-only: nothing can be started or changed here"
         return None
+
+    async def _turn_away(self, send: Send, scope: Scope, headers: dict[str, str], status: int, words: str) -> None:
+        """In words for a person who came by a browser, as JSON for a program."""
+        is_person = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+        page = door.door(words, tried=b"token=" in scope["query_string"]) if is_person else None
+        if page is None:
+            await _answer(send, status, words)
+        else:
+            kinds = [("content-type", "text/html; charset=utf-8"), ("content-security-policy", door.POLICY)]
+            await _send(send, status, page, kinds)
 
     def _landing(self, scope: Scope) -> str | None:
         """Where an address with the right token leads: to itself, without the token."""
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         told = [value for name, value in given if name == "token"]
-        if scope["method"] != "GET" or not told or not self._is_token(told[0]):
+        # Into the field for the token (`door.py`) people put the whole address.
+        if scope["method"] != "GET" or not told or not self._is_token(told[0].rpartition("token=")[2].strip()):
             return None
         rest = urlencode([(name, value) for name, value in given if name != "token"])
         path = "/" + (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0].lstrip("/\\")
@@ -132,16 +148,27 @@ class Guard:
         except TimeoutError:
             await _answer(send, 408, f"the body did not end within {BODY_SECONDS:.0f} seconds")
             return
-        given = False
+        await self._while_wanted(scope, body, receive, send)
+
+    async def _while_wanted(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Until it is answered; a question, until whoever asked has gone. A change is made all the same."""
+        gone = asyncio.ensure_future(receive())  # after a whole body there is nothing to come but that
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def whole() -> Message:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
+            return next(messages, None) or await asyncio.shield(gone)
 
-        await self.app(scope, whole, send)
+        answer = asyncio.ensure_future(self.app(scope, whole, send))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and scope["path"].startswith(QUESTIONS):
+                answer.cancel()
+                await asyncio.wait({answer})
+            else:
+                await answer
+        finally:
+            answer.cancel()
+            gone.cancel()
 
 
 def _with_headers(send: Send) -> Send:
@@ -157,7 +184,11 @@ def _with_headers(send: Send) -> Send:
 
 async def _answer(send: Send, status: int, words: str, headers: list[tuple[str, str]] | None = None) -> None:
     body = json.dumps({"error": words}).encode() if words else b""
-    kinds = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-    made = [(name.encode(), value.encode("latin-1")) for name, value in [*kinds, *(headers or [])]]
+    await _send(send, status, body, [("content-type", "application/json"), *(headers or [])])
+
+
+async def _send(send: Send, status: int, body: bytes, headers: list[tuple[str, str]]) -> None:
+    whole = [*headers, ("content-length", str(len(body))), ("connection", "close")]
+    made = [(name.encode(), value.encode("latin-1")) for name, value in whole]
     await send({"type": "http.response.start", "status": status, "headers": made})
     await send({"type": "http.response.body", "body": body})

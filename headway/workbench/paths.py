@@ -4,8 +4,9 @@ A name is the path of a run or study below that folder. Whatever leads out of it
 treated as if there were nothing: whoever asks learns nothing of what lies elsewhere.
 """
 
+import contextlib
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from headway.core.errors import UserError
@@ -44,24 +45,35 @@ def folder_with(folder: Path, name: str, file: str, what: str) -> Path:
         found = False
     if not found:
         raise NotThereError(f"there is no {what} {name!r}")
-    check_links(folder, path)
+    check_links(folder, path, whole=True)
     return path
 
 
-def check_links(folder: Path, path: Path) -> None:
+def check_links(folder: Path, path: Path, whole: bool = False) -> None:
     """Neither this run or study nor a file of it is a link out of the folder that is served: somebody may have sent it
-    so."""
-    if not path.resolve().is_relative_to(folder.resolve()):
+    so. `whole`: nor anything in its folders, such as weights; the table of runs reads none of those."""
+    home = folder.resolve()
+    if not path.resolve().is_relative_to(home):
         raise NotThereError(f"{path.name} is not read: it is a link that leads out of the folder")
-    with os.scandir(path) as entries:
-        links = [entry.name for entry in entries if entry.is_symlink()]
-    for link in links:
+    for link in _links(path, whole):
         try:
-            leads_out = not (path / link).resolve().is_relative_to(folder.resolve())
+            leads_out = not link.resolve().is_relative_to(home)
         except (OSError, RuntimeError):
             leads_out = True
         if leads_out:
-            raise NotThereError(f"{path.name} is not read: {link} in it is a link that leads out of the folder")
+            what = link.relative_to(path)
+            raise NotThereError(f"{path.name} is not read: {what} in it is a link that leads out of the folder")
+
+
+def _links(path: Path, whole: bool) -> Iterator[Path]:
+    """Those that lie in a folder; and in those below it, which links inside of the whole lead to anyway."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                yield Path(entry.path)
+            elif whole and entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):  # a checkpoint that made way for a newer one meanwhile
+                    yield from _links(Path(entry.path), whole)
 
 
 def below(folder: Path, known: Container[Path] = ()) -> tuple[list[Path], list[Path]]:

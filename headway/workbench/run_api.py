@@ -47,6 +47,7 @@ def about(bench: Here) -> Any:
 async def table(bench: Here) -> Any:
     """A row for every run below the folder: what the page lists."""
     await run_in_threadpool(bench.table.refresh)
+    bench.table.read_on()
     return Response(bench.table.as_json(), media_type="application/json")
 
 
@@ -170,5 +171,6 @@ class SampleWanted(BaseModel):
 @router.post("/ask/sample/{name:path}", response_model=SampleSchema, response_model_exclude_unset=True)
 async def sample(name: str, wanted: SampleWanted, bench: Here) -> Any:
     """Let a model write, as `headway sample --json`."""
-    given = wanted.model_dump()
-    return await bench.models.ask("headway.workbench.sampled:sample", folder=str(bench.run(name)), **given)
+    folder = str(bench.run(name))
+    given = {"folder": folder, **wanted.model_dump()}
+    return await bench.models.ask("headway.workbench.sampled:sample", about=folder, **given)

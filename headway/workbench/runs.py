@@ -3,7 +3,8 @@
 A run that has ended is told by the times of its folder and of run.json (Headway renames whole files into place, which
 changes the first); one that may be in training by the sizes of the files that grow, and by who holds its lock. Rows of
 runs that have ended are kept among the caches too, for the next server; that file may be deleted at any time. Nobody
-waits for thousands that were never read: they are rows with a name alone at first, and are read as time goes by.
+waits for thousands that were never read: they are rows with a name and a time at first, and are read as time goes by,
+the newest first, which is how a page shows them.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from headway.run.status import RunState, state_of
 from headway.scoring.metrics import METRICS, parsed
 from headway.workbench.paths import below, check_links
 
-PATIENCE = 0.2
+PATIENCE = 0.1
 """Seconds of a core for reading runs that are new, before somebody is answered."""
 WORTH_KEEPING = 50
 """Runs that were read since the rows were kept last."""
@@ -50,12 +52,13 @@ class RunTable:
         self.rows: dict[Path, RunRow] = {}
         self.studies: list[Path] = []
         self.unread = 0
-        """Rows with a name alone: there was no time yet to read their runs."""
+        """Rows with a name and a time alone: there was none yet to read their runs."""
         self.version = 0
         """How many looks have found something new: whoever knows one of them can ask what came after (`since`)."""
         self._changed: dict[Path, int] = {}
         self._gone: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock, self._starting = threading.Lock(), threading.Lock()
+        self._reader: threading.Thread | None = None
         self._not_kept = 0
         self._kept = self._restored()
 
@@ -69,24 +72,40 @@ class RunTable:
         finally:
             self._lock.release()
 
+    def read_on(self) -> None:
+        """Read what is unread in a thread of its own, until nothing is; whoever asks meanwhile gets what is known."""
+        with self._starting:
+            if self.unread and not (self._reader and self._reader.is_alive()):
+                self._reader = threading.Thread(target=self._read_all, daemon=True)
+                self._reader.start()
+
+    def _read_all(self) -> None:
+        while self.unread:
+            self.refresh(1.0)
+
     def _looked(self, seconds: float) -> tuple[list[RunRow], list[str]]:
         found, self.studies = below(self.folder, self.rows)
         gone = [self.name_of(path) for path in self.rows.keys() - set(found)]
-        changed, rows, unread, until = [], {}, 0, time.thread_time() + seconds
+        changed, rows, stale, until = [], {}, {}, time.thread_time() + seconds
         for path in found:
             row = self.rows.get(path)
-            mark = _mark(path, row is None or row.is_settled)
+            mark = _mark(path, row is None or not row.mark or row.is_settled)
             if row is None or mark != row.mark:
                 if (kept := self._kept.pop(path, None)) is not None and kept.mark == mark:
                     row = kept
-                elif time.thread_time() < until:
-                    row = self._read(path)
-                    self._not_kept += 1
+                    changed.append(row)
                 else:
-                    unread += 1
-                    row = row or self._nameless(path)
-                changed.append(row)
+                    stale[path] = mark
+                    row = row or self._unread(path, mark)
             rows[path] = row
+        unread = len(stale)
+        for path in sorted(stale, key=lambda path: _written(stale[path]), reverse=True):
+            if time.thread_time() < until:
+                rows[path] = self._read(path)
+                self._not_kept += 1
+                unread -= 1
+            if rows[path] is not self.rows.get(path):
+                changed.append(rows[path])
         version = self.version + bool(changed or gone)
         same = {path: self._changed[path] for path, row in rows.items() if row is self.rows.get(path)}
         self._changed = dict.fromkeys(rows, version) | same
@@ -110,8 +129,10 @@ class RunTable:
         head = json.dumps(facts)[:-1]
         return head + ', "runs": [' + ",".join(row.text for row in list(self.rows.values())) + "]}"
 
-    def _nameless(self, path: Path) -> RunRow:
-        return _row({"name": self.name_of(path), "state": "not read yet", "step": 0}, (), False)
+    def _unread(self, path: Path, mark: tuple[Any, ...]) -> RunRow:
+        """With the time of its run.json, so that it stands about where it will stand when it is read."""
+        made = datetime.fromtimestamp(_written(mark) / 1e9, UTC).isoformat(timespec="seconds")
+        return _row({"name": self.name_of(path), "state": "not read yet", "step": 0, "created": made}, (), False)
 
     @property
     def _file(self) -> Path:
@@ -216,6 +237,11 @@ def _mark(path: Path, is_settled: bool) -> tuple[Any, ...]:
     if is_settled:
         return own
     return (*own, *(_size(path / file) for file in ("events.jsonl", "metrics.jsonl")), holder(path))
+
+
+def _written(mark: tuple[Any, ...]) -> int:
+    """When its run.json was, in nanoseconds."""
+    return mark[1] if mark else 0
 
 
 def _size(path: Path) -> int:

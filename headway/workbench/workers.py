@@ -4,6 +4,10 @@ A worker is `python -m headway.workbench.workers`: a line of JSON in, a line of 
 follows a line that says how many. It is started when first asked, keeps what it has loaded, and dies with the server
 (its input ends), or when nobody has asked it for a while. If it dies before, the question it died of is answered with
 an error, and the next one starts another. Where memory runs out, the kernel is told to take a worker first.
+
+There are several of a kind, and none of them is anybody's: whoever has waited a moment for one that is busy is answered
+by another (`AnsweringProcesses`), so that a slow question holds up nobody but the one who asked it. A question whose
+asker has gone is dropped, and if it goes on computing all the same, so is the process.
 """
 
 import asyncio
@@ -15,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +27,14 @@ from typing import Any
 
 from headway.core.environment import own_python
 from headway.core.errors import UserError
+
+PATIENCE = 1.0
+"""Seconds that a question waits for a process that has the model, before it is taken to another."""
+MODELS = 3
+"""That a process keeps at a time: those it was asked about last."""
+GRACE = 3.0
+"""Seconds that an answer may still take when nobody waits for it any more: a process that is ended takes models with it
+which would have to be loaded again."""
 
 
 class AnsweringProcess:
@@ -33,6 +46,10 @@ class AnsweringProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._turns = ThreadPoolExecutor(max_workers=1)
         self._asked_at = 0.0
+        self.is_busy = False
+        """Taken by somebody who asks, or is about to."""
+        self.knows: deque[str] = deque(maxlen=MODELS)
+        """What it was asked about last, and has loaded."""
 
     async def ask(self, function: str, **given: Any) -> Any:
         """What `module:function` gives for these, in the worker. A UserError there is one here."""
@@ -85,15 +102,76 @@ class AnsweringProcess:
             )
         return self._process
 
+    def give_up(self) -> None:
+        """End what it is computing, whatever that is."""
+        if (process := self._process) is not None:
+            process.kill()
+
     def stop(self) -> None:
         """It is started again when somebody asks."""
         process, self._process = self._process, None
+        self.knows.clear()
         if process is not None:
             process.kill()
             process.wait()
             for pipe in filter(None, (process.stdin, process.stdout)):
                 with contextlib.suppress(OSError):  # what was not sent is not sent any more
                     pipe.close()
+
+
+class AnsweringProcesses:
+    """Several, of which each question takes one: that which has loaded what it is about, or one that is free."""
+
+    def __init__(self, most: int, seconds: float = 120.0, idle: float = 900.0):
+        self.processes = [AnsweringProcess(seconds, idle) for _ in range(most)]
+        self._freed = asyncio.Event()
+
+    async def ask(self, function: str, about: str = "", **given: Any) -> Any:
+        """As `AnsweringProcess.ask`; `about`: what must be loaded for it. May be cancelled."""
+        process = await self._taken(about)
+        answer = asyncio.ensure_future(process.ask(function, **given))
+        answer.add_done_callback(lambda _: self._free(process))
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_later(GRACE, lambda: answer.done() or process.give_up())
+            answer.add_done_callback(lambda late: late.cancelled() or late.exception())  # which nobody hears
+            raise
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.stop()
+
+    async def _taken(self, about: str) -> AnsweringProcess:
+        until = time.monotonic() + PATIENCE
+        while (found := self._best(about, time.monotonic() >= until)) is None:
+            left = until - time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left if left > 0 else None):
+                    await self._freed.wait()
+        found.is_busy = True
+        with contextlib.suppress(ValueError):
+            found.knows.remove(about)
+        if about:
+            found.knows.append(about)
+        return found
+
+    def _best(self, about: str, was_waited: bool) -> AnsweringProcess | None:
+        """None: it is worth waiting, for a process that has it, or for any that runs: starting one takes seconds."""
+        free = [one for one in self.processes if not one.is_busy]
+        running = [one for one in free if one.pid is not None]
+        knowing = [one for one in self.processes if one.pid is not None and about in one.knows]
+        if ready := [one for one in running if one in knowing]:
+            return ready[0]
+        if running and (was_waited or not knowing):
+            return running[0]
+        is_first = len(free) == len(self.processes)
+        return free[0] if free and (was_waited or is_first) else None
+
+    def _free(self, process: AnsweringProcess) -> None:
+        process.is_busy = False
+        freed, self._freed = self._freed, asyncio.Event()
+        freed.set()
 
 
 def _answer_of(process: subprocess.Popen[bytes], question: bytes) -> dict[str, Any] | None:

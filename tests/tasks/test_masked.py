@@ -56,6 +56,16 @@ def test_it_learns_to_fill_in(runs):
         fill_text(runs[0], "[MASK] " * 20, 3, "auto")
 
 
+def test_what_is_lost_on_each_token_but_those_that_are_hidden(runs):
+    """[MASK] is one token, as in what is filled in and in the maps; and nobody knows what is right there."""
+    model, _ = load_model(runs[0])
+    told = tasks.of(runs[0].recipe).losing(runs[0], model, "The quick [MASK] fox no 7")()
+    assert told.pieces == ["The", "quick", "[MASK]", "fox", "no", "7"]
+    assert [k for k, nats in enumerate(told.nats) if nats is None] == [2]
+    whole = tasks.of(runs[0].recipe).losing(runs[0], model, "The quick brown fox no 7")()
+    assert whole.nats == pytest.approx(score_sentence(runs[0], "The quick brown fox no 7")[0].nats, abs=1e-5)
+
+
 def test_a_text_far_beyond_what_it_was_trained_on_is_refused(runs, monkeypatch):
     monkeypatch.setattr("headway.tasks.masked.FARTHEST", 0.5)  # these positions end where training does
     with pytest.raises(UserError, match="trained to read 16 at once"):

@@ -18,7 +18,7 @@ from headway.core.files import write_json
 from headway.workbench.app import create_app
 from headway.workbench.bench import Bench
 from headway.workbench.serve import server_of
-from headway.workbench.workers import AnsweringProcess
+from headway.workbench.workers import AnsweringProcesses
 
 TOKEN = "a-token-that-nobody-guesses"
 HOST = "127.0.0.1:8765"
@@ -94,12 +94,15 @@ def served(bench: Bench, hosts: tuple[str, ...] = ("127.0.0.1",)) -> Iterator[st
         thread.join(10)
 
 
-class AnsweringHere(AnsweringProcess):
-    """Instead of another process, which would import torch first. `fails`: what it says instead of an answer."""
+class AnsweringHere(AnsweringProcesses):
+    """Instead of other processes, which would import torch first. `fails`: what it says instead of an answer."""
 
     fails: str | None = None
 
-    async def ask(self, function: str, **given: Any) -> Any:
+    def __init__(self) -> None:
+        super().__init__(most=0)
+
+    async def ask(self, function: str, about: str = "", **given: Any) -> Any:
         if self.fails:
             raise UserError(self.fails)
         module, _, name = function.partition(":")

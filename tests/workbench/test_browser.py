@@ -204,6 +204,28 @@ def test_script_in_names_and_texts_is_text(page, folder):
     assert page.inner_text("main").count(WICKED) >= 6
 
 
+def test_many_classes_and_names_that_turn_round_are_shown(page, folder):
+    """Of more than 32 classes a confusion is told by what happened; a name written from right to left turns nothing
+    round but itself, and a long one is cut."""
+    odd = "\u202eevil مرحبا 😀"
+    run = make_run(folder / "runs" / odd, headline="accuracy")
+    make_run(folder / "runs" / ("long-" * 45))
+    names = [f"class {k}" for k in range(2000)]
+    cells = [[k, k, 5] for k in range(2000)] + [[7, 8, 3], [9, 1, 4]]
+    scores = {"valid.accuracy": {"value": 0.5, "label": "", "confusion": {"classes": names, "cells": cells}}}
+    write_json(run / "scores.json", scores | {f"valid.precision.{one}": {"value": 0.25, "label": ""} for one in names})
+    page.wait_for_selector("a.name:has-text('long-')")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.locator("a.name", has_text="evil").click()
+    page.wait_for_selector(".mistakes")
+    assert page.locator(".mistakes tbody tr").all_inner_texts() == ["class 9\tclass 1\t4", "class 7\tclass 8\t3"]
+    assert page.locator(".classes tbody tr").count() == 40
+    page.get_by_label("Filter classes").fill("1234")
+    assert page.locator(".classes tbody th").all_inner_texts() == ["class 1234"]
+    name, status = (page.locator(f"h1 {one}").bounding_box() for one in ("bdi", ".status"))
+    assert name["x"] + name["width"] <= status["x"], "what stands after the name stands after it"
+
+
 @pytest.mark.slow
 def test_no_script_can_be_run_by_markup(page, wrong):
     """The policy holds even if somebody should forget that text is text."""
@@ -229,6 +251,8 @@ def test_on_a_telephone_nothing_is_cut_off(page, path):
     page.wait_for_selector("h1")
     page.wait_for_load_state()
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    views = page.locator("header nav a")
+    assert all(views.nth(k).bounding_box()["x"] + views.nth(k).bounding_box()["width"] <= 360 for k in range(8))
 
 
 @pytest.mark.slow

@@ -1,11 +1,15 @@
 """Look, change and solve as a person uses them, in a real browser. Skipped, visibly, where there is none."""
 
+import asyncio
+import json
 import re
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from bench_tools import TOKEN, AnsweringHere, served
+from captioned import captioned_folder, clip_recipe
+from PIL import Image
 from tiny import cache_in, tiny_recipe
 
 from headway.experiment.train import train
@@ -117,6 +121,87 @@ def test_what_a_model_cannot_read_is_said_as_text_and_a_dead_process_is_no_end(p
     page.get_by_label("The sentence that is read").fill("The dog")
     expect(page.locator(".token")).to_have_count(7)
     expect(page.locator(".trouble")).to_have_count(0)
+
+
+def test_a_text_that_takes_long_is_left_for_another_or_given_up(page, bench, monkeypatch):
+    asked, answer = [], bench.models.ask
+
+    async def slow(function, about="", **given):
+        asked.append((given["question"], given.get("text")))
+        if given.get("text") == "The slow":
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                asked.append("left")
+                raise
+        return await answer(function, about, **given)
+
+    monkeypatch.setattr(bench.models, "ask", slow)
+    page.goto("/look/runs/one?text=The")
+    sentence = page.get_by_label("The sentence that is read")
+    expect(page.locator(".token")).to_have_count(3)
+    for text, count in (("The dog", 7), ("The fox", 7)):
+        sentence.fill("The slow")
+        expect(page.get_by_text(re.compile("computing, . seconds"))).to_be_visible()
+        if text == "The fox":
+            page.get_by_role("button", name="give up").click()
+            expect(page.get_by_text("Given up.")).to_be_visible()
+        sentence.fill(text)
+        expect(page.locator(".token")).to_have_count(count)
+        expect(page.get_by_text("computing")).to_have_count(0)
+    assert asked.count("left") == 2, "the server does not go on with what nobody waits for"
+
+
+@pytest.mark.slow
+def test_whatever_is_typed_is_answered_in_words_or_maps(page):
+    page.goto("/look/runs/one?text=The")
+    expect(page.locator(".token")).to_have_count(3)
+    for text in ("", "مرحبا", "😀👩", "The " * 300):  # nothing, from right to left, beyond 16 bits, long
+        page.get_by_label("The sentence that is read").fill(text)
+        expect(page.locator(".trouble, .token:nth-child(1000)").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+        page.get_by_label("The sentence that is read").fill("The dog")
+        expect(page.locator(".token")).to_have_count(7)
+
+
+@pytest.fixture
+def clip(workshop, folder, tmp_path) -> Path:
+    """A run that matches pictures with captions, hardly trained."""
+    recipe = clip_recipe(captioned_folder(tmp_path), "training.duration=1 steps", "training.schedule.warmup=1 steps")
+    with cache_in(workshop.cache):
+        return train([recipe], ["clip"], folder / "runs")[0].folder
+
+
+@pytest.mark.slow
+def test_a_picture_of_the_data_and_one_of_the_readers_own(page, clip, tmp_path):
+    page.goto("/look/runs/clip")
+    said = page.locator(".matched")
+    expect(said).to_contain_text("The cosine of valid:0")
+    caption = page.get_by_label("The sentence that is read")
+    of_the_data = caption.input_value()
+    assert re.fullmatch(r"\w+ (left of|above) \w+", of_the_data), "what the data says of the picture"
+    page.get_by_label("The next picture").click()
+    expect(said).to_contain_text("The cosine of valid:1")
+    expect(page).to_have_url(re.compile("image=valid%3A1"))
+    said.get_by_role("button", name="read that").click()
+    expect(caption).not_to_have_value(of_the_data)
+    Image.new("RGB", (900, 700), "red").save(tmp_path / "<b>mine.png")
+    page.get_by_label("A picture of your own").set_input_files(tmp_path / "<b>mine.png")
+    expect(said).to_contain_text("The cosine of <b>mine.png")
+    first = page.get_by_label("the picture <b>mine.png").evaluate(
+        "one => [...one.getContext('2d').getImageData(5, 5, 1, 1).data]"
+    )
+    assert first == [255, 0, 0, 255]
+    (tmp_path / "no.png").write_text("no picture")
+    page.get_by_label("A picture of your own").set_input_files(tmp_path / "no.png")
+    expect(page.locator(".trouble")).to_contain_text("cannot be read as a picture")
+    facts = clip / "run.json"
+    assert json.loads(facts.read_text())["test_scored"] == 1, "by training alone: nobody has looked at test here"
+    page.goto("/look/runs/clip?image=test:0&text=red")
+    for text in ("red left", "red left of blue"):
+        caption.fill(text)
+        expect(page.locator(".token")).to_have_count(len(text.split()) + 1)
+    assert json.loads(facts.read_text())["test_scored"] == 2, "one look, however much is typed beside it"
 
 
 # --- change ----------------------------------------------------------------------------------------------------------

@@ -138,3 +138,24 @@ def test_the_page_starts_what_its_command_says(tmp_path):
         ["study", "run", "studies/mine.yaml", "--studies", "studies"],
     ]
     assert load_study(tmp_path / "studies" / "mine.yaml").title == "Does model.positions=alibi help demo?"
+
+
+@pytest.mark.parametrize(
+    ("served", "runs", "studies", "run"),
+    [("home", "runs", "studies", "runs/d"), ("runs", ".", "studies", "d"), ("studies", "runs", ".", "runs/d")],
+)
+def test_what_is_started_goes_where_others_of_its_kind_are(tmp_path, monkeypatch, served, runs, studies, run):
+    """Below the folder that is served, and nowhere else; a folder of runs gets no folder `runs` of its own."""
+    (tmp_path / served).mkdir()
+    bench = Bench(tmp_path / served, readers=AnsweringHere())
+    started = []
+    monkeypatch.setattr(bench.jobs, "start", lambda words: started.append(list(words)) or {"job": "1"})
+    api, asked = asker(bench), {"recipe": "demo", "changes": ["seed=1"], "name": "d"}
+    told = api.post("/api/ask/change", json={"recipe": "demo"}).json()
+    assert told["goes_to"] == {"runs": runs, "studies": studies}
+    assert api.post("/api/change/train", json=asked).json()["run"] == run
+    assert started == [["train", "demo", "seed=1", "--name", "d", "--runs", runs]]
+    home = "" if studies == "." else "studies/"
+    assert api.post("/api/change/study", json={**asked, "name": "s"}).json()["study"] == f"{home}s"
+    assert started[1] == ["study", "run", f"{home}s.yaml", "--studies", studies]
+    assert (bench.folder / f"{home}s.yaml").is_file()

@@ -26,6 +26,21 @@ def test_without_the_token_nothing_is_answered(bench, token):
         assert "set-cookie" not in answer.headers and "one" not in answer.text
 
 
+def test_a_person_without_the_token_reads_what_to_do(bench):
+    browser = asker(bench, None)
+    browser.headers["accept"] = "text/html,application/xhtml+xml,*/*;q=0.8"
+    for path, said in (("/run/runs/one", "token alone"), ("/?token=wrong", "not this workbench's")):
+        answer = browser.get(path)
+        assert answer.status_code == 401 and answer.headers["content-type"].startswith("text/html")
+        assert "headway open" in answer.text and said in answer.text and "set-cookie" not in answer.headers
+        assert "<script" not in answer.text and "unsafe" not in answer.headers["content-security-policy"]
+        assert str(bench.folder) not in answer.text and "demo" not in answer.text
+    assert browser.get("/", headers={"host": "evil.example"}).headers["content-type"].startswith("text/html")
+    pasted = f" http://{HOST}/?token={TOKEN}"  # all of it, put into the field
+    landed = browser.get("/studies", params={"token": pasted})
+    assert landed.status_code == 303 and landed.headers["location"] == "/studies"
+
+
 def test_the_address_gives_a_cookie_that_is_enough_from_then_on(bench):
     browser = asker(bench, None)
     answer = browser.get("/run/runs/one", params={"token": TOKEN, "smooth": "3"})
@@ -118,6 +133,29 @@ def test_a_file_of_a_run_that_is_a_link_out_is_not_read(bench, file):
         answers = [api.get(f"/api/{kind}/runs/one") for kind in ("run", "report", "metrics")]
         assert link == all(answer.status_code == 404 for answer in answers)
         assert "PRIVATE" not in "".join(a.text for a in (*answers, api.get("/api/table"), api.get("/api/runs")))
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "checkpoints/step-20/model.safetensors", "deep/er/tokenizer.json"])
+def test_a_link_out_in_a_folder_of_a_run_or_study_is_not_followed(bench, place):
+    """Weights and tokenizers are read by others than the table: of those that are links, too, nothing is."""
+    study = bench.folder / "studies" / "s"
+    within = make_run(study / "runs" / "a.seed-0")
+    (study / "study.yaml").write_text("title: s\n")
+    outside = bench.folder.parent / "elsewhere" / "secret"
+    (inside := bench.folder / "weights").write_text("ours")
+    for run, names in ((bench.folder / "runs" / "one", ["run/runs/one"]), (within, ["study/studies/s"])):
+        link = run / place
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(inside)
+        api = asker(bench)
+        assert all(api.get(f"/api/{name}").status_code == 200 for name in names), "a link that stays inside"
+        link.unlink()
+        link.symlink_to(outside)
+        for name in names:
+            answer = api.get(f"/api/{name}")
+            assert answer.status_code == 404 and f"{place} in it is a link" in answer.json()["error"]
+        asked = {"run": names[0].partition("/")[2], "text": "x"}
+        assert api.post("/api/ask/look/maps", json=asked).status_code == 404
 
 
 def test_no_link_out_is_read_by_way_of_studies_cases_or_jobs(bench):

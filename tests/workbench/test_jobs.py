@@ -1,6 +1,5 @@
-"""What is started from the page: processes that outlive the server, and workers that do not take it down."""
+"""What is started from the page: processes that outlive the server."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from headway.core.errors import UserError
 from headway.core.files import locked
 from headway.workbench.bench import Bench
 from headway.workbench.jobs import Jobs, stop
-from headway.workbench.workers import AnsweringProcess
 
 
 def ended(jobs, name, seconds=20.0):
@@ -64,20 +62,3 @@ def test_stop_asks_the_process_that_trains(tmp_path):
         answer = asker(Bench(tmp_path)).post("/api/stop/run/one")
         assert answer.json() == {"stopped": "one", "process": process.pid}
         assert process.wait(10) == -signal.SIGINT
-
-
-def test_a_worker_answers_and_dies_alone():
-    async def talk():
-        worker = AnsweringProcess(seconds=20)
-        assert await worker.ask("headway.core.format:number", value=2.0) == "2.000"
-        with pytest.raises(UserError, match="no case"):
-            await worker.ask("headway.cases.catalogue:load_case", name="Z9", quick=True)
-        with pytest.raises(UserError, match="exit code 9"):
-            await worker.ask("os:_exit", status=9)
-        assert await worker.ask("headway.core.format:number", value=3.0) == "3.000"
-        worker.stop()
-        hasty = AnsweringProcess(seconds=0.05)
-        with pytest.raises(UserError, match="longer than"):
-            await hasty.ask("headway.core.format:number", value=3.0)
-
-    asyncio.run(talk())

@@ -1,6 +1,7 @@
 """What a page sees of a model, beside what `headway look` sees; as bytes, and from a process that may die."""
 
-import asyncio
+import base64
+import io
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from bench_tools import asker
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from tiny import cache_in, tiny_recipe
 
 from headway.core.errors import UserError
@@ -21,8 +23,8 @@ from headway.run.folder import open_run
 from headway.workbench.bench import Bench
 from headway.workbench.looking import kept
 from headway.workbench.looking.frames import pack, unpack
+from headway.workbench.looking.pictures import brought
 from headway.workbench.looking.subject import SMALL, Subject
-from headway.workbench.workers import AnsweringProcess
 
 SENTENCE = "The lazy dog"
 
@@ -142,6 +144,22 @@ def test_mistakes_are_said(folder, question, given, words):
         ask(folder, question, **given)
 
 
+@pytest.mark.parametrize(
+    ("picture", "words"),
+    [("é", "not in base64"), ("bm8gcGljdHVyZQ==", "none of PNG"), ("", "is empty"), ("iVBORw0KGgo=", "cannot be read")],
+)
+def test_what_is_brought_and_is_no_picture(picture, words):
+    with pytest.raises(UserError, match=words):
+        brought(picture)
+
+
+def test_a_picture_is_brought_as_the_bytes_of_its_file():
+    file = io.BytesIO()
+    Image.new("L", (30, 20), 200).save(file, "PNG")
+    shown = brought(base64.b64encode(file.getvalue()).decode())
+    assert shown.image.size == (30, 20) and shown.image.mode == "RGB"
+
+
 def test_texts_too_long_for_memory_are_refused_before_they_are_computed(folder, monkeypatch):
     subject = Subject(folder / "runs" / "attention", "auto")
     monkeypatch.setattr(os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else 10)
@@ -175,18 +193,3 @@ def test_a_page_gets_bytes_and_mistakes_in_words(folder):
         assert (empty.status_code, empty.json()["error"]) == (422, "the sentence is empty: there is nothing to look at")
         assert client.post("/api/ask/look/nothing", json=asked).status_code == 422
         assert len(client.get("/api/ask/look/colours").json()["weights"]) == 256
-
-
-def test_a_process_that_dies_is_said_and_the_next_question_starts_another():
-    async def go() -> None:
-        process = AnsweringProcess(idle=0.05)
-        first = await process.ask("os:getpid")
-        with pytest.raises(UserError, match="ended by signal 6"):
-            await process.ask("os:abort")
-        assert await process.ask("os:getpid") != first
-        assert process.pid is not None
-        await asyncio.sleep(0.3)
-        assert process.pid is None, "nobody asked for a while"
-        process.stop()
-
-    asyncio.run(go())

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -123,8 +124,34 @@ def test_nobody_waits_for_runs_that_were_never_read(folder):
     table = Bench(folder).table
     changed, _ = table.refresh(seconds=0)
     assert {row.facts["state"] for row in changed} == {"not read yet"} and table.unread == 2
+    assert table.refresh(seconds=0) == ([], []) and table.unread == 2
     changed, _ = table.refresh()
     assert {row.facts["state"] for row in changed} == {"finished"} and table.unread == 0
+
+
+def test_what_is_unread_is_read_without_being_asked_for(folder, monkeypatch):
+    bench = Bench(folder)
+    monkeypatch.setattr(bench.table, "refresh", lambda seconds=0.0: RunTable.refresh(bench.table, seconds))
+    assert asker(bench).get("/api/table").json()["unread"] == 2
+    until = time.monotonic() + 20
+    while bench.table.unread and time.monotonic() < until:
+        time.sleep(0.01)
+    assert {row.facts["state"] for row in bench.table.rows.values()} == {"finished"}
+
+
+def test_the_newest_runs_are_read_first_and_stand_where_they_will_stand(folder, monkeypatch):
+    """A page shows the newest first: its first screen is whole at once, and rows do not jump as they are read."""
+    read = []
+    monkeypatch.setattr(RunTable, "_read", lambda self, path: read.append(path.name) or self._unread(path, ()))
+    for age, name in enumerate(("new", "old", "older")):
+        made = make_run(folder / "runs" / name) / "run.json"
+        os.utime(made, (2e9 - age, 2e9 - age))
+    table = Bench(folder).table
+    table.refresh(seconds=0)
+    made = {path.name: row.facts["created"] for path, row in table.rows.items()}
+    assert made["new"] == "2033-05-18T03:33:20+00:00" > made["old"] > made["older"] > made["one"]
+    table.refresh()
+    assert read[:3] == ["new", "old", "older"]
 
 
 def test_the_next_server_knows_what_was_read(folder, monkeypatch, tmp_path):
@@ -133,7 +160,7 @@ def test_the_next_server_knows_what_was_read(folder, monkeypatch, tmp_path):
     first = RunTable(folder)
     first.refresh()
     (folder / "runs" / "one" / "run.json").write_text("{")
-    monkeypatch.setattr(RunTable, "_read", lambda self, path: read.append(path.name) or self._nameless(path))
+    monkeypatch.setattr(RunTable, "_read", lambda self, path: read.append(path.name) or self._unread(path, ()))
     read = []
     again = RunTable(folder)
     again.refresh()

@@ -46,8 +46,10 @@ async def recipes(bench: Here) -> dict[str, str]:
 
 @router.post("/api/ask/change")
 async def form(asked: Changed, bench: Here) -> dict[str, Any]:
-    """The form, what is wrong, how it differs from the original, and the command that does the same."""
-    return await bench.readers.ask(f"{READS}:form", **_given(asked, bench))
+    """The form, what is wrong, how it differs from the original, the command that does the same; and where it would
+    go: into the folder that is served, for a page changes nothing elsewhere."""
+    found = await bench.readers.ask(f"{READS}:form", **_given(asked, bench))
+    return {**found, "goes_to": {"runs": bench.shown(bench.runs), "studies": bench.shown(bench.studies)}}
 
 
 @router.post("/api/ask/change/takes")
@@ -60,8 +62,8 @@ async def takes(asked: ChangedStudy, bench: Here) -> dict[str, Any]:
 async def study(asked: ChangedStudy, bench: Here) -> dict[str, str]:
     """The study that sets the change against the original, and how to run it from a terminal."""
     text = await bench.readers.ask(f"{READS}:study_text", seeds=asked.seeds, **_given(asked, bench))
-    name = asked.name or "my-change"
-    return {"text": text, "command": shlex.join(["headway", *_study_words(name)])}
+    words = _study_words(bench, asked.name or "my-change")
+    return {"text": text, "command": shlex.join(["headway", *words])}
 
 
 @router.post("/api/change/train")
@@ -71,9 +73,9 @@ async def train(asked: ChangedRun, bench: Here) -> dict[str, Any]:
     found = await bench.readers.ask(f"{READS}:form", **given)
     if found["complaints"]:
         raise UserError("\n".join(one["line"] for one in found["complaints"]))
-    name = _new(asked.name or found["name"], bench.folder / "runs", "a run")
-    job = bench.jobs.start(["train", given["shown"], *asked.changes, "--name", name, "--runs", "runs"])
-    return {**job, "run": f"runs/{name}"}
+    name = _new(asked.name or found["name"], bench.runs, "a run")
+    job = bench.jobs.start(["train", given["shown"], *asked.changes, "--name", name, "--runs", bench.shown(bench.runs)])
+    return {**job, "run": bench.table.name_of(bench.runs / name)}
 
 
 @router.post("/api/change/study")
@@ -82,18 +84,19 @@ async def start_study(asked: ChangedStudy, bench: Here) -> dict[str, Any]:
     given = _given(asked, bench)
     text = await bench.readers.ask(f"{READS}:study_text", seeds=asked.seeds, **given)
     found = await bench.readers.ask(f"{READS}:form", **given)
-    home = bench.folder / "studies"
+    home = bench.studies
     name = _new(asked.name or found["name"], home, "a study")
     try:
         home.mkdir(exist_ok=True)
         write_whole(home / f"{name}.yaml", text)
     except OSError as error:
         raise UserError(f"cannot write the study to {home}: {error.strerror}") from None
-    return {**bench.jobs.start(_study_words(name)), "study": f"studies/{name}"}
+    return {**bench.jobs.start(_study_words(bench, name)), "study": bench.table.name_of(home / name)}
 
 
-def _study_words(name: str) -> list[str]:
-    return ["study", "run", f"studies/{name}.yaml", "--studies", "studies"]
+def _study_words(bench: Bench, name: str) -> list[str]:
+    file, home = bench.shown(bench.studies / f"{name}.yaml"), bench.shown(bench.studies)
+    return ["study", "run", file, "--studies", home]
 
 
 def _given(asked: Changed, bench: Bench) -> dict[str, Any]:

@@ -44,7 +44,9 @@ class AskedOfModel(BaseModel):
     off: list[tuple[str, int, int]] | None = Field(default=None, max_length=4096)
     """Heads to be switched off: stack, layer, head."""
     image: str | None = Field(default=None, max_length=200)
-    """Of the run's own data: test:3."""
+    """Of the run's own data: test:3; or …"""
+    picture: str | None = Field(default=None, max_length=900_000)
+    """… anybody's: a PNG, JPEG or the like, its bytes in base64."""
     seed: int | None = None
 
 
@@ -53,7 +55,8 @@ async def look(question: Question, asked: AskedOfModel, bench: Here) -> Response
     """Maps of all heads (small), one of them whole, rollout, losses with heads off, gradients; what the model does."""
     given: dict[str, Any] = asked.model_dump(exclude={"run"}, exclude_none=True)
     folder = str(bench.run(asked.run))
-    frame = await bench.models.ask("headway.workbench.looking.kept:answer", folder=folder, question=question, **given)
+    given |= {"folder": folder, "question": question}
+    frame = await bench.models.ask("headway.workbench.looking.kept:answer", about=folder, **given)
     return Response(frame, media_type="application/octet-stream")
 
 

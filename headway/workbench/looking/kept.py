@@ -1,4 +1,4 @@
-"""The models that pages looked at last, kept by the worker that is asked about them (`bench.models`).
+"""The models that pages looked at last, kept by a worker that is asked about them (`bench.models`).
 
 A run that is still training gets new weights by and by: what is kept is known by its checkpoints, too.
 """
@@ -9,8 +9,8 @@ from typing import Any
 
 from headway.core.errors import UserError
 from headway.workbench.looking.subject import Subject
+from headway.workbench.workers import MODELS
 
-MOST_MODELS = 3
 QUESTIONS = ("about", "maps", "numbers", "map", "rollout", "losses", "each_off", "gradients")
 QUESTIONS += ("classify", "translate", "fill", "write", "match")
 
@@ -37,7 +37,7 @@ def _subject(folder: Path, checkpoint: str, trust: bool) -> Subject:
     if key not in _KEPT:
         for other in [other for other in _KEPT if other[:2] == key[:2]]:
             del _KEPT[other]
-        while len(_KEPT) >= MOST_MODELS:
+        while len(_KEPT) >= MODELS:
             _KEPT.popitem(last=False)
         _KEPT[key] = Subject(folder, checkpoint, trust)
     _KEPT.move_to_end(key)

@@ -6,6 +6,7 @@ whole. What was computed for a text is kept until another one is asked about, so
 nothing.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ from torch import Tensor
 
 from headway import tasks
 from headway.core.errors import UserError
-from headway.experiment.match import pictures_named
 from headway.experiment.train import load_model
 from headway.look.head_statistics import entropy_shares, rollout, statistics
 from headway.look.maps import MapStack
@@ -29,6 +29,7 @@ from headway.nn.mixer import Mixer
 from headway.run.folder import open_run
 from headway.tasks.abilities import Classifies, Draw, FillsIn, MatchesPictures, Translates, Writes
 from headway.workbench.looking.frames import pack
+from headway.workbench.looking.pictures import FIRST, PictureDesk
 
 SMALL = 96
 """Cells on a side of a small map, at most."""
@@ -55,6 +56,7 @@ class Subject:
         self.model, saved = load_model(self.run, checkpoint, "cpu")
         self.task, self.step = tasks.of(self.run.recipe), saved.step
         self.paths = self.task.attention(self.model)
+        self.pictures = PictureDesk(self.run, self.model)
         self._text: str | None = None
         self._stacks: list[MapStack] = []
         self._notes: list[str] = []
@@ -81,7 +83,10 @@ class Subject:
         )
 
     def _example(self) -> str | None:
-        """Something to begin with, that the vocabulary can read."""
+        """Something to begin with, that the vocabulary can read; of a model of pictures, what is said of the first."""
+        if issubclass(self.task, MatchesPictures):
+            with contextlib.suppress(UserError):  # its data is elsewhere: pictures can be brought nevertheless
+                return self.pictures.of_data(FIRST)[1]
         for text in EXAMPLES:
             try:
                 return text if read(self.run.tokenizer, text) else None
@@ -271,27 +276,8 @@ class Subject:
         written, slow = tasks.able(self.run, Writes).write(self.run, self.model, text, how, lambda piece: None)
         return pack({"prompt": text, "text": written, "notes": [slow] if slow else []}, {})
 
-    def match(self, text: str, image: str) -> bytes:
-        """A picture of the run's own data (test:3) beside a caption: their cosine, and where each head looks."""
-        task = tasks.able(self.run, MatchesPictures)
-        if ":" not in image or "/" in image:
-            raise UserError(f"'{image}' is no picture of the run's own data: they are named test:0, test:1 …")
-        (shown, *more) = pictures_named([image], self.run)
-        if more:
-            raise UserError(f"one picture is looked at, and '{image}' are {len(more) + 1}")
-        maps = task.look_at(self.run, self.model, shown, text)
-        heads = [
-            {"of": of, "layer": layer, "head": head}
-            for of, found in (("patches", maps.among_patches), ("words", maps.among_words))
-            for layer, head in found
-        ]
-        arrays = {"pixels": maps.pixels, "by_patch": _half(maps.by_patch), "by_word": _half(maps.by_word)}
-        for of, found in (("patches", maps.among_patches), ("words", maps.among_words)):
-            if found:
-                arrays[f"among_{of}"] = _half(torch.stack(list(found.values())))
-        notes = [*maps.sentence.warnings, *shown.notes]
-        header = {"image": image, "cosine": maps.cosine, "tokens": list(maps.tokens), "heads": heads, "notes": notes}
-        return pack(header, arrays)
+    def match(self, text: str, **given: str) -> bytes:
+        return self.pictures.match(text, **given)
 
 
 def _heads(mixer: Mixer) -> int:

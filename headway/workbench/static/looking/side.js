@@ -8,6 +8,8 @@ import { headGrid, told } from "./grid.js";
 import { largeMap } from "./large.js";
 import { tokenText } from "./tokens.js";
 
+const SAID_AFTER = 1000; // milliseconds, that something is being computed
+
 export class Side {
   /** `settle(changes)`: what the reader does here, for all sides; `drawn()`: a new map is there. */
   constructor(name, signal, { settle, drawn }) {
@@ -21,8 +23,8 @@ export class Side {
     this.large = largeMap({ label: `Attention of ${name}`, onrow: (i) => this.#pointAtRow(i) });
     this.heading = h("p", { class: "note what" });
     this.element = h("section", { class: "side", "aria-label": name },
-      h("h2", {}, name), this.facts, this.answer, this.texts,
-      h("div", { class: "maps" }, this.grid, h("div", { class: "one" }, this.heading, this.large.element)), this.status);
+      h("h2", {}, name), this.facts, this.status, this.answer, this.texts,
+      h("div", { class: "maps" }, this.grid, h("div", { class: "one" }, this.heading, this.large.element)));
   }
 
   async open() {
@@ -38,63 +40,80 @@ export class Side {
     return this.about ?? null;
   }
 
-  /** Only one question is under way at a time, and the newest wish is what is asked next. */
+  /** Only one question is under way at a time, and the newest wish is what is asked next; of another text, at once. */
   async update(state) {
     this.wish = { ...state, off: new Set(state.off) };
     this.wishOff = this.wish.off;
-    if (this.busy || !this.about) return;
-    this.busy = true;
+    if (!this.about) return;
+    if (this.underWay) {
+      if (this.underWay.text !== state.text) this.underWay.leave.abort();
+      return;
+    }
     while (this.wish && !this.signal.aborted) {
-      const wish = this.wish;
+      const wish = this.wish, leave = new AbortController();
       this.wish = null;
+      this.underWay = { text: wish.text, leave };
+      const counting = this.#sayIfItTakesLong(leave);
       try {
-        await this.#fulfil(wish);
+        await this.#fulfil(wish, AbortSignal.any([this.signal, leave.signal]));
         put(this.status);
       } catch (error) {
         if (this.signal.aborted) break;
         this.asked = {};
-        this.element.classList.remove("waiting");
-        put(this.status, trouble(error));
+        put(this.status, error.name !== "AbortError" ? trouble(error) : !this.wish && "Given up.");
+      } finally {
+        clearInterval(counting);
       }
     }
-    this.busy = false;
+    this.underWay = null;
   }
 
-  async #fulfil(wish) {
-    if (this.about.abilities.includes("match")) return this.#match(wish);
+  /** And let the reader give it up. */
+  #sayIfItTakesLong(leave) {
+    const began = performance.now(), seconds = h("span");
+    const stop = h("button", { type: "button", class: "plain", onclick: () => leave.abort() }, "give up");
+    return setInterval(() => {
+      seconds.textContent = `computing, ${Math.round((performance.now() - began) / 1000)} seconds `;
+      if (!seconds.isConnected) put(this.status, seconds, stop);
+    }, SAID_AFTER);
+  }
+
+  async #fulfil(wish, signal) {
+    if (this.about.abilities.includes("match")) return this.#match(wish, signal);
     const given = { run: this.name, text: wish.text };
     if (this.asked.text !== wish.text) {
       const began = performance.now();
-      this.found = await askModel("maps", given, this.signal);
+      this.found = await askModel("maps", given, signal);
       this.costs = null;
       this.#showTokens();
       this.#showGrid();
       this.asked = { text: wish.text };
       this.element.dataset.milliseconds = Math.round(performance.now() - began);
     }
-    const heads = this.found.heads, name = heads.some((one) => key(one) === wish.picked) ? wish.picked : heads.length ? key(heads[0]) : null;
+    const heads = this.found.heads, first = heads.find((one) => one.stack === "cross") ?? heads[0];
+    const name = heads.some((one) => key(one) === wish.picked) ? wish.picked : first ? key(first) : null;
     const off = [...wish.off].filter((one) => heads.some((head) => key(head) === one));
     this.heads?.mark({ picked: name, off: new Set(off), costs: this.costs });
     const large = `${wish.show} ${wish.show === "head" ? name : ""}`;
     if (this.asked.large !== large) {
-      await this.#showLarge(wish, name);
+      await this.#showLarge(wish, name, signal);
       this.asked.large = large;
     }
     if (!this.asked.numbers && heads.length) {
-      const { heads: numbers } = await askModel("numbers", given, this.signal);
+      const { heads: numbers } = await askModel("numbers", given, signal);
       heads.forEach((one, k) => Object.assign(one, numbers[k]));
       this.asked.numbers = true;
       this.heads.mark({ picked: name, off: new Set(off), costs: this.costs });
       if (wish.show === "head" && name) put(this.heading, told(heads.find((one) => key(one) === name)));
     }
     if (this.asked.off !== off.join()) {
-      const losses = await askModel("losses", { ...given, off: off.map((one) => one.split(".")).map(([stack, layer, head]) => [stack, Number(layer), Number(head)]) }, this.signal);
+      const losses = await askModel("losses", { ...given, off: off.map((one) => one.split(".")).map(([stack, layer, head]) => [stack, Number(layer), Number(head)]) }, signal);
       this.asked.off = off.join();
       this.losses = losses;
       this.#showLosses(off);
     }
     if (this.asked.answer !== wish.text) {
-      await answers(this.answer, this.about, given, this.signal);
+      await answers(this.answer, this.about, given, signal);
       this.asked.answer = wish.text;
     }
   }
@@ -126,11 +145,11 @@ export class Side {
       this.found.notes.map((note) => h("p", { class: "note" }, note)));
   }
 
-  async #showLarge(wish, name) {
+  async #showLarge(wish, name, signal) {
     const given = { run: this.name, text: wish.text };
     let frame, rows, columns, caption, places, verb;
     if (wish.show === "gradients") {
-      frame = await askModel("gradients", this.row === undefined || this.row === null ? given : { ...given, row: this.row }, this.signal);
+      frame = await askModel("gradients", this.row === undefined || this.row === null ? given : { ...given, row: this.row }, signal);
       ({ rows, columns } = frame);
       places = frame.places;
       verb = "depends on";
@@ -141,13 +160,13 @@ export class Side {
       put(this.heading);
       return;
     } else if (wish.show === "rollout") {
-      frame = await askModel("rollout", given, this.signal);
+      frame = await askModel("rollout", given, signal);
       rows = columns = this.found.stacks[0].rows;
       caption = `rollout to layer ${frame.layer}`;
       verb = "is made of";
     } else {
       const [stack, layer, head] = name.split(".");
-      frame = await askModel("map", { ...given, stack, layer: Number(layer), head: Number(head) }, this.signal);
+      frame = await askModel("map", { ...given, stack, layer: Number(layer), head: Number(head) }, signal);
       ({ rows, columns } = this.found.stacks.find((one) => one.name === stack));
       caption = `${stack === "self" ? "" : `${stack}, `}layer ${layer}, head ${head}`;
       this.stack = stack;
@@ -201,8 +220,9 @@ export class Side {
     const words = `Loss ${what}: ${number(total / Math.max(1, counted))} nats each, ${number(total)} in all`;
     const change = without ? `; without ${off.length === 1 ? "that head" : `those ${off.length} heads`} ${number(sum(without))} (${sum(without) >= total ? "+" : ""}${number(sum(without) - total)}), red where more is lost, blue where less` : "";
     put(this.lost, `${words}${change}.`);
-    const fits = this.blocks.findIndex(({ tokens }) => tokens.length === pieces.length);
-    this.lossBlock = this.about.abilities.includes("classify") ? -1 : this.blocks.length > 1 ? 1 : fits;
+    const isOfClasses = this.about.abilities.includes("classify"), block = this.blocks.length - 1, { tokens } = this.blocks[block];
+    this.lossFrom = Math.max(0, tokens.findIndex((_, k) => pieces.every((piece, i) => tokens[k + i] === piece))); // after [CLS]
+    this.lossBlock = isOfClasses || tokens.length < pieces.length ? -1 : block;
     this.#colourLosses();
     if (this.lossBlock < 0) {
       put(this.lost, `${words}${change}. `, h("span", { class: "chips" }, pieces.map((piece, k) => {
@@ -216,9 +236,10 @@ export class Side {
     if (!this.losses || this.lossBlock === undefined || this.lossBlock < 0) return;
     const { nats, without } = this.losses;
     for (let block = 0; block < this.blocks.length; block++) if (block !== this.lossBlock) this.text.colour(block, null);
+    const lost = (k) => nats[k - this.lossFrom] ?? null, then = (k) => without[k - this.lossFrom];
     this.text.colour(this.lossBlock,
-      (k) => (nats[k] === null || nats[k] === undefined ? null : without ? ofDifference(nats[k] - without[k], 1) : ofWeight(Math.min(1, (nats[k] / 8) ** 2))),
-      (k) => (nats[k] === null || nats[k] === undefined ? "nothing stands before it" : without ? `${number(nats[k])} → ${number(without[k])} nats` : `${number(nats[k])} nats`));
+      (k) => (lost(k) === null ? null : without ? ofDifference(lost(k) - then(k), 1) : ofWeight(Math.min(1, (lost(k) / 8) ** 2))),
+      (k) => (lost(k) === null ? "nothing to tell it from, or nothing to be told" : without ? `${number(lost(k))} → ${number(then(k))} nats` : `${number(lost(k))} nats`));
   }
 
   async #eachOff() {
@@ -233,11 +254,12 @@ export class Side {
     }
   }
 
-  async #match(wish) {
-    if (this.asked.match === `${wish.image} ${wish.text}`) return;
+  async #match(wish, signal) {
+    const asked = this.asked.match;
+    if (asked?.text === wish.text && asked.image === wish.image && asked.picture === wish.picture) return;
     const { matched } = await import("./pictures.js");
-    await matched(this, wish);
-    this.asked.match = `${wish.image} ${wish.text}`;
+    await matched(this, wish, signal);
+    this.asked.match = wish;
   }
 }
 

@@ -5,7 +5,7 @@ import { get, post } from "../api.js";
 import { command, doing, duration, h, put, trouble, whole } from "../dom.js";
 import { recipeForm } from "../changing/form.js";
 import { started } from "../changing/started.js";
-import { go } from "../main.js";
+import { about, go } from "../main.js";
 import { styles } from "../styles.js";
 
 const WAIT = 200, MEASURE_AFTER = 1500; // milliseconds
@@ -35,6 +35,7 @@ export async function show(page) {
     h("optgroup", { label: "runs" }, names.map((name) => h("option", { value: `run=${encodeURIComponent(name)}`, selected: name === run }, name))));
   const search = h("input", { type: "search", placeholder: "Find a key", "aria-label": "Find a key", oninput: () => form.find(search.value) });
   const wrong = h("div", { class: "wrong", role: "alert" }), differs = h("div", { class: "differs" }), takes = h("div", { class: "takes", role: "status" });
+  const where = h("p", { class: "note where" });
   const how = h("div", { class: "how" }), ran = h("div", { class: "ran" });
   const seeds = h("input", { type: "number", min: "2", max: "64", value: "5", "aria-label": "How many seeds" });
   const name = h("input", { "aria-label": "Its name", size: "28", oninput: () => (name.dataset.own = "1") });
@@ -44,15 +45,17 @@ export async function show(page) {
     h("div", { class: "controls" }, h("label", {}, "of ", chooser), search, h("button", { type: "button", onclick: () => { changes.clear(); page.put({ set: null }); ask(); } }, "As it was")),
     h("p", { class: "note" }, recipe ? recipes[recipe] : "the recipe of a run"),
     h("div", { class: "desk" }, form.element, h("aside", { "aria-label": "What follows" }, wrong, h("h2", {}, "The difference"), differs, h("h2", {}, "What it takes"), takes,
-      h("h2", {}, "Run it"), h("p", { class: "controls" }, h("label", {}, "called ", name)),
+      h("h2", {}, "Run it"), h("p", { class: "controls" }, h("label", {}, "called ", name)), where,
       h("p", { class: "controls" }, against, h("label", {}, "with ", seeds, " seeds")), h("p", { class: "controls" }, alone), how, ran)));
 
-  let waiting, measuring, turn = 0;
+  let waiting, measuring, turn = 0, measured = new AbortController();
   page.signal.addEventListener("abort", () => { clearTimeout(waiting); clearTimeout(measuring); });
 
   async function ask() {
     const mine = ++turn;
     clearTimeout(measuring);
+    measured.abort(); // of what is no longer wanted
+    measured = new AbortController();
     let found;
     try {
       found = await post("/api/ask/change", { ...base, changes: said() }, page.signal);
@@ -71,6 +74,8 @@ export async function show(page) {
     alone.disabled = !valid;
     against.disabled = !differing;
     if (valid && !name.dataset.own) name.value = found.name;
+    const { runs, studies } = found.goes_to, { folder } = await about;
+    put(where, "Written below ", h("code", {}, folder), `, and nowhere else: alone into ${runs}/, as a study into ${studies}/.`);
     put(how, valid && [h("h3", {}, "The same from a terminal"), command(found.command), differing && await studyCommand(mine)]);
     put(takes, h("p", { class: "note" }, valid ? "a few steps will be measured …" : "–"));
     if (valid) measuring = setTimeout(measure, MEASURE_AFTER, mine, differing);
@@ -87,7 +92,7 @@ export async function show(page) {
   async function measure(mine, differing) {
     put(takes, h("p", { class: "note" }, "measuring a few steps of each …"));
     try {
-      const found = await post("/api/ask/change/takes", { ...base, changes: said(), seeds: differing ? Number(seeds.value) || 5 : 1 }, page.signal);
+      const found = await post("/api/ask/change/takes", { ...base, changes: said(), seeds: differing ? Number(seeds.value) || 5 : 1 }, AbortSignal.any([page.signal, measured.signal]));
       if (mine !== turn) return;
       const rows = Object.entries(found.arms);
       put(takes, h("table", {}, h("thead", {}, h("tr", {}, ["", "parameters", "steps", "alone"].map((one) => h("th", { scope: "col" }, one)))),

@@ -11,6 +11,7 @@ import { kindOf } from "./runs.js";
 
 const WAIT = 180; // milliseconds after the last letter typed
 const LISTED = 100; // runs to choose from; a word or two finds the others
+const FIRST = "valid:0"; // of a model that matches pictures: looks at test are counted, and these are not
 const SHOWS = { head: "one head", rollout: "rollout: all layers multiplied", gradients: "gradients: what predictions depend on" };
 
 export async function show(page) {
@@ -22,7 +23,7 @@ export async function show(page) {
 
   const state = {
     text: page.query.get("text"), show: page.query.get("show") ?? "head", picked: page.query.get("head") ?? null,
-    off: new Set(page.query.getAll("off")), image: page.query.get("image") ?? "test:0",
+    off: new Set(page.query.getAll("off")), image: page.query.get("image") ?? FIRST, picture: null,
   };
   const text = h("textarea", { rows: "2", class: "sentence", "aria-label": "The sentence that is read", spellcheck: false, placeholder: "Type a sentence" }, state.text ?? "");
   const run = chooser("Run", names, page.name, (name) => go(`/look/${named(name)}?${page.query}`));
@@ -33,6 +34,7 @@ export async function show(page) {
   });
   const what = h("select", { "aria-label": "What is shown large", onchange: () => settle({ show: what.value }) },
     Object.entries(SHOWS).map(([value, label]) => h("option", { value, selected: value === state.show }, label)));
+  const hint = h("p", { class: "note" }, "A click on a head shows it large; shift and a click, or x, switches it off. Point at a token to see its lines.");
   const between = h("section", { class: "between", hidden: true }, h("h2", {}, "Where they differ"));
   const difference = largeMap({ label: "The second run minus the first" });
   between.append(difference.element);
@@ -44,14 +46,15 @@ export async function show(page) {
     h("h1", {}, "Look"),
     h("form", { class: "asking", onsubmit: (event) => { event.preventDefault(); ask(); } },
       text, h("div", { class: "controls" }, run, beside, h("label", {}, "Large ", what))),
-    h("p", { class: "note" }, "A click on a head shows it large; shift and a click, or x, switches it off. Point at a token to see its lines."),
+    hint,
     h("div", { class: sides.length > 1 ? "sides two" : "sides" }, sides.map((side) => side.element)), between);
 
   /** What the reader wants, in the address and on the page. */
   function settle(changes) {
     Object.assign(state, changes);
-    page.put({ text: state.text, show: state.show === "head" ? null : state.show, head: state.picked, off: [...state.off], image: state.image === "test:0" ? null : state.image });
+    page.put({ text: state.text, show: state.show === "head" ? null : state.show, head: state.picked, off: [...state.off], image: state.image === FIRST ? null : state.image });
     what.value = state.show;
+    if (text.value !== state.text) text.value = state.text;
     for (const side of sides) side.update(state);
   }
 
@@ -83,7 +86,8 @@ export async function show(page) {
   const about = await Promise.all(sides.map((side) => side.open()));
   if (page.signal.aborted) return;
   const first = about[0];
-  what.parentElement.hidden = about.every((one) => one?.abilities.includes("match"));
+  const matches = about.every((one) => one?.abilities.includes("match"));
+  what.parentElement.hidden = hint.hidden = matches;
   text.value ||= first?.example ?? "";
   settle({ text: text.value });
 }

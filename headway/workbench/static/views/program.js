@@ -11,5 +11,5 @@ export async function show(page) {
     h("p", {}, "Every run and its headline score:"), command(`curl -H "Authorization: Bearer $TOKEN" ${base}/api/table`),
     h("p", {}, "Start a training:"), command(`curl -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d '{"recipe": "demo", "changes": ["seed=1"]}' ${base}/api/train`),
     h("p", {}, "What happens to it, as it happens:"), command(`curl -N -H "Authorization: Bearer $TOKEN" "${base}/api/events?topic=run:runs/demo"`),
-    h("h2", {}, `What there is (${info.version})`), h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, Object.entries(paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, { description, summary }]) => h("tr", {}, h("td", {}, badge(method.toUpperCase(), method === "get" ? "" : "doubt")), h("th", { scope: "row" }, h("code", {}, path)), h("td", { class: "wide" }, description ?? summary))))))));
+    h("h2", {}, `What there is (${info.version})`), h("div", { class: "scroll" }, h("table", { class: "stacked" }, h("tbody", {}, Object.entries(paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, { description, summary }]) => h("tr", {}, h("td", {}, badge(method.toUpperCase(), method === "get" ? "" : "doubt")), h("th", { scope: "row" }, h("code", {}, path)), h("td", { class: "wide" }, description ?? summary))))))));
 }

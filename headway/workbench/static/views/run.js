@@ -3,6 +3,7 @@
 import { get, named, post, query, watch } from "../api.js";
 import { Live, Plot, colour, smoothed } from "../curves.js";
 import { ago, badge, command, doing, duration, h, number, put, trouble, whole } from "../dom.js";
+import { confusion, perClass } from "../classes.js";
 import { kindOf } from "./runs.js";
 
 export async function show(page) {
@@ -13,8 +14,8 @@ export async function show(page) {
   const scores = h("section"), samples = h("section"), audits = h("section"), recipe = h("section"), rest = h("section");
   const smooth = h("input", { type: "range", min: 0, max: 100, value: page.query.get("smooth") ?? 25, "aria-label": "Smoothing", oninput: () => { page.put({ smooth: smooth.value }); draw(); } });
   const logarithmic = h("input", { type: "checkbox", checked: page.query.has("log"), onchange: () => { page.put({ log: logarithmic.checked ? "1" : null }); draw(); } });
-  const kicker = h("p", { class: "kicker" }, h("a", { href: "/runs" }, "Runs"), ` / ${name}`);
-  put(page.root, kicker, h("h1", {}, short, " ", standing), facts, actions,
+  const kicker = h("p", { class: "kicker" }, h("a", { href: "/runs" }, "Runs"), " / ", h("bdi", {}, name));
+  put(page.root, kicker, h("h1", {}, h("bdi", {}, short), " ", standing), facts, actions,
     h("div", { class: "tools" }, h("label", {}, "smoothed", smooth), h("label", {}, logarithmic, "logarithmic")),
     plots.loss.root, plots.loss.legend, h("div", { class: "columns" }, h("div", {}, h("h3", {}, "gradient norm"), plots.norm.root), h("div", {}, h("h3", {}, "learning rate"), plots.rate.root)),
     scores, audits, samples, recipe, rest);
@@ -142,25 +143,6 @@ function scored({ scores, audits, word }) {
   return [h("h2", {}, "Scores"), h("dl", { class: "scores" }, lines), perClass(parts), whole_.filter(([, score]) => score.confusion).map(([key, score]) => confusion(key, score.confusion))];
 }
 
-function perClass(parts) {
-  if (!parts.length) return null;
-  const metrics = [...new Set(parts.map(([key]) => key.split(".").slice(0, 2).join(".")))], classes = new Map();
-  for (const [key, score] of parts) {
-    const [split, metric, ...rest] = key.split(".");
-    const part = rest.join(".");
-    if (!classes.has(part)) classes.set(part, {});
-    classes.get(part)[`${split}.${metric}`] = score.value;
-  }
-  return h("div", { class: "scroll" }, h("h3", {}, "Per class"), h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "class"), metrics.map((one) => h("th", { class: "number" }, one)))),
-    h("tbody", {}, [...classes].map(([part, found]) => h("tr", {}, h("th", { scope: "row" }, part), metrics.map((one) => h("td", { class: "number" }, number(found[one]))))))));
-}
-
-function confusion(key, { classes, counts }) {
-  return h("div", { class: "scroll" }, h("h3", {}, `${key}: which class was taken for which`), h("table", { class: "confusion" },
-    h("thead", {}, h("tr", {}, h("th", {}, "is ↓ taken for →"), classes.map((one) => h("th", {}, one)))),
-    h("tbody", {}, counts.map((row, k) => h("tr", {}, h("th", { scope: "row" }, classes[k]), row.map((count, j) => h("td", { class: j === k ? "good" : "" }, whole(count))))))));
-}
-
 function audited({ audits, word }) {
   const order = { fail: 0, warn: 1, pass: 2 }, kinds = { fail: "bad", warn: "doubt", pass: "good" };
   if (!audits.findings.length && !Object.keys(audits.not_run).length) return [h("h2", {}, "Audits"), h("p", { class: "note" }, word === "running" ? "They follow the training." : "Nobody has audited this run: headway audit does.")];
@@ -173,7 +155,7 @@ function audited({ audits, word }) {
 }
 
 export function recipeTable(keys) {
-  return h("div", { class: "scroll" }, h("table", { class: "recipe" }, h("tbody", {}, keys.map(({ key, value, meaning, depth }) => h("tr", { dataset: { key } },
+  return h("div", { class: "scroll" }, h("table", { class: "recipe stacked" }, h("tbody", {}, keys.map(({ key, value, meaning, depth }) => h("tr", { dataset: { key } },
     h("td", {}, h("code", { style: { paddingLeft: `${depth}rem` }, title: key }, key.split(".").at(-1))), h("td", {}, h("code", {}, value)), h("td", { class: "meaning wide" }, meaning))))));
 }
 
@@ -183,7 +165,7 @@ function ending({ command: words, environment, events }) {
   return [h("h2", {}, "Again"), h("p", {}, "This makes the same run again, in the folder above:"), command(words),
     made && h("details", {}, h("summary", {}, "the command it was made by"), command(made.join(" "))),
     h("h2", {}, "Environment"), h("table", {}, h("tbody", {}, lines.map(([key, value]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", { class: "wide" }, typeof value === "object" ? JSON.stringify(value) : String(value)))))),
-    h("h2", {}, "What happened"), h("table", {}, h("tbody", {}, events.toReversed().slice(0, 60).map((event) => h("tr", {}, h("td", { class: "note" }, event.time.slice(0, 19).replace("T", " ")), h("th", { scope: "row" }, event.event), h("td", { class: "wide" }, said(event))))))];
+    h("h2", {}, "What happened"), h("table", { class: "stacked" }, h("tbody", {}, events.toReversed().slice(0, 60).map((event) => h("tr", {}, h("td", { class: "note" }, event.time.slice(0, 19).replace("T", " ")), h("th", { scope: "row" }, event.event), h("td", { class: "wide" }, said(event))))))];
 }
 
 function said({ event, text, step, scores, status, title, kind, resumed }) {

@@ -67,7 +67,7 @@ export async function show(page) {
     found.sort((a, b) => { const [x, y] = [keys.get(a), keys.get(b)]; return way * (x < y ? -1 : x > y ? 1 : a.name < b.name ? -1 : 1); });
     for (const button of head.querySelectorAll("button")) {
       const here = button.dataset.key === key;
-      here ? button.setAttribute("aria-sort", way > 0 ? "ascending" : "descending") : button.removeAttribute("aria-sort");
+      here ? button.parentElement.setAttribute("aria-sort", way > 0 ? "ascending" : "descending") : button.parentElement.removeAttribute("aria-sort");
       button.textContent = COLUMNS.find((column) => column.key === button.dataset.key).label + (here ? (way > 0 ? " ↑" : " ↓") : "");
     }
     shown = state.group ? grouped(found) : found;

@@ -10,7 +10,7 @@ export async function show(page) {
   const name = page.name;
   const title = h("h1", {}, name), standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" }, doing("Reading the study"));
   const grid = h("div", { class: "scroll" }), verdicts = h("section"), rest = h("section"), end = h("section");
-  put(page.root, h("p", { class: "kicker" }, h("a", { href: "/studies" }, "Studies"), ` / ${name}`), title, facts, actions, h("h2", {}, "Runs"), grid, verdicts, rest, end);
+  put(page.root, h("p", { class: "kicker" }, h("a", { href: "/studies" }, "Studies"), " / ", h("bdi", {}, name)), title, facts, actions, h("h2", {}, "Runs"), grid, verdicts, rest, end);
   let study, ended = -1;
 
   async function act(path, button) {
@@ -35,7 +35,7 @@ export async function show(page) {
     page.title(study.title);
     const cells = Object.values(study.cells), running = cells.filter(({ state }) => state === "running").length;
     const done = cells.length > 0 && study.ended === cells.length, active = study.process !== null;
-    put(title, study.title, " ", standing);
+    put(title, h("bdi", {}, study.title), " ", standing);
     put(standing, active ? badge("running", "live") : done ? badge("finished", "good") : badge(study.ended ? "stopped" : "not begun", "doubt"));
     put(facts, [["runs ended", `${study.ended} of ${cells.length || "?"}`], active && ["at work", whole(running)], active && ["left, about", study.seconds_left === null || study.seconds_left === undefined ? "known after the first run" : duration(study.seconds_left)],
       ["arms", whole(study.arms.length)]].filter(Boolean).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));

@@ -1,0 +1,85 @@
+"""A run's model beside pictures: of its own data, or brought by whoever looks.
+
+A picture of the data is opened once, however often captions are typed beside it: the data is not loaded again, and a
+look at a picture of test, which is counted, is one look.
+"""
+
+import base64
+import binascii
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway import tasks
+from headway.core.errors import UserError
+from headway.data.images.pictures import open_image
+from headway.run.folder import Run
+from headway.scoring.matching import Shown
+from headway.tasks.abilities import MatchesPictures
+from headway.workbench.looking.frames import pack
+
+FIRST = "valid:0"
+"""Where a page begins: looks at test are counted, and these are not."""
+
+
+class PictureDesk:
+    def __init__(self, run: Run, model: Any):
+        self.run, self.model = run, model
+        self._opened: dict[str, tuple[Shown, str]] = {}
+
+    def match(self, text: str, image: str = FIRST, picture: str | None = None) -> bytes:
+        """A picture beside a caption: their cosine, and where each head looks. `image`: one of the run's own data
+        (test:3); `picture`: anybody's, the bytes of its file in base64."""
+        kind = tasks.able(self.run, MatchesPictures)
+        shown, caption = self.of_data(image) if picture is None else (brought(picture), None)
+        maps = kind.look_at(self.run, self.model, shown, text)
+        among = {"patches": maps.among_patches, "words": maps.among_words}
+        heads = [{"of": of, "layer": layer, "head": head} for of, found in among.items() for layer, head in found]
+        arrays = {"pixels": maps.pixels, "by_patch": _half(maps.by_patch), "by_word": _half(maps.by_word)}
+        for of, found in among.items():
+            if found:
+                arrays[f"among_{of}"] = _half(torch.stack(list(found.values())))
+        header = {
+            "image": shown.name,
+            "caption": caption,
+            "cosine": maps.cosine,
+            "tokens": list(maps.tokens),
+            "heads": heads,
+            "notes": [*maps.sentence.warnings, *shown.notes],
+        }
+        return pack(header, arrays)
+
+    def of_data(self, name: str) -> tuple[Shown, str]:
+        """And what the data says of it."""
+        if name not in self._opened:
+            split, _, place = name.partition(":")
+            if not place.isdecimal():
+                raise UserError(f"'{name}' is no picture of the run's own data: they are named valid:0, valid:1 …")
+            (shown,) = self._data.shown(split, [int(place)])
+            self.run.count_looks_at_test([split])
+            self._opened[name] = shown, self._data.caption_of(split, int(place))
+        return self._opened[name]
+
+    @cached_property
+    def _data(self) -> MatchesPictures:
+        tasks.able(self.run, MatchesPictures)
+        task = tasks.load_for(self.run)
+        assert isinstance(task, MatchesPictures)
+        return task
+
+
+def brought(picture: str) -> Shown:
+    """What somebody sends: a file of any kind, until it is found to be a picture."""
+    try:
+        content = base64.b64decode(picture, validate=True)
+    except (binascii.Error, ValueError):
+        raise UserError("the picture is not in base64: send the bytes of its file so") from None
+    image, notes = open_image(content, "your picture")
+    return Shown("your picture", image, tuple(notes))
+
+
+def _half(weights: Tensor) -> np.ndarray:
+    return weights.to(torch.float16).cpu().numpy()
