@@ -18,7 +18,7 @@ CHUNK = 1 << 14
 # (But not before U+001C–1F, which vocabularies made elsewhere may take for signs.)
 _WORD_ENDS = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")
 PIECE = 1 << 18
-"""Letters that are worked on at once: few enough that what becomes of them is not asked of the system each time anew."""
+"""Letters that are worked on at once: few enough that memory for them is not asked of the system each time anew."""
 _SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
 
 

@@ -46,6 +46,10 @@ def runs(workshop, template, tmp_path_factory: pytest.TempPathFactory) -> Ground
     for seed in (0, 1):
         done = there.run("train", "tiny.yaml", f"seed={seed}", "--name", f"run-{seed}", "--runs", "at")
         assert done.code == 0, done.err
+        audited = there.run(
+            "audit", f"run-{seed}", "--runs", "at"
+        )  # so that audits made again are those that were there
+        assert audited.code in (0, 1), audited.err
     words = [
         ["runs", "--runs", "at"],
         ["runs", "--runs", "at", "--json"],
