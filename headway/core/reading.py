@@ -128,7 +128,11 @@ def opened_to_append(path: Path, mode: str = "ab") -> Iterator[IO[Any]]:
     """A regular file, new or there, to be added to; never through a link, which may lead anywhere."""
 
     def carefully(name: str, flags: int) -> int:
-        return os.open(name, flags | _CAREFULLY | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(name, flags | _CAREFULLY | os.O_NOFOLLOW, 0o666)
+        if why := _no_file(os.fstat(descriptor)):  # before anybody seeks its end, which a pipe has not
+            os.close(descriptor)
+            raise UserError(f"{path} cannot be written: {why}")
+        return descriptor
 
     encoding = None if "b" in mode else "utf-8"
     try:
@@ -138,8 +142,6 @@ def opened_to_append(path: Path, mode: str = "ab") -> Iterator[IO[Any]]:
             raise UserError(f"{path} cannot be written: {_why(error)}") from None
         raise
     with file:
-        if why := _no_file(os.fstat(file.fileno())):
-            raise UserError(f"{path} cannot be written: {why}")
         yield file
 
 

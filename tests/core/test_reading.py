@@ -33,8 +33,9 @@ def test_what_is_no_file_is_refused_at_once_and_never_written_through(tmp_path: 
     began = time.monotonic()
     with pytest.raises(UnreadableError, match="expected cannot be read: "):
         read_bytes(path)
-    with pytest.raises(UserError, match="expected cannot be written: "), opened_to_append(path) as file:
-        file.write(b"more")
+    for mode in ("ab", "ab+"):
+        with pytest.raises(UserError, match="expected cannot be written: "), opened_to_append(path, mode) as file:
+            file.write(b"more")
     assert time.monotonic() - began < 1
 
 
