@@ -1,5 +1,6 @@
 """`headway compare`: runs side by side."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,16 +23,26 @@ def compare(
         list[str] | None,
         typer.Option(help="Which scores to show; default: the headline of every split. May be repeated."),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Draw how they learnt, every seed: a .html, .svg or .png file.", metavar="FILE"
+        ),
+    ] = None,
     runs: RunsFolder = Path("runs"),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Scores side by side with intervals, and what differs in the recipes; runs that differ in their seeds are one."""
+    from headway.draw.save import check_place
     from headway.experiment.compare import compare as compared
+    from headway.experiment.learning_curves import curves_page
     from headway.run.folder import open_run
 
     use_plugins(with_, trust)
+    if out is not None:
+        check_place(out)
     found = compared([open_run(name, runs) for name in run])
     for name in on or ():
         if name not in found.scores:
@@ -40,6 +51,8 @@ def compare(
         print_json("compare", found.as_json())
     else:
         _show(found, on)
+    if out is not None:
+        print(f"drawn: {curves_page(found).save(out)}", file=sys.stderr)
 
 
 def _show(found: "RunComparison", on: list[str] | None) -> None:

@@ -1,6 +1,7 @@
 """Tables and coloured text for the terminal."""
 
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,8 @@ def show_scores(runs: Sequence[RunRecord]) -> None:
         for score in runs[0].scores()[:2]:
             console.print(f"{score.name}: {score.label}", style="dim", markup=False)
         show_doubts([kept(run) for run in runs])
+        alike = os.path.commonprefix([str(run.folder) for run in runs])  # noqa: RUF071 (of letters: runs/demo-seed-)
+        console.print(f"how they learnt: headway compare {alike}* -o curves.html", style="dim", markup=False)
     console.print(f"kept in {runs[0].folder.parent}/", style="dim", markup=False)
 
 

@@ -56,17 +56,30 @@ def opened(path: Path, through_links: bool = False) -> Iterator[IO[bytes]]:
 
 
 def read_bytes(path: Path, most: int | None = MOST, through_links: bool = False) -> bytes:
-    """All of a regular file. FileNotFoundError where there is none; `UnreadableError` for whatever else."""
+    """All of a regular file, which may be as large as the memory where nothing less is said. FileNotFoundError where
+    there is none; `UnreadableError` for whatever else."""
+    size, bound = 0, memory_of_machine() if most is None else most
     try:
         with opened(path, through_links) as file:
             size = os.fstat(file.fileno()).st_size
-            if most is not None and size > most:
-                raise UnreadableError(path, f"it has {size:,} bytes, and at most {most:,} are read")
+            if size > bound:
+                raise UnreadableError(path, f"it has {size:,} bytes, and at most {bound:,} are read")
             return file.read() if most is None else file.read(most)
     except FileNotFoundError:
         raise
+    except MemoryError:
+        raise UnreadableError(path, f"it has {size:,} bytes, and there is no memory for so many") from None
     except OSError as error:  # a disk that fails
         raise UnreadableError(path, _why(error)) from None
+
+
+def memory_of_machine() -> int:
+    """Bytes, whoever else uses them now: what is more than that fits at no time."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:  # a container may have less
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):
+        return whole
 
 
 def read_text(path: Path, most: int | None = MOST, through_links: bool = False) -> str:
@@ -115,7 +128,11 @@ def opened_to_append(path: Path, mode: str = "ab") -> Iterator[IO[Any]]:
     """A regular file, new or there, to be added to; never through a link, which may lead anywhere."""
 
     def carefully(name: str, flags: int) -> int:
-        return os.open(name, flags | _CAREFULLY | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(name, flags | _CAREFULLY | os.O_NOFOLLOW, 0o666)
+        if why := _no_file(os.fstat(descriptor)):  # before anybody seeks its end, which a pipe has not
+            os.close(descriptor)
+            raise UserError(f"{path} cannot be written: {why}")
+        return descriptor
 
     encoding = None if "b" in mode else "utf-8"
     try:
@@ -125,8 +142,6 @@ def opened_to_append(path: Path, mode: str = "ab") -> Iterator[IO[Any]]:
             raise UserError(f"{path} cannot be written: {_why(error)}") from None
         raise
     with file:
-        if why := _no_file(os.fstat(file.fileno())):
-            raise UserError(f"{path} cannot be written: {why}")
         yield file
 
 

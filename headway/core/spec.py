@@ -15,6 +15,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
+LARGEST = 2**63 - 1
+"""What 64 bits can count: no number in a recipe means anything beyond it, and much beneath would fail on the way."""
+
 
 class Problem(NamedTuple):
     """One reason why a recipe cannot be run: the keys involved (as dotted paths) and a sentence."""
@@ -58,7 +61,8 @@ class Spec(BaseModel):
 
     def all_problems(self, prefix: str = "") -> Iterator[Problem]:
         """The problems of this spec and of every spec inside it, with keys from the root."""
-        for problem in self.problems():
+        too_large = [*self._numbers_too_large()]
+        for problem in too_large or self.problems():  # what is no number to compute with is not computed with
             yield Problem(tuple(prefix + key for key in problem.keys), problem.reason)
         for name in type(self).model_fields:
             value: Any = getattr(self, name)
@@ -67,6 +71,13 @@ class Spec(BaseModel):
             for k, one in enumerate(value if isinstance(value, list) else []):
                 if isinstance(one, Spec):
                     yield from one.all_problems(f"{prefix}{name}.{k}.")
+
+    def _numbers_too_large(self) -> Iterator[Problem]:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, int | float) and abs(one) > LARGEST:
+                    yield Problem((name,), f"{one:.3g} is more than a number here can be; at most {LARGEST:.1e}")
 
 
 @cache

@@ -17,7 +17,8 @@ _IS_WHITE = np.array([chr(code).isspace() for code in range(_BEYOND_WHITE + 1)])
 CHUNK = 1 << 14
 # (But not before U+001C–1F, which vocabularies made elsewhere may take for signs.)
 _WORD_ENDS = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")
-PIECE = 1 << 20
+PIECE = 1 << 18
+"""Letters that are worked on at once: few enough that memory for them is not asked of the system each time anew."""
 _SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
 
 
@@ -50,13 +51,14 @@ def letters_of(text: str) -> set[str]:
     return {chr(code) for code in np.flatnonzero(there)}
 
 
-def at_most(codes: np.ndarray, highest: int) -> np.ndarray:
-    return codes if codes.dtype == np.uint8 and highest >= 255 else np.minimum(codes.astype(np.uint32), highest)
+def looked_up(table: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """What a table has for every letter; its last entry is for all letters beyond it."""
+    return np.take(table, codes, mode="clip")
 
 
 def white_in(codes: np.ndarray) -> np.ndarray:
     """Which of the letters are white space."""
-    return _IS_WHITE[at_most(codes, _BEYOND_WHITE)]
+    return looked_up(_IS_WHITE, codes)
 
 
 def letter_sizes(codes: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import pre_tokenizers
 
 from headway.core.errors import UserError
-from headway.data.letters import PIECE, at_most, codes_of, letter_sizes, place, white_in
+from headway.data.letters import PIECE, codes_of, letter_sizes, looked_up, place, white_in
 from headway.data.tokenizers import UNKNOWN, Tokenizer
 from headway.data.tokens import Tokens
 
@@ -45,7 +45,7 @@ class CharTokenizer(Tokenizer):
         except UnicodeEncodeError:
             super()._refuse(text)
             raise
-        found = self._table[at_most(codes, len(self._table) - 1)]
+        found = looked_up(self._table, codes)
         if self.unknown is None and len(found) and int(found.min()) < 0:
             self._say_what_is_lacking(text, codes, found < 0)
         return found

@@ -4,7 +4,6 @@ A spec says which; `spec.learn(text)` gives a `Tokenizer` (`tokenizers.py`).
 """
 
 import json
-import re
 from abc import abstractmethod
 from collections import Counter
 from pathlib import Path
@@ -21,9 +20,6 @@ from headway.core.variants import Variant
 from headway.data.letters import BLANK, LINE_END, WHITE, chunks, letters_of
 from headway.data.tokenizer_kinds import BYTE_OF_SIGN, BpeTokenizer, ByteTokenizer, CharTokenizer, WordTokenizer
 from headway.data.tokenizers import UNKNOWN, Tokenizer
-
-# A line end, or a string that `Word` may cut into several; what is left out is white space in any sense.
-_WORDS_AND_ENDS = re.compile(f"\n|[^{WHITE}]+")
 
 
 class TokenizerSpec(Variant):
@@ -99,7 +95,8 @@ class Word(TokenizerSpec):
         strings: Counter[str] = Counter()
         pieces = following("counting words", chunks(text, 1 << 20), len, len(text))
         for piece in pieces:
-            strings.update(_WORDS_AND_ENDS.findall(piece))
+            strings.update(piece.split())  # five times as fast as an expression that finds line ends, too
+            strings[LINE_END] += piece.count(LINE_END)
         library, counts = self._library({}), Counter[str]()
         if self.punctuation == "attached" and not self.lower:
             return strings
@@ -149,7 +146,7 @@ class Bpe(TokenizerSpec):
             ]
         )
         trainer = trainers.BpeTrainer(vocab_size=self.size, initial_alphabet=list(BYTE_OF_SIGN), show_progress=False)
-        library.train_from_iterator(chunks(text), trainer)
+        library.train_from_iterator(following("counting byte pairs", chunks(text), len, len(text)), trainer)
         return BpeTokenizer(library)
 
 

@@ -22,10 +22,17 @@ _STYLE = (
     ".chart .faint { fill: var(--faint); }\n"
     ".chart .grid { stroke: var(--rule); } .chart .axis { stroke: var(--faint); }\n"
     ".chart .curve { fill: none; stroke-width: 2; stroke-linejoin: round; } .chart .band { fill-opacity: 0.14; }\n"
+    ".chart .each { fill: none; stroke-width: 0.8; stroke-opacity: 0.45; stroke-linejoin: round; }\n"
 )
 _DARK = (
     ":root { --paper: #17181a; --ink: #e6e5e0; --faint: #a2a4a8; --rule: #3a3c40; "
     f"{curve_variables(CURVES_ON_DARK)} }}"
+)
+_BODY = (
+    f"{_STYLE}@media (prefers-color-scheme: dark) {{ {_DARK} }}\n"
+    ":root { color-scheme: light dark; } html { background: var(--paper); }\n"
+    f"body {{ margin: 2rem auto; padding: 0 1rem; max-width: 60rem; font-family: {FONT}; color: var(--ink); }}\n"
+    "@media screen { .chart { min-width: 36rem; } figure { overflow-x: auto; } }\n"  # words that can be read
 )
 _ABOVE, _BETWEEN = 34, 46  # pixels: for the title, and for the words over a chart
 
@@ -70,13 +77,16 @@ class ChartPage:
     def _html(self) -> str:
         return (
             f"{PAGE_HEAD}<title>{escape(self.title)}</title>\n"
-            f"<style>\n{_STYLE}body {{ margin: 2rem; max-width: 60rem; font-family: {FONT}; color: var(--ink); }}\n"
+            f"<style>\n{_BODY}"
             "figure { margin: 0 0 2rem; } figcaption { margin-bottom: 0.6rem; }\n"
             "td, th { padding: 0.1rem 0.8rem 0.1rem 0; text-align: left; }\n"
-            f"</style>\n</head>\n<body>\n{self._repr_html_()}\n</body>\n</html>\n"
+            f"</style>\n</head>\n<body>\n{self._inner()}\n</body>\n</html>\n"
         )
 
     def _repr_html_(self) -> str:
+        return f"<style>\n{_STYLE}</style>\n{self._inner()}"
+
+    def _inner(self) -> str:
         figures = [
             f"<figure><figcaption>{escape(chart.caption)}</figcaption>\n{chart.svg()}\n</figure>"
             for chart in self.charts
@@ -84,7 +94,7 @@ class ChartPage:
         ]
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         head = f"<h1>{escape(self.title)}</h1>\n<p>{escape(self.subtitle)}</p>"
-        return f"<style>\n{_STYLE}</style>\n{head}\n{''.join(figures)}\n{notes}\n{_table(self.table)}"
+        return f"{head}\n{''.join(figures)}\n{notes}\n{_table(self.table)}"
 
     def _svg(self) -> str:
         charts = [chart for chart in self.charts if chart.drawn]
@@ -115,6 +125,8 @@ class ChartPage:
                 if k >= len(CURVES):
                     continue
                 colour, line = CURVES[k], "--" if curve.beside else "-"
+                for one in curve.each:
+                    axes.plot(curve.x, one, color=colour, lw=0.7, alpha=0.55)
                 axes.plot(curve.x, curve.middle, line, color=colour, lw=1.8, label=curve.name)
                 axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.14, lw=0)
             axes.set(xlabel=chart.across, ylabel=chart.up, yscale="log" if chart.logarithmic else "linear")
@@ -133,9 +145,7 @@ def figures_page(title: str, lead: Sequence[str], figures: Sequence[tuple[str, s
     told = "".join(f"<p>{escape(line)}</p>" for line in lead)
     return (
         f"{PAGE_HEAD}<title>{escape(title)}</title>\n"
-        f"<style>\n{_STYLE}@media (prefers-color-scheme: dark) {{ {_DARK} }}\n"
-        ":root { color-scheme: light dark; } html { background: var(--paper); }\n"
-        f"body {{ margin: 2rem auto; padding: 0 1rem; max-width: 60rem; font-family: {FONT}; color: var(--ink); }}\n"
+        f"<style>\n{_BODY}"
         "figure { margin: 0 0 2.4rem; } figcaption { margin-top: 0.4rem; color: var(--faint); max-width: 46rem; }\n"
         "table { border-collapse: collapse; margin: 1rem 0 2rem; font-variant-numeric: tabular-nums; }\n"
         "td, th { padding: 0.15rem 1.2rem 0.15rem 0; text-align: left; border-bottom: 1px solid var(--rule); }\n"
@@ -152,7 +162,8 @@ def _above_zero(curve: Curve) -> Curve:
     lowest = min((v for v in (*curve.low, *curve.middle) if v > 0), default=1.0)
     low = [max(curve.low[k], lowest) for k in at]
     x, middle, high = ([values[k] for k in at] for values in (curve.x, curve.middle, curve.high))
-    return replace(curve, x=x, middle=middle, low=low, high=high)
+    each = [[max(one[k], lowest) for k in at] for one in curve.each]
+    return replace(curve, x=x, middle=middle, low=low, high=high, each=each)
 
 
 def _table(table: PictureTable | None) -> str:

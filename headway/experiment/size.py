@@ -7,16 +7,15 @@ there is; what is more than that is refused, with both numbers. What it needs at
 that fits many times, nobody has to try it.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from headway.core import plugins
 from headway.core.errors import UserError
+from headway.core.reading import memory_of_machine
 from headway.core.spec import Spec
 from headway.recipe.recipe import Recipe
 from headway.tasks.task import Task
@@ -145,11 +144,7 @@ def memory_of(device: torch.device) -> int:
     """All of it, whoever else uses it now: what is more than that fits at no time."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:  # a container may have less
-        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        return whole
+    return memory_of_machine()
 
 
 def _bytes(count: int) -> str:

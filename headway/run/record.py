@@ -80,7 +80,14 @@ def _run_files(runs: Path) -> list[Path]:
             names = sorted(one.name for one in found if not one.name.startswith("."))
     except OSError:
         return []
-    return [path for name in names if os.path.lexists(path := runs / name / "run.json")]
+    return [path for name in names if _is_run((path := runs / name / "run.json").parent)]
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a run was made there. One that has lost its run.json is told by what else it has, and named as damaged.
+    (Studies and searches are sealed, too, and have no checkpoints.)"""
+    there = os.path.lexists
+    return there(folder / "run.json") or (there(folder / "seal.json") and there(folder / "checkpoints"))
 
 
 def is_of_another(folder: Path, recipe_hash: str) -> bool:

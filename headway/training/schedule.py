@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
+from headway.core.spec import LARGEST
 from headway.core.variants import Variant
 
 
@@ -38,6 +39,9 @@ class Duration(NamedTuple):
             text = "expected a length such as '500 steps', '10 epochs' or '2.5M tokens'"
             if isinstance(given, int | float) and given > 0:
                 text += f"; did you mean '{given} steps'?"
+            raise PydanticCustomError("duration", text)  # pyright: ignore[reportArgumentType]
+        if amount > LARGEST:
+            text = f"expected at most {LARGEST:.1e} {found[3]}s"
             raise PydanticCustomError("duration", text)  # pyright: ignore[reportArgumentType]
         return cls(amount, found[3] + "s")
 

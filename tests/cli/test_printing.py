@@ -109,6 +109,14 @@ def test_many_runs_are_a_table_with_their_labels_below(run, capsys):
     assert "valid.perplexity: per token · valid" in out
 
 
+def test_after_a_population_it_is_said_how_to_see_its_curves(run, capsys):
+    show_scores([(first := run("demo-seed-0")), run("demo-seed-1")])
+    shown = capsys.readouterr().out.replace("\n", "")
+    assert f"headway compare {first.folder.parent}/demo-seed-* -o curves.html" in shown
+    show_scores([first])
+    assert "headway compare" not in capsys.readouterr().out
+
+
 def test_a_run_that_has_no_scores_yet_is_listed(tmp_path, capsys):
     show_runs([listed(Run.create(tmp_path / "new", Recipe(), "cpu").folder)])
     assert capsys.readouterr().out.splitlines()[1].split() == ["new", "killed", "at", "step", "0", "0"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headway.core.errors import UserError
 from headway.core.files import holder, locked, write_whole
-from headway.core.reading import UnreadableError, is_deeper, opened_to_append, parse_json, read_bytes, read_json
+from headway.core.reading import MOST, UnreadableError, is_deeper, opened_to_append, parse_json, read_bytes, read_json
 
 LAID = {
     "a folder": lambda path: path.mkdir(),
@@ -33,8 +33,9 @@ def test_what_is_no_file_is_refused_at_once_and_never_written_through(tmp_path: 
     began = time.monotonic()
     with pytest.raises(UnreadableError, match="expected cannot be read: "):
         read_bytes(path)
-    with pytest.raises(UserError, match="expected cannot be written: "), opened_to_append(path) as file:
-        file.write(b"more")
+    for mode in ("ab", "ab+"):
+        with pytest.raises(UserError, match="expected cannot be written: "), opened_to_append(path, mode) as file:
+            file.write(b"more")
     assert time.monotonic() - began < 1
 
 
@@ -46,8 +47,9 @@ def test_a_device_without_end_is_refused_even_through_links():
 def test_sizes_are_bounded(tmp_path: Path):
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)  # of which nothing is on the disk
-    with pytest.raises(UnreadableError, match="it has 1,099,511,627,776 bytes, and at most"):
-        read_bytes(tmp_path / "large")
+    for most in (MOST, None):  # None: weights, and texts of any size; but not of a size that fits into no memory
+        with pytest.raises(UnreadableError, match="large cannot be read: it has 1,099,511,627,776 bytes, and at most"):
+            read_bytes(tmp_path / "large", most)
 
 
 BOMBS = {

@@ -102,3 +102,34 @@ def test_unknown_runs_and_scores_are_named(made, command_line):
     assert "did you mean 'valid.loss'?" in command_line("compare", "a", "b", "--on", "valid.los").words
     assert command_line("compare", "a", "c").code == 2
     assert command_line("compare", "a").code == 2
+
+
+@pytest.mark.parametrize("ending", ["html", "svg", "png"])
+def test_how_seeds_learnt_is_drawn(made, command_line, tmp_path, ending):
+    for name, change in (("plain", "model.positions=learned"), ("alibi", "model.positions=alibi")):
+        for seed in range(3):
+            run = made(f"{name}-seed-{seed}", f"seed={seed}", change, perplexity=7.0 + seed)
+            losses = {step: 5.0 - step / 10 + seed / 8 for step in range(0, 30, 10)}
+            write_metrics(run, losses | ({40: math.nan} if seed == 2 else {40: 1.0}))
+    names = [f"{name}-seed-{seed}" for name in ("plain", "alibi") for seed in range(3)]
+    answer = command_line("compare", *names, "-o", f"curves.{ending}")
+    assert answer.code == 0 and f"drawn: curves.{ending}" in answer.err
+    drawn = (tmp_path / f"curves.{ending}").read_bytes()
+    if ending != "png":
+        assert drawn.count(b'class="each"') == 6 and drawn.count(b'class="curve"') == 2
+        assert b"nan" not in drawn and b"plain" in drawn
+    else:
+        assert drawn.startswith(b"\x89PNG")
+
+
+def test_where_nothing_was_evaluated_nothing_is_drawn(made, command_line, tmp_path):
+    made("a", loss=2.0)
+    made("b", "seed=1", loss=1.9)
+    answer = command_line("compare", "a", "b", "-o", "curves.html")
+    assert answer.code == 2 and "training.evaluate_every" in answer.err and not (tmp_path / "curves.html").exists()
+    assert command_line("compare", "a", "b", "-o", "curves.gif").code == 2
+
+
+def write_metrics(run: Run, losses: dict[int, float]) -> None:
+    lines = [json.dumps({"step": step, "scores": {"valid.loss": loss}}) for step, loss in losses.items()]
+    (run.folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))

@@ -79,6 +79,17 @@ def test_damage_is_said_of_one_and_hides_no_other(runs: Path, name: str, damage,
         assert all(f"run-{k}" in answer.out for k in (0, 1, 3))
 
 
+def test_a_run_that_has_lost_its_facts_is_named_and_what_is_no_run_is_not(runs: Path, command_line):
+    list_runs(runs)
+    (runs / "run-2" / "run.json").unlink()
+    (runs / "photos").mkdir()
+    (runs / "study").mkdir()
+    (runs / "study" / "seal.json").write_text("{}")
+    answer = command_line("runs", "--runs", str(runs))
+    assert "passing over run-2" in answer.err and "run.json cannot be read: it is missing" in answer.err
+    assert "photos" not in answer.err + answer.out and "study" not in answer.err + answer.out
+
+
 def test_who_is_training_is_never_kept(runs: Path, looked: list[str]):
     list_runs(runs)
     with locked(runs / "run-1"):

@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from listening import Told
@@ -109,7 +110,49 @@ def test_what_fails_there_is_told_with_its_reason(workshop):
     assert "/nowhere/at-all.txt" in found["failed"] and "Traceback" in found["details"]
 
 
+def test_ray_is_never_called_where_somebodys_modules_may_lie(tmp_path, monkeypatch):
+    """It puts that folder first on the path of its workers."""
+    (tmp_path / "yaml.py").write_text("raise SystemExit('run')")
+    monkeypatch.chdir(tmp_path)
+    called: list[list[str]] = []
+
+    def there() -> list[str]:
+        return [path.name for path in Path.cwd().iterdir()]
+
+    fake = SimpleNamespace(init=lambda **_: called.append(there()), shutdown=lambda: called.append(there()))
+    monkeypatch.setattr(cluster, "_imported", lambda: fake)
+    monkeypatch.setattr(Ray, "_check_version", lambda self, ray: None)
+    with Ray()._connected():
+        assert Path.cwd() == tmp_path
+    assert called == [[], ["yaml.py"]]
+
+
+def test_files_are_looked_for_where_the_study_was_started(workshop, tmp_path, monkeypatch):
+    (run, *_) = small_study(workshop.text).runs()
+    tree = run.recipe.model_dump(mode="json")
+    tree["data"]["path"] = "own.txt"
+    (tmp_path / "own.txt").write_text(workshop.text.read_text())
+    order = {"name": run.name, "recipe": tree, "plugins": {}}
+    before = Path.cwd()
+    assert "folder" in train_there([order], str(tmp_path)) and "failed" in train_there([order])
+    assert Path.cwd() == before
+
+
 # --- with one --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_workers_run_nothing_that_lies_in_the_current_folder(workshop, tmp_path: Path, monkeypatch):
+    pytest.importorskip("ray", reason="the extra 'cluster' is not installed")
+    for module in ("yaml", "safetensors", "optuna", "headway"):
+        (tmp_path / f"{module}.py").write_text(
+            f"open({str(tmp_path / 'was-run')!r}, 'w')\nraise ImportError('hostile')"
+        )
+    (tmp_path / "own.txt").write_text(workshop.text.read_text())
+    monkeypatch.chdir(tmp_path)
+    outcome = execute(small_study(Path("own.txt")), tmp_path / "ray", Ray(workers=1))
+    assert outcome.failed == {} and not (tmp_path / "was-run").exists()
 
 
 @pytest.mark.slow

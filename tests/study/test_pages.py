@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from headway.draw.chart_page import Chart, ChartPage
 from headway.draw.charts import Curve, line_chart
 from headway.draw.colours import WEIGHTS
 from headway.draw.page import page
@@ -46,9 +47,9 @@ def browser():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory) -> dict[str, Path]:
     home = tmp_path_factory.mktemp("pages")
-    for name, text in {"report": crowded_report(), "maps": maps()}.items():
+    for name, text in {"report": crowded_report(), "maps": maps(), "curves": curves(home)}.items():
         (home / f"{name}.html").write_text(text, "utf-8")
-    return {name: home / f"{name}.html" for name in ("report", "maps")}
+    return {name: home / f"{name}.html" for name in ("report", "maps", "curves")}
 
 
 def crowded_report() -> str:
@@ -93,9 +94,21 @@ def maps() -> str:
     return page(Picture("Maps", "a sentence", "how to read it", [Grid("layer 0", panels, WEIGHTS)], ["a note"], table))
 
 
+def curves(home: Path) -> str:
+    """What `headway compare … -o` draws."""
+    steps = list(range(0, 1000, 50))
+    each = [[5 / (1 + 0.01 * s) + 0.05 * seed for s in steps] for seed in range(8)]
+    chart = Chart([Curve(LONG, steps, each[4], each[0], each[-1], each)], "step", "valid.loss (nats)", "How it learnt")
+    return (
+        ChartPage("How they learnt", f"{LONG}: 8 seeds", [chart], [f"{LONG} failed causality"])
+        .save(home / "page.html")
+        .read_text("utf-8")
+    )
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 500, 768, 1280])
-@pytest.mark.parametrize("name", ["report", "maps"])
+@pytest.mark.parametrize("name", ["report", "maps", "curves"])
 def test_nothing_is_cut_off_and_every_table_can_be_read(browser, pages, name, width, scheme):
     if scheme == "dark" and (name == "maps" or width == 500):
         pytest.skip("white in every theme, or measured at other widths")

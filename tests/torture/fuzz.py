@@ -271,6 +271,8 @@ class Ground:
             return f"{case}: {why}"
         if changed:
             return f"{case}: {changed} was changed"
+        if damage == "gone" and file.name in MADE_AGAIN:
+            return ""
         named = file.name in ended.err + ended.out or file.parent.name in ended.err + ended.out
         if not named and (ended.code != self.clean[key].code or ended.out != self.clean[key].out):
             return f"{case}: used in silence (or not named): {ended.out[-300:]} {ended.err[-300:]}"
@@ -294,6 +296,9 @@ class Ground:
 
 NOT_READ = {"report.html", "report.md", "table.tex", "scores.csv", "log.txt", "verdicts.json", "lock"}
 """Written for people, or of no meaning; `verdicts.json` is read of studies alone that are older than looks.json."""
+
+MADE_AGAIN = {"audit.json"}
+"""Where it is gone audits are made, as of a run that never had any; what they find is said."""
 
 
 def wrong(ended: Ended) -> str:

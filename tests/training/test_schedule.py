@@ -58,6 +58,12 @@ def test_what_is_not_a_duration_is_refused_in_words(given):
         Duration.parse(given)
 
 
+@pytest.mark.parametrize("given", ["1e99 steps", "1e300M tokens", "1e19 epochs"])
+def test_lengths_that_nobody_can_wait_for_are_refused(given):
+    with pytest.raises(PydanticCustomError, match=r"expected at most 9.2e\+18 (steps|tokens|epochs)$"):
+        Duration.parse(given)
+
+
 def test_a_bare_number_is_answered_with_steps():
     with pytest.raises(PydanticCustomError, match="did you mean '500 steps'"):
         Duration.parse(500)

@@ -17,7 +17,7 @@ from typing import Any
 
 from headway.core.errors import UserError, did_you_mean
 from headway.core.hub import Address, fetch
-from headway.data.running.sources import Splits, hold_out, read_text
+from headway.data.running.sources import Splits, hold_out, is_blank, read_text
 
 _ENDING = re.compile(r"\.(parquet|(?:jsonl?|csv|tsv|txt)(?:\.gz)?)$")
 _NOT_DATA = re.compile(r"(?i)(dataset_infos?\.json|state\.json|(readme|licen[sc]e|requirements|notice)\.txt)")
@@ -35,7 +35,7 @@ def read_splits(path: str, valid_fraction: float) -> Splits:
         files = [folder / name for name in names if (split_of_file(name) or "train") == split]
         if files:
             splits[split] = "".join(_text_of(file, file.relative_to(folder).as_posix(), column) for file in files)
-            if not splits[split].strip():
+            if is_blank(splits[split]):
                 raise UserError(f"dataset '{address}': there is no text in split '{split}' ({files[0].name})")
     if "valid" not in splits:
         held_out = hold_out(splits["train"], valid_fraction, path)

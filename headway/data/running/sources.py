@@ -159,7 +159,7 @@ def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:
     line_begin = text.rfind("\n", max(earliest, 0), cut) + 1
     splits = {"train": text[: line_begin or cut], "valid": text[line_begin or cut :]}
     for split, part in splits.items():
-        if not part.strip():
+        if is_blank(part):
             raise UserError(
                 f"'{path}' has {len(text)} characters, and with valid_fraction {valid_fraction} "
                 f"there is no text left for split '{split}'"
@@ -180,9 +180,14 @@ def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding
     except OSError as problem:
         raise UserError(f"'{path}' cannot be read: {problem.strerror or problem}") from None
     text = decoded(content, path, encoding, key)
-    if not text.strip():
+    if is_blank(text):
         raise UserError(f"'{path}' {'has only white space in it' if text else 'is empty'}; expected text")
     return text
+
+
+def is_blank(text: str) -> bool:
+    """Without `strip`, which would be a second copy of a whole corpus."""
+    return not text or text.isspace()
 
 
 def unzipped(content: bytes, path: Path) -> bytes:

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,9 @@ class Ray:
             gpus = int(ray.cluster_resources().get("GPU", 0))
             log.say(self._words(ray, gpus))
             pending: dict[Any, tuple[list[PlannedRun], list[Any]]] = {}
+            home = None if self.address else str(Path.cwd())  # what `data.path: text.txt` is relative to
             for members in parcels(runs, gpus):
-                parts = _sent(ray, members, on_gpu=gpus > 0)
+                parts = _sent(ray, members, on_gpu=gpus > 0, home=home)
                 pending[parts[0]] = (members, parts)
             while pending:
                 ready, _ = ray.wait(list(pending), timeout=0.5)
@@ -76,16 +77,20 @@ class Ray:
         if self.address is not None:
             _check_reachable(self.address)
         local = {"num_cpus": self.workers, "include_dashboard": False} if self.address is None else {}
-        try:
-            ray.init(address=self.address or "local", log_to_driver=False, logging_level="error", **local)
-        except (OSError, RuntimeError, ValueError, AssertionError) as error:
-            said = str(error).strip().splitlines() or [type(error).__name__]  # often a traceback, its reason at the end
-            raise UserError(f"{self.address or 'ray'} cannot be used: {said[-1]}") from None
-        try:
-            self._check_version(ray)
-            yield ray
-        finally:
-            ray.shutdown()
+        with tempfile.TemporaryDirectory(prefix="headway-") as nowhere:
+            try:
+                # Ray puts the folder that it is called in first on the path of its workers: anybody's yaml.py may lie
+                # there. Nothing lies in this one, and as long as it is there nobody else can put something into it.
+                with chdir(nowhere):
+                    ray.init(address=self.address or "local", log_to_driver=False, logging_level="error", **local)
+            except (OSError, RuntimeError, ValueError, AssertionError) as error:
+                said = str(error).strip().splitlines() or [type(error).__name__]  # a traceback, its reason at the end
+                raise UserError(f"{self.address or 'ray'} cannot be used: {said[-1]}") from None
+            try:
+                self._check_version(ray)
+                yield ray
+            finally:
+                ray.shutdown()
 
     def _check_version(self, ray: Any) -> None:
         where = self.address or "the local cluster"
@@ -102,7 +107,7 @@ class Ray:
         return f"ray: {len(alive)} machine{'s' * (len(alive) > 1)}, {cpus} cores" + (f", {gpus} GPUs" if gpus else "")
 
 
-def _sent(ray: Any, members: list[PlannedRun], on_gpu: bool) -> list[Any]:
+def _sent(ray: Any, members: list[PlannedRun], on_gpu: bool, home: str | None) -> list[Any]:
     orders = [order_for(run) for run in members]
     task = ray.remote(
         num_returns=len(members),
@@ -112,7 +117,7 @@ def _sent(ray: Any, members: list[PlannedRun], on_gpu: bool) -> list[Any]:
         scheduling_strategy="SPREAD",
         runtime_env={"env_vars": {} if on_gpu else {"OMP_NUM_THREADS": "1"}},
     )(train_there)
-    found = task.remote(orders)
+    found = task.remote(orders, home)
     return found if isinstance(found, list) else [found]
 
 
@@ -135,8 +140,14 @@ def _arrived(ray: Any, run: PlannedRun, part: Any, log: Log) -> None:
 # --- on a machine of the cluster -------------------------------------------------------------------------------------
 
 
-def train_there(orders: list[dict[str, Any]]) -> Any:
-    """One population; for each run its folder, or why there is none."""
+def train_there(orders: list[dict[str, Any]], home: str | None = None) -> Any:
+    """One population; for each run its folder, or why there is none. Files are looked for at `home`, on the machine
+    that has it; modules are not."""
+    with chdir(home) if home else nullcontext():
+        return _trained(orders)
+
+
+def _trained(orders: list[dict[str, Any]]) -> Any:
     with tempfile.TemporaryDirectory(prefix="headway-") as home:
         names = [order["name"] for order in orders]
         why, details, warnings = "it was stopped", "", []

@@ -1,12 +1,16 @@
 """The figures of a report: how the arms learnt, what they make of other lengths, and two factors as a heat map."""
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from headway.draw.charts import COLOURS, Curve, heat_map, line_chart
+from headway.experiment.learning_curves import (
+    HOW_THEY_LEARNT,
+    Evaluations,
+    evaluations,
+    learning_curve,
+    loss_looked_at,
+)
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS, PERPLEXITY, metric_of, parsed
 from headway.study.design.measures import Lengths, Segments
@@ -51,36 +55,20 @@ def _rank(results: Results, arm: str, score: str) -> float:
 def learning_curves(results: Results) -> Figure | None:
     """The loss that was looked at while training: the mean of the seeds, and the band they span."""
     arms, remark = shown_arms(results)
-    lines = {arm: [evaluations(results, run.folder, arm) for run in results.of(arm)] for arm in arms}
-    names = dict.fromkeys(name for found in lines.values() for run in found for at in run.values() for name in at)
-    losses = {parsed(name).split: name for name in names if parsed(name).metric == LOSS.name}
+    lines = {arm: evaluations_of(results, arm) for arm in arms}
     asked = next((parsed(score).split for score in asked_scores(results)), "valid")
-    name = next((losses[split] for split in (asked, "valid", *losses) if split in losses), None)
+    name = loss_looked_at((run for found in lines.values() for run in found), asked)
     if name is None:
         return None
-    curves = [curve for arm in arms if (curve := _curve(arm, lines[arm], name)) is not None]
+    curves = [curve for arm in arms if (curve := learning_curve(arm, lines[arm], name)) is not None]
     if not any(len(curve.x) > 1 for curve in curves):
         return None
-    caption = (
-        f"How the arms learnt: {name} by step; every seed (thin), their mean, and the band between lowest and highest."
-    )
+    caption = f"How the arms learnt: {name} by step; {HOW_THEY_LEARNT}."
     return Figure(line_chart(curves, "step", f"{name} ({LOSS.unit})", caption), caption + remark)
 
 
-def evaluations(results: Results, folder: Path, arm: str) -> dict[int, dict[str, float]]:
-    metrics = Run(folder, results.study.recipes[arm]).metrics()
-    return {line["step"]: line["scores"] for line in metrics if isinstance(line.get("scores"), dict)}
-
-
-def _curve(arm: str, runs: Sequence[Mapping[int, Mapping[str, float]]], name: str) -> Curve | None:
-    """At the steps that every seed has."""
-    known = [{step: at[name] for step, at in run.items() if at.get(name) is not None} for run in runs]
-    steps = sorted(set.intersection(*(set(run) for run in known))) if known else []
-    if not steps:
-        return None
-    at = [[run[step] for run in known] for step in steps]
-    each = [[run[step] for step in steps] for run in known] if len(known) > 1 else []
-    return Curve(arm, steps, [statistics.mean(v) for v in at], [min(v) for v in at], [max(v) for v in at], each)
+def evaluations_of(results: Results, arm: str) -> list[Evaluations]:
+    return [evaluations(Run(run.folder, results.study.recipes[arm])) for run in results.of(arm)]
 
 
 def by_length(results: Results) -> Figure | None:

@@ -7,7 +7,7 @@ from headway.core.errors import UserError
 from headway.run.record import read_json
 from headway.scaling.analysis import ScalingAnalysis, WithInterval
 from headway.scaling.figures import ScalingFigure, Traces, figures
-from headway.study.report.figures import evaluations
+from headway.study.report.figures import evaluations_of
 from headway.study.report.tables import Table, TableRow
 from headway.study.results.ladder_points import SCORE
 from headway.study.results.results import Results
@@ -96,7 +96,7 @@ def traces_of(results: Results, family: str) -> Traces | None:
     for width, arm in sorted(longest.items()):
         runs = results.of(arm)
         per_step = int(read_json(runs[0].folder / "run.json").get("flops_per_step", 0))
-        lines = [evaluations(results, run.folder, arm) for run in runs]
+        lines = evaluations_of(results, arm)
         steps = sorted(set.intersection(*(set(line) for line in lines)))
         steps = [step for step in steps if step and all(line[step].get(SCORE) is not None for line in lines)]
         if len(steps) > 1:

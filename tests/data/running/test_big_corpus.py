@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from headway.core import telling
 from headway.core.errors import UserError
 from headway.data import cache, letters, memo, tokenizer_kinds, tokenizers
 from headway.data.running.corpus import load
+from headway.data.running.sources import hold_out
 from headway.data.tokenizers import Tokenizer
 from headway.data.tokens import KeptTokens, Tokens
 from headway.data.vocabularies import Bpe, Byte, Char, Word
@@ -122,6 +124,25 @@ def test_how_far_it_is_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch):
         of_train = [one for one in told if "train" in one[0]]
         assert len(of_train) > 3 and all(of_train[k][1] < of_train[k + 1][1] for k in range(len(of_train) - 1))
         assert of_train[-1][1] == of_train[-1][2]
+
+
+@pytest.mark.parametrize("spec", [Word(), Bpe(size=300)], ids=repr)
+def test_how_far_learning_is_is_told(spec):
+    told: list[tuple[str, int, int]] = []
+    with telling.listening(lambda *one: told.append(one)):
+        spec.learn(text := words(2000))
+    assert told and told[-1][1:] == (len(text), len(text)) and "counting" in told[0][0]
+
+
+def test_a_corpus_is_cut_without_another_copy_of_it():
+    text = "x" * 4_000_000 + "\n"
+    tracemalloc.start()
+    try:
+        splits = hold_out(text, 0.1, "t.txt")
+        assert tracemalloc.get_traced_memory()[1] < 1.1 * len(text)
+    finally:
+        tracemalloc.stop()
+    assert "".join(splits.values()) == text
 
 
 def test_a_letter_that_comes_first_in_valid_has_a_remedy(kept: Path):

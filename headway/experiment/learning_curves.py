@@ -1,0 +1,57 @@
+"""How runs learnt: the loss that was looked at while they were trained, by step. Of each arm every seed, thin, their
+mean, and the band between the lowest and the highest: a population as one sees it. Reads run folders only.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from headway.core.errors import UserError
+from headway.draw.chart_page import Chart, ChartPage
+from headway.draw.charts import COLOURS, Curve
+from headway.experiment.compare import RunComparison
+from headway.run.folder import Run
+from headway.scoring.metrics import LOSS, parsed
+
+Evaluations = Mapping[int, Mapping[str, float]]
+"""By step: the scores by name."""
+HOW_THEY_LEARNT = "every seed (thin), their mean, and the band between lowest and highest"
+
+
+def evaluations(run: Run) -> Evaluations:
+    return {line["step"]: line["scores"] for line in run.metrics() if isinstance(line.get("scores"), dict)}
+
+
+def loss_looked_at(runs: Iterable[Evaluations], split: str = "valid") -> str | None:
+    """The name of the loss that they were evaluated on, by preference on this split."""
+    names = dict.fromkeys(name for run in runs for scores in run.values() for name in scores)
+    losses = {parsed(name).split: name for name in names if parsed(name).metric == LOSS.name}
+    return next((losses[one] for one in (split, "valid", *losses) if one in losses), None)
+
+
+def learning_curve(arm: str, runs: Sequence[Evaluations], score: str) -> Curve | None:
+    """At the steps that every seed has; what has diverged ends there, as a number or not."""
+    known = [{step: at[score] for step, at in run.items() if _is_number(at.get(score))} for run in runs]
+    steps = sorted(set.intersection(*(set(run) for run in known))) if known else []
+    if not steps:
+        return None
+    at = [[run[step] for run in known] for step in steps]
+    each = [[run[step] for step in steps] for run in known] if len(known) > 1 else []
+    return Curve(arm, steps, [statistics.mean(v) for v in at], [min(v) for v in at], [max(v) for v in at], each)
+
+
+def curves_page(found: RunComparison) -> ChartPage:
+    """The arms of a comparison as a picture."""
+    seen = {arm.name: [evaluations(run) for run in arm.runs.values()] for arm in found.arms[:COLOURS]}
+    loss = loss_looked_at(run for runs in seen.values() for run in runs)
+    curves = [curve for name, runs in seen.items() if loss and (curve := learning_curve(name, runs, loss)) is not None]
+    if loss is None or not curves:
+        raise UserError("none of these runs was evaluated while it was trained (training.evaluate_every): no curves")
+    seeds = ", ".join(f"{arm.name}: {len(arm.runs)} seed{'s' * (len(arm.runs) > 1)}" for arm in found.arms)
+    more = [f"of {len(found.arms)} arms, the first {COLOURS} are drawn"] if len(found.arms) > COLOURS else []
+    chart = Chart(curves, "step", f"{loss} ({LOSS.unit})", f"{loss} by step; {HOW_THEY_LEARNT}")
+    return ChartPage("How they learnt", seeds, [chart], [*more, *found.notes])
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
