@@ -204,7 +204,7 @@ class Fate:
     """Counts the changes of the disk, and lets the n-th be the last."""
 
     def __init__(self, at: int, what: str, calls: int):
-        self.at, self.what, self.calls, self.count = at, what, calls, 0
+        self.at, self.what, self.calls, self.numbers = at, what, calls, itertools.count(1)
 
     def rule(self) -> None:
         for name in CHANGING:
@@ -227,18 +227,18 @@ class Fate:
         return call
 
     def strike(self, name: str, where: Any, half: Callable[[], Any] = lambda: None) -> None:
-        self.count += 1
+        number = next(self.numbers)  # its own, also where threads write at the same time: or the n-th might be nobody's
         os.write(self.calls, f"{name} {where}\n".encode())
-        if not self.at or self.count < self.at:
+        if not self.at or number < self.at:
             return
         if self.what == "full":
             if name in NEEDING_SPACE:
                 half()
                 named = () if name in ("write", "fsync") else (str(where),)  # as the system does
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *named)
-        elif self.count == self.at and self.what == "stop":
+        elif number == self.at and self.what == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        elif self.count == self.at:
+        elif number == self.at:
             half()
             os.kill(os.getpid(), signal.SIGKILL)
 
