@@ -1,7 +1,10 @@
 """What README shows works: its recipes load with their changes, its verbs exist, and its known sets are known."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,8 @@ from headway.data.running.sources import KNOWN_SETS
 from headway.recipe.recipe import load
 from headway.recipe.sweep import varied
 
-README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+README = (DOCS.parent / "README.md").read_text("utf-8")
 COMMANDS = [shlex.split(line, comments=True) for line in README.splitlines() if line.startswith("headway ")]
 OWN = {"model.positions=mine"}  # of a file of one's own
 
@@ -39,6 +43,35 @@ def test_its_recipes_load_without_any_data(words, monkeypatch):
     assert recipe.data.source in ("python-docs", "python-modules", "pig-latin", "numbers-en-fr", "scenes")
     if "--vary" in words:
         assert len(varied(recipe, "x", [words[words.index("--vary") + 1]])[0]) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_its_commands_work_one_after_the_other_on_a_fresh_machine(tmp_path, monkeypatch):
+    """As a stranger types them, in a folder with nothing in it but what README says is theirs."""
+    monkeypatch.delenv("HEADWAY_DATA", raising=False)
+    own = re.search(r"```python\n(.*?)```", (DOCS / "own-variant.md").read_text("utf-8"), re.DOTALL)
+    asked = re.search(r"```yaml\n(.*?)```", (DOCS / "studies.md").read_text("utf-8"), re.DOTALL)
+    assert own is not None and asked is not None
+    (tmp_path / "mine.py").write_text(own[1].replace('"gaussian"', '"mine"'), "utf-8")
+    (tmp_path / "mine.yaml").write_text(
+        asked[1].replace("300 steps", "40 steps").replace("seeds: 8", "seeds: 2"), "utf-8"
+    )
+    environment = {**os.environ, "HEADWAY_CACHE": str(tmp_path / "cache")}
+    for words in COMMANDS:
+        if words[1] == "open":  # which serves until it is stopped: tests/workbench
+            continue
+        shorter = ["--trials", "2", "training.duration=60 steps"] if words[1] == "tune" else []
+        files = [str(found) for word in words for found in (sorted(tmp_path.glob(word)) if "*" in word else [word])]
+        done = subprocess.run(
+            [sys.executable, "-m", "headway.cli", *files[1:], *shorter],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr or done.stdout}"
+    assert {"maps.html", "curves.html"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_every_known_set_is_told_with_its_files():

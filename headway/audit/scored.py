@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply
-from headway.audit.recount import Asked, Counted, Recount
+from headway.audit.recount import Asked, Counted, CountedOneByOne, Recount
 from headway.core.errors import UserError
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS, parsed
@@ -76,6 +76,13 @@ class ScoredPopulation:
     def asked(self) -> Asked:
         asked = partial(_AskedAgain, self.task.probing, self.device)
         return Asked(asked(self.together), lambda place: asked(self.alone(place)), len(self.runs))
+
+    @property
+    def looked_at_alone(self) -> set[int]:
+        """Members whose scores are counted again without the others: what goes wrong among so many, and neither alone
+        nor among the three that are looked at beside each other, must not go wrong in both computations."""
+        members = len(self.runs)
+        return {members // 2, members - 1} if members > 1 else set()
 
     @cached_property
     def are_finite(self) -> list[bool]:
@@ -153,6 +160,9 @@ class ScoredPopulation:
         self, what: str, is_whole: bool, recount: Recount, part: Any, said: Sequence[Mapping[str, Score]]
     ) -> list[Twice]:
         counted = recount.counts(part, self.asked)
+        for place in () if isinstance(recount, CountedOneByOne) else self.looked_at_alone:
+            alone = self.asked.alone(place)
+            (counted[place],) = recount.counts(part, Asked(alone, lambda _, alone=alone: alone, 1))
         return [
             Twice(what, is_whole, own, found, recount.at_odds(part, own, found))
             for own, found in zip(said, counted, strict=True)

@@ -5,20 +5,24 @@ from dataclasses import replace
 
 import pytest
 from examined import OF_WEIGHTS, examine
+from scored import CLASSIFIER, Ground
 from tiny import tiny_recipe
 
 from headway import tasks
 from headway.audit.audit import run_audits
 from headway.audit.data import text
 from headway.audit.runner import audit_model
+from headway.audit.scored import ScoredPopulation
 from headway.audit.scores import SCORE_AUDITS
 from headway.core import plugins
 from headway.experiment.audit import audit_run, audit_runs
 from headway.experiment.train import train
+from headway.models.classifier import Classifier
 from headway.models.language_model import LanguageModel
 from headway.recipe.sweep import varied
 from headway.tasks import language_modelling
 from headway.tasks.language_modelling import TextEvidence
+from headway.training.population import load_weights
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, where: object, name: str, calls: Counter[str]) -> None:
@@ -57,11 +61,13 @@ def test_members_of_a_population_are_asked_all_at_once(workshop, tmp_path, monke
         runs = train(recipes, names, tmp_path / "runs")
         task = tasks.load(recipes[0])
         with monkeypatch.context() as patch:
-            for name in ("score", "evaluate", "build", "rebuild"):
+            for name in ("score", "evaluate", "build"):
                 counted(patch, type(task), name, calls)
+            counted(patch, ScoredPopulation, "_single", calls)
             audit_runs(runs, task)
     few, many = asked[2], asked[5]
-    assert (many["score"], many["evaluate"], many["rebuild"]) == (few["score"], few["evaluate"], few["rebuild"])
+    assert (many["score"], many["evaluate"]) == (few["score"], few["evaluate"])
+    assert max(many["_single"], few["_single"]) <= 2  # some are asked alone, too
     beside_others = 3 - 2  # as many as have a neighbour on either side are looked at beside each other
     assert many["build"] - few["build"] <= 2 * 3 + 8 * beside_others
 
@@ -79,6 +85,37 @@ def test_what_is_found_of_a_member_is_what_is_found_of_it_alone(workshop, tmp_pa
             found, expected = report.finding(one.name), alone.finding(one.name)
             assert found.verdict == expected.verdict == ("fail" if _is_spoilt(one, run, spoilt) else "pass")
             assert found.value == pytest.approx(expected.value, abs=1e-5)
+
+
+@pytest.mark.audited
+@pytest.mark.parametrize("classifier", [False, True])
+def test_what_goes_wrong_among_many_alone_is_not_taken_for_the_truth(tmp_path, monkeypatch, classifier):
+    """Answers of five that change places: nothing is wrong with one, nor with the three that are compared."""
+    kind = [CLASSIFIER] if classifier else []
+    runs = Ground(tmp_path).train(*kind, seeds=5)
+    model = Classifier if classifier else LanguageModel
+    honest = model.forward
+
+    def changing_places(self, *given, **named):
+        found = honest(self, *given, **named)
+        if self.replicas < 5:
+            return found
+        return (found[0].roll(1, 0), *found[1:]) if isinstance(found, tuple) else found.roll(1, 0)
+
+    monkeypatch.setattr(model, "forward", changing_places)
+    task = tasks.load(runs[0].recipe)
+    for run in runs:
+        run.save_scores(scored_as_one(runs, task)[runs.index(run)])
+    reports = audit_runs(runs, task)
+    assert [report.finding("scores-again").verdict for report in reports][-1] == "fail"
+    assert all(report.finding("beside-others").verdict == "pass" for report in reports)
+
+
+def scored_as_one(runs, task):
+    model = task.build([run.recipe.seed for run in runs], "cpu").eval()
+    for r, run in enumerate(runs):
+        load_weights(model, r, run.checkpoint("auto").weights)
+    return task.score(model, task.scored_splits)
 
 
 def _is_spoilt(audit, run, spoilt) -> bool:
