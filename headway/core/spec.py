@@ -16,7 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 LARGEST = 2**63 - 1
-"""What 64 bits can count: no number in a recipe means anything beyond it, and much beneath would fail on the way."""
+"""What 64 bits can count: nothing is so many, and much beneath would fail on the way."""
+LARGEST_FLOAT = 3.4e38
+"""What is computed with is float32."""
 
 
 class Problem(NamedTuple):
@@ -76,8 +78,9 @@ class Spec(BaseModel):
         for name in type(self).model_fields:
             value = getattr(self, name)
             for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, int | float) and abs(one) > LARGEST:
-                    yield Problem((name,), f"{one:.3g} is more than a number here can be; at most {LARGEST:.1e}")
+                most = LARGEST_FLOAT if isinstance(one, float) else LARGEST
+                if isinstance(one, int | float) and abs(one) > most:
+                    yield Problem((name,), f"{one:.3g} is more than a number here can be; at most {most:.1e}")
 
 
 @cache
