@@ -196,7 +196,7 @@ class _Way(NamedTuple):
 
 def _way(now: Tensor, start: Tensor) -> Tensor:
     """The numbers of a `_Way` for each row [n, 4], on their device."""
-    now, start = now.flatten(1), start.flatten(1)
+    now, start = now.reshape(len(now), -1), start.reshape(len(start), -1)
     least, most = start.aminmax(dim=1)
     facts = (now == start).all(1), ~now.any(1), least == most
     now, start = now.double(), start.double()
@@ -207,7 +207,7 @@ def _way(now: Tensor, start: Tensor) -> Tensor:
 
 def _steepness(gradient: Tensor, start: Tensor) -> Tensor:
     """For each row [n, 2]: the gradient for its size, and how far the numbers spread that it began with."""
-    gradient, start = gradient.flatten(1), start.flatten(1)
+    gradient, start = gradient.reshape(len(gradient), -1), start.reshape(len(start), -1)
     steep = gradient.norm(dim=1) / start.norm(dim=1).clamp(min=1e-12)
     return torch.stack([steep, start.std(1, unbiased=False)], 1)
 

@@ -16,13 +16,17 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply
-from headway.audit.recount import Asked, Counted, CountedOneByOne, Recount
+from headway.audit.probe import Probe, difference
+from headway.audit.recount import Asked, Counted, Recount
+from headway.audit.side_by_side import cut
 from headway.core.errors import UserError
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS, parsed
 from headway.scoring.score import Score
 from headway.training.checkpoint import Checkpoint
 from headway.training.population import load_weights
+
+ROWS, TOKENS = 2, 32
 
 
 class Twice(NamedTuple):
@@ -38,6 +42,26 @@ class Twice(NamedTuple):
     """In words, where the scores are not what follows from what is kept with them."""
 
 
+class HeardAlone(NamedTuple):
+    """What one member says by itself: what all are asked together must not be taken for the truth unseen."""
+
+    answers: Tensor
+    """To a few rows of its first batch."""
+    evaluated: dict[str, float]
+    """As training evaluates it."""
+
+    @classmethod
+    def of(cls, probe: Probe, task: Any) -> "HeardAlone":
+        with torch.no_grad():
+            answers = probe.how.answer_batch(probe.model, excerpt_of(probe.batch))
+        return cls(answers, task.evaluate(probe.model)[0])
+
+
+def excerpt_of(batch: Any) -> Any:
+    """Of every member's batch a few rows."""
+    return cut(batch, (slice(None), slice(ROWS), slice(TOKENS)))
+
+
 @dataclass(frozen=True)
 class ScoredPopulation:
     runs: Sequence[Run]
@@ -47,6 +71,8 @@ class ScoredPopulation:
     device: str
     seconds: float
     """That counting again may take, for all of them."""
+    heard: "Sequence[HeardAlone | None]" = ()
+    """What each said by itself, where there are several and it can be said."""
 
     @property
     def members(self) -> "list[ScoredRun]":
@@ -77,23 +103,20 @@ class ScoredPopulation:
         asked = partial(_AskedAgain, self.task.probing, self.device)
         return Asked(asked(self.together), lambda place: asked(self.alone(place)), len(self.runs))
 
-    @property
-    def looked_at_alone(self) -> set[int]:
-        """Members whose scores are counted again without the others: what goes wrong among so many, and neither alone
-        nor among the three that are looked at beside each other, must not go wrong in both computations."""
-        members = len(self.runs)
-        return {members // 2, members - 1} if members > 1 else set()
-
     @cached_property
     def are_finite(self) -> list[bool]:
         """Whether all weights of each are numbers."""
-        found = [p.detach().isfinite().flatten(1).all(1) for p in self.together.parameters()]
+        found = [p.detach().isfinite().reshape(len(p), -1).all(1) for p in self.together.parameters()]
         return torch.stack(found).all(0).tolist()
 
     @cached_property
-    def evaluated_again(self) -> list[dict[str, float]]:
-        """As training evaluates them, with the weights that were kept."""
-        return self.task.evaluate(self.together)
+    def apart(self) -> list[float]:
+        """How far what each says beside all others is off what it said alone."""
+        batch = excerpt_of(self.task.sampler([run.recipe.seed for run in self.runs], self.device).at(0))
+        with torch.no_grad():
+            beside = self.task.probing.answer_batch(self.together, batch)
+        said = zip(beside, self.heard, strict=True)
+        return [0.0 if own is None else difference(one[None], own.answers) for one, own in said]
 
     @cached_property
     def stored(self) -> list[dict[str, dict[str, Score]]]:
@@ -128,17 +151,18 @@ class ScoredPopulation:
         return {split: self._counted(split, recount) for split, recount in self.recounts.items()}
 
     @cached_property
-    def _many(self) -> dict[str, list[Counted]]:
-        return {}
+    def many(self) -> Callable[[str], list[Counted] | None]:
+        """Thousands of a split's pieces, for each run, counted once; None where all of it was counted, or its parts are
+        as good."""
 
-    def many(self, split: str) -> list[Counted] | None:
-        """Thousands of its pieces, for each run; None where all of it was counted, or its parts are as good."""
-        recount = self.recounts[split]
-        if self.twice[split][0][0].is_whole or recount.many is None:
-            return None
-        if split not in self._many:
-            self._many[split] = recount.losses(recount.many, self.asked)
-        return self._many[split]
+        @cache
+        def counted(split: str) -> list[Counted] | None:
+            recount = self.recounts[split]
+            if self.twice[split][0][0].is_whole or recount.many is None:
+                return None
+            return recount.losses(recount.many, self.asked)
+
+        return counted
 
     def _counted(self, split: str, recount: Recount) -> list[list[Twice]]:
         began = time.thread_time()  # on a busy machine the same is counted as on an idle one
@@ -160,9 +184,6 @@ class ScoredPopulation:
         self, what: str, is_whole: bool, recount: Recount, part: Any, said: Sequence[Mapping[str, Score]]
     ) -> list[Twice]:
         counted = recount.counts(part, self.asked)
-        for place in () if isinstance(recount, CountedOneByOne) else self.looked_at_alone:
-            alone = self.asked.alone(place)
-            (counted[place],) = recount.counts(part, Asked(alone, lambda _, alone=alone: alone, 1))
         return [
             Twice(what, is_whole, own, found, recount.at_odds(part, own, found))
             for own, found in zip(said, counted, strict=True)
@@ -229,9 +250,16 @@ class ScoredRun:
         lines = (line for line in self.run.metrics() if name in line.get("scores", {}))
         return {line["step"]: value for line in lines if (value := line["scores"][name]) is not None}
 
-    @property
+    @cached_property
     def evaluated_again(self) -> dict[str, float]:
-        return self.population.evaluated_again[self.place]
+        """As training evaluates, with the weights that were kept; alone, for training did it beside the others."""
+        heard = self.population.heard[self.place] if self.population.heard else None
+        return self.task.evaluate(self.model)[0] if heard is None else heard.evaluated
+
+    @property
+    def apart(self) -> float:
+        """How far what it says beside the others is off what it says alone."""
+        return self.population.apart[self.place] if self.population.heard else 0.0
 
     @property
     def recounts(self) -> dict[str, Recount]:

@@ -7,6 +7,7 @@ definition (headway/audit/recount.py); which checkpoint it is of comes from the 
 import math
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
+from headway.audit.probe import TINY
 from headway.audit.recount import Counted
 from headway.audit.scored import ScoredRun
 from headway.core.status import State
@@ -55,12 +56,15 @@ def scores_again(scored: ScoredRun) -> Outcome:
     at the beginning, in the middle and at the end are compared with what the scorer says of them, and what was
     stored must lie where the parts can (six standard errors; if it does not, thousands of rows are asked, since few
     of them may have most of the loss). And scores of one split must be of all of it: the nats per token and per
-    word tell how many there were, and an interval of how many rows it is. Two sums of the same numbers differ by
+    word tell how many there were, and an interval of how many rows it is. Members of a population are asked all at
+    once, and each must say there what it says alone. Two sums of the same numbers differ by
     less than a millionth; the threshold is a fifty-thousandth of the loss, and for counts the rows that are too
     close to call. When it fails, the reported number is not what it is called: look for label smoothing or a
     temperature in the loss, for tokens or sentences that are left out or counted twice, for dropout that is on, for
     the wrong base of a logarithm, for means of the wrong thing, for the weights of another checkpoint.
     """
+    if not scored.apart <= TINY:
+        return failed(scored.apart, f"beside the others it says what it does not say alone: off by {scored.apart:.2g}")
     worst, compared, parts = 0.0, 0, []
     for split, found in scored.twice.items():
         for what, _, said, counted, at_odds in found:

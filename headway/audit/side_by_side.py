@@ -80,7 +80,7 @@ class SideBySide:
     def batch(self, step: int | Tensor = 0, member: int | None = None) -> Any:
         """A few rows of each member's batch; or of this one's."""
         which = slice(None) if member is None else slice(member, member + 1)
-        return _cut(self.sampler.at(step), (which, slice(self.rows), slice(LONGEST)))
+        return cut(self.sampler.at(step), (which, slice(self.rows), slice(LONGEST)))
 
     @cached_property
     def rows(self) -> int:
@@ -160,7 +160,7 @@ def gradient_of(model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
     }
 
 
-def _cut(batch: Any, where: tuple[slice, ...]) -> Any:
+def cut(batch: Any, where: tuple[slice, ...]) -> Any:
     """Of a batch, some members, rows and tokens."""
     parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return replace(batch, **{n: p[where[: p.ndim]] for n, p in parts.items() if isinstance(p, Tensor) and p.ndim})

@@ -24,7 +24,12 @@ File = Annotated[
     str, typer.Argument(help="A study's YAML file; or the name of a study that was begun.", metavar="FILE")
 ]
 StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that holds studies.", metavar="DIR")]
-Workers = Annotated[int | None, typer.Option(help="Processes of the pool, or GPUs; default: a core each.", min=1)]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes; default: one for each core, or for each GPU. More than there are GPUs share them.", min=1
+    ),
+]
 Begun = Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")]
 Name = Annotated[str | None, typer.Option(help="The study's name; default: the file's.")]
 Reuse = Annotated[

@@ -72,15 +72,17 @@ def side_by_side(orders: Sequence[Callable[[], None]]) -> None:
         for order in orders:
             order()
         return
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
     with ThreadPoolExecutor(min(AT_ONCE, len(orders)), "headway-disk") as threads:
         begun = [threads.submit(order) for order in orders]
         try:
-            for one in begun:
-                one.result()
+            ended, _ = wait(begun, return_when=FIRST_EXCEPTION)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+    for one in begun:
+        if one in ended or not one.cancelled():
+            one.result()
 
 
 def remove_folder_whole(path: Path) -> None:

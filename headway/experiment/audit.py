@@ -20,7 +20,7 @@ from headway.audit.audit import Report, write_report
 from headway.audit.populations import audit_population
 from headway.audit.probe import Probe
 from headway.audit.runner import OF_A_TRAINED_MODEL, CloseLook, audit_model, audit_models
-from headway.audit.scored import ScoredPopulation
+from headway.audit.scored import HeardAlone, ScoredPopulation
 from headway.audit.scores import audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.audit.training.trained import diverged
@@ -40,6 +40,8 @@ from headway.training.setting import Setting
 
 WEIGHTS_AT_ONCE = 2**28
 """That are held at a time, of all members together: 1 GiB of them."""
+ANSWERS_AT_ONCE = 2**26
+"""Numbers that one row is answered by, likewise: half a GiB in float64."""
 
 
 def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
@@ -88,26 +90,38 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     evidence, looks = task.evidence, _looks.get()
     look = None if looks is None else looks.setdefault(_but_for_the_seed(runs[0].recipe, task), CloseLook())
     of_data = evidence.data + evidence.reading()
-    at_once = _at_once(runs, task)
+    at_once, heard = _at_once(runs, task), dict[Run, HeardAlone | None]()
     kept = lru_cache(at_once)(lambda run: run.checkpoint("auto"))
+
+    def probes() -> Iterator[Probe]:
+        for run in runs:
+            probe = _probe_of(run, task, kept(run))
+            if len(runs) > 1:
+                heard[run] = HeardAlone.of(probe, task) if probe.trained and probe.is_whole else None
+            yield probe
+
+    def of_runs() -> Iterator[Report]:
+        for some in (runs[first : first + at_once] for first in range(0, len(runs), at_once)):
+            share = len(some) / len(runs)
+            scored = scored_population(some, task, [kept(run) for run in some], share, [heard.get(run) for run in some])
+            for one in scored.members:
+                yield evidence.audit(one.run, one.unaided) + audit_scores(one)
+
     with drawn_once():
-        of_models = audit_models((_probe_of(run, task, kept(run)) for run in runs), look)
+        of_models = audit_models(probes(), look)
         population = population_report(runs, task, kept)
-    of_runs = (
-        evidence.audit(one.run, one.unaided) + audit_scores(one)
-        for some in (runs[first : first + at_once] for first in range(0, len(runs), at_once))
-        for one in scored_population(some, task, [kept(run) for run in some]).members
-    )
-    reports = [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
+    reports = [model + population + of_data + run for model, run in zip(of_models, of_runs(), strict=True)]
     return [_of_diverged(one) if run.status.is_diverged else one for run, one in zip(runs, reports, strict=True)]
 
 
 def _at_once(runs: Sequence[Run], task: Task) -> int:
-    """How many members may be looked at side by side. What began with weights that are gone can only be made again run
-    by run, from its folder."""
+    """How many members may be looked at side by side, by their weights and by what they answer. What began with weights
+    that are gone can only be made again run by run, from its folder."""
     if not all(_start_is_there(run, task) for run in runs):
         return 1
-    return max(1, WEIGHTS_AT_ONCE // runs[0].facts.get("parameters", 1))
+    weights, recipe = int(runs[0].facts.get("parameters", 1)), runs[0].recipe
+    answers = recipe.scoring_segment * (task.data.tokenizer.size if task.probing.per_token else 1)
+    return max(1, min(WEIGHTS_AT_ONCE // weights, ANSWERS_AT_ONCE // answers))
 
 
 def _of_diverged(report: Report) -> Report:
@@ -170,10 +184,16 @@ def population_report(runs: Sequence[Run], task: Task, kept: Callable[[Run], Che
     return audit_population(SideBySide(recipes, weights, members, task, _device(), assemble))
 
 
-def scored_population(runs: Sequence[Run], task: Task, kept: Sequence[Checkpoint]) -> ScoredPopulation:
-    """May take a second, or 5 % of the training, for all of them together."""
-    seconds = max(1.0, 0.05 * float(runs[0].facts.get("seconds", 0)))
-    return ScoredPopulation(runs, kept, task, _device(), seconds)
+def scored_population(
+    runs: Sequence[Run],
+    task: Task,
+    kept: Sequence[Checkpoint],
+    share: float = 1.0,
+    heard: Sequence[HeardAlone | None] = (),
+) -> ScoredPopulation:
+    """May take its share of a second, or of 5 % of the training."""
+    seconds = share * max(1.0, 0.05 * float(runs[0].facts.get("seconds", 0)))
+    return ScoredPopulation(runs, kept, task, _device(), seconds, heard if len(runs) > 1 else ())
 
 
 def _probe_of(run: Run, task: Task, kept: Checkpoint) -> Probe:
