@@ -78,34 +78,36 @@ class CloseLook:
 
     by_rate: dict[float, Report] = field(default_factory=dict)
     """Whether a model can learn hangs on its learning rate."""
-    shared: Report | None = None
-    """All else."""
+    shared: dict[bool, Report] = field(default_factory=dict)
+    """All else, of those that drop something and of those that do not."""
 
 
 def audit_models(probes: Iterable[Probe], look: CloseLook | None = None) -> list[Report]:
     """The audits of the models of one population. One is looked at closely; of the others, what may differ. `look`:
     what was found of this architecture before, to which is added what is found now."""
     look = CloseLook() if look is None else look
-    closely: Probe | None = None
-    own: list[tuple[float, Report]] = []
+    closely: dict[bool, Probe] = {}
+    own: list[tuple[float, bool, Report]] = []
     for probe in probes:
-        rate = probe.recipe.training.optimizer.learning_rate
-        own.append((rate, audit_model(probe, OF_EACH_REPLICA) + _heads(probe)))
+        rate, drops = probe.recipe.training.optimizer.learning_rate, probe.recipe.model.dropout > 0
+        own.append((rate, drops, audit_model(probe, OF_EACH_REPLICA) + _heads(probe)))
         if not probe.to_train:
             look.by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
         elif rate not in look.by_rate:
             look.by_rate[rate] = audit_model(replace(probe, model=probe.fresh()), (one_batch,))
-        if closely is None or not closely.is_whole:
-            closely = probe
-    assert closely is not None, "there is no model to audit"
-    shared = look.shared
-    if shared is None:
-        is_whole = closely.is_whole
-        if not is_whole:  # the architecture can be judged on any weights: here on those that training began with
-            closely = replace(closely, model=closely.fresh(), trained=False)
-        shared = audit_model(closely, [one for one in audits_of(closely) if one is not one_batch])
-        look.shared = shared if is_whole else None
-    return [_merged(mine, look.by_rate[rate], shared) for rate, mine in own]
+        if drops not in closely or not closely[drops].is_whole:
+            closely[drops] = probe
+    assert closely, "there is no model to audit"
+    shared = {drops: look.shared.get(drops) or _closely(probe) for drops, probe in closely.items()}
+    look.shared |= {drops: report for drops, report in shared.items() if closely[drops].is_whole}
+    return [_merged(mine, look.by_rate[rate], shared[drops]) for rate, drops, mine in own]
+
+
+def _closely(probe: Probe) -> Report:
+    """What counts for all of its architecture, which can be judged on any weights: on those that training began with,
+    where others are lost."""
+    probe = probe if probe.is_whole else replace(probe, model=probe.fresh(), trained=False)
+    return audit_model(probe, [one for one in audits_of(probe) if one is not one_batch])
 
 
 def audits_of(probe: Probe) -> list[Audit]:

@@ -70,7 +70,7 @@ def needed_at_most(recipe: Recipe, task: Task) -> int | None:
     widest = max(recipe.model.width, *(size for _, size in _sizes(recipe.model)))
     heads = max((size for name, size in _sizes(recipe.model) if name.endswith("heads")), default=1)
     layers = sum(depth for _, depth in _depths(recipe.model)) or DEPTH_OF_LISTS
-    row, accumulate = max(recipe.segment, recipe.model.context), recipe.training.accumulate
+    row, accumulate = task.longest_row, recipe.training.accumulate
     tokens = max(task.tokens_per_step, recipe.training.batch * row) // accumulate + row
     of_a_token = layers * (VECTORS_OF_A_LAYER * widest + COPIES * heads * row) + COPIES * task.data.tokenizer.size
     return FLOAT * (COPIES * _at_most(recipe, task) + tokens * of_a_token)

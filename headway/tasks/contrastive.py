@@ -81,6 +81,11 @@ class Contrastive(Task, MatchesPictures):
         return max(1, round(self.recipe.training.batch * lengths.mean()))
 
     @property
+    def longest_row(self) -> int:
+        """Of captions, or of patches."""
+        return max(super().longest_row, _spec(self.recipe).picture.patches(self.data.size))
+
+    @property
     def flops_per_step(self) -> int:
         spec, batch = _spec(self.recipe), self.recipe.training.batch
         longest = int((self.data.split("train").lengths + 1).clip(max=self.recipe.segment).max())

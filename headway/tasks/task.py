@@ -119,6 +119,11 @@ class Task(ABC):
         """Of one replica."""
 
     @property
+    def longest_row(self) -> int:
+        """Of the vectors that layers work on: a model may be given as many."""
+        return max(self.recipe.segment, self.recipe.model.context)
+
+    @property
     @abstractmethod
     def flops_per_step(self) -> int:
         """What a step of training computes, of one replica."""

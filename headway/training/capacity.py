@@ -1,6 +1,7 @@
 """How many replicas fit into the memory of a device: measured on one step, unless all of them fit many times."""
 
 import gc
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +12,10 @@ SPARE = 0.92
 
 EASILY = 0.5
 """Of the free memory: what is guessed, and guessed too high, need not be measured where it takes no more than this."""
+
+
+SHARE = "HEADWAY_SHARE_OF_GPU"
+"""Where other processes of a study are on the same GPU: how much of it is this one's (`study/execution/pool.py`)."""
 
 
 class Capacity(NamedTuple):
@@ -28,7 +33,7 @@ def largest_population(
     """
     if device.type != "cuda" or wanted <= 2:
         return Capacity(wanted, "all at once")
-    free, _ = torch.cuda.mem_get_info(device)
+    free = torch.cuda.mem_get_info(device)[0] * float(os.environ.get(SHARE, "1"))
     if each_at_most is not None and wanted * each_at_most < free * EASILY:
         told = f"a replica takes {_gib(each_at_most)} at the very most; {_gib(free)} are free"
         return Capacity(wanted, f"all at once: {told}")

@@ -185,3 +185,25 @@ def test_after_an_error_nothing_more_is_begun_and_what_was_begun_ends():
     with pytest.raises(OSError, match="No space left"):
         side_by_side([partial(one, k) for k in range(100 * AT_ONCE)])
     assert sorted(begun) == sorted([0, *ended]) and len(begun) < 50 * AT_ONCE
+
+
+def test_after_an_error_nothing_more_is_begun_though_others_are_still_busy():
+    """The first to be asked for is the last to end: its neighbour's error is not waited for behind it."""
+    begun, failed = [], threading.Event()
+
+    def slow() -> None:
+        failed.wait(10)
+        time.sleep(0.2)
+
+    def fail() -> None:
+        failed.set()
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        side_by_side([slow, fail, *([partial(_noted, begun)] * 500)])
+    assert len(begun) < 400
+
+
+def _noted(begun: list[float]) -> None:
+    begun.append(time.monotonic())
+    time.sleep(0.002)

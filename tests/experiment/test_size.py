@@ -149,8 +149,11 @@ def test_what_is_guessed_from_above_is_more_than_what_is_kept(workshop, changes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_so_it_is_of_every_kind(kind):
-    recipe = load(KINDS[kind][0])
+@pytest.mark.parametrize(
+    "changed", [*(name for name, _ in KINDS.values()), "scenes model.picture.patch=4 training.batch=16"]
+)
+def test_so_it_is_of_every_kind(changed):
+    name, *changes = changed.split()
+    recipe = load(name, changes)
     task = tasks.load(recipe)
     assert (needed_at_most(recipe, task) or 0) > 1.5 * kept_for_gradients(recipe, task)

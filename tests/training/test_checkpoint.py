@@ -50,7 +50,7 @@ def test_a_save_that_fails_leaves_the_old_one(folder: Path, made: Checkpoint, mo
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(checkpoint, "write_json", fail)
+    monkeypatch.setattr(checkpoint, "as_json", fail)
     with pytest.raises(OSError, match="disk full"):
         checkpoint.save(folder, Checkpoint(70, {}, {}, {}))
     assert checkpoint.load(folder).facts == made.facts

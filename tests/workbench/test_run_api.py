@@ -132,7 +132,7 @@ def test_nobody_waits_for_runs_that_were_never_read(folder):
 def test_what_is_unread_is_read_without_being_asked_for(folder, monkeypatch):
     bench = Bench(folder)
     monkeypatch.setattr(bench.table, "refresh", lambda seconds=0.0: RunTable.refresh(bench.table, seconds))
-    assert asker(bench).get("/api/table").json()["unread"] == 2
+    asker(bench).get("/api/table")  # which has no time to read any: whoever is quick has begun by then
     until = time.monotonic() + 20
     while bench.table.unread and time.monotonic() < until:
         time.sleep(0.01)

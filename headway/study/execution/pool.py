@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from headway.core.environment import own_python
+from headway.core.errors import UserError
 from headway.core.events import Warned, read_event
 from headway.core.reading import opened_to_append
 from headway.core.status import Status
@@ -24,6 +25,7 @@ from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, order_for
 from headway.study.execution.populations import by_progress, parcels
 from headway.study.results.results import ending
+from headway.training.capacity import SHARE
 from headway.training.interrupts import interruptible
 
 MOST_IN_A_ROW = 2
@@ -60,6 +62,9 @@ class Workplace:
 
     def said(self, why: str) -> str:
         return f"{self.called}: {why}" if self.called else why
+
+
+_ANYWHERE = Workplace("nowhere in particular", {})
 
 
 class Worker:
@@ -139,6 +144,8 @@ class Gpus:
     @classmethod
     def shared_by(cls, processes: int | None, there: Sequence[str]) -> "Gpus":
         """So many processes, dealt out over these GPUs; None = one for each."""
+        if processes is not None and processes < 1:
+            raise UserError(f"{processes} processes cannot train anything: at least 1")
         return cls(tuple(there[k % len(there)] for k in range(processes or len(there))))
 
     @property
@@ -147,11 +154,15 @@ class Gpus:
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         threads = _threads(max(1, cores() // len(self.names)))
-        places = [Workplace(f"GPU {name}", {**threads, "CUDA_VISIBLE_DEVICES": name}) for name in self.names]
+        places = [Workplace(f"GPU {name}", {**threads, **self._gpu(name)}) for name in self.names]
         begun = (by_progress(part, log.folder.runs) for part in parcels(runs, self.count))
         populations = [part for parts in begun for part in parts]
         log.say(self._words(len(runs), len(populations)))
         return _worked(places, populations, log)
+
+    def _gpu(self, name: str) -> dict[str, str]:
+        """Which one, and how much of it: those who share it must not all count on the whole of its memory."""
+        return {"CUDA_VISIBLE_DEVICES": name, SHARE: str(1 / self.names.count(name))}
 
     def _words(self, runs: int, populations: int) -> str:
         busy = self.names[:populations]
@@ -231,11 +242,11 @@ class _Shift:
 
     def fitting(self, place: Workplace) -> list[list[PlannedRun]]:
         """What waits and may go there, as long as there are others for the rest."""
-        if not any(one.place is not place for one in self.workers):
+        if not any(one.place.called != place.called for one in self.workers):
             return list(self.waiting)
         if place.too_small >= MOST_IN_A_ROW:
             return []
-        return [runs for runs in self.waiting if self.too_large.get(runs[0].name) is not place]
+        return [runs for runs in self.waiting if self.too_large.get(runs[0].name, _ANYWHERE).called != place.called]
 
     def listen(self, worker: Worker) -> None:
         answers = worker.answers()
@@ -276,7 +287,7 @@ class _Shift:
         """Of a population that failed, some turns may have ended before; and where it only did not fit, somebody else
         may hold the memory of this GPU."""
         left = self._not_ended(worker.runs)
-        elsewhere = [one for one in self.workers if one.place is not worker.place]
+        elsewhere = [one for one in self.workers if one.place.called != worker.place.called]
         if why["memory"] and worker.place.called is not None:
             worker.place.too_small += 1
             if left and elsewhere and left[0].name not in self.too_large and not self.stopping:
