@@ -4,18 +4,21 @@
 
 Each command is run twice in processes of its own: cold, with an empty HEADWAY_CACHE (nothing tokenised, no kernel
 built), and warm, with the cache that the first has filled. Told are the seconds of the whole command, those of its
-training steps by the run folders, and whether it was compiled. Then step speeds (`benchmarks.kernels_gpu`), and a GPT
-of the first command's shape in plain torch, compiled, as nanoGPT's train.py trains it: once, times 32. With --try, tiny
-sizes, to see on a CPU whether everything runs. A line of JSON for each, and all of them in --out.
+training steps by the run folders, and whether it was compiled; --out has every line that it printed, and when. Then
+step speeds (`benchmarks.kernels_gpu`), and a GPT of the first command's shape in plain torch, compiled, as nanoGPT's
+train.py trains it: once, times 32. With --try, tiny sizes, to see on a CPU whether everything runs. A line of JSON for
+each, and all of them in --out.
 """
 
 import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -42,21 +45,26 @@ STEPS = [
 def command(words: list[str], cache: Path, most: float) -> dict[str, Any]:
     """One command in a fresh folder, with this cache."""
     with tempfile.TemporaryDirectory() as home:
-        began = time.perf_counter()
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "headway.cli", *words],
-                cwd=home,
-                env={**os.environ, "HEADWAY_CACHE": str(cache)},
-                capture_output=True,
-                text=True,
-                timeout=most,
-            )
-        except subprocess.TimeoutExpired:
-            return {"error": f"not done after {most:.0f} s"}
-        found: dict[str, Any] = {"seconds": round(time.perf_counter() - began, 1)}
-        if done.returncode:
-            return found | {"error": (done.stderr or done.stdout).strip()[-300:]}
+        began, lines = time.perf_counter(), []
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "headway.cli", *words],
+            cwd=home,
+            env={**os.environ, "HEADWAY_CACHE": str(cache)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        end = threading.Timer(most, process.kill)
+        end.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(f"{time.perf_counter() - began:.1f} {line.rstrip()}")
+        code = process.wait()
+        end.cancel()
+        found: dict[str, Any] = {"seconds": round(time.perf_counter() - began, 1), "lines": lines}
+        if code:
+            killed = code == -signal.SIGKILL
+            return found | {"error": f"not done after {most:.0f} s" if killed else " ".join(lines)[-300:]}
         facts = [json.loads(path.read_text()) for path in sorted(Path(home).rglob("run.json"))]
         # Runs of one population share their seconds; each has them.
         populations = {json.dumps([f.get("population"), f.get("seconds")]): f.get("seconds", 0.0) for f in facts}
@@ -164,7 +172,7 @@ def main() -> None:
             for temperature in ("cold", "warm"):
                 found = command(words, cache, asked.most)
                 told["commands"].setdefault(f"headway {' '.join(words)}", {})[temperature] = found
-                tell(command=name, cache=temperature, **found)
+                tell(command=name, cache=temperature, **{key: value for key, value in found.items() if key != "lines"})
         finally:
             shutil.rmtree(cache, ignore_errors=True)
     if not asked.no_steps and not asked.tiny:

@@ -2,7 +2,8 @@
 given (scores.py).
 
 Members share their data, and their recipes but for what replicas may differ in. So whatever is asked of one of them is
-asked of all at once, and each run takes its share of the answers: many seeds cost little more than one.
+asked of all at once, and each run takes its share of the answers. Each is also heard alone, on a few rows: what goes
+wrong only among many would else go wrong in the score and in its check alike.
 """
 
 import time
@@ -27,6 +28,7 @@ from headway.training.checkpoint import Checkpoint
 from headway.training.population import load_weights
 
 ROWS, TOKENS = 2, 32
+"""Of its first batch, that a member answers alone."""
 
 
 class Twice(NamedTuple):

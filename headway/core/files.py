@@ -77,11 +77,11 @@ def side_by_side(orders: Sequence[Callable[[], None]]) -> None:
     with ThreadPoolExecutor(min(AT_ONCE, len(orders)), "headway-disk") as threads:
         begun = [threads.submit(order) for order in orders]
         try:
-            ended, _ = wait(begun, return_when=FIRST_EXCEPTION)
+            wait(begun, return_when=FIRST_EXCEPTION)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
     for one in begun:
-        if one in ended or not one.cancelled():
+        if not one.cancelled():
             one.result()
 
 

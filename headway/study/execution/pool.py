@@ -64,9 +64,6 @@ class Workplace:
         return f"{self.called}: {why}" if self.called else why
 
 
-_ANYWHERE = Workplace("nowhere in particular", {})
-
-
 class Worker:
     """One process, and the runs it is at."""
 
@@ -194,7 +191,7 @@ class _Shift:
     measures: list[dict[str, Any]]
     """What is measured of each run beside its scores, as it is told to other processes."""
     stopping: bool = False
-    too_large: dict[str, Workplace] = field(default_factory=dict)
+    too_large: dict[str, str] = field(default_factory=dict)
     """Runs that did not fit, and the GPU on which they did not: they go to another."""
     warned: set[str] = field(default_factory=set)
 
@@ -246,7 +243,7 @@ class _Shift:
             return list(self.waiting)
         if place.too_small >= MOST_IN_A_ROW:
             return []
-        return [runs for runs in self.waiting if self.too_large.get(runs[0].name, _ANYWHERE).called != place.called]
+        return [runs for runs in self.waiting if self.too_large.get(runs[0].name) != place.called]
 
     def listen(self, worker: Worker) -> None:
         answers = worker.answers()
@@ -291,7 +288,7 @@ class _Shift:
         if why["memory"] and worker.place.called is not None:
             worker.place.too_small += 1
             if left and elsewhere and left[0].name not in self.too_large and not self.stopping:
-                self.too_large |= {run.name: worker.place for run in left}
+                self.too_large |= {run.name: worker.place.called for run in left}
                 self.waiting.append(left)
                 alone = ", and it is left alone" if worker.place.too_small >= MOST_IN_A_ROW else ""
                 text = worker.place.said(f"its memory is full{alone}; these go on elsewhere")
