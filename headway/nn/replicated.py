@@ -157,15 +157,18 @@ class Dropout(Noisy):
         self.rates.copy_(torch.tensor([min(round(rate * 65536), 65535) / 65536 for rate in rates]))
 
     def forward(self, x: Float[Tensor, "R B *rest"]) -> Float[Tensor, "R B *rest"]:
+        return self.applied(x, self.clock.first_row * math.prod(x.shape[2:]))
+
+    def applied(self, x: Float[Tensor, "R *rest"], first: int) -> Float[Tensor, "R *rest"]:
+        """x with some of its numbers left out; `first` is the index of a replica's first number."""
         if not (self.training and self.active):
             return x
-        first = self.clock.first_row * math.prod(x.shape[2:])
         if (y := fused.dropped(x, self.keys, self.clock.step, self.rates, first)) is not None:
             return y
         return x * self.factors(x.shape, x.dtype, first)
 
     def factors(self, shape: Sequence[int], dtype: torch.dtype, first: int = 0) -> Float[Tensor, "R *rest"]:
-        """0 for what is dropped, 1 / (1 - rate) for what is kept; `first` is the index of a replica's first number."""
+        """0 for what is dropped, 1 / (1 - rate) for what is kept; `first` as above."""
         drawn = random.bits(self.keys, self.clock.step, math.prod(shape[1:]), first)
         threshold = (self.rates * 65536 - 32768).to(torch.int32)  # int16 runs from -32768
         kept = (drawn >= threshold[:, None]).view(tuple(shape))
