@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.populations_gpu import SHAPES
 from headway.data.running.batches import Crops
 from headway.experiment.bench import Size
-from headway.nn import backends, fused, fused_adamw, fused_loss, launching
+from headway.nn import backends, fused, fused_adamw, fused_loss, fused_norm, launching
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
@@ -34,12 +34,18 @@ MODES = ("plain", "kernels", "layers", "whole")
 FLOAT, BF16 = torch.float32, torch.bfloat16
 CHECKED = {
     "norm": ((128, FLOAT, BF16, True, True, 1e-5), (768, FLOAT, FLOAT, True, False, 1e-5)),
+    "sum_and_norm": (
+        (768, FLOAT, BF16, BF16, True, True, False, 1e-5),
+        (512, FLOAT, BF16, BF16, True, True, True, 1e-5),
+        (100, FLOAT, FLOAT, FLOAT, False, False, True, 1e-6),
+    ),
     "activate": ((512, BF16, "gelu-tanh"), (192, FLOAT, "gelu"), (384, BF16, "none"), (100, FLOAT, "none")),
     "dropout": ((FLOAT, True), (BF16, False)),
     "turn": ((4, 32, BF16),),
     "loss": ((BF16, 128, False), (BF16, 4096, False), (FLOAT, 64, True)),
     "adamw": ((True,), (False,)),
 }
+MODULES = {"norm": fused_norm, "sum_and_norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw}
 ATTENTION = ((64, 12, 1024, 64), (32, 8, 128, 64), (64, 3, 1024, 16), (384, 4, 64, 32))  # B, H, T, d
 
 
@@ -47,7 +53,7 @@ def check() -> list[dict]:
     """How far each kernel is off, and what attention costs by each of torch's kernels."""
     device, lines = torch.device("cuda"), []
     for operation, cases in CHECKED.items():
-        module = {"loss": fused_loss, "adamw": fused_adamw}.get(operation, fused)
+        module = MODULES.get(operation, fused)
         for case in cases:
             began = time.perf_counter()
             try:

@@ -20,7 +20,7 @@ from headway.experiment.train import train
 from headway.models.classifier import ClassifierSpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
-from headway.nn import fused, fused_adamw, fused_loss, launching
+from headway.nn import fused, fused_adamw, fused_loss, fused_norm, launching
 from headway.nn.scan import CELLS, scan
 from headway.nn.trusted import WITHIN
 from headway.recipe.recipe import load
@@ -200,6 +200,9 @@ def test_compiled_and_recorded_steps_learn_what_plain_ones_learn(replicas, vocab
 KERNELS = [
     ("norm", (48, FLOAT, BF16, True, True, 1e-5)),
     ("norm", (768, FLOAT, FLOAT, False, False, 1e-6)),
+    ("sum_and_norm", (768, FLOAT, BF16, BF16, True, True, False, 1e-5)),
+    ("sum_and_norm", (48, FLOAT, FLOAT, FLOAT, True, True, True, 1e-5)),
+    ("sum_and_norm", (100, FLOAT, BF16, BF16, False, False, True, 1e-6)),
     *(
         ("activate", (width, dtype, kind))
         for kind in fused.NONLINEARITIES
@@ -216,9 +219,12 @@ KERNELS = [
 ]
 
 
+MODULES = {"norm": fused_norm, "sum_and_norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw}
+
+
 @pytest.mark.parametrize(("operation", "case"), KERNELS, ids=str)
 def test_kernels_on_the_gpu_give_what_their_plain_lines_give(operation, case):
-    module = {"loss": fused_loss, "adamw": fused_adamw}.get(operation, fused)
+    module = MODULES.get(operation, fused)
     off = getattr(module, f"check_{operation}")(torch.device("cuda"), *case)
     assert off <= WITHIN[BF16 if BF16 in case else FLOAT]
     assert operation != "dropout" or off == 0

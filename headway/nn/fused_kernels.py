@@ -1,4 +1,4 @@
-"""The operations of `fused.py`, `fused_loss.py` and `fused_adamw.py` as Triton kernels, there and back: each reads what
+"""The operations of `fused.py` and of the other `fused_….py` as Triton kernels, there and back: each reads what
 it needs once and writes it once.
 
 Replicas stand one below the other: row `n` of replica `r` is row `r·N + n` of a table `[R·N, D]`, and what is learnt is
@@ -20,46 +20,93 @@ GOLDEN, ODD_1, ODD_2 = tl.constexpr(-1640531535), tl.constexpr(2146121005), tl.c
 """As in `core/random.py`."""
 
 
-@triton.jit(do_not_specialize=["rows", "N"])
+@triton.jit
+def _mixed(x):
+    x = (x ^ ((x >> 16) & 0xFFFF)) * ODD_1
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * ODD_2
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+@triton.jit
+def _dropped(v, index, replica, keys, step, rates, like):
+    """v · factors, for the numbers of a replica with these indices (int64), in the precision of `like`."""
+    now = _mixed(tl.load(step) + GOLDEN)
+    key_1 = _mixed(tl.load(keys + 2 * replica) + now)
+    key_2 = _mixed(tl.load(keys + 2 * replica + 1) + now)
+    w = (index >> 1).to(tl.int32) * GOLDEN + key_1
+    w = (w ^ ((w >> 16) & 0xFFFF)) * ODD_1 + key_2
+    w = (w ^ ((w >> 15) & 0x1FFFF)) * ODD_2
+    w = w ^ ((w >> 16) & 0xFFFF)
+    drawn = tl.where((index & 1) == 1, w >> 16, (w << 16) >> 16)
+    rate = tl.load(rates + replica)
+    kept = drawn >= (rate * 65536.0 - 32768.0).to(tl.int32)
+    one = rate * 0.0 + 1.0
+    scale = tl.div_rn(one, one - rate).to(like.dtype.element_ty).to(tl.float32)
+    return tl.where(kept, v * scale, v * 0.0)
+
+
+@triton.jit(do_not_specialize=["first"])
+def dropped(y, out, keys, step, rates, count, first, BLOCK: tl.constexpr):
+    """y · factors; `count` numbers per replica, those with the indices from `first` on."""
+    replica = tl.program_id(1).to(tl.int64)
+    own = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here, at = own < count, replica * count + own
+    v = tl.load(y + at, here, 0.0).to(tl.float32)
+    tl.store(out + at, _dropped(v, own + first, replica, keys, step, rates, y), here)
+
+
+@triton.jit(do_not_specialize=["N", "first"])
 def norm_forward(
-    x, weight, bias, y, mean, scale, rows, N, D, eps,
-    centred: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    x, weight, bias, normed, mean, scale, N, D, eps, more, total, keys, step, rates, first,
+    centred: tl.constexpr, biased: tl.constexpr, adds: tl.constexpr, drops: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    unit = tl.arange(0, BLOCK)
-    here = row < rows
+    """The norm of x; where it `adds`, of the total of x and `more`, which is written, too. What it `drops` of `more`
+    has the indices from `first` on."""
+    replica = tl.program_id(1).to(tl.int64)
+    row, unit = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    here = row < N
     there = here[:, None] & (unit < D)[None, :]
-    at = row[:, None] * D + unit[None, :]
+    own = row[:, None] * D + unit[None, :]
+    whole, at = replica * N + row, replica * N * D + own
     v = tl.load(x + at, there, 0.0).to(tl.float32)
+    if adds:
+        a = tl.load(more + at, there, 0.0).to(tl.float32)
+        if drops:
+            a = _dropped(a, own + first, replica, keys, step, rates, more).to(more.dtype.element_ty).to(tl.float32)
+        v = (v + a).to(total.dtype.element_ty).to(tl.float32)
+        tl.store(total + at, v, there)
     if centred:
         middle = tl.sum(v, 1) / D
         v = tl.where(there, v - middle[:, None], 0.0)
-        tl.store(mean + row, middle, here)
+        tl.store(mean + whole, middle, here)
     s = 1.0 / tl.sqrt(tl.sum(v * v, 1) / D + eps)
-    tl.store(scale + row, s, here)
-    own = (row // N)[:, None] * D + unit[None, :]
-    out = v * s[:, None] * tl.load(weight + own, there, 0.0)
+    tl.store(scale + whole, s, here)
+    out = v * s[:, None] * tl.load(weight + replica * D + unit, unit < D, 0.0)[None, :]
     if biased:
-        out += tl.load(bias + own, there, 0.0)
-    tl.store(y + at, out, there)
+        out += tl.load(bias + replica * D + unit, unit < D, 0.0)[None, :]
+    tl.store(normed + at, out, there)
 
 
-@triton.jit(do_not_specialize=["N", "per"])
+@triton.jit(do_not_specialize=["N", "per", "first"])
 def norm_backward(
-    dy, x, weight, mean, scale, dx, d_weight, d_bias, N, D, per,
-    centred: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    dy, x, weight, mean, scale, dx, d_weight, d_bias, N, D, per, d_total, d_more, keys, step, rates, first,
+    centred: tl.constexpr, biased: tl.constexpr, joins: tl.constexpr, splits: tl.constexpr, drops: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Where it `joins`, what came back to the total by other ways is added to what comes back through the norm; where
+    it `splits`, what goes back to what was added is written apart, in its own precision and with what it `drops`."""
     replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     unit = tl.arange(0, BLOCK)
     w = tl.load(weight + replica * D + unit, unit < D, 0.0)[None, :]
     # Row by row: to add rows up, warps must wait for each other, which they do once at the end.
     sum_weight, sum_bias = tl.zeros((ROWS, BLOCK), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
-    for first in range(part * per, part * per + per, ROWS):
-        row = first + tl.arange(0, ROWS)
+    for top in range(part * per, part * per + per, ROWS):
+        row = top + tl.arange(0, ROWS).to(tl.int64)
         here = row < N
         there = here[:, None] & (unit < D)[None, :]
-        whole = replica * N + row
-        at = whole[:, None] * D + unit[None, :]
+        own = row[:, None] * D + unit[None, :]
+        whole, at = replica * N + row, replica * N * D + own
         g = tl.load(dy + at, there, 0.0).to(tl.float32)
         v = tl.load(x + at, there, 0.0).to(tl.float32)
         s = tl.load(scale + whole, here, 0.0)
@@ -72,7 +119,14 @@ def norm_backward(
         d = g - v * (tl.sum(g * v, 1) / D)[:, None]
         if centred:
             d -= (tl.sum(g, 1) / D)[:, None]
-        tl.store(dx + at, d * s[:, None], there)
+        d = d * s[:, None]
+        if joins:
+            d += tl.load(d_total + at, there, 0.0).to(tl.float32)
+        tl.store(dx + at, d, there)
+        if splits:
+            if drops:
+                d = _dropped(d, own + first, replica, keys, step, rates, d_more)
+            tl.store(d_more + at, d, there)
     out = (replica * tl.num_programs(1) + part) * D + unit
     tl.store(d_weight + out, tl.sum(sum_weight, 0), unit < D)
     if biased:
@@ -137,35 +191,6 @@ def activate_backward(
             tl.store(dx + at, d, there)
         total += d
     tl.store(d_bias + (replica * tl.num_programs(1) + part) * D + unit, tl.sum(total, 0), unit < D)
-
-
-@triton.jit
-def _mixed(x):
-    x = (x ^ ((x >> 16) & 0xFFFF)) * ODD_1
-    x = (x ^ ((x >> 15) & 0x1FFFF)) * ODD_2
-    return x ^ ((x >> 16) & 0xFFFF)
-
-
-@triton.jit(do_not_specialize=["first"])
-def dropped(y, out, keys, step, rates, count, first, BLOCK: tl.constexpr):
-    """y · factors; `count` numbers per replica, those with the indices from `first` on."""
-    replica = tl.program_id(1).to(tl.int64)
-    own = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here, at, index = own < count, replica * count + own, own + first
-    now = _mixed(tl.load(step) + GOLDEN)
-    key_1 = _mixed(tl.load(keys + 2 * replica) + now)
-    key_2 = _mixed(tl.load(keys + 2 * replica + 1) + now)
-    w = (index >> 1).to(tl.int32) * GOLDEN + key_1
-    w = (w ^ ((w >> 16) & 0xFFFF)) * ODD_1 + key_2
-    w = (w ^ ((w >> 15) & 0x1FFFF)) * ODD_2
-    w = w ^ ((w >> 16) & 0xFFFF)
-    drawn = tl.where((index & 1) == 1, w >> 16, (w << 16) >> 16)
-    rate = tl.load(rates + replica)
-    kept = drawn >= (rate * 65536.0 - 32768.0).to(tl.int32)
-    one = rate * 0.0 + 1.0
-    scale = tl.div_rn(one, one - rate).to(y.dtype.element_ty).to(tl.float32)
-    v = tl.load(y + at, here, 0.0).to(tl.float32)
-    tl.store(out + at, tl.where(kept, v * scale, v * 0.0), here)
 
 
 @triton.jit(do_not_specialize=["T", "stride_row", "stride_head", "stride_time", "out_row", "out_head", "out_time"])

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headway.core import random
-from headway.nn import fused, launching
+from headway.nn import fused, fused_norm, launching
 
 
 class Linear(nn.Module):
@@ -72,21 +73,58 @@ class Embedding(nn.Module):
         return (_multiply if self.few_rows is None else self.few_rows.multiply)(x, self.weight, bias)
 
 
-class LayerNorm(nn.Module):
+class Norm(nn.Module):
+    """What the kinds of norms share: kernels for training on a GPU."""
+
+    centred: ClassVar[bool]
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    eps: Any  # a number; of an RMSNorm, also None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.for_products = False  # whether what it gives goes into matrix products, and nowhere else
+
+    def by_kernel(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"] | None:
+        """Where there is one for this."""
+        if not self._may_have_kernel(x):
+            return None
+        return fused_norm.norm(x, self.weight, self.bias, *self._terms(x))
+
+    def of_sum(
+        self, x: Float[Tensor, "R B T D"], more: Float[Tensor, "R B T D"], drop: "Dropout"
+    ) -> tuple[Float[Tensor, "R B T D"], Float[Tensor, "R B T D"]] | None:
+        """x + drop(more), and the norm of that, where one kernel makes both."""
+        if not self._may_have_kernel(x):
+            return None
+        drawing = None
+        if type(drop).forward is not Dropout.forward:  # the kernel knows no other way to drop
+            more = drop(more)
+        elif drop.drops:
+            drawing = drop.drawing(more.shape)
+        return fused_norm.sum_and_norm(x, more, drawing, self.weight, self.bias, *self._terms(x))
+
+    def _may_have_kernel(self, x: Tensor) -> bool:
+        return self.training and launching.wanted(x) and (self.eps is not None or x.dtype == torch.float32)
+
+    def _terms(self, x: Tensor) -> tuple[float, bool, torch.dtype]:
+        return self.eps or torch.finfo(torch.float32).eps, self.centred, _precision(x, self.for_products)
+
+
+class LayerNorm(Norm):
     """Ba et al. 2016, https://arxiv.org/abs/1607.06450"""
+
+    centred = True
 
     def __init__(self, replicas: int, width: int, bias: bool = True, eps: float = 1e-5):
         super().__init__()
         self.eps = eps
         self.weight = parameter(replicas, width, value=1.0)
         self.bias = parameter(replicas, width) if bias else None
-        self.for_products = False  # whether what it gives goes into matrix products, and nowhere else
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
-        if self.training:
-            into = _precision(x, self.for_products)
-            if (y := fused.norm(x, self.weight, self.bias, self.eps, centred=True, into=into)) is not None:
-                return y
+        if (y := self.by_kernel(x)) is not None:
+            return y
         width = self.weight.shape[1:]
         if len(self.weight) == 1:
             bias = None if self.bias is None else self.bias.squeeze(0)
@@ -95,21 +133,20 @@ class LayerNorm(nn.Module):
         return x if self.bias is None else x + self.bias[:, None, None]
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Norm):
     """Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467"""
+
+    centred = False
 
     def __init__(self, replicas: int, width: int, eps: float | None = None):
         """`eps`: None = the smallest number that 1 can tell, in the precision of x."""
         super().__init__()
-        self.eps = eps
+        self.eps, self.bias = eps, None
         self.weight = parameter(replicas, width, value=1.0)
-        self.for_products = False
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
-        if self.training and x.dtype == torch.float32:
-            eps, into = self.eps or torch.finfo(torch.float32).eps, _precision(x, self.for_products)
-            if (y := fused.norm(x, self.weight, None, eps, centred=False, into=into)) is not None:
-                return y
+        if (y := self.by_kernel(x)) is not None:
+            return y
         if len(self.weight) == 1:
             return F.rms_norm(x, self.weight.shape[1:], self.weight.squeeze(0), self.eps)
         return F.rms_norm(x, self.weight.shape[1:], eps=self.eps) * self.weight[:, None, None]
@@ -156,13 +193,22 @@ class Dropout(Noisy):
         self.active = any(rate > 0 for rate in rates)
         self.rates.copy_(torch.tensor([min(round(rate * 65536), 65535) / 65536 for rate in rates]))
 
+    @property
+    def drops(self) -> bool:
+        """Whether anything is dropped now."""
+        return self.training and self.active
+
     def forward(self, x: Float[Tensor, "R B *rest"]) -> Float[Tensor, "R B *rest"]:
-        if not (self.training and self.active):
+        if not self.drops:
             return x
-        first = self.clock.first_row * math.prod(x.shape[2:])
-        if (y := fused.dropped(x, self.keys, self.clock.step, self.rates, first)) is not None:
+        drawing = self.drawing(x.shape)
+        if (y := fused.dropped(x, drawing)) is not None:
             return y
-        return x * self.factors(x.shape, x.dtype, first)
+        return x * self.factors(x.shape, x.dtype, drawing.first)
+
+    def drawing(self, shape: Sequence[int]) -> fused.Drawing:
+        """What is dropped of numbers of this shape."""
+        return fused.Drawing(self.keys, self.clock.step, self.rates, self.clock.first_row * math.prod(shape[2:]))
 
     def factors(self, shape: Sequence[int], dtype: torch.dtype, first: int = 0) -> Float[Tensor, "R *rest"]:
         """0 for what is dropped, 1 / (1 - rate) for what is kept; `first` is the index of a replica's first number."""

@@ -74,14 +74,16 @@ def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return max((share if math.isfinite(share) else math.inf for share in shares), default=0.0)
 
 
-def there_and_back(fused: Callable[..., Tensor], plain: Callable[..., Tensor], given: Sequence[Tensor | None]) -> float:
+def there_and_back(fused: Callable[..., Any], plain: Callable[..., Any], given: Sequence[Tensor | None]) -> float:
+    """Of functions that give a tensor, or several."""
     results = []
     for compute in (fused, plain):
         mine = [None if t is None else t.clone().requires_grad_() for t in given]
         with torch.enable_grad():
-            y = compute(*mine)
-            y.backward(numbers(y.shape, y.device, 7).to(y.dtype))
-        results.append([y.detach(), *(t.grad for t in mine if t is not None)])
+            found = compute(*mine)
+            found = (found,) if isinstance(found, Tensor) else found
+            torch.autograd.backward(found, [numbers(y.shape, y.device, 7 + k, y.dtype) for k, y in enumerate(found)])
+        results.append([*(y.detach() for y in found), *(t.grad for t in mine if t is not None)])
     return difference(*results)
 
 

@@ -5,22 +5,33 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from triton_on_cpu import triton_on_cpu
 
+from headway.core import random
 from headway.data.running.batches import Batch
+from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
-from headway.nn import cross_entropy, fused, fused_adamw, fused_loss, launching, trusted
+from headway.nn import cross_entropy, fused, fused_adamw, fused_loss, fused_norm, launching, trusted
+from headway.nn.block import Layer
+from headway.nn.taps import intervene, watch
 from headway.training.optimizers import AdamW
 
 CPU = torch.device("cpu")
 FLOAT, BF16 = torch.float32, torch.bfloat16
-CHECKS = {name: getattr(fused, f"check_{name}") for name in ("norm", "activate", "dropout", "turn")}
+CHECKS = {name: getattr(fused, f"check_{name}") for name in ("activate", "dropout", "turn")}
+CHECKS |= {name: getattr(fused_norm, f"check_{name}") for name in ("norm", "sum_and_norm")}
 CHECKS |= {"loss": fused_loss.check_loss, "adamw": fused_adamw.check_adamw}
 CASES = [
     ("norm", (48, FLOAT, BF16, True, True, 1e-5)),
     ("norm", (17, FLOAT, FLOAT, True, False, 1e-5)),
     ("norm", (100, FLOAT, BF16, False, False, 1e-6)),
     ("norm", (300, BF16, BF16, True, True, 1e-5)),
+    ("sum_and_norm", (48, FLOAT, FLOAT, FLOAT, True, True, False, 1e-5)),
+    ("sum_and_norm", (300, FLOAT, BF16, BF16, True, False, True, 1e-5)),
+    ("sum_and_norm", (17, FLOAT, FLOAT, FLOAT, False, False, True, 1e-6)),
+    ("sum_and_norm", (64, BF16, BF16, BF16, True, True, False, 1e-5)),
     *(("activate", (64, FLOAT, kind)) for kind in fused.NONLINEARITIES),
     ("activate", (300, BF16, "gelu")),
     ("dropout", (FLOAT, True)),
@@ -57,7 +68,8 @@ def test_a_kernel_gives_what_the_plain_lines_give(kernels, operation, case):
 MODELS = [
     {"positions": "rotary", "dropout": 0.1},
     {"positions": "learned", "feedforward": "relu", "norm": {"kind": "rms"}},
-    {"positions": "alibi", "feedforward": "swiglu", "norm": {"kind": "layer", "placement": "post"}},
+    {"positions": "alibi", "feedforward": "swiglu", "norm": {"kind": "layer", "placement": "post"}, "dropout": 0.1},
+    {"positions": "none", "mixer": {"heads": 2, "memory": 4}, "noise": {"kind": "locked"}, "dropout": 0.2},
 ]
 
 
@@ -65,7 +77,7 @@ MODELS = [
 @pytest.mark.parametrize("seeds", [[1], [1, 2]], ids=["alone", "two"])
 def test_a_model_learns_by_kernels_what_it_learns_without(kernels, monkeypatch, model, seeds):
     """Whatever stands between the kernels: layouts, precisions, replicas. Two steps of AdamW, decay and clipping."""
-    spec = LanguageModelSpec.model_validate({"layers": 1, "width": 16, "context": 8, "mixer": {"heads": 2}, **model})
+    spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}, **model})
     ids = torch.arange(len(seeds) * 2 * 9).view(len(seeds), 2, 9) * 7 % 41
     monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
     found = []
@@ -88,7 +100,82 @@ def test_a_model_learns_by_kernels_what_it_learns_without(kernels, monkeypatch, 
     assert trusted.difference(*found) < 1e-5
 
 
-PLANTED = {"norm": "norm_backward", "activate": "activate_backward", "dropout": "dropped", "turn": "turned"}
+def test_a_translator_learns_by_kernels_what_it_learns_without(kernels, monkeypatch):
+    """Three sublayers, another sequence between them, and an encoder."""
+    spec = EncoderDecoderSpec.model_validate({"layers": 2, "width": 16, "mixer": {"heads": 2}, "dropout": 0.1})
+    ids, found = torch.arange(36).view(2, 2, 9) * 7 % 40, []
+    for by_kernels in (True, False):
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
+        made = spec.build(41, 41, [1, 2]).train()
+        written, _ = made.written(ids, made.read(ids.flip(2)))
+        (written * torch.linspace(-1, 1, 16)).sum().backward()
+        found.append([written.detach(), *(p.grad for p in made.parameters() if p.grad is not None)])
+    assert trusted.difference(*found) < 1e-5
+
+
+def test_streams_that_are_looked_at_or_changed_are_added_up(kernels, monkeypatch):
+    spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}})
+    ids, found = torch.arange(16).view(1, 2, 8), []
+    for by_kernels in (True, False):
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
+        made = spec.build(41, [1]).train()
+        with intervene(made, {"layers.0.stream": lambda x: 2 * x}), watch(made, "layers.0.stream") as seen:
+            logits, _ = made(ids)
+        found.append([logits.detach(), seen["layers.0.stream"].detach()])
+    assert trusted.difference(*found) < 1e-5
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_additions_and_norms_are_one_kernel(kernels, monkeypatch, placement):
+    """Of all sublayers, and back: none is left out without a word."""
+    spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}})
+    spec = spec.model_copy(update={"norm": Layer(placement=placement)})
+    adds, joins = [], []
+    for kernel, seen, which in ((kernels.norm_forward, adds, -4), (kernels.norm_backward, joins, -5)):
+
+        def noted(*given, run=kernel.function, seen=seen, which=which):
+            seen.append(given[which])
+            run(*given)
+
+        monkeypatch.setattr(kernel, "function", noted)
+    monkeypatch.setattr(launching, "wanted", lambda x: torch.is_grad_enabled())
+    monkeypatch.setattr(launching, "tile", lambda D: (16, 16))  # so that each launch is one program
+    spec.build(41, [1]).train()(torch.arange(16).view(1, 2, 8))[0].sum().backward()
+    expected = (
+        ([False] + [True] * 4, [False] + [True] * 3 + [False]) if placement == "pre" else ([True] * 4, [False] * 4)
+    )
+    assert (adds, joins) == expected
+
+
+@given(
+    R=st.integers(1, 3), B=st.integers(1, 3), T=st.integers(1, 5), D=st.integers(1, 70), seed=st.integers(0, 99),
+    centred=st.booleans(), biased=st.booleans(), drops=st.booleans(), goes_on=st.booleans(),
+)  # fmt: skip
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_sum_and_its_norm_are_the_plain_lines(kernels, R, B, T, D, seed, centred, biased, drops, goes_on):
+    draw = torch.Generator().manual_seed(seed)
+    x, more = (torch.randn(R, B, T, D, generator=draw) for _ in range(2))
+    weight, bias = (torch.randn(R, D, generator=draw) for _ in range(2))
+    keys, rates = random.stream_keys(range(seed, seed + R), "here"), torch.rand(R, generator=draw) * 0.9
+    drawing = fused.Drawing(keys, torch.tensor(seed, dtype=torch.int32), rates, 3 * seed) if drops else None
+    eps, found = 1e-2, []  # of one unit, with a smaller one, all slopes are what rounding leaves
+    for compute in (fused_norm._SumAndNorm.apply, fused_norm.plain_sum_and_norm):
+        mine = [t.clone().requires_grad_() for t in (x, more, weight, *([bias] if biased else []))]
+        given_bias = mine[3] if biased else None
+        total, normed = compute(mine[0], mine[1], drawing, mine[2], given_bias, eps, centred, FLOAT)
+        ((normed * more).sum() + ((total * x).sum() if goes_on else 0)).backward()
+        found.append([total.detach(), normed.detach(), *(t.grad for t in mine)])
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0], found[1], atol=3e-5, rtol=1e-4)
+
+
+PLANTED = {
+    "norm": "norm_backward",
+    "sum_and_norm": "norm_forward",
+    "activate": "activate_backward",
+    "dropout": "dropped",
+    "turn": "turned",
+}
 
 
 @pytest.mark.parametrize(("operation", "name"), PLANTED.items())
@@ -128,5 +215,5 @@ def test_what_cannot_be_built_for_some_sizes_after_all_is_not_used_either(monkey
 def test_on_a_cpu_nothing_changes():
     x = torch.ones(1, 2, 3, 4)
     assert not launching.wanted(x)
-    assert fused.norm(x, torch.ones(1, 4), None, 1e-5, True, FLOAT) is None
+    assert fused_norm.norm(x, torch.ones(1, 4), None, 1e-5, True, FLOAT) is None
     assert not fused_adamw.can_step(x)
