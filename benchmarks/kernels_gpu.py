@@ -42,7 +42,7 @@ CHECKED = {
     "activate": ((512, BF16, "gelu-tanh"), (192, FLOAT, "gelu"), (384, BF16, "none"), (100, FLOAT, "none")),
     "dropout": ((FLOAT, True), (BF16, False)),
     "turn": ((4, 32, BF16),),
-    "loss": ((BF16, 128, False), (BF16, 4096, False), (FLOAT, 64, True)),
+    "loss": ((BF16, 128, False), (BF16, 8192, False), (FLOAT, 64, True)),
     "adamw": ((True,), (False,)),
 }
 MODULES = {"norm": fused_norm, "sum_and_norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw}

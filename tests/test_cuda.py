@@ -214,6 +214,7 @@ KERNELS = [
     ("turn", (4, 32, BF16)),
     ("loss", (FLOAT, 128, True)),
     ("loss", (BF16, 4096, False)),
+    ("loss", (BF16, 8192, False)),
     ("adamw", (True,)),
     ("adamw", (False,)),
 ]

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from headway.nn import fused_loss
 
@@ -148,13 +149,15 @@ class _FusedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         (R, N, _), V = x.shape, weight.shape[1]
-        table = F.pad(weight.to(dtype), (0, 0, 0, -V % 64))  # sizes that matrix units like
+        table = weight.to(dtype)
+        if V % 64:
+            table = F.pad(table, (0, 0, 0, -V % 64))  # sizes that matrix units like
         W = table.shape[1]
         shares = x.new_full((R, N), 1 / N, dtype=torch.float32)
         if counted is not None:
             shares = counted / counted.sum(1, keepdim=True).clamp(min=1)
-        rows = max(1, LOGITS_AT_ONCE["cuda"] // (R * W))
-        losses, dx, dw, db = [], [], None, None
+        rows = _evenly(N, LOGITS_AT_ONCE["cuda"] // (R * W))
+        losses, dx, dw, db = [], torch.empty_like(x, dtype=dtype), None, None
         for first in range(0, N, rows):
             here = slice(first, min(N, first + rows))
             piece = x[:, here].to(dtype)
@@ -163,24 +166,34 @@ class _FusedCrossEntropy(torch.autograd.Function):
                 logits[..., :V] += bias[:, None].to(dtype)
             losses.append(fused_loss.loss_and_slope(logits, targets[:, here], shares[:, here], V, smoothing).sum(1))
             slope = logits  # which it is now
-            dx.append(slope @ table)
+            torch.bmm(slope, table, out=dx[:, here])
             here_dw = slope.mT @ piece
             dw = here_dw if dw is None else dw.float() + here_dw
             if bias is not None:
                 here_db = slope[..., :V].sum(1, dtype=torch.float32)
                 db = here_db if db is None else db + here_db
-        ctx.save_for_backward(dx[0] if len(dx) == 1 else torch.cat(dx, 1), dw, db)
+        ctx.save_for_backward(dx, dw, db)
         ctx.dtypes, ctx.vocabulary = (x.dtype, weight.dtype), V
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum(0)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         dx, dw, db = ctx.saved_tensors
         x_dtype, w_dtype = ctx.dtypes
-        factor = g[:, None, None]
         d_bias = None if db is None else db * g[:, None]
-        d_weight = (dw[:, : ctx.vocabulary] * factor).to(w_dtype)
-        return (dx * factor).to(x_dtype), d_weight, None, d_bias, None, None, None
+        return _times(dx, g, x_dtype), _times(dw[:, : ctx.vocabulary], g, w_dtype), None, d_bias, None, None, None
+
+
+def _evenly(rows: int, most: int) -> int:
+    """As few chunks as can be, of about the same size: a small rest would be slow to multiply."""
+    chunks = -(-rows // max(1, most))
+    return -(-rows // chunks)
+
+
+def _times(d: Float[Tensor, "R n m"], g: Float[Tensor, "R"], into: torch.dtype) -> Float[Tensor, "R n m"]:
+    """d · g, read and written once whatever the precisions are."""
+    return torch.mul(d, g[:, None, None], out=torch.empty_like(d, dtype=into))
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

@@ -214,24 +214,30 @@ def turned(
 
 @triton.jit(do_not_specialize=["V"])
 def loss_and_slope(
-    logits, targets, shares, losses, V, W, smoothing, smooth: tl.constexpr, BLOCK: tl.constexpr,
+    logits, targets, shares, losses, V, W, smoothing, smooth: tl.constexpr, LANES: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """The loss of each row of logits, and its derivative in their place. V words, rows of W numbers."""
+    """The loss of each row of logits, and its derivative in their place. V words, rows of W numbers, a multiple of 64.
+
+    Numbers are read and written side by side, which only W allows; those that are no words are left out afterwards. A
+    row is read twice: the second time from its end, which caches still hold. A lane finds the largest of `SIDE` numbers
+    before it takes their exponentials, so that the sum so far is put right once for all of them."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * W
     target, share = tl.load(targets + row).to(tl.int32), tl.load(shares + row)
     asked = tl.load(logits + target).to(tl.float32)  # before anything is written over it
-    unit = tl.arange(0, BLOCK)
-    largest, total = tl.full((BLOCK,), -1e30, tl.float32), tl.zeros((BLOCK,), tl.float32)
-    plain_sum = tl.zeros((BLOCK,), tl.float32)
-    for first in range(0, V, BLOCK):
+    unit = tl.arange(0, LANES)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
+    largest, total = tl.full((LANES,), -1e30, tl.float32), tl.zeros((LANES,), tl.float32)
+    plain_sum = tl.zeros((LANES,), tl.float32)
+    for first in range(0, W, LANES * SIDE):
         word = first + unit
-        v = tl.load(logits + word, word < V, -1e30).to(tl.float32)
-        higher = tl.maximum(largest, v)
-        total = total * tl.exp(largest - higher) + tl.where(word < V, tl.exp(v - higher), 0.0)
-        largest = higher
+        v = tl.load(logits + word, word < W, 0.0, eviction_policy="evict_last").to(tl.float32)
         if smooth:
-            plain_sum += tl.where(word < V, v, 0.0)
+            plain_sum += tl.sum(tl.where(word < V, v, 0.0), 1)
+        v = tl.where(word < V, v, -1e30)
+        higher = tl.maximum(largest, tl.max(v, 1))
+        now = tl.where(word < V, tl.exp(v - higher[:, None]), 0.0)
+        total = total * tl.exp(largest - higher) + tl.sum(now, 1)
+        largest = higher
     most = tl.max(largest, 0)
     log_total = most + tl.log(tl.sum(total * tl.exp(largest - most), 0))
     wanted, spread = asked, 0.0
@@ -239,11 +245,12 @@ def loss_and_slope(
         spread = smoothing / V
         wanted = (1.0 - smoothing) * asked + spread * tl.sum(plain_sum, 0)
     tl.store(losses + row, (log_total - wanted) * share)
-    for first in range(0, W, BLOCK):
-        word = first + unit
-        v = tl.load(logits + word, word < V, 0.0).to(tl.float32)
+    end = (W - 1) // (LANES * SIDE) * (LANES * SIDE)
+    for back in range(0, W, LANES * SIDE):
+        word = end - back + unit
+        v = tl.load(logits + word, word < W, 0.0, eviction_policy="evict_first").to(tl.float32)
         d = tl.exp(v - log_total) - tl.where(word == target, 1.0 - smoothing, 0.0) - spread
-        tl.store(logits + word, tl.where(word < V, d * share, 0.0), word < W)
+        tl.store(logits + word, tl.where(word < V, d * share, 0.0), word < W, eviction_policy="evict_first")
 
 
 @triton.jit

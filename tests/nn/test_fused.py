@@ -39,7 +39,7 @@ CASES = [
     ("turn", (3, 16, FLOAT)),
     ("turn", (2, 8, BF16)),
     ("loss", (FLOAT, 128, False)),
-    ("loss", (BF16, 4096, False)),
+    ("loss", (BF16, 8192, False)),
     ("loss", (FLOAT, 64, True)),
     ("adamw", (True,)),
     ("adamw", (False,)),
@@ -167,6 +167,25 @@ def test_a_sum_and_its_norm_are_the_plain_lines(kernels, R, B, T, D, seed, centr
         found.append([total.detach(), normed.detach(), *(t.grad for t in mine)])
     assert torch.equal(found[0][0], found[1][0])
     torch.testing.assert_close(found[0], found[1], atol=3e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("R", "V", "smoothing"), [(1, 128, 0.0), (2, 70, 0.1)])
+@pytest.mark.parametrize("at_once", [1, 700, 10**6])
+def test_a_loss_in_chunks_is_the_plain_one(kernels, monkeypatch, R, V, smoothing, at_once):
+    """Chunks of any size, the vocabulary filled up, a bias, and rows that do not count."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = (R, 11, 8), (R, V, 8), (R, V)
+    tensors, targets = [torch.randn(s, generator=draw) for s in shapes], torch.arange(R * 11).view(R, 11) * 5 % V
+    counted, found = torch.arange(11).expand(R, 11) % 3 > 0, []
+    monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
+    monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cuda", at_once)
+    for by_kernels in (True, False):
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use)
+        x, weight, bias = (t.clone().requires_grad_() for t in tensors)
+        nats = cross_entropy.mean_cross_entropy(x, weight, targets, bias, counted, smoothing)
+        (nats * torch.tensor([0.5, 2.0])[:R]).sum().backward()
+        found.append([nats.detach(), x.grad, weight.grad, bias.grad])
+    assert trusted.difference(*found) < 1e-5
 
 
 PLANTED = {
