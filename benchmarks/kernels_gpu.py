@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.populations_gpu import SHAPES
 from headway.data.running.batches import Crops
 from headway.experiment.bench import Size
-from headway.nn import backends, fused, fused_adamw, fused_loss, fused_norm, launching
+from headway.nn import backends, fused, fused_adamw, fused_loss, fused_norm, launching, products
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
@@ -44,8 +44,10 @@ CHECKED = {
     "turn": ((4, 32, BF16),),
     "loss": ((BF16, 128, False), (BF16, 8192, False), (FLOAT, 64, True)),
     "adamw": ((True,), (False,)),
+    "product": ((BF16, False, True), (BF16, False, False), (BF16, True, False)),
 }
 MODULES = {"norm": fused_norm, "sum_and_norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw}
+MODULES |= {"product": products}
 ATTENTION = ((64, 12, 1024, 64), (32, 8, 128, 64), (64, 3, 1024, 16), (384, 4, 64, 32))  # B, H, T, d
 
 

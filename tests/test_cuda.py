@@ -20,7 +20,7 @@ from headway.experiment.train import train
 from headway.models.classifier import ClassifierSpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
-from headway.nn import fused, fused_adamw, fused_loss, fused_norm, launching
+from headway.nn import fused, fused_adamw, fused_loss, fused_norm, launching, products
 from headway.nn.scan import CELLS, scan
 from headway.nn.trusted import WITHIN
 from headway.recipe.recipe import load
@@ -217,10 +217,12 @@ KERNELS = [
     ("loss", (BF16, 8192, False)),
     ("adamw", (True,)),
     ("adamw", (False,)),
+    *(("product", (BF16, several, biased)) for several, biased in ((False, True), (False, False), (True, False))),
 ]
 
 
 MODULES = {"norm": fused_norm, "sum_and_norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw}
+MODULES |= {"product": products}
 
 
 @pytest.mark.parametrize(("operation", "case"), KERNELS, ids=str)

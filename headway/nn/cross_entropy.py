@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headway.nn import fused_loss
+from headway.nn import fused_loss, products
 
 LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
 """Numbers in one chunk of logits: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
@@ -149,7 +149,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         (R, N, _), V = x.shape, weight.shape[1]
-        table = weight.to(dtype)
+        table = products.copied(weight, dtype)
         if V % 64:
             table = F.pad(table, (0, 0, 0, -V % 64))  # sizes that matrix units like
         W = table.shape[1]

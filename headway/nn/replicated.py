@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headway.core import random
-from headway.nn import fused, fused_norm, launching
+from headway.nn import fused, fused_norm, launching, products
 
 
 class Linear(nn.Module):
@@ -49,8 +49,7 @@ class Linear(nn.Module):
         plain = self.drop is None and self.adapter is None and self.few_rows is None
         if self.bias is None or not plain or not launching.wanted(x):
             return None
-        products = _multiply(x, self.weight, None)
-        return fused.activate(products, self.bias, kind)
+        return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
 
 
 class Embedding(nn.Module):
@@ -283,6 +282,12 @@ class FewRows:
         return y.view(R, B, T, -1)
 
 
+def copies_for_products(model: nn.Module) -> products.CopiedWeights:
+    """Of what the maps of a model are made of."""
+    maps = [one for one in model.modules() if isinstance(one, Linear)]
+    return products.CopiedWeights(p for one in maps for p in (one.weight, one.bias) if p is not None)
+
+
 @contextmanager
 def for_few_rows(model: nn.Module) -> Iterator[None]:
     """As long as this lasts, weights have a copy that is laid out so, and may not change; and what a module gives is
@@ -310,9 +315,12 @@ def _multiply(
 ) -> Float[Tensor, "R B T O"]:
     R, B, T, _ = x.shape
     if R == 1:
+        if (done := products.multiply(x, weight, bias)) is not None:
+            return done
         return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
-    rows = x.reshape(R, B * T, -1)
-    y = rows @ weight.mT
+    if (y := products.multiply(x, weight, None)) is None:
+        y = x.reshape(R, B * T, -1) @ weight.mT
+    y = y.view(R, B * T, -1)
     if bias is not None and (done := fused.activate(y.view(R, B, T, -1), bias, "none")) is not None:
         return done
     # Added afterwards, where a compiler joins it to what follows: baddbmm copies the bias into every row first.

@@ -13,8 +13,9 @@ from headway.core import random
 from headway.data.running.batches import Batch
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
-from headway.nn import cross_entropy, fused, fused_adamw, fused_loss, fused_norm, launching, trusted
+from headway.nn import cross_entropy, fused, fused_adamw, fused_loss, fused_norm, launching, products, trusted
 from headway.nn.block import Layer
+from headway.nn.replicated import copies_for_products
 from headway.nn.taps import intervene, watch
 from headway.training.optimizers import AdamW
 
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 FLOAT, BF16 = torch.float32, torch.bfloat16
 CHECKS = {name: getattr(fused, f"check_{name}") for name in ("activate", "dropout", "turn")}
 CHECKS |= {name: getattr(fused_norm, f"check_{name}") for name in ("norm", "sum_and_norm")}
-CHECKS |= {"loss": fused_loss.check_loss, "adamw": fused_adamw.check_adamw}
+CHECKS |= {"loss": fused_loss.check_loss, "adamw": fused_adamw.check_adamw, "product": products.check_product}
 CASES = [
     ("norm", (48, FLOAT, BF16, True, True, 1e-5)),
     ("norm", (17, FLOAT, FLOAT, True, False, 1e-5)),
@@ -43,6 +44,7 @@ CASES = [
     ("loss", (FLOAT, 64, True)),
     ("adamw", (True,)),
     ("adamw", (False,)),
+    *(("product", (BF16, several, biased)) for several, biased in ((False, True), (False, False), (True, False))),
 ]
 
 
@@ -98,6 +100,30 @@ def test_a_model_learns_by_kernels_what_it_learns_without(kernels, monkeypatch, 
                 p.grad = None
         found.append([torch.stack(losses), torch.stack(norms), gradients[0]])
     assert trusted.difference(*found) < 1e-5
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("seeds", [[1], [1, 2]], ids=["alone", "two"])
+def test_under_autocast_a_model_learns_by_copies_what_it_learns_without(kernels, monkeypatch, seeds, tied):
+    """Weights are copied once for all; what each gets back is float32, and close to what autocast gives it."""
+    settings = {"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}, "tied": tied}
+    ids = torch.arange(len(seeds) * 2 * 9).view(len(seeds), 2, 9) * 7 % 41
+    batch, found, made_at_once = Batch(ids[..., :-1], ids[..., 1:], begins=torch.tensor(True)), [], []
+    at_once = torch._foreach_copy_  # pyright: ignore
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda into, of: (made_at_once.append(len(of)), at_once(into, of)))
+    monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
+    for by_kernels in (True, False):
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
+        made = LanguageModelSpec.model_validate(settings).build(41, seeds).train()
+        copies = copies_for_products(made)
+        with copies.in_use(), torch.autocast("cpu", BF16):
+            losses, _ = made.loss(batch)
+            losses.sum().backward()
+        assert not copies.made  # by tomorrow they are old
+        found.append([losses.detach(), *(p.grad for p in made.parameters())])
+    assert made_at_once == [2 * 4 * 2 + (not tied)]  # four maps of each layer, and their biases
+    assert all(one.dtype == FLOAT for one in found[0])
+    assert trusted.difference(*found) < 2e-2
 
 
 def test_a_translator_learns_by_kernels_what_it_learns_without(kernels, monkeypatch):
