@@ -6,7 +6,8 @@ A JSON line per shape, R and mode: tokens/s of whole, recorded training steps on
 first of them (kernels built, programs compiled), and the losses of the first steps, which must agree between modes.
 Modes: `plain` and `kernels` compile nothing, without and with the kernels of `headway/nn/fused.py`; `layers` compiles
 one layer, `whole` the loss as a whole. With --table, the dearest kernels of a replayed step, as Markdown. With --check,
-first how far each kernel is from its plain lines, and the milliseconds of kernels for attention, there and back.
+first how far each kernel is from its plain lines, the milliseconds of kernels for attention, there and back, and how
+fast those are that only move numbers. Without a SHAPE all are measured; `none` is no shape.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import json
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +41,13 @@ CHECKED = {
         (512, FLOAT, BF16, BF16, True, True, True, 1e-5),
         (100, FLOAT, FLOAT, FLOAT, False, False, True, 1e-6),
     ),
-    "activate": ((512, BF16, "gelu-tanh"), (192, FLOAT, "gelu"), (384, BF16, "none"), (100, FLOAT, "none")),
+    "activate": (
+        (512, BF16, "gelu-tanh", True),
+        (3072, BF16, "gelu-tanh", False),
+        (192, FLOAT, "gelu", True),
+        (384, BF16, "none", True),
+        (100, FLOAT, "none", True),
+    ),
     "dropout": ((FLOAT, True), (BF16, False)),
     "turn": ((4, 32, BF16),),
     "loss": ((BF16, 128, False), (BF16, 8192, False), (FLOAT, 64, True)),
@@ -83,6 +91,50 @@ def check() -> list[dict]:
                     line[kernel.name] = round(50 * (time.perf_counter() - began), 3) if turn else None
         lines.append(line)
         print(json.dumps(line), flush=True)
+    return lines
+
+
+def speeds() -> list[dict]:
+    """What only moves numbers, at the sizes of `gpt2`: milliseconds, and TB/s of what has to be read and written."""
+    N, D, H, V = 64 * 1024, 768, 3072, 50304
+    stream, more, hidden = (
+        torch.randn(1, 64, 1024, width, device="cuda", dtype=dtype, requires_grad=True)
+        for width, dtype in ((D, FLOAT), (D, BF16), (H, BF16))
+    )
+    weight, bias = torch.ones(1, D, device="cuda"), torch.zeros(1, D, device="cuda")
+    logits = torch.randn(1, N // 4, V, device="cuda").to(BF16)
+    targets, shares = torch.zeros(1, N // 4, dtype=torch.int64, device="cuda"), torch.ones(1, N // 4, device="cuda")
+    both = fused_norm._SumAndNorm.apply(stream, more, None, weight, bias, 1e-5, True, BF16)
+    active, plainly_active = fused._Activate.apply(hidden, None, "gelu-tanh"), F.gelu(hidden, approximate="tanh")
+
+    def back(given: Any, of: Any) -> Any:
+        slopes = [torch.ones_like(one) for one in given]
+        return lambda: torch.autograd.grad(given, of, slopes, retain_graph=True)
+
+    ways = {
+        "sum and norm, there": (
+            lambda: fused_norm._SumAndNorm.apply(stream, more, None, weight, bias, 1e-5, True, BF16),
+            12 * N * D,
+        ),
+        "sum and norm, back": (back(both, (stream, more)), 16 * N * D),
+        "activate, there": (lambda: fused._Activate.apply(hidden, None, "gelu-tanh"), 4 * N * H),
+        "activate, back": (back((active,), hidden), 6 * N * H),
+        "torch's gelu, there": (lambda: F.gelu(hidden, approximate="tanh"), 4 * N * H),
+        "torch's gelu, back": (back((plainly_active,), hidden), 6 * N * H),
+        "loss, a quarter": (lambda: fused_loss.loss_and_slope(logits, targets, shares, V, 0.0), 4 * N // 4 * V),
+    }
+    lines = []
+    for name, (run, moved) in ways.items():
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for turn in range(23):
+            if turn == 3:
+                began.record()
+            run()
+        ended.record()
+        torch.cuda.synchronize()
+        ms = began.elapsed_time(ended) / 20
+        lines.append({"speed": name, "ms": round(ms, 4), "TB/s": round(moved / ms / 1e9, 2)})
+        print(json.dumps(lines[-1]), flush=True)
     return lines
 
 
@@ -158,8 +210,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the same lines, as a file")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
-    lines, tables = check() if asked.check else [], []
-    for word in asked.shapes:
+    lines, tables = check() + speeds() if asked.check else [], []
+    for word in asked.shapes if asked.shapes != ["none"] else []:
         name, _, only = word.partition(":")
         size, populations = SHAPES[name]
         for replicas in [int(only)] if only else populations:

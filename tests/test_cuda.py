@@ -204,9 +204,9 @@ KERNELS = [
     ("sum_and_norm", (48, FLOAT, FLOAT, FLOAT, True, True, True, 1e-5)),
     ("sum_and_norm", (100, FLOAT, BF16, BF16, False, False, True, 1e-6)),
     *(
-        ("activate", (width, dtype, kind))
+        ("activate", (width, dtype, kind, biased))
         for kind in fused.NONLINEARITIES
-        for width, dtype in ((256, BF16), (100, FLOAT))
+        for width, dtype, biased in ((256, BF16, True), (100, FLOAT, True), (256, BF16, False))
     ),
     ("dropout", (FLOAT, False)),
     ("dropout", (BF16, True)),

@@ -45,9 +45,9 @@ class Linear(nn.Module):
         return y if self.adapter is None else y + self.adapter(x).to(y.dtype)
 
     def activated(self, x: Float[Tensor, "R B T I"], kind: str) -> Float[Tensor, "R B T O"] | None:
-        """A nonlinearity of what it gives, where one kernel adds the bias and does that; else None."""
+        """A nonlinearity of what it gives, where one kernel adds the bias, if any, and does that; else None."""
         plain = self.drop is None and self.adapter is None and self.few_rows is None
-        if self.bias is None or not plain or not launching.wanted(x):
+        if not plain or not launching.wanted(x):
             return None
         return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
 

@@ -33,8 +33,9 @@ CASES = [
     ("sum_and_norm", (300, FLOAT, BF16, BF16, True, False, True, 1e-5)),
     ("sum_and_norm", (17, FLOAT, FLOAT, FLOAT, False, False, True, 1e-6)),
     ("sum_and_norm", (64, BF16, BF16, BF16, True, True, False, 1e-5)),
-    *(("activate", (64, FLOAT, kind)) for kind in fused.NONLINEARITIES),
-    ("activate", (300, BF16, "gelu")),
+    *(("activate", (64, FLOAT, kind, True)) for kind in fused.NONLINEARITIES),
+    ("activate", (300, BF16, "gelu", True)),
+    ("activate", (300, FLOAT, "gelu-tanh", False)),
     ("dropout", (FLOAT, True)),
     ("dropout", (BF16, False)),
     ("turn", (3, 16, FLOAT)),
@@ -69,7 +70,7 @@ def test_a_kernel_gives_what_the_plain_lines_give(kernels, operation, case):
 
 MODELS = [
     {"positions": "rotary", "dropout": 0.1},
-    {"positions": "learned", "feedforward": "relu", "norm": {"kind": "rms"}},
+    {"positions": "learned", "feedforward": {"kind": "relu", "bias": False}, "norm": {"kind": "rms"}},
     {"positions": "alibi", "feedforward": "swiglu", "norm": {"kind": "layer", "placement": "post"}, "dropout": 0.1},
     {"positions": "none", "mixer": {"heads": 2, "memory": 4}, "noise": {"kind": "locked"}, "dropout": 0.2},
 ]
