@@ -35,8 +35,9 @@ MODES = ("plain", "kernels", "layers", "whole")
 
 FLOAT, BF16 = torch.float32, torch.bfloat16
 CHECKED = {
-    "norm": ((128, FLOAT, BF16, True, True, 1e-5), (768, FLOAT, FLOAT, True, False, 1e-5)),
-    "sum_and_norm": (
+    "norm": (
+        (128, FLOAT, None, BF16, True, True, False, 1e-5),
+        (768, FLOAT, None, FLOAT, True, False, False, 1e-5),
         (768, FLOAT, BF16, BF16, True, True, False, 1e-5),
         (512, FLOAT, BF16, BF16, True, True, True, 1e-5),
         (100, FLOAT, FLOAT, FLOAT, False, False, True, 1e-6),
@@ -54,8 +55,7 @@ CHECKED = {
     "adamw": ((True,), (False,)),
     "product": ((BF16, False, True), (BF16, False, False), (BF16, True, False)),
 }
-MODULES = {"norm": fused_norm, "sum_and_norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw}
-MODULES |= {"product": products}
+MODULES = {"norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw, "product": products}
 ATTENTION = ((64, 12, 1024, 64), (32, 8, 128, 64), (64, 3, 1024, 16), (384, 4, 64, 32))  # B, H, T, d
 
 

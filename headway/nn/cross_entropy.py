@@ -149,9 +149,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         (R, N, _), V = x.shape, weight.shape[1]
-        table = products.copied(weight, dtype)
-        if V % 64:
-            table = F.pad(table, (0, 0, 0, -V % 64))  # sizes that matrix units like
+        table = _filled_up(weight, dtype)
         W = table.shape[1]
         shares = x.new_full((R, N), 1 / N, dtype=torch.float32)
         if counted is not None:
@@ -183,6 +181,17 @@ class _FusedCrossEntropy(torch.autograd.Function):
         x_dtype, w_dtype = ctx.dtypes
         d_bias = None if db is None else db * g[:, None]
         return _times(dx, g, x_dtype), _times(dw[:, : ctx.vocabulary], g, w_dtype), None, d_bias, None, None, None
+
+
+def _filled_up(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[Tensor, "R W D"]:
+    """To sizes that matrix units like, with words of no chance: in this precision, written once."""
+    R, V, D = weight.shape
+    if V % 64 == 0:
+        return products.copied(weight, dtype)
+    table = torch.empty(R, V + -V % 64, D, dtype=dtype, device=weight.device)
+    table[:, :V] = weight
+    table[:, V:] = 0
+    return table
 
 
 def _evenly(rows: int, most: int) -> int:

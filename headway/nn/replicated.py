@@ -84,30 +84,20 @@ class Norm(nn.Module):
         super().__init__()
         self.for_products = False  # whether what it gives goes into matrix products, and nowhere else
 
-    def by_kernel(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"] | None:
-        """Where there is one for this."""
-        if not self._may_have_kernel(x):
-            return None
-        return fused_norm.norm(x, self.weight, self.bias, *self._terms(x))
-
-    def of_sum(
-        self, x: Float[Tensor, "R B T D"], more: Float[Tensor, "R B T D"], drop: "Dropout"
+    def by_kernel(
+        self, x: Float[Tensor, "R B T D"], more: Float[Tensor, "R B T D"] | None = None, drop: "Dropout | None" = None
     ) -> tuple[Float[Tensor, "R B T D"], Float[Tensor, "R B T D"]] | None:
-        """x + drop(more), and the norm of that, where one kernel makes both."""
-        if not self._may_have_kernel(x):
+        """x + drop(more), or x, where there is no more; and the norm of that, where one kernel makes both."""
+        if not self.training or not launching.wanted(x) or (self.eps is None and x.dtype != torch.float32):
             return None
         drawing = None
-        if type(drop).forward is not Dropout.forward:  # the kernel knows no other way to drop
-            more = drop(more)
-        elif drop.drops:
-            drawing = drop.drawing(more.shape)
-        return fused_norm.sum_and_norm(x, more, drawing, self.weight, self.bias, *self._terms(x))
-
-    def _may_have_kernel(self, x: Tensor) -> bool:
-        return self.training and launching.wanted(x) and (self.eps is not None or x.dtype == torch.float32)
-
-    def _terms(self, x: Tensor) -> tuple[float, bool, torch.dtype]:
-        return self.eps or torch.finfo(torch.float32).eps, self.centred, _precision(x, self.for_products)
+        if more is not None and drop is not None:
+            if type(drop).forward is not Dropout.forward:  # the kernel knows no other way to drop
+                more = drop(more)
+            elif drop.drops:
+                drawing = drop.drawing(more.shape)
+        eps, into = self.eps or torch.finfo(torch.float32).eps, _precision(x, self.for_products)
+        return fused_norm.sum_and_norm(x, more, drawing, self.weight, self.bias, eps, self.centred, into)
 
 
 class LayerNorm(Norm):
@@ -122,8 +112,8 @@ class LayerNorm(Norm):
         self.bias = parameter(replicas, width) if bias else None
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
-        if (y := self.by_kernel(x)) is not None:
-            return y
+        if (both := self.by_kernel(x)) is not None:
+            return both[1]
         width = self.weight.shape[1:]
         if len(self.weight) == 1:
             bias = None if self.bias is None else self.bias.squeeze(0)
@@ -144,8 +134,8 @@ class RMSNorm(Norm):
         self.weight = parameter(replicas, width, value=1.0)
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
-        if (y := self.by_kernel(x)) is not None:
-            return y
+        if (both := self.by_kernel(x)) is not None:
+            return both[1]
         if len(self.weight) == 1:
             return F.rms_norm(x, self.weight.shape[1:], self.weight.squeeze(0), self.eps)
         return F.rms_norm(x, self.weight.shape[1:], eps=self.eps) * self.weight[:, None, None]

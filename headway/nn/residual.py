@@ -31,8 +31,10 @@ def whole(x: Stream | Unadded) -> Stream:
 
 def with_norm(x: Stream | Unadded, norm: nn.Module) -> tuple[Stream, Stream]:
     """The stream, and its norm."""
-    if isinstance(x, Unadded) and isinstance(norm, Norm) and (both := norm.of_sum(*x)) is not None:
-        return both
+    if isinstance(norm, Norm):
+        both = norm.by_kernel(*x) if isinstance(x, Unadded) else norm.by_kernel(x)
+        if both is not None:
+            return both
     stream = whole(x)
     return stream, norm(stream)
 
