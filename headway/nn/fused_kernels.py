@@ -110,6 +110,8 @@ def norm_backward(
         g = tl.load(dy + at, there, 0.0).to(tl.float32)
         v = tl.load(x + at, there, 0.0).to(tl.float32)
         s = tl.load(scale + whole, here, 0.0)
+        if joins:  # asked for before warps wait for each other, so that all is under way at once
+            other = tl.load(d_total + at, there, 0.0).to(tl.float32)
         if centred:
             v -= tl.load(mean + whole, here, 0.0)[:, None]
         v = tl.where(there, v * s[:, None], 0.0)
@@ -121,7 +123,7 @@ def norm_backward(
             d -= (tl.sum(g, 1) / D)[:, None]
         d = d * s[:, None]
         if joins:
-            d += tl.load(d_total + at, there, 0.0).to(tl.float32)
+            d += other
         tl.store(dx + at, d, there)
         if splits:
             if drops:

@@ -90,19 +90,22 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, copy = ctx.saved_tensors
         rows = dy.flatten(1, 2)
-        dx = (rows @ copy).view(x.shape) if ctx.needs_input_grad[0] else None
-        d_weight = in_float32(rows.mT, x.flatten(1, 2)) if ctx.needs_input_grad[1] else None
+        dx = _product(rows, copy).view(x.shape) if ctx.needs_input_grad[0] else None
+        d_weight = _product(rows.mT, x.flatten(1, 2), torch.float32) if ctx.needs_input_grad[1] else None
         d_bias = rows.sum(1, dtype=torch.float32) if ctx.needs_input_grad[2] else None
         return dx, d_weight, d_bias, None, None
 
 
-def in_float32(a: Float[Tensor, "R n k"], b: Float[Tensor, "R k m"]) -> Float[Tensor, "R n m"]:
-    """a b with all the digits that it was added up in."""
-    if not a.is_cuda:
-        return a.float() @ b.float()
+def _product(
+    a: Float[Tensor, "R n k"], b: Float[Tensor, "R k m"], into: torch.dtype | None = None
+) -> Float[Tensor, "R n m"]:
+    """a b, in its own precision or with all the digits that it was added up in."""
+    if into is not None and not a.is_cuda:  # which cannot leave them
+        return a.to(into) @ b.to(into)
+    exactly: dict[str, Any] = {} if into is None else {"out_dtype": into}
     if len(a) == 1:
-        return torch.mm(a.squeeze(0), b.squeeze(0), out_dtype=torch.float32)[None]
-    return torch.bmm(a, b, out_dtype=torch.float32)
+        return torch.mm(a.squeeze(0), b.squeeze(0), **exactly)[None]
+    return torch.bmm(a, b, **exactly)
 
 
 def check_product(device, dtype, several, biased) -> float:
