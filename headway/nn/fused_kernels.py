@@ -10,7 +10,7 @@ nothing are excepted, so that the kernel that was checked (`trusted.py`) is the 
 """
 
 # pyright: reportMissingImports=false, reportUnreachable=false, reportIndexIssue=false, reportOptionalMemberAccess=false
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportGeneralTypeIssues=false, reportPossiblyUnboundVariable=false
 # (Triton comes with torch's CUDA builds only, and this module is imported only there.)
 
 import triton
