@@ -36,11 +36,12 @@ MODES = ("plain", "kernels", "layers", "whole")
 FLOAT, BF16 = torch.float32, torch.bfloat16
 CHECKED = {
     "norm": (
-        (128, FLOAT, None, BF16, True, True, False, 1e-5),
-        (768, FLOAT, None, FLOAT, True, False, False, 1e-5),
-        (768, FLOAT, BF16, BF16, True, True, False, 1e-5),
-        (512, FLOAT, BF16, BF16, True, True, True, 1e-5),
-        (100, FLOAT, FLOAT, FLOAT, False, False, True, 1e-6),
+        (128, FLOAT, None, BF16, True, True, 1e-5),
+        (768, FLOAT, None, FLOAT, True, False, 1e-5),
+        (768, FLOAT, (BF16, False, False), BF16, True, True, 1e-5),
+        (512, FLOAT, (BF16, True, False), BF16, True, True, 1e-5),
+        (128, FLOAT, (BF16, True, True), BF16, True, True, 1e-5),
+        (100, FLOAT, (FLOAT, False, True), FLOAT, False, False, 1e-6),
     ),
     "activate": (
         (512, BF16, "gelu-tanh", True),
@@ -104,7 +105,7 @@ def speeds() -> list[dict]:
     weight, bias = torch.ones(1, D, device="cuda"), torch.zeros(1, D, device="cuda")
     logits = torch.randn(1, N // 4, V, device="cuda").to(BF16)
     targets, shares = torch.zeros(1, N // 4, dtype=torch.int64, device="cuda"), torch.ones(1, N // 4, device="cuda")
-    both = fused_norm._SumAndNorm.apply(stream, more, None, weight, bias, 1e-5, True, BF16)
+    both = fused_norm._SumAndNorm.apply(stream, more, None, None, weight, bias, 1e-5, True, BF16)
     active, plainly_active = fused._Activate.apply(hidden, None, "gelu-tanh"), F.gelu(hidden, approximate="tanh")
 
     def back(given: Any, of: Any) -> Any:
@@ -113,7 +114,7 @@ def speeds() -> list[dict]:
 
     ways = {
         "sum and norm, there": (
-            lambda: fused_norm._SumAndNorm.apply(stream, more, None, weight, bias, 1e-5, True, BF16),
+            lambda: fused_norm._SumAndNorm.apply(stream, more, None, None, weight, bias, 1e-5, True, BF16),
             12 * N * D,
         ),
         "sum and norm, back": (back(both, (stream, more)), 16 * N * D),

@@ -22,7 +22,7 @@ from headway.nn.context import Context
 from headway.nn.dropout import ORDINARY, NoiseSpec
 from headway.nn.mixer import MixerSpec
 from headway.nn.replicated import Dropout, LayerNorm, Linear, RMSNorm
-from headway.nn.residual import Chained, Joined, PostNorm, PreNorm, Stream, Unadded, whole
+from headway.nn.residual import Chained, Given, Joined, PostNorm, PreNorm, Stream, Unadded, whole
 from headway.nn.taps import Tap
 
 _PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
@@ -132,10 +132,10 @@ class FeedForward(nn.Module):
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
         self.into.makes = self.output.makes = ("feedforward",)
 
-    def forward(self, x: Stream) -> Stream:
+    def forward(self, x: Stream) -> Given:
         kernel = _KERNELS.get(getattr(self.nonlinearity, "__func__", None))
         hidden = None if kernel is None else self.into.activated(x, kernel)
-        return self.output(self.nonlinearity(self.into(x)) if hidden is None else hidden)
+        return self.output.left_open(self.nonlinearity(self.into(x)) if hidden is None else hidden)
 
 
 _KERNELS: dict[Any, str] = {one.nonlinearity: one.model_fields["kind"].default for one in (Relu, Gelu, GeluTanh, Silu)}
@@ -152,9 +152,9 @@ class GatedFeedForward(nn.Module):
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
         self.into.makes = self.output.makes = ("feedforward",)
 
-    def forward(self, x: Stream) -> Stream:
+    def forward(self, x: Stream) -> Given:
         gate, value = self.into(x).chunk(2, dim=-1)
-        return self.output(self.nonlinearity(gate) * value)
+        return self.output.left_open(self.nonlinearity(gate) * value)
 
 
 class NormSpec(Variant):

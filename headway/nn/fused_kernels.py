@@ -57,12 +57,12 @@ def dropped(y, out, keys, step, rates, count, first, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["N", "first"])
 def norm_forward(
-    x, weight, bias, normed, mean, scale, N, D, eps, more, total, keys, step, rates, first,
-    centred: tl.constexpr, biased: tl.constexpr, adds: tl.constexpr, drops: tl.constexpr,
+    x, weight, bias, normed, mean, scale, N, D, eps, more, more_bias, total, keys, step, rates, first,
+    centred: tl.constexpr, biased: tl.constexpr, adds: tl.constexpr, biased_more: tl.constexpr, drops: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The norm of x; where it `adds`, of the total of x and `more`, which is written, too. What it `drops` of `more`
-    has the indices from `first` on."""
+    """The norm of x; where it `adds`, of the total of x and `more`, which may have a bias of its own, and which is
+    written, too. What it `drops` of `more` has the indices from `first` on."""
     replica = tl.program_id(1).to(tl.int64)
     row, unit = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     here = row < N
@@ -72,6 +72,8 @@ def norm_forward(
     v = tl.load(x + at, there, 0.0).to(tl.float32)
     if adds:
         a = tl.load(more + at, there, 0.0).to(tl.float32)
+        if biased_more:
+            a += tl.load(more_bias + replica * D + unit, unit < D, 0.0)[None, :]
         if drops:
             a = _dropped(a, own + first, replica, keys, step, rates, more).to(more.dtype.element_ty).to(tl.float32)
         v = (v + a).to(total.dtype.element_ty).to(tl.float32)
@@ -90,9 +92,10 @@ def norm_forward(
 
 @triton.jit(do_not_specialize=["N", "per", "first"])
 def norm_backward(
-    dy, x, weight, mean, scale, dx, d_weight, d_bias, N, D, per, d_total, d_more, keys, step, rates, first,
-    centred: tl.constexpr, biased: tl.constexpr, joins: tl.constexpr, splits: tl.constexpr, drops: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    dy, x, weight, mean, scale, dx, d_weight, d_bias, N, D, per,
+    d_total, d_more, d_more_bias, keys, step, rates, first,
+    centred: tl.constexpr, biased: tl.constexpr, joins: tl.constexpr, splits: tl.constexpr, biased_more: tl.constexpr,
+    drops: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Where it `joins`, what came back to the total by other ways is added to what comes back through the norm; where
     it `splits`, what goes back to what was added is written apart, in its own precision and with what it `drops`."""
@@ -101,6 +104,7 @@ def norm_backward(
     w = tl.load(weight + replica * D + unit, unit < D, 0.0)[None, :]
     # Row by row: to add rows up, warps must wait for each other, which they do once at the end.
     sum_weight, sum_bias = tl.zeros((ROWS, BLOCK), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
+    sum_more = tl.zeros((ROWS, BLOCK), tl.float32)
     for top in range(part * per, part * per + per, ROWS):
         row = top + tl.arange(0, ROWS).to(tl.int64)
         here = row < N
@@ -129,10 +133,13 @@ def norm_backward(
             if drops:
                 d = _dropped(d, own + first, replica, keys, step, rates, d_more)
             tl.store(d_more + at, d, there)
+        sum_more += d
     out = (replica * tl.num_programs(1) + part) * D + unit
     tl.store(d_weight + out, tl.sum(sum_weight, 0), unit < D)
     if biased:
         tl.store(d_bias + out, tl.sum(sum_bias, 0), unit < D)
+    if biased_more:
+        tl.store(d_more_bias + out, tl.sum(sum_more, 0), unit < D)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,17 @@ from torch import Tensor, nn
 
 from headway.core import random
 from headway.nn import fused, fused_norm, launching, products
+
+
+class Unbiased(NamedTuple):
+    """Products, and the bias that is still to be added to them."""
+
+    products: Float[Tensor, "R B T O"]
+    bias: Float[Tensor, "R O"]
+
+
+def with_bias(y: Tensor | Unbiased) -> Float[Tensor, "R B T O"]:
+    return _add_bias(*y) if isinstance(y, Unbiased) else y
 
 
 class Linear(nn.Module):
@@ -46,10 +57,19 @@ class Linear(nn.Module):
 
     def activated(self, x: Float[Tensor, "R B T I"], kind: str) -> Float[Tensor, "R B T O"] | None:
         """A nonlinearity of what it gives, where one kernel adds the bias, if any, and does that; else None."""
-        plain = self.drop is None and self.adapter is None and self.few_rows is None
-        if not plain or not launching.wanted(x):
+        if not self._products_are_all(x):
             return None
         return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
+
+    def left_open(self, x: Float[Tensor, "R B T I"]) -> "Float[Tensor, 'R B T O'] | Unbiased":
+        """What it gives; where kernels are used, the bias is left to the one that does what comes next."""
+        if self.bias is None or not self._products_are_all(x):
+            return self(x)
+        return Unbiased(_multiply(x, self.weight, None), self.bias)
+
+    def _products_are_all(self, x: Tensor) -> bool:
+        """Whether kernels are used, and but for the bias there is nothing else to do."""
+        return self.drop is None and self.adapter is None and self.few_rows is None and launching.wanted(x)
 
 
 class Embedding(nn.Module):
@@ -85,19 +105,17 @@ class Norm(nn.Module):
         self.for_products = False  # whether what it gives goes into matrix products, and nowhere else
 
     def by_kernel(
-        self, x: Float[Tensor, "R B T D"], more: Float[Tensor, "R B T D"] | None = None, drop: "Dropout | None" = None
+        self,
+        x: Float[Tensor, "R B T D"],
+        more: Float[Tensor, "R B T D"] | Unbiased | None = None,
+        drop: "Dropout | None" = None,
     ) -> tuple[Float[Tensor, "R B T D"], Float[Tensor, "R B T D"]] | None:
         """x + drop(more), or x, where there is no more; and the norm of that, where one kernel makes both."""
         if not self.training or not launching.wanted(x) or (self.eps is None and x.dtype != torch.float32):
             return None
-        drawing = None
-        if more is not None and drop is not None:
-            if type(drop).forward is not Dropout.forward:  # the kernel knows no other way to drop
-                more = drop(more)
-            elif drop.drops:
-                drawing = drop.drawing(more.shape)
         eps, into = self.eps or torch.finfo(torch.float32).eps, _precision(x, self.for_products)
-        return fused_norm.sum_and_norm(x, more, drawing, self.weight, self.bias, eps, self.centred, into)
+        added = None if more is None or drop is None else _to_add(more, drop)
+        return fused_norm.sum_and_norm(x, added, self.weight, self.bias, eps, self.centred, into)
 
 
 class LayerNorm(Norm):
@@ -208,6 +226,14 @@ class Dropout(Noisy):
         return kept * scale
 
 
+def _to_add(more: Tensor | Unbiased, drop: Dropout) -> fused_norm.More:
+    """drop(more), as a kernel takes it."""
+    if type(drop).forward is not Dropout.forward:  # the kernel knows no other way to drop
+        return fused_norm.More(drop(with_bias(more)))
+    given, bias = more if isinstance(more, Unbiased) else (more, None)
+    return fused_norm.More(given, bias, drop.drawing(given.shape) if drop.drops else None)
+
+
 def parameter(
     replicas: int, *shape: int, value: float | Tensor = 0.0, std: float = 0.0, decays: bool | None = None
 ) -> nn.Parameter:
@@ -309,9 +335,12 @@ def _multiply(
             return done
         return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
     if (y := products.multiply(x, weight, None)) is None:
-        y = x.reshape(R, B * T, -1) @ weight.mT
-    y = y.view(R, B * T, -1)
-    if bias is not None and (done := fused.activate(y.view(R, B, T, -1), bias, "none")) is not None:
+        y = (x.reshape(R, B * T, -1) @ weight.mT).view(R, B, T, -1)
+    return y if bias is None else _add_bias(y, bias)
+
+
+def _add_bias(y: Float[Tensor, "R B T O"], bias: Float[Tensor, "R O"]) -> Float[Tensor, "R B T O"]:
+    if (done := fused.activate(y, bias, "none")) is not None:
         return done
     # Added afterwards, where a compiler joins it to what follows: baddbmm copies the bias into every row first.
-    return (y if bias is None else y + bias[:, None].to(y.dtype)).view(R, B, T, -1)
+    return (y.flatten(1, 2) + bias[:, None].to(y.dtype)).view(y.shape)

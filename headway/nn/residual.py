@@ -12,21 +12,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.nn import launching
-from headway.nn.replicated import Dropout, Linear, Norm
+from headway.nn.replicated import Dropout, Linear, Norm, Unbiased, with_bias
 
 Stream = Float[Tensor, "R B T D"]
+Given = Stream | Unbiased
+"""By a sublayer."""
 
 
 class Unadded(NamedTuple):
     """stream + drop(more), which nobody has computed yet."""
 
     stream: Stream
-    more: Stream
+    more: Given
     drop: Dropout
 
 
 def whole(x: Stream | Unadded) -> Stream:
-    return x.stream + x.drop(x.more) if isinstance(x, Unadded) else x
+    return x.stream + x.drop(with_bias(x.more)) if isinstance(x, Unadded) else x
 
 
 def with_norm(x: Stream | Unadded, norm: nn.Module) -> tuple[Stream, Stream]:
@@ -51,11 +53,11 @@ class PreNorm(nn.Module):
         self.norm.for_products = getattr(sublayer, "reads_products", False)  # pyright: ignore
 
     def forward(
-        self, x: Stream | Unadded, sublayer: Callable[[Stream], tuple[Stream, Any]]
+        self, x: Stream | Unadded, sublayer: Callable[[Stream], tuple[Given, Any]]
     ) -> tuple[Stream | Unadded, Any]:
         x, normed = with_norm(x, self.norm)
         y, state = sublayer(normed)
-        return Unadded(x, y, self.drop) if launching.wanted(x) else x + self.drop(y), state
+        return Unadded(x, y, self.drop) if launching.wanted(x) else x + self.drop(with_bias(y)), state
 
 
 class PostNorm(PreNorm):
@@ -80,9 +82,9 @@ class Chained(nn.Module):
     def feeds(self, sublayer: Any) -> None:
         """What a layer gives is what the next one reads."""
 
-    def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Stream, Any]]) -> tuple[Stream, Any]:
+    def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Given, Any]]) -> tuple[Stream, Any]:
         y, state = sublayer(x)
-        return self.drop(y), state
+        return self.drop(with_bias(y)), state
 
 
 class Joined(Chained):
@@ -95,4 +97,4 @@ class Joined(Chained):
 
     def forward(self, x, sublayer):
         y, state = sublayer(x)
-        return self.drop(self.join(torch.cat((x, y), -1)).tanh()), state
+        return self.drop(self.join(torch.cat((x, with_bias(y)), -1)).tanh()), state
