@@ -133,7 +133,8 @@ def norm_backward(
             if drops:
                 d = _dropped(d, own + first, replica, keys, step, rates, d_more)
             tl.store(d_more + at, d, there)
-        sum_more += d
+        if biased_more:
+            sum_more += d
     out = (replica * tl.num_programs(1) + part) * D + unit
     tl.store(d_weight + out, tl.sum(sum_weight, 0), unit < D)
     if biased:

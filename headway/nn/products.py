@@ -22,7 +22,7 @@ _in_use: "CopiedWeights | None" = None
 
 
 class CopiedWeights:
-    """Of these weights, in less precision, as long as they are not changed."""
+    """What a step of training reads of these weights, which stay as they are meanwhile: copies in less precision."""
 
     def __init__(self, weights: Iterable[Tensor]):
         self.weights = {id(weight): weight for weight in weights if weight.dtype == torch.float32}
@@ -49,6 +49,11 @@ class CopiedWeights:
                 torch._foreach_copy_(list(self.made.values()), list(self.weights.values()))  # pyright: ignore
         copy = self.made[id(weight)]
         return copy if copy.dtype == dtype else None
+
+
+def stays(weight: Tensor) -> bool:
+    """Whether it is there for the whole of a step: one that is gathered from several processes goes with its layer."""
+    return _in_use is not None and id(weight) in _in_use.weights
 
 
 def copied(weight: Tensor, dtype: torch.dtype) -> Tensor:

@@ -62,8 +62,9 @@ class Linear(nn.Module):
         return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
 
     def left_open(self, x: Float[Tensor, "R B T I"]) -> "Float[Tensor, 'R B T O'] | Unbiased":
-        """What it gives; where kernels are used, the bias is left to the one that does what comes next."""
-        if self.bias is None or not self._products_are_all(x):
+        """What it gives; where kernels are used, the bias is left to the one that does what comes next, which may be in
+        another layer."""
+        if self.bias is None or not self._products_are_all(x) or not products.stays(self.bias):
             return self(x)
         return Unbiased(_multiply(x, self.weight, None), self.bias)
 

@@ -15,7 +15,7 @@ from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.nn import cross_entropy, fused, fused_adamw, fused_loss, fused_norm, launching, products, trusted
 from headway.nn.block import Layer
-from headway.nn.replicated import copies_for_products
+from headway.nn.replicated import Linear, Unbiased, copies_for_products, with_bias
 from headway.nn.taps import intervene, watch
 from headway.training.optimizers import AdamW
 
@@ -92,7 +92,8 @@ def test_a_model_learns_by_kernels_what_it_learns_without(kernels, monkeypatch, 
         losses, norms, gradients = [], [], []
         for step in range(3):
             made.clock.set(step)
-            loss, _ = made.loss(Batch(ids[..., :-1], ids[..., 1:], begins=torch.tensor(True)))
+            with copies_for_products(made).in_use():
+                loss, _ = made.loss(Batch(ids[..., :-1], ids[..., 1:], begins=torch.tensor(True)))
             loss.sum().backward()
             losses.append(loss.detach())
             gradients.append(torch.cat([p.grad.flatten() for p in made.parameters() if p.grad is not None]))
@@ -127,6 +128,18 @@ def test_under_autocast_a_model_learns_by_copies_what_it_learns_without(kernels,
     assert trusted.difference(*found) < 2e-2
 
 
+def test_only_a_bias_that_stays_is_left_to_another_layer(kernels, monkeypatch):
+    """One that was gathered from several processes is gone by then."""
+    monkeypatch.setattr(launching, "wanted", lambda x: True)
+    one, x = Linear(2, 3, 4), torch.ones(2, 1, 5, 3)
+    assert isinstance(one.left_open(x), torch.Tensor)
+    with copies_for_products(Linear(2, 3, 4)).in_use():
+        assert isinstance(one.left_open(x), torch.Tensor)
+    with copies_for_products(one).in_use():
+        left = one.left_open(x)
+    assert isinstance(left, Unbiased) and torch.equal(with_bias(left), one(x))
+
+
 def test_a_translator_learns_by_kernels_what_it_learns_without(kernels, monkeypatch):
     """Three sublayers, another sequence between them, and an encoder."""
     spec = EncoderDecoderSpec.model_validate({"layers": 2, "width": 16, "mixer": {"heads": 2}, "dropout": 0.1})
@@ -134,7 +147,8 @@ def test_a_translator_learns_by_kernels_what_it_learns_without(kernels, monkeypa
     for by_kernels in (True, False):
         monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
         made = spec.build(41, 41, [1, 2]).train()
-        written, _ = made.written(ids, made.read(ids.flip(2)))
+        with copies_for_products(made).in_use():
+            written, _ = made.written(ids, made.read(ids.flip(2)))
         (written * torch.linspace(-1, 1, 16)).sum().backward()
         found.append([written.detach(), *(p.grad for p in made.parameters() if p.grad is not None)])
     assert trusted.difference(*found) < 1e-5
@@ -146,9 +160,11 @@ def test_streams_that_are_looked_at_or_changed_are_added_up(kernels, monkeypatch
     for by_kernels in (True, False):
         monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
         made = spec.build(41, [1]).train()
-        with intervene(made, {"layers.0.stream": lambda x: 2 * x}), watch(made, "layers.0.stream") as seen:
+        looked_at = "layers.0.stream", "layers.1.attention.output"
+        twice = intervene(made, {"layers.0.stream": lambda x: 2 * x})
+        with twice, watch(made, *looked_at) as seen, copies_for_products(made).in_use():
             logits, _ = made(ids)
-        found.append([logits.detach(), seen["layers.0.stream"].detach()])
+        found.append([logits.detach(), *(seen[name].detach() for name in looked_at)])
     assert trusted.difference(*found) < 1e-5
 
 
@@ -157,8 +173,12 @@ def test_additions_and_norms_are_one_kernel(kernels, monkeypatch, placement):
     """Of all sublayers, and back: none is left out without a word."""
     spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}})
     spec = spec.model_copy(update={"norm": Layer(placement=placement)})
-    adds, joins = [], []
-    for kernel, seen, which in ((kernels.norm_forward, adds, -5), (kernels.norm_backward, joins, -6)):
+    adds, biases, joins = [], [], []
+    for kernel, seen, which in (
+        (kernels.norm_forward, adds, -5),
+        (kernels.norm_forward, biases, -4),
+        (kernels.norm_backward, joins, -6),
+    ):
 
         def noted(*given, run=kernel.function, seen=seen, which=which):
             seen.append(given[which])
@@ -167,10 +187,12 @@ def test_additions_and_norms_are_one_kernel(kernels, monkeypatch, placement):
         monkeypatch.setattr(kernel, "function", noted)
     monkeypatch.setattr(launching, "wanted", lambda x: torch.is_grad_enabled())
     monkeypatch.setattr(launching, "tile", lambda D: (16, 16))  # so that each launch is one program
-    spec.build(41, [1]).train()(torch.arange(16).view(1, 2, 8))[0].sum().backward()
+    made = spec.build(41, [1]).train()
+    with copies_for_products(made).in_use():
+        made(torch.arange(16).view(1, 2, 8))[0].sum().backward()
     # The first has nothing to add; of the last, which comes first on the way back, the stream ends there.
     expected = ([False] + [True] * 4, [False] + [True] * 4) if placement == "pre" else ([True] * 4, [False] * 4)
-    assert (adds, joins) == expected
+    assert (adds, joins) == expected and biases == adds
 
 
 @given(
