@@ -74,7 +74,7 @@ def check() -> list[dict]:
             lines.append({**line, "case": str(case), "seconds": round(time.perf_counter() - began, 2)})
             print(json.dumps(lines[-1]), flush=True)
     for B, H, T, d in ATTENTION:
-        line = {"attention": [B, H, T, d]}
+        line: dict[str, Any] = {"attention": [B, H, T, d]}
         try:
             line["cudnn off"] = backends.check_cudnn(device, H, T, d, torch.bfloat16)
         except Exception as error:

@@ -58,7 +58,7 @@ def stays(weight: Tensor) -> bool:
 
 def copied(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """In this precision; without a gradient where there is a copy already."""
-    copy = None if _in_use is None else _in_use.of(weight, dtype)
+    copy = None if _in_use is None or weight.dtype == dtype else _in_use.of(weight, dtype)
     return weight.to(dtype) if copy is None else copy
 
 
