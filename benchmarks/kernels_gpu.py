@@ -6,7 +6,8 @@ A JSON line per shape, R and mode: tokens/s of whole, recorded training steps on
 first of them (kernels built, programs compiled), and the losses of the first steps, which must agree between modes.
 Modes: `plain` and `kernels` compile nothing, without and with the kernels of `headway/nn/fused.py`; `layers` compiles
 one layer, `whole` the loss as a whole. With --table, the dearest kernels of a replayed step, as Markdown. With --check,
-first how far each kernel is from its plain lines, and the milliseconds of kernels for attention, there and back.
+first how far each kernel is from its plain lines, the milliseconds of kernels for attention, there and back, and how
+fast those are that only move numbers. Without a SHAPE all are measured; `none` is no shape.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import json
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.populations_gpu import SHAPES
 from headway.data.running.batches import Crops
 from headway.experiment.bench import Size
-from headway.nn import backends, fused, fused_adamw, fused_loss, launching
+from headway.nn import backends, fused, fused_adamw, fused_loss, fused_norm, launching, products
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
@@ -33,13 +35,28 @@ MODES = ("plain", "kernels", "layers", "whole")
 
 FLOAT, BF16 = torch.float32, torch.bfloat16
 CHECKED = {
-    "norm": ((128, FLOAT, BF16, True, True, 1e-5), (768, FLOAT, FLOAT, True, False, 1e-5)),
-    "activate": ((512, BF16, "gelu-tanh"), (192, FLOAT, "gelu"), (384, BF16, "none"), (100, FLOAT, "none")),
+    "norm": (
+        (128, FLOAT, None, BF16, True, True, 1e-5),
+        (768, FLOAT, None, FLOAT, True, False, 1e-5),
+        (768, FLOAT, (BF16, False, False), BF16, True, True, 1e-5),
+        (512, FLOAT, (BF16, True, False), BF16, True, True, 1e-5),
+        (128, FLOAT, (BF16, True, True), BF16, True, True, 1e-5),
+        (100, FLOAT, (FLOAT, False, True), FLOAT, False, False, 1e-6),
+    ),
+    "activate": (
+        (512, BF16, "gelu-tanh", True),
+        (3072, BF16, "gelu-tanh", False),
+        (192, FLOAT, "gelu", True),
+        (384, BF16, "none", True),
+        (100, FLOAT, "none", True),
+    ),
     "dropout": ((FLOAT, True), (BF16, False)),
     "turn": ((4, 32, BF16),),
-    "loss": ((BF16, 128, False), (BF16, 4096, False), (FLOAT, 64, True)),
+    "loss": ((BF16, 128, False), (BF16, 8192, False), (FLOAT, 64, True)),
     "adamw": ((True,), (False,)),
+    "product": ((BF16, False, True), (BF16, False, False), (BF16, True, False)),
 }
+MODULES = {"norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw, "product": products}
 ATTENTION = ((64, 12, 1024, 64), (32, 8, 128, 64), (64, 3, 1024, 16), (384, 4, 64, 32))  # B, H, T, d
 
 
@@ -47,7 +64,7 @@ def check() -> list[dict]:
     """How far each kernel is off, and what attention costs by each of torch's kernels."""
     device, lines = torch.device("cuda"), []
     for operation, cases in CHECKED.items():
-        module = {"loss": fused_loss, "adamw": fused_adamw}.get(operation, fused)
+        module = MODULES.get(operation, fused)
         for case in cases:
             began = time.perf_counter()
             try:
@@ -57,7 +74,7 @@ def check() -> list[dict]:
             lines.append({**line, "case": str(case), "seconds": round(time.perf_counter() - began, 2)})
             print(json.dumps(lines[-1]), flush=True)
     for B, H, T, d in ATTENTION:
-        line = {"attention": [B, H, T, d]}
+        line: dict[str, Any] = {"attention": [B, H, T, d]}
         try:
             line["cudnn off"] = backends.check_cudnn(device, H, T, d, torch.bfloat16)
         except Exception as error:
@@ -75,6 +92,50 @@ def check() -> list[dict]:
                     line[kernel.name] = round(50 * (time.perf_counter() - began), 3) if turn else None
         lines.append(line)
         print(json.dumps(line), flush=True)
+    return lines
+
+
+def speeds() -> list[dict]:
+    """What only moves numbers, at the sizes of `gpt2`: milliseconds, and TB/s of what has to be read and written."""
+    N, D, H, V = 64 * 1024, 768, 3072, 50304
+    stream, more, hidden = (
+        torch.randn(1, 64, 1024, width, device="cuda", dtype=dtype, requires_grad=True)
+        for width, dtype in ((D, FLOAT), (D, BF16), (H, BF16))
+    )
+    weight, bias = torch.ones(1, D, device="cuda"), torch.zeros(1, D, device="cuda")
+    logits = torch.randn(1, N // 4, V, device="cuda").to(BF16)
+    targets, shares = torch.zeros(1, N // 4, dtype=torch.int64, device="cuda"), torch.ones(1, N // 4, device="cuda")
+    both = fused_norm._SumAndNorm.apply(stream, more, None, None, weight, bias, 1e-5, True, BF16)
+    active, plainly_active = fused._Activate.apply(hidden, None, "gelu-tanh"), F.gelu(hidden, approximate="tanh")
+
+    def back(given: Any, of: Any) -> Any:
+        slopes = [torch.ones_like(one) for one in given]
+        return lambda: torch.autograd.grad(given, of, slopes, retain_graph=True)
+
+    ways = {
+        "sum and norm, there": (
+            lambda: fused_norm._SumAndNorm.apply(stream, more, None, None, weight, bias, 1e-5, True, BF16),
+            12 * N * D,
+        ),
+        "sum and norm, back": (back(both, (stream, more)), 16 * N * D),
+        "activate, there": (lambda: fused._Activate.apply(hidden, None, "gelu-tanh"), 4 * N * H),
+        "activate, back": (back((active,), hidden), 6 * N * H),
+        "torch's gelu, there": (lambda: F.gelu(hidden, approximate="tanh"), 4 * N * H),
+        "torch's gelu, back": (back((plainly_active,), hidden), 6 * N * H),
+        "loss, a quarter": (lambda: fused_loss.loss_and_slope(logits, targets, shares, V, 0.0), 4 * N // 4 * V),
+    }
+    lines = []
+    for name, (run, moved) in ways.items():
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for turn in range(23):
+            if turn == 3:
+                began.record()
+            run()
+        ended.record()
+        torch.cuda.synchronize()
+        ms = began.elapsed_time(ended) / 20
+        lines.append({"speed": name, "ms": round(ms, 4), "TB/s": round(moved / ms / 1e9, 2)})
+        print(json.dumps(lines[-1]), flush=True)
     return lines
 
 
@@ -150,8 +211,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the same lines, as a file")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
-    lines, tables = check() if asked.check else [], []
-    for word in asked.shapes:
+    lines, tables = check() + speeds() if asked.check else [], []
+    for word in asked.shapes if asked.shapes != ["none"] else []:
         name, _, only = word.partition(":")
         size, populations = SHAPES[name]
         for replicas in [int(only)] if only else populations:

@@ -47,7 +47,7 @@ class Kernel:
         return launch
 
 
-def load(pointer, mask=None, other=None):
+def load(pointer, mask=None, other=None, eviction_policy=None):
     at = pointer.at
     if mask is None:
         assert at.min() >= 0 and at.max() < len(pointer.memory), "read outside of the tensor"
@@ -58,7 +58,7 @@ def load(pointer, mask=None, other=None):
     return torch.where(mask, pointer.memory[safe], torch.tensor(other, dtype=pointer.memory.dtype))
 
 
-def store(pointer, value, mask=None):
+def store(pointer, value, mask=None, eviction_policy=None):
     mask = torch.tensor(True) if mask is None else mask
     at, value, mask = torch.broadcast_tensors(pointer.at, torch.as_tensor(value), mask)
     assert not mask.any() or (at[mask].min() >= 0 and at[mask].max() < len(pointer.memory)), "written outside"

@@ -33,6 +33,7 @@ from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, Positions, PositionSpec
 from headway.nn.recurrence import RecurrenceSpec  # noqa: F401 (to be known: it is named in recipes only)
 from headway.nn.replicated import Embedding
+from headway.nn.residual import with_norm
 from headway.nn.taps import Tap
 from headway.nn.trainable import Carried, Trainable
 
@@ -298,7 +299,7 @@ class Backbone(Trainable):
         for layer, layer_state in zip(self.layers, state.layers, strict=True):
             x, layer_state = layer(x, context, layer_state)
             states.append(layer_state)
-        return self.drop_output(self.norm(x)), tuple(states)
+        return self.drop_output(with_norm(x, self.norm)[1]), tuple(states)
 
     def carried(self, state: ModelState) -> Carried | None:
         """What of a state the next batch of training goes on from; None if no layer carries anything."""

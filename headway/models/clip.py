@@ -33,6 +33,7 @@ from headway.nn.masks import Everything
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, PositionSpec
 from headway.nn.replicated import Linear, parameter
+from headway.nn.residual import with_norm
 from headway.nn.seeding import seed
 from headway.nn.taps import Tap
 from headway.nn.trainable import Carried
@@ -240,7 +241,7 @@ class PictureEncoder(nn.Module):
         for layer in self.layers:
             x, _ = layer(x, context, None)
         everywhere = torch.ones((R, B, n * n), dtype=torch.bool, device=x.device)
-        return self.spec.pooling.pool(self.norm(x), everywhere)
+        return self.spec.pooling.pool(with_norm(x, self.norm)[1], everywhere)
 
 
 class Clip(Backbone):

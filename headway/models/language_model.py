@@ -75,6 +75,7 @@ class LanguageModel(Backbone):
     def __init__(self, spec: LanguageModelSpec, vocabulary: int, replicas: int, device: str = "cpu"):
         super().__init__(spec, vocabulary, replicas, device, Causal())
         self.spec = spec
+        self.norm.for_products = True  # pyright: ignore (what it gives is multiplied by the output matrix alone)
         self.output = None if spec.tied else Linear(replicas, spec.width, vocabulary, bias=False, gain=0.2)
         self.output_bias = parameter(replicas, vocabulary) if spec.output_bias else None
         self.logits = Tap()

@@ -28,7 +28,7 @@ from headway.nn.dropout import WeightDropout
 from headway.nn.heads import Concat, FusionSpec
 from headway.nn.masks import Everything, Mask, Window
 from headway.nn.mixer import Mixer, MixerSpec
-from headway.nn.replicated import Dropout, Linear
+from headway.nn.replicated import Dropout, Linear, Unbiased
 from headway.nn.similarity import ScaledDot, SimilaritySpec
 from headway.nn.taps import Display, Tap
 from headway.nn.trainable import Carried
@@ -283,7 +283,7 @@ class Attention(Mixer):
 
     def forward(
         self, x: Float[Tensor, "R B T D"], context: Context, state: Cache | Memory | None = None
-    ) -> tuple[Float[Tensor, "R B T D"], Cache]:
+    ) -> tuple[Float[Tensor, "R B T D"] | Unbiased, Cache]:
         q, cache = self.project(x, context, state)
         q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
         seen = context.for_heads(self.spec.heads, self.mask, k.shape[3])
@@ -292,7 +292,8 @@ class Attention(Mixer):
         if self.weights.is_watched:
             self.weights(weights(q, k, seen.allowed, seen.bias, self.similarity))
         heads = self.mixed(self.backend.attend(q, k, v, seen, self.drop))
-        y = self.attended(self.output(self.fusion(heads, context.padding_mask)))
+        fused = self.fusion(heads, context.padding_mask)
+        y = self.attended(self.output(fused)) if self.attended.is_watched else self.output.left_open(fused)
         if self.spec.memory:
             cache = Cache(cache.keys, cache.values, self._remembered(x, context, state))
         return y, cache

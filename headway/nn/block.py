@@ -7,13 +7,11 @@ with `feedforward: none` a layer is its mixer alone.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -24,9 +22,10 @@ from headway.nn.context import Context
 from headway.nn.dropout import ORDINARY, NoiseSpec
 from headway.nn.mixer import MixerSpec
 from headway.nn.replicated import Dropout, LayerNorm, Linear, RMSNorm
+from headway.nn.residual import Chained, Given, Joined, PostNorm, PreNorm, Stream, Unadded, whole
 from headway.nn.taps import Tap
 
-Stream = Float[Tensor, "R B T D"]
+_PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
 
 
 class FeedForwardSpec(Variant):
@@ -133,10 +132,10 @@ class FeedForward(nn.Module):
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
         self.into.makes = self.output.makes = ("feedforward",)
 
-    def forward(self, x: Stream) -> Stream:
+    def forward(self, x: Stream) -> Given:
         kernel = _KERNELS.get(getattr(self.nonlinearity, "__func__", None))
         hidden = None if kernel is None else self.into.activated(x, kernel)
-        return self.output(self.nonlinearity(self.into(x)) if hidden is None else hidden)
+        return self.output.left_open(self.nonlinearity(self.into(x)) if hidden is None else hidden)
 
 
 _KERNELS: dict[Any, str] = {one.nonlinearity: one.model_fields["kind"].default for one in (Relu, Gelu, GeluTanh, Silu)}
@@ -153,9 +152,9 @@ class GatedFeedForward(nn.Module):
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
         self.into.makes = self.output.makes = ("feedforward",)
 
-    def forward(self, x: Stream) -> Stream:
+    def forward(self, x: Stream) -> Given:
         gate, value = self.into(x).chunk(2, dim=-1)
-        return self.output(self.nonlinearity(gate) * value)
+        return self.output.left_open(self.nonlinearity(gate) * value)
 
 
 class NormSpec(Variant):
@@ -182,11 +181,11 @@ class NormSpec(Variant):
     def build_for_embeddings(self, replicas: int, width: int) -> nn.Module:
         return self.build(replicas, width) if self.of_embeddings else nn.Identity()
 
-    def build_residual(self, replicas: int, width: int, drop: Dropout) -> "PreNorm | PostNorm | Chained":
+    def build_residual(self, replicas: int, width: int, drop: Dropout) -> PreNorm | PostNorm | Chained:
         """What stands around a sublayer."""
         return _PLACEMENTS[self.placement](self.build(replicas, width), drop)
 
-    def build_crossing(self, replicas: int, width: int, drop: Dropout) -> "PreNorm | PostNorm | Chained":
+    def build_crossing(self, replicas: int, width: int, drop: Dropout) -> PreNorm | PostNorm | Chained:
         """What stands around a sublayer that looks at another sequence."""
         return self.build_residual(replicas, width, drop)
 
@@ -213,10 +212,10 @@ class NoNorm(NormSpec):
     def build(self, replicas: int, width: int) -> nn.Module:
         return nn.Identity()
 
-    def build_residual(self, replicas: int, width: int, drop: Dropout) -> "Chained":
+    def build_residual(self, replicas: int, width: int, drop: Dropout) -> Chained:
         return Chained(drop)
 
-    def build_crossing(self, replicas: int, width: int, drop: Dropout) -> "Joined":
+    def build_crossing(self, replicas: int, width: int, drop: Dropout) -> Joined:
         return Joined(replicas, width, drop)
 
     def crossing_flops(self, width: int) -> int:
@@ -239,64 +238,6 @@ class Rms(NormSpec):
 
     def build(self, replicas: int, width: int) -> nn.Module:
         return RMSNorm(replicas, width, self.eps)
-
-
-class PreNorm(nn.Module):
-    """x + sublayer(norm(x)): https://arxiv.org/abs/2002.04745 says why this needs no warm-up."""
-
-    def __init__(self, norm: nn.Module, drop: Dropout):
-        super().__init__()
-        self.norm, self.drop = norm, drop
-
-    def feeds(self, sublayer: Any) -> None:
-        """What a sublayer reads by matrix products alone need not be written in more digits than those take."""
-        self.norm.for_products = getattr(sublayer, "reads_products", False)  # pyright: ignore
-
-    def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Stream, Any]]) -> tuple[Stream, Any]:
-        y, state = sublayer(self.norm(x))
-        return x + self.drop(y), state
-
-
-class PostNorm(PreNorm):
-    """norm(x + sublayer(x)): https://arxiv.org/abs/1706.03762"""
-
-    def feeds(self, sublayer: Any) -> None:
-        """A stream keeps all digits."""
-
-    def forward(self, x, sublayer):
-        y, state = sublayer(x)
-        return self.norm(x + self.drop(y)), state
-
-
-class Chained(nn.Module):
-    """sublayer(x): nothing is added to anything."""
-
-    def __init__(self, drop: Dropout):
-        super().__init__()
-        self.drop = drop
-
-    def feeds(self, sublayer: Any) -> None:
-        """What a layer gives is what the next one reads."""
-
-    def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Stream, Any]]) -> tuple[Stream, Any]:
-        y, state = sublayer(x)
-        return self.drop(y), state
-
-
-class Joined(Chained):
-    """tanh(W [x; sublayer(x)]): what was seen in another sequence stands beside what is known of one's own, and not in
-    its place. https://arxiv.org/abs/1508.04025"""
-
-    def __init__(self, replicas: int, width: int, drop: Dropout):
-        super().__init__(drop)
-        self.join = Linear(replicas, 2 * width, width, bias=False)
-
-    def forward(self, x, sublayer):
-        y, state = sublayer(x)
-        return self.drop(self.join(torch.cat((x, y), -1)).tanh()), state
-
-
-_PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
 
 
 class Block(nn.Module):
@@ -329,11 +270,15 @@ class Block(nn.Module):
             self.around_feedforward.feeds(self.feedforward)
         self.stream = Tap()
 
-    def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:
+    def forward(self, x: Stream | Unadded, context: Context, state: Any = None) -> tuple[Stream | Unadded, Any]:
         x, state = self.around_mixer(x, lambda h: self.mixer(h, context, state))
         if (feedforward := self.feedforward) is not None:
             x, _ = self.around_feedforward(x, lambda h: (feedforward(h), None))
-        return self.stream(x), state
+        return self._given(x), state
+
+    def _given(self, x: Stream | Unadded) -> Stream | Unadded:
+        """What is not added up yet is, where somebody looks at it."""
+        return x if isinstance(x, Unadded) and not self.stream.is_watched else self.stream(whole(x))
 
 
 class CrossBlock(Block):
@@ -358,13 +303,13 @@ class CrossBlock(Block):
         self.around_cross = norm.build_crossing(replicas, width, noise.build(replicas, dropout, own_dropout))
         self.cross = cross.build_cross(replicas, width, out_gain, replace(needs, positions="none"))
 
-    def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:
+    def forward(self, x: Stream | Unadded, context: Context, state: Any = None) -> tuple[Stream | Unadded, Any]:
         own, other = (None, None) if state is None else state
         x, own = self.around_mixer(x, lambda h: self.mixer(h, context, own))
         x, other = self.around_cross(x, lambda h: self.cross(h, context.across, other))
         if (feedforward := self.feedforward) is not None:
             x, _ = self.around_feedforward(x, lambda h: (feedforward(h), None))
-        return self.stream(x), (own, other)
+        return self._given(x), (own, other)
 
 
 def _rounded(hidden: float) -> int:

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from headway.nn import fused_loss
+from headway.nn import fused_loss, products
 
 LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
 """Numbers in one chunk of logits: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
@@ -148,13 +149,13 @@ class _FusedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         (R, N, _), V = x.shape, weight.shape[1]
-        table = F.pad(weight.to(dtype), (0, 0, 0, -V % 64))  # sizes that matrix units like
+        table = _filled_up(weight, dtype)
         W = table.shape[1]
         shares = x.new_full((R, N), 1 / N, dtype=torch.float32)
         if counted is not None:
             shares = counted / counted.sum(1, keepdim=True).clamp(min=1)
-        rows = max(1, LOGITS_AT_ONCE["cuda"] // (R * W))
-        losses, dx, dw, db = [], [], None, None
+        rows = _evenly(N, LOGITS_AT_ONCE["cuda"] // (R * W))
+        losses, dx, dw, db = [], torch.empty_like(x, dtype=dtype), None, None
         for first in range(0, N, rows):
             here = slice(first, min(N, first + rows))
             piece = x[:, here].to(dtype)
@@ -163,24 +164,45 @@ class _FusedCrossEntropy(torch.autograd.Function):
                 logits[..., :V] += bias[:, None].to(dtype)
             losses.append(fused_loss.loss_and_slope(logits, targets[:, here], shares[:, here], V, smoothing).sum(1))
             slope = logits  # which it is now
-            dx.append(slope @ table)
+            torch.bmm(slope, table, out=dx[:, here])
             here_dw = slope.mT @ piece
             dw = here_dw if dw is None else dw.float() + here_dw
             if bias is not None:
                 here_db = slope[..., :V].sum(1, dtype=torch.float32)
                 db = here_db if db is None else db + here_db
-        ctx.save_for_backward(dx[0] if len(dx) == 1 else torch.cat(dx, 1), dw, db)
+        ctx.save_for_backward(dx, dw, db)
         ctx.dtypes, ctx.vocabulary = (x.dtype, weight.dtype), V
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum(0)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         dx, dw, db = ctx.saved_tensors
         x_dtype, w_dtype = ctx.dtypes
-        factor = g[:, None, None]
         d_bias = None if db is None else db * g[:, None]
-        d_weight = (dw[:, : ctx.vocabulary] * factor).to(w_dtype)
-        return (dx * factor).to(x_dtype), d_weight, None, d_bias, None, None, None
+        return _times(dx, g, x_dtype), _times(dw[:, : ctx.vocabulary], g, w_dtype), None, d_bias, None, None, None
+
+
+def _filled_up(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[Tensor, "R W D"]:
+    """To sizes that matrix units like, with words of no chance: in this precision, written once."""
+    R, V, D = weight.shape
+    if V % 64 == 0:
+        return products.copied(weight, dtype)
+    table = torch.empty(R, V + -V % 64, D, dtype=dtype, device=weight.device)
+    table[:, :V] = weight
+    table[:, V:] = 0
+    return table
+
+
+def _evenly(rows: int, most: int) -> int:
+    """As few chunks as can be, of about the same size: a small rest would be slow to multiply."""
+    chunks = -(-rows // max(1, most))
+    return -(-rows // chunks)
+
+
+def _times(d: Float[Tensor, "R n m"], g: Float[Tensor, "R"], into: torch.dtype) -> Float[Tensor, "R n m"]:
+    """d · g, read and written once whatever the precisions are."""
+    return torch.mul(d, g[:, None, None], out=torch.empty_like(d, dtype=into))
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

@@ -42,7 +42,7 @@ class LockedDropout(Dropout):
     """One mask for all tokens of a row."""
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
-        if not (self.training and self.active):
+        if not self.drops:
             return x
         R, B, _, D = x.shape
         return x * self.factors((R, B, 1, D), x.dtype, self.clock.first_row * D)
@@ -56,7 +56,7 @@ class WordDropout(Dropout):
         self.vocabulary = vocabulary
 
     def forward(self, x: Float[Tensor, "R B T D"], ids: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T D"]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if not (self.training and self.active):
+        if not self.drops:
             return x
         factors = self.factors((len(x), self.vocabulary), x.dtype)
         return x * factors.gather(1, ids.flatten(1)).view(ids.shape)[..., None]
@@ -68,5 +68,5 @@ class WeightDropout(Dropout):
     def __init__(self, replicas: int, rate: float):
         super().__init__(replicas, rate, fixed=True)
 
-    def forward(self, x: Float[Tensor, "R *shape"]) -> Float[Tensor, "R *shape"]:
-        return self.applied(x, 0)  # whichever rows of the batch are read
+    def drawing(self, shape):
+        return super().drawing(shape)._replace(first=0)  # whichever rows of the batch are read

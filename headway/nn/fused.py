@@ -1,4 +1,4 @@
-"""What a small model is made of, one kernel each for a GPU: norms, biases with nonlinearities, dropout, turned heads.
+"""What a small model is made of, one kernel each for a GPU: biases with nonlinearities, dropout, turned heads.
 
 Uncompiled, each of these is three to twenty launches, which read and write the same numbers again and again; compiled,
 they are as few, after half a minute. The kernels (`fused_kernels.py`) need no such wait. They are for training on CUDA
@@ -6,11 +6,12 @@ where nothing is compiled: a compiler makes its own of the plain lines, and ever
 
 Every function here gives None where the plain lines must do, and its caller has them. Before a kernel is used, what it
 gives is compared with those lines, there and back, at the sizes and precisions it will be used with (`trusted.py`).
-The rest of a step is done so as well: the loss of logits (`fused_loss.py`) and AdamW (`fused_adamw.py`).
+The rest of a step is done so as well: norms and the additions before them (`fused_norm.py`), the loss of logits
+(`fused_loss.py`) and AdamW (`fused_adamw.py`).
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,78 +26,6 @@ from headway.nn.trusted import by_kernel, numbers, there_and_back
 WIDEST = 8192
 
 
-# --- norms -----------------------------------------------------------------------------------------------------------
-
-
-def norm(
-    x: Float[Tensor, "R B T D"],
-    weight: Float[Tensor, "R D"],
-    bias: Float[Tensor, "R D"] | None,
-    eps: float,
-    centred: bool,
-    into: torch.dtype,
-) -> Float[Tensor, "R B T D"] | None:
-    """LayerNorm, or RMSNorm where nothing is `centred`, in the precision of whoever reads it."""
-    if not launching.wanted(x) or x.shape[-1] > WIDEST:
-        return None
-    case = x.shape[-1], x.dtype, into, centred, bias is not None, eps
-    run = lambda: _Norm.apply(x, weight, bias, eps, centred, into)  # noqa: E731
-    return by_kernel("norm", x.device, check_norm, case, run)
-
-
-def plain_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool, into: torch.dtype) -> Tensor:
-    wide, width = x.float(), x.shape[-1:]
-    y = F.layer_norm(wide, width, eps=eps) if centred else F.rms_norm(wide, width, eps=eps)
-    y = y * weight[:, None, None]
-    return (y if bias is None else y + bias[:, None, None]).to(into)
-
-
-class _Norm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x, weight, bias, eps, centred, into):
-        x = x.contiguous()
-        R, D = weight.shape
-        rows, N = x.numel() // D, x.numel() // D // R
-        y = torch.empty_like(x, dtype=into)
-        scale = torch.empty(rows, dtype=torch.float32, device=x.device)
-        mean = torch.empty_like(scale) if centred else scale
-        ROWS, BLOCK = launching.tile(D)
-        launching.kernels().norm_forward[(launching.parts(rows, ROWS),)](
-            x, weight, weight if bias is None else bias, y, mean, scale, rows, N, D, eps,
-            centred, bias is not None, ROWS, BLOCK,
-        )  # fmt: skip
-        ctx.save_for_backward(x, weight, mean, scale)
-        ctx.centred, ctx.biased = centred, bias is not None
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, mean, scale = ctx.saved_tensors
-        R, D = weight.shape
-        N = x.numel() // D // R
-        ROWS, BLOCK = launching.tile(D)
-        parts, per = launching.shared(N, ROWS, R)
-        dx = torch.empty_like(x)
-        sums = torch.empty(2 if ctx.biased else 1, R, parts, D, dtype=torch.float32, device=x.device)
-        launching.kernels().norm_backward[(R, parts)](
-            dy.contiguous(), x, weight, mean, scale, dx, sums[0], sums[-1], N, D, per,
-            ctx.centred, ctx.biased, ROWS, BLOCK,
-        )  # fmt: skip
-        sums = sums.sum(2)
-        return dx, sums[0], sums[1] if ctx.biased else None, None, None, None
-
-
-def check_norm(device, D, dtype, into, centred, biased, eps) -> float:
-    x = numbers((2, 3, 16, D), device, 1, dtype)
-    weight, bias = numbers((2, D), device, 2), numbers((2, D), device, 3) if biased else None
-    return there_and_back(
-        lambda x, w, b: _Norm.apply(x, w, b, eps, centred, into),
-        lambda x, w, b: plain_norm(x, w, b, eps, centred, into),
-        (x, weight, bias),
-    )
-
-
 # --- biases and nonlinearities ---------------------------------------------------------------------------------------
 
 NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -109,52 +38,56 @@ NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activate(
-    products: Float[Tensor, "R B T D"], bias: Float[Tensor, "R D"], kind: str
+    products: Float[Tensor, "R B T D"], bias: Float[Tensor, "R D"] | None, kind: str
 ) -> Float[Tensor, "R B T D"] | None:
     """This nonlinearity of products + bias."""
     if not launching.wanted(products) or kind not in NONLINEARITIES:
         return None
-    case = products.shape[-1], products.dtype, kind
+    case = products.shape[-1], products.dtype, kind, bias is not None
     return by_kernel("activate", products.device, check_activate, case, lambda: _Activate.apply(products, bias, kind))
 
 
-def plain_activate(products: Tensor, bias: Tensor, kind: str) -> Tensor:
-    return NONLINEARITIES[kind](products.float() + bias[:, None, None]).to(products.dtype)
+def plain_activate(products: Tensor, bias: Tensor | None, kind: str) -> Tensor:
+    wide = products.float() if bias is None else products.float() + bias[:, None, None]
+    return NONLINEARITIES[kind](wide).to(products.dtype)
 
 
 class _Activate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, products, bias, kind):
         products = products.contiguous()
-        R, D = bias.shape
+        R, D = len(products), products.shape[-1]
         rows, N = products.numel() // D, products.numel() // D // R
         y = torch.empty_like(products)
         ROWS, BLOCK = launching.tile(min(D, 256))
         grid = (launching.parts(rows, ROWS), launching.parts(D, BLOCK))
-        launching.kernels().activate_forward[grid](products, bias, y, rows, N, D, kind, ROWS, BLOCK)
-        ctx.save_for_backward(*(() if kind == "none" else (products,)), bias)
+        launching.kernels().activate_forward[grid](
+            products, products if bias is None else bias, y, rows, N, D, kind, bias is not None, ROWS, BLOCK
+        )
+        ctx.save_for_backward(None if kind == "none" else products, bias)
         ctx.kind = kind
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
-        *kept, bias = ctx.saved_tensors
-        dy, (R, D) = dy.contiguous(), bias.shape
+        products, bias = ctx.saved_tensors
+        dy, R, D = dy.contiguous(), len(dy), dy.shape[-1]
         N = dy.numel() // D // R
         ROWS, BLOCK = launching.tile(min(D, 256))
         columns = launching.parts(D, BLOCK)
         parts, per = launching.shared(N, ROWS, R * columns)
-        dx = torch.empty_like(dy) if kept else dy
-        sums = torch.empty(R, parts, D, dtype=torch.float32, device=dy.device)
+        dx = dy if products is None else torch.empty_like(dy)
+        sums = None if bias is None else torch.empty(R, parts, D, dtype=torch.float32, device=dy.device)
         launching.kernels().activate_backward[(R, parts, columns)](
-            dy, kept[0] if kept else dy, bias, dx, sums, N, D, per, ctx.kind, ROWS, BLOCK
-        )
-        return dx, sums.sum(1), None
+            dy, dy if products is None else products, dy if bias is None else bias, dx, dy if sums is None else sums,
+            N, D, per, ctx.kind, bias is not None, ROWS, BLOCK,
+        )  # fmt: skip
+        return dx, None if sums is None else sums.sum(1), None
 
 
-def check_activate(device, D, dtype, kind) -> float:
-    products, bias = numbers((2, 3, 16, D), device, 1, dtype), numbers((2, D), device, 2)
+def check_activate(device, D, dtype, kind, biased) -> float:
+    products, bias = numbers((2, 3, 16, D), device, 1, dtype), numbers((2, D), device, 2) if biased else None
     return there_and_back(
         lambda x, b: _Activate.apply(x, b, kind), lambda x, b: plain_activate(x, b, kind), (products, bias)
     )
@@ -163,14 +96,28 @@ def check_activate(device, D, dtype, kind) -> float:
 # --- dropout ---------------------------------------------------------------------------------------------------------
 
 
-def dropped(
-    x: Float[Tensor, "R *rest"], keys: Int[Tensor, "R 2"], step: Int[Tensor, ""], rates: Float[Tensor, "R"], first: int
-) -> Float[Tensor, "R *rest"] | None:
-    """x times the factors of `replicated.Dropout`, from the index `first` of each replica on: the same to the bit."""
+class Drawing(NamedTuple):
+    """What tells which numbers are dropped: see `core/random.py`."""
+
+    keys: Int[Tensor, "R 2"]
+    step: Int[Tensor, ""]
+    rates: Float[Tensor, "R"]
+    first: int
+    """The index of each replica's first number."""
+
+
+def dropped(x: Float[Tensor, "R *rest"], drawing: Drawing) -> Float[Tensor, "R *rest"] | None:
+    """x times the factors of `replicated.Dropout`: the same to the bit."""
     if not launching.wanted(x):
         return None
     case = x.dtype, x[0].numel() % 16 == 0
-    return by_kernel("dropout", x.device, check_dropout, case, lambda: _Dropped.apply(x, keys, step, rates, first))
+    return by_kernel("dropout", x.device, check_dropout, case, lambda: _Dropped.apply(x, *drawing))
+
+
+def plain_dropped(x: Tensor, drawing: Drawing) -> Tensor:
+    drawn = random.bits(drawing.keys, drawing.step, x[0].numel(), drawing.first)
+    kept = (drawn >= (drawing.rates * 65536 - 32768).to(torch.int32)[:, None]).view(x.shape)
+    return x * (kept * (1 / (1 - drawing.rates)).to(x.dtype).view(-1, *[1] * (x.ndim - 1)))
 
 
 class _Dropped(torch.autograd.Function):
@@ -194,19 +141,16 @@ class _Dropped(torch.autograd.Function):
         return y
 
 
+def a_drawing(device: torch.device) -> Drawing:
+    """Of two replicas, to check with."""
+    keys, rates = random.stream_keys([1, 2], "check").to(device), torch.tensor([0.125, 0.5], device=device)
+    return Drawing(keys, torch.tensor(5, dtype=torch.int32, device=device), rates, 7)
+
+
 def check_dropout(device, dtype, even) -> float:
     """`even`: a replica has a multiple of 16 numbers."""
-    shape = (2, 3, 16, 16) if even else (2, 3, 5, 5)
-    keys = random.stream_keys([1, 2], "check").to(device)
-    step, rates = torch.tensor(5, dtype=torch.int32, device=device), torch.tensor([0.125, 0.5], device=device)
-
-    def plain(x: Tensor) -> Tensor:
-        drawn = random.bits(keys, step, x[0].numel(), 7)
-        kept = (drawn >= (rates * 65536 - 32768).to(torch.int32)[:, None]).view(x.shape)
-        return x * (kept * (1 / (1 - rates)).to(x.dtype).view(-1, 1, 1, 1))
-
-    x = numbers(shape, device, 1, dtype)
-    return there_and_back(lambda x: _Dropped.apply(x, keys, step, rates, 7), plain, (x,))
+    x, drawing = numbers((2, 3, 16, 16) if even else (2, 3, 5, 5), device, 1, dtype), a_drawing(device)
+    return there_and_back(lambda x: _Dropped.apply(x, *drawing), lambda x: plain_dropped(x, drawing), (x,))
 
 
 # --- heads that are turned -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The operations of `fused.py`, `fused_loss.py` and `fused_adamw.py` as Triton kernels, there and back: each reads what
+"""The operations of `fused.py` and of the other `fused_….py` as Triton kernels, there and back: each reads what
 it needs once and writes it once.
 
 Replicas stand one below the other: row `n` of replica `r` is row `r·N + n` of a table `[R·N, D]`, and what is learnt is
@@ -10,7 +10,7 @@ nothing are excepted, so that the kernel that was checked (`trusted.py`) is the 
 """
 
 # pyright: reportMissingImports=false, reportUnreachable=false, reportIndexIssue=false, reportOptionalMemberAccess=false
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportGeneralTypeIssues=false, reportPossiblyUnboundVariable=false
 # (Triton comes with torch's CUDA builds only, and this module is imported only there.)
 
 import triton
@@ -20,49 +20,102 @@ GOLDEN, ODD_1, ODD_2 = tl.constexpr(-1640531535), tl.constexpr(2146121005), tl.c
 """As in `core/random.py`."""
 
 
-@triton.jit(do_not_specialize=["rows", "N"])
+@triton.jit
+def _mixed(x):
+    x = (x ^ ((x >> 16) & 0xFFFF)) * ODD_1
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * ODD_2
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+@triton.jit
+def _dropped(v, index, replica, keys, step, rates, like):
+    """v · factors, for the numbers of a replica with these indices (int64), in the precision of `like`."""
+    now = _mixed(tl.load(step) + GOLDEN)
+    key_1 = _mixed(tl.load(keys + 2 * replica) + now)
+    key_2 = _mixed(tl.load(keys + 2 * replica + 1) + now)
+    w = (index >> 1).to(tl.int32) * GOLDEN + key_1
+    w = (w ^ ((w >> 16) & 0xFFFF)) * ODD_1 + key_2
+    w = (w ^ ((w >> 15) & 0x1FFFF)) * ODD_2
+    w = w ^ ((w >> 16) & 0xFFFF)
+    drawn = tl.where((index & 1) == 1, w >> 16, (w << 16) >> 16)
+    rate = tl.load(rates + replica)
+    kept = drawn >= (rate * 65536.0 - 32768.0).to(tl.int32)
+    one = rate * 0.0 + 1.0
+    scale = tl.div_rn(one, one - rate).to(like.dtype.element_ty).to(tl.float32)
+    return tl.where(kept, v * scale, v * 0.0)
+
+
+@triton.jit(do_not_specialize=["first"])
+def dropped(y, out, keys, step, rates, count, first, BLOCK: tl.constexpr):
+    """y · factors; `count` numbers per replica, those with the indices from `first` on."""
+    replica = tl.program_id(1).to(tl.int64)
+    own = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here, at = own < count, replica * count + own
+    v = tl.load(y + at, here, 0.0).to(tl.float32)
+    tl.store(out + at, _dropped(v, own + first, replica, keys, step, rates, y), here)
+
+
+@triton.jit(do_not_specialize=["N", "first"])
 def norm_forward(
-    x, weight, bias, y, mean, scale, rows, N, D, eps,
-    centred: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    x, weight, bias, normed, mean, scale, N, D, eps, more, more_bias, total, keys, step, rates, first,
+    centred: tl.constexpr, biased: tl.constexpr, adds: tl.constexpr, biased_more: tl.constexpr, drops: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    unit = tl.arange(0, BLOCK)
-    here = row < rows
+    """The norm of x; where it `adds`, of the total of x and `more`, which may have a bias of its own, and which is
+    written, too. What it `drops` of `more` has the indices from `first` on."""
+    replica = tl.program_id(1).to(tl.int64)
+    row, unit = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    here = row < N
     there = here[:, None] & (unit < D)[None, :]
-    at = row[:, None] * D + unit[None, :]
+    own = row[:, None] * D + unit[None, :]
+    whole, at = replica * N + row, replica * N * D + own
     v = tl.load(x + at, there, 0.0).to(tl.float32)
+    if adds:
+        a = tl.load(more + at, there, 0.0).to(tl.float32)
+        if biased_more:
+            a += tl.load(more_bias + replica * D + unit, unit < D, 0.0)[None, :]
+        if drops:
+            a = _dropped(a, own + first, replica, keys, step, rates, more).to(more.dtype.element_ty).to(tl.float32)
+        v = (v + a).to(total.dtype.element_ty).to(tl.float32)
+        tl.store(total + at, v, there)
     if centred:
         middle = tl.sum(v, 1) / D
         v = tl.where(there, v - middle[:, None], 0.0)
-        tl.store(mean + row, middle, here)
+        tl.store(mean + whole, middle, here)
     s = 1.0 / tl.sqrt(tl.sum(v * v, 1) / D + eps)
-    tl.store(scale + row, s, here)
-    own = (row // N)[:, None] * D + unit[None, :]
-    out = v * s[:, None] * tl.load(weight + own, there, 0.0)
+    tl.store(scale + whole, s, here)
+    out = v * s[:, None] * tl.load(weight + replica * D + unit, unit < D, 0.0)[None, :]
     if biased:
-        out += tl.load(bias + own, there, 0.0)
-    tl.store(y + at, out, there)
+        out += tl.load(bias + replica * D + unit, unit < D, 0.0)[None, :]
+    tl.store(normed + at, out, there)
 
 
-@triton.jit(do_not_specialize=["N", "per"])
+@triton.jit(do_not_specialize=["N", "per", "first"])
 def norm_backward(
     dy, x, weight, mean, scale, dx, d_weight, d_bias, N, D, per,
-    centred: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    d_total, d_more, d_more_bias, keys, step, rates, first,
+    centred: tl.constexpr, biased: tl.constexpr, joins: tl.constexpr, splits: tl.constexpr, biased_more: tl.constexpr,
+    drops: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Where it `joins`, what came back to the total by other ways is added to what comes back through the norm; where
+    it `splits`, what goes back to what was added is written apart, in its own precision and with what it `drops`."""
     replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     unit = tl.arange(0, BLOCK)
     w = tl.load(weight + replica * D + unit, unit < D, 0.0)[None, :]
     # Row by row: to add rows up, warps must wait for each other, which they do once at the end.
     sum_weight, sum_bias = tl.zeros((ROWS, BLOCK), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
-    for first in range(part * per, part * per + per, ROWS):
-        row = first + tl.arange(0, ROWS)
+    sum_more = tl.zeros((ROWS, BLOCK), tl.float32)
+    for top in range(part * per, part * per + per, ROWS):
+        row = top + tl.arange(0, ROWS).to(tl.int64)
         here = row < N
         there = here[:, None] & (unit < D)[None, :]
-        whole = replica * N + row
-        at = whole[:, None] * D + unit[None, :]
+        own = row[:, None] * D + unit[None, :]
+        whole, at = replica * N + row, replica * N * D + own
         g = tl.load(dy + at, there, 0.0).to(tl.float32)
         v = tl.load(x + at, there, 0.0).to(tl.float32)
         s = tl.load(scale + whole, here, 0.0)
+        if joins:  # asked for before warps wait for each other, so that all is under way at once
+            other = tl.load(d_total + at, there, 0.0).to(tl.float32)
         if centred:
             v -= tl.load(mean + whole, here, 0.0)[:, None]
         v = tl.where(there, v * s[:, None], 0.0)
@@ -72,11 +125,22 @@ def norm_backward(
         d = g - v * (tl.sum(g * v, 1) / D)[:, None]
         if centred:
             d -= (tl.sum(g, 1) / D)[:, None]
-        tl.store(dx + at, d * s[:, None], there)
+        d = d * s[:, None]
+        if joins:
+            d += other
+        tl.store(dx + at, d, there)
+        if splits:
+            if drops:
+                d = _dropped(d, own + first, replica, keys, step, rates, d_more)
+            tl.store(d_more + at, d, there)
+        if biased_more:
+            sum_more += d
     out = (replica * tl.num_programs(1) + part) * D + unit
     tl.store(d_weight + out, tl.sum(sum_weight, 0), unit < D)
     if biased:
         tl.store(d_bias + out, tl.sum(sum_bias, 0), unit < D)
+    if biased_more:
+        tl.store(d_more_bias + out, tl.sum(sum_more, 0), unit < D)
 
 
 @triton.jit
@@ -109,23 +173,29 @@ def _slope(v, kind: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["rows", "N"])
-def activate_forward(products, bias, y, rows, N, D, kind: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def activate_forward(
+    products, bias, y, rows, N, D, kind: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = (row < rows)[:, None] & (unit < D)[None, :]
     at = row[:, None] * D + unit[None, :]
     v = tl.load(products + at, there, 0.0).to(tl.float32)
-    v += tl.load(bias + (row // N)[:, None] * D + unit[None, :], there, 0.0)
+    if biased:
+        v += tl.load(bias + (row // N)[:, None] * D + unit[None, :], there, 0.0)
     tl.store(y + at, _activated(v, kind), there)
 
 
 @triton.jit(do_not_specialize=["N", "per"])
 def activate_backward(
-    dy, products, bias, dx, d_bias, N, D, per, kind: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    dy, products, bias, dx, d_bias, N, D, per,
+    kind: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     unit = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    b = tl.load(bias + replica * D + unit, unit < D, 0.0)[None, :]
+    b = tl.zeros((1, BLOCK), tl.float32)
+    if biased:
+        b = tl.load(bias + replica * D + unit, unit < D, 0.0)[None, :]
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in range(part * per, part * per + per, ROWS):
         row = first + tl.arange(0, ROWS)
@@ -136,36 +206,8 @@ def activate_backward(
             d = d * _slope(tl.load(products + at, there, 0.0).to(tl.float32) + b, kind)
             tl.store(dx + at, d, there)
         total += d
-    tl.store(d_bias + (replica * tl.num_programs(1) + part) * D + unit, tl.sum(total, 0), unit < D)
-
-
-@triton.jit
-def _mixed(x):
-    x = (x ^ ((x >> 16) & 0xFFFF)) * ODD_1
-    x = (x ^ ((x >> 15) & 0x1FFFF)) * ODD_2
-    return x ^ ((x >> 16) & 0xFFFF)
-
-
-@triton.jit(do_not_specialize=["first"])
-def dropped(y, out, keys, step, rates, count, first, BLOCK: tl.constexpr):
-    """y · factors; `count` numbers per replica, those with the indices from `first` on."""
-    replica = tl.program_id(1).to(tl.int64)
-    own = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here, at, index = own < count, replica * count + own, own + first
-    now = _mixed(tl.load(step) + GOLDEN)
-    key_1 = _mixed(tl.load(keys + 2 * replica) + now)
-    key_2 = _mixed(tl.load(keys + 2 * replica + 1) + now)
-    w = (index >> 1).to(tl.int32) * GOLDEN + key_1
-    w = (w ^ ((w >> 16) & 0xFFFF)) * ODD_1 + key_2
-    w = (w ^ ((w >> 15) & 0x1FFFF)) * ODD_2
-    w = w ^ ((w >> 16) & 0xFFFF)
-    drawn = tl.where((index & 1) == 1, w >> 16, (w << 16) >> 16)
-    rate = tl.load(rates + replica)
-    kept = drawn >= (rate * 65536.0 - 32768.0).to(tl.int32)
-    one = rate * 0.0 + 1.0
-    scale = tl.div_rn(one, one - rate).to(y.dtype.element_ty).to(tl.float32)
-    v = tl.load(y + at, here, 0.0).to(tl.float32)
-    tl.store(out + at, tl.where(kept, v * scale, v * 0.0), here)
+    if biased:
+        tl.store(d_bias + (replica * tl.num_programs(1) + part) * D + unit, tl.sum(total, 0), unit < D)
 
 
 @triton.jit(do_not_specialize=["T", "stride_row", "stride_head", "stride_time", "out_row", "out_head", "out_time"])
@@ -189,24 +231,30 @@ def turned(
 
 @triton.jit(do_not_specialize=["V"])
 def loss_and_slope(
-    logits, targets, shares, losses, V, W, smoothing, smooth: tl.constexpr, BLOCK: tl.constexpr,
+    logits, targets, shares, losses, V, W, smoothing, smooth: tl.constexpr, LANES: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """The loss of each row of logits, and its derivative in their place. V words, rows of W numbers."""
+    """The loss of each row of logits, and its derivative in their place. V words, rows of W numbers, a multiple of 64.
+
+    Numbers are read and written side by side, which only W allows; those that are no words are left out afterwards. A
+    row is read twice: the second time from its end, which caches still hold. A lane finds the largest of `SIDE` numbers
+    before it takes their exponentials, so that the sum so far is put right once for all of them."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * W
     target, share = tl.load(targets + row).to(tl.int32), tl.load(shares + row)
     asked = tl.load(logits + target).to(tl.float32)  # before anything is written over it
-    unit = tl.arange(0, BLOCK)
-    largest, total = tl.full((BLOCK,), -1e30, tl.float32), tl.zeros((BLOCK,), tl.float32)
-    plain_sum = tl.zeros((BLOCK,), tl.float32)
-    for first in range(0, V, BLOCK):
+    unit = tl.arange(0, LANES)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
+    largest, total = tl.full((LANES,), -1e30, tl.float32), tl.zeros((LANES,), tl.float32)
+    plain_sum = tl.zeros((LANES,), tl.float32)
+    for first in range(0, W, LANES * SIDE):
         word = first + unit
-        v = tl.load(logits + word, word < V, -1e30).to(tl.float32)
-        higher = tl.maximum(largest, v)
-        total = total * tl.exp(largest - higher) + tl.where(word < V, tl.exp(v - higher), 0.0)
-        largest = higher
+        v = tl.load(logits + word, word < W, 0.0, eviction_policy="evict_last").to(tl.float32)
         if smooth:
-            plain_sum += tl.where(word < V, v, 0.0)
+            plain_sum += tl.sum(tl.where(word < V, v, 0.0), 1)
+        v = tl.where(word < V, v, -1e30)
+        higher = tl.maximum(largest, tl.max(v, 1))
+        now = tl.where(word < V, tl.exp(v - higher[:, None]), 0.0)
+        total = total * tl.exp(largest - higher) + tl.sum(now, 1)
+        largest = higher
     most = tl.max(largest, 0)
     log_total = most + tl.log(tl.sum(total * tl.exp(largest - most), 0))
     wanted, spread = asked, 0.0
@@ -214,11 +262,12 @@ def loss_and_slope(
         spread = smoothing / V
         wanted = (1.0 - smoothing) * asked + spread * tl.sum(plain_sum, 0)
     tl.store(losses + row, (log_total - wanted) * share)
-    for first in range(0, W, BLOCK):
-        word = first + unit
-        v = tl.load(logits + word, word < V, 0.0).to(tl.float32)
+    end = (W - 1) // (LANES * SIDE) * (LANES * SIDE)
+    for back in range(0, W, LANES * SIDE):
+        word = end - back + unit
+        v = tl.load(logits + word, word < W, 0.0, eviction_policy="evict_first").to(tl.float32)
         d = tl.exp(v - log_total) - tl.where(word == target, 1.0 - smoothing, 0.0) - spread
-        tl.store(logits + word, tl.where(word < V, d * share, 0.0), word < W)
+        tl.store(logits + word, tl.where(word < V, d * share, 0.0), word < W, eviction_policy="evict_first")
 
 
 @triton.jit

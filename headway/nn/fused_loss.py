@@ -10,6 +10,12 @@ from torch import Tensor
 from headway.nn import launching
 from headway.nn.trusted import WITHIN, by_kernel, difference, numbers
 
+LARGEST_PIECE = 8192
+"""Numbers that a program has at once. With 16 warps to a program few rows are under way on a GPU, 25 MB of 50,000 words
+in bf16, and what is read again is still in its cache."""
+SIDE = 8
+"""Of these a lane has so many side by side: in bf16, as many as are read at once."""
+
 
 def loss_and_slope(
     logits: Float[Tensor, "R n W"],
@@ -18,12 +24,14 @@ def loss_and_slope(
     vocabulary: int,
     smoothing: float,
 ) -> Float[Tensor, "R n"]:
-    """What each row adds to the loss, which is its share; the derivative takes the place of the logits."""
+    """What each row adds to the loss, which is its share; the derivative takes the place of the logits. W is a multiple
+    of 64."""
     losses = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
     W = logits.shape[-1]
+    piece = _piece(W)
     launching.kernels().loss_and_slope[(targets.numel(),)](
-        logits, targets.contiguous(), shares.contiguous(), losses, vocabulary, W, smoothing, smoothing > 0, _piece(W),
-        num_warps=8 if _piece(W) > 1024 else 4,
+        logits, targets.contiguous(), shares.contiguous(), losses, vocabulary, W, smoothing, smoothing > 0,
+        piece // SIDE, SIDE, num_warps=max(4, piece // 512),
     )  # fmt: skip
     return losses
 
@@ -47,11 +55,11 @@ def plain_loss_and_slope(
 
 
 def _piece(width: int) -> int:
-    return min(4096, launching.power(width))
+    return min(LARGEST_PIECE, launching.power(width))
 
 
 def check_loss(device, dtype, piece, smooth) -> float:
-    W = piece if piece < 4096 else piece + 64
+    W = piece if piece < LARGEST_PIECE else piece + 64
     V, smoothing = W - 3, 0.1 if smooth else 0.0
     logits, targets = numbers((2, 16, W), device, 1, dtype), torch.arange(32, device=device).view(2, 16) * 5 % V
     shares = torch.where(torch.arange(16, device=device) % 5 > 0, 1 / 16, 0.0).expand(2, 16)

@@ -21,6 +21,7 @@ from headway.core.variants import Variant
 from headway.nn.backends import Needs
 from headway.nn.context import Context
 from headway.nn.positions import Positions, PositionsByHeads, PositionSpec
+from headway.nn.replicated import Unbiased
 from headway.nn.trainable import Carried
 
 Stream = Float[Tensor, "R B T D"]
@@ -42,7 +43,7 @@ class Mixer(nn.Module):
     knows_order: bool = False
     """Whether it tells by itself in which order the tokens of an encoder stand; else only positions can."""
 
-    def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream, Any]:
+    def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream | Unbiased, Any]:
         """What each position makes of the others, and the state to go on from: whatever this mixer wants to be given
         with the next tokens of the same rows. None = nothing came before."""
         raise NotImplementedError

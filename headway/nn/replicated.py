@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headway.core import random
-from headway.nn import fused, launching
+from headway.nn import fused, fused_norm, launching, products
+
+
+class Unbiased(NamedTuple):
+    """Products, and the bias that is still to be added to them."""
+
+    products: Float[Tensor, "R B T O"]
+    bias: Float[Tensor, "R O"]
+
+
+def with_bias(y: Tensor | Unbiased) -> Float[Tensor, "R B T O"]:
+    return _add_bias(*y) if isinstance(y, Unbiased) else y
 
 
 class Linear(nn.Module):
@@ -44,12 +56,21 @@ class Linear(nn.Module):
         return y if self.adapter is None else y + self.adapter(x).to(y.dtype)
 
     def activated(self, x: Float[Tensor, "R B T I"], kind: str) -> Float[Tensor, "R B T O"] | None:
-        """A nonlinearity of what it gives, where one kernel adds the bias and does that; else None."""
-        plain = self.drop is None and self.adapter is None and self.few_rows is None
-        if self.bias is None or not plain or not launching.wanted(x):
+        """A nonlinearity of what it gives, where one kernel adds the bias, if any, and does that; else None."""
+        if not self._products_are_all(x):
             return None
-        products = _multiply(x, self.weight, None)
-        return fused.activate(products, self.bias, kind)
+        return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
+
+    def left_open(self, x: Float[Tensor, "R B T I"]) -> "Float[Tensor, 'R B T O'] | Unbiased":
+        """What it gives; where kernels are used, the bias is left to the one that does what comes next, which may be in
+        another layer."""
+        if self.bias is None or not self._products_are_all(x) or not products.stays(self.bias):
+            return self(x)
+        return Unbiased(_multiply(x, self.weight, None), self.bias)
+
+    def _products_are_all(self, x: Tensor) -> bool:
+        """Whether kernels are used, and but for the bias there is nothing else to do."""
+        return self.drop is None and self.adapter is None and self.few_rows is None and launching.wanted(x)
 
 
 class Embedding(nn.Module):
@@ -72,21 +93,46 @@ class Embedding(nn.Module):
         return (_multiply if self.few_rows is None else self.few_rows.multiply)(x, self.weight, bias)
 
 
-class LayerNorm(nn.Module):
+class Norm(nn.Module):
+    """What the kinds of norms share: kernels for training on a GPU."""
+
+    centred: ClassVar[bool]
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    eps: Any  # a number; of an RMSNorm, also None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.for_products = False  # whether what it gives goes into matrix products, and nowhere else
+
+    def by_kernel(
+        self,
+        x: Float[Tensor, "R B T D"],
+        more: Float[Tensor, "R B T D"] | Unbiased | None = None,
+        drop: "Dropout | None" = None,
+    ) -> tuple[Float[Tensor, "R B T D"], Float[Tensor, "R B T D"]] | None:
+        """x + drop(more), or x, where there is no more; and the norm of that, where one kernel makes both."""
+        if not self.training or not launching.wanted(x) or (self.eps is None and x.dtype != torch.float32):
+            return None
+        eps, into = self.eps or torch.finfo(torch.float32).eps, _precision(x, self.for_products)
+        added = None if more is None or drop is None else _to_add(more, drop)
+        return fused_norm.sum_and_norm(x, added, self.weight, self.bias, eps, self.centred, into)
+
+
+class LayerNorm(Norm):
     """Ba et al. 2016, https://arxiv.org/abs/1607.06450"""
+
+    centred = True
 
     def __init__(self, replicas: int, width: int, bias: bool = True, eps: float = 1e-5):
         super().__init__()
         self.eps = eps
         self.weight = parameter(replicas, width, value=1.0)
         self.bias = parameter(replicas, width) if bias else None
-        self.for_products = False  # whether what it gives goes into matrix products, and nowhere else
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
-        if self.training:
-            into = _precision(x, self.for_products)
-            if (y := fused.norm(x, self.weight, self.bias, self.eps, centred=True, into=into)) is not None:
-                return y
+        if (both := self.by_kernel(x)) is not None:
+            return both[1]
         width = self.weight.shape[1:]
         if len(self.weight) == 1:
             bias = None if self.bias is None else self.bias.squeeze(0)
@@ -95,21 +141,20 @@ class LayerNorm(nn.Module):
         return x if self.bias is None else x + self.bias[:, None, None]
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Norm):
     """Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467"""
+
+    centred = False
 
     def __init__(self, replicas: int, width: int, eps: float | None = None):
         """`eps`: None = the smallest number that 1 can tell, in the precision of x."""
         super().__init__()
-        self.eps = eps
+        self.eps, self.bias = eps, None
         self.weight = parameter(replicas, width, value=1.0)
-        self.for_products = False
 
     def forward(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R B T D"]:
-        if self.training and x.dtype == torch.float32:
-            eps, into = self.eps or torch.finfo(torch.float32).eps, _precision(x, self.for_products)
-            if (y := fused.norm(x, self.weight, None, eps, centred=False, into=into)) is not None:
-                return y
+        if (both := self.by_kernel(x)) is not None:
+            return both[1]
         if len(self.weight) == 1:
             return F.rms_norm(x, self.weight.shape[1:], self.weight.squeeze(0), self.eps)
         return F.rms_norm(x, self.weight.shape[1:], eps=self.eps) * self.weight[:, None, None]
@@ -156,24 +201,38 @@ class Dropout(Noisy):
         self.active = any(rate > 0 for rate in rates)
         self.rates.copy_(torch.tensor([min(round(rate * 65536), 65535) / 65536 for rate in rates]))
 
-    def forward(self, x: Float[Tensor, "R B *rest"]) -> Float[Tensor, "R B *rest"]:
-        return self.applied(x, self.clock.first_row * math.prod(x.shape[2:]))
+    @property
+    def drops(self) -> bool:
+        """Whether anything is dropped now."""
+        return self.training and self.active
 
-    def applied(self, x: Float[Tensor, "R *rest"], first: int) -> Float[Tensor, "R *rest"]:
-        """x with some of its numbers left out; `first` is the index of a replica's first number."""
-        if not (self.training and self.active):
+    def forward(self, x: Float[Tensor, "R B *rest"]) -> Float[Tensor, "R B *rest"]:
+        if not self.drops:
             return x
-        if (y := fused.dropped(x, self.keys, self.clock.step, self.rates, first)) is not None:
+        drawing = self.drawing(x.shape)
+        if (y := fused.dropped(x, drawing)) is not None:
             return y
-        return x * self.factors(x.shape, x.dtype, first)
+        return x * self.factors(x.shape, x.dtype, drawing.first)
+
+    def drawing(self, shape: Sequence[int]) -> fused.Drawing:
+        """What is dropped of numbers of this shape."""
+        return fused.Drawing(self.keys, self.clock.step, self.rates, self.clock.first_row * math.prod(shape[2:]))
 
     def factors(self, shape: Sequence[int], dtype: torch.dtype, first: int = 0) -> Float[Tensor, "R *rest"]:
-        """0 for what is dropped, 1 / (1 - rate) for what is kept; `first` as above."""
+        """0 for what is dropped, 1 / (1 - rate) for what is kept; `first` is the index of a replica's first number."""
         drawn = random.bits(self.keys, self.clock.step, math.prod(shape[1:]), first)
         threshold = (self.rates * 65536 - 32768).to(torch.int32)  # int16 runs from -32768
         kept = (drawn >= threshold[:, None]).view(tuple(shape))
         scale = (1 / (1 - self.rates)).to(dtype).view(-1, *[1] * (len(shape) - 1))
         return kept * scale
+
+
+def _to_add(more: Tensor | Unbiased, drop: Dropout) -> fused_norm.More:
+    """drop(more), as a kernel takes it."""
+    if type(drop).forward is not Dropout.forward:  # the kernel knows no other way to drop
+        return fused_norm.More(drop(with_bias(more)))
+    given, bias = more if isinstance(more, Unbiased) else (more, None)
+    return fused_norm.More(given, bias, drop.drawing(given.shape) if drop.drops else None)
 
 
 def parameter(
@@ -240,6 +299,12 @@ class FewRows:
         return y.view(R, B, T, -1)
 
 
+def copies_for_products(model: nn.Module) -> products.CopiedWeights:
+    """Of what the maps of a model are made of."""
+    maps = [one for one in model.modules() if isinstance(one, Linear)]
+    return products.CopiedWeights(p for one in maps for p in (one.weight, one.bias) if p is not None)
+
+
 @contextmanager
 def for_few_rows(model: nn.Module) -> Iterator[None]:
     """As long as this lasts, weights have a copy that is laid out so, and may not change; and what a module gives is
@@ -267,10 +332,16 @@ def _multiply(
 ) -> Float[Tensor, "R B T O"]:
     R, B, T, _ = x.shape
     if R == 1:
+        if (done := products.multiply(x, weight, bias)) is not None:
+            return done
         return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
-    rows = x.reshape(R, B * T, -1)
-    y = rows @ weight.mT
-    if bias is not None and (done := fused.activate(y.view(R, B, T, -1), bias, "none")) is not None:
+    if (y := products.multiply(x, weight, None)) is None:
+        y = (x.reshape(R, B * T, -1) @ weight.mT).view(R, B, T, -1)
+    return y if bias is None else _add_bias(y, bias)
+
+
+def _add_bias(y: Float[Tensor, "R B T O"], bias: Float[Tensor, "R O"]) -> Float[Tensor, "R B T O"]:
+    if (done := fused.activate(y, bias, "none")) is not None:
         return done
     # Added afterwards, where a compiler joins it to what follows: baddbmm copies the bias into every row first.
-    return (y if bias is None else y + bias[:, None].to(y.dtype)).view(R, B, T, -1)
+    return (y.flatten(1, 2) + bias[:, None].to(y.dtype)).view(y.shape)

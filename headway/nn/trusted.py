@@ -7,7 +7,7 @@ where it cannot be built, or is off by more than rounding explains, that is said
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -58,11 +58,19 @@ def _found_right(operation: str, device: torch.device, check: Callable[..., floa
     except Exception as error:  # whatever a compiler of kernels can raise: the plain lines still work
         _refuse(operation, error)
         return False
-    within = max(WITHIN[dtype] for dtype in (*(c for c in case if isinstance(c, torch.dtype)), torch.float32))
+    within = max(WITHIN[dtype] for dtype in (*_precisions(case), torch.float32))
     if off > within:
         told = f"it is off by {off:.2g} of the largest number, and {within:g} is rounding"
         _LOG.warning(f"the kernel '{operation}' is not used: {told}; the plain way takes its place")
     return off <= within
+
+
+def _precisions(case: tuple[Any, ...]) -> Iterator[torch.dtype]:
+    for one in case:
+        if isinstance(one, torch.dtype):
+            yield one
+        elif isinstance(one, tuple):
+            yield from _precisions(one)
 
 
 def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
@@ -74,14 +82,16 @@ def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return max((share if math.isfinite(share) else math.inf for share in shares), default=0.0)
 
 
-def there_and_back(fused: Callable[..., Tensor], plain: Callable[..., Tensor], given: Sequence[Tensor | None]) -> float:
+def there_and_back(fused: Callable[..., Any], plain: Callable[..., Any], given: Sequence[Tensor | None]) -> float:
+    """Of functions that give a tensor, or several."""
     results = []
     for compute in (fused, plain):
         mine = [None if t is None else t.clone().requires_grad_() for t in given]
         with torch.enable_grad():
-            y = compute(*mine)
-            y.backward(numbers(y.shape, y.device, 7).to(y.dtype))
-        results.append([y.detach(), *(t.grad for t in mine if t is not None)])
+            found = compute(*mine)
+            found = (found,) if isinstance(found, Tensor) else found
+            torch.autograd.backward(found, [numbers(y.shape, y.device, 7 + k, y.dtype) for k, y in enumerate(found)])
+        results.append([*(y.detach() for y in found), *(t.grad for t in mine if t is not None)])
     return difference(*results)
 
 

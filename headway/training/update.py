@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headway.nn import launching
+from headway.nn.replicated import copies_for_products
 from headway.nn.trainable import Trainable
 from headway.training.averaging import Averages
 from headway.training.capacity import is_out_of_memory
@@ -92,6 +93,7 @@ class Update:
         self.carried = CarriedState(self.parallel.processes) if carried is None else carried
         self.averages = averages
         self.loss = model.loss
+        self.copies = copies_for_products(model)
         self.on_trial = False  # whether the next step is the first that is compiled
         if alive.device.type == "cpu":
             keep_freed_memory()
@@ -186,7 +188,7 @@ class Update:
             part = batch.part(rank * parts + k, world * parts)
             self.model.clock.first_row = part.first_row
             before = self.carried.before(k, parts, part.begins) if self.carried else None
-            with self.setting.autocast():
+            with self.setting.autocast(), self.copies.in_use():
                 part_losses, state = self.loss(part, before)
             # Where parts have more or less of what counts, the mean over the batch is not the mean of their means.
             own = None if whole is None else self.model.counted(part)

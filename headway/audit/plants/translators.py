@@ -16,6 +16,7 @@ from headway.models.translator import Translator
 from headway.nn import attention, backends
 from headway.nn.block import CrossBlock
 from headway.nn.masks import Everything
+from headway.nn.residual import whole
 from headway.nn.similarity import AdditiveSimilarity, scaled_dot
 from headway.scoring import decoding
 
@@ -47,7 +48,7 @@ def cross_attention_that_adds_nothing(patch):
     honest = CrossBlock.forward
 
     def forward(self, x, context, state=None):
-        self.around_cross.forward = lambda x, sublayer: (x, sublayer(x)[1])
+        self.around_cross.forward = lambda x, sublayer: (x, sublayer(whole(x))[1])
         return honest(self, x, context, state)
 
     patch.setattr(CrossBlock, "forward", forward)

@@ -1,0 +1,100 @@
+"""What stands around a sublayer: how what it gives comes to the stream that it read from, and where the norm stands.
+
+A stream goes from sublayer to sublayer. Where kernels are used (`fused_norm.py`), pre-norm sublayers hand it on with
+what is still to be added to it: whoever reads it next adds that, and makes its norm at once.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headway.nn import launching
+from headway.nn.replicated import Dropout, Linear, Norm, Unbiased, with_bias
+
+Stream = Float[Tensor, "R B T D"]
+Given = Stream | Unbiased
+"""By a sublayer."""
+
+
+class Unadded(NamedTuple):
+    """stream + drop(more), which nobody has computed yet."""
+
+    stream: Stream
+    more: Given
+    drop: Dropout
+
+
+def whole(x: Stream | Unadded) -> Stream:
+    return x.stream + x.drop(with_bias(x.more)) if isinstance(x, Unadded) else x
+
+
+def with_norm(x: Stream | Unadded, norm: nn.Module) -> tuple[Stream, Stream]:
+    """The stream, and its norm."""
+    if isinstance(norm, Norm):
+        both = norm.by_kernel(*x) if isinstance(x, Unadded) else norm.by_kernel(x)
+        if both is not None:
+            return both
+    stream = whole(x)
+    return stream, norm(stream)
+
+
+class PreNorm(nn.Module):
+    """x + sublayer(norm(x)): https://arxiv.org/abs/2002.04745 says why this needs no warm-up."""
+
+    def __init__(self, norm: nn.Module, drop: Dropout):
+        super().__init__()
+        self.norm, self.drop = norm, drop
+
+    def feeds(self, sublayer: Any) -> None:
+        """What a sublayer reads by matrix products alone need not be written in more digits than those take."""
+        self.norm.for_products = getattr(sublayer, "reads_products", False)  # pyright: ignore
+
+    def forward(
+        self, x: Stream | Unadded, sublayer: Callable[[Stream], tuple[Given, Any]]
+    ) -> tuple[Stream | Unadded, Any]:
+        x, normed = with_norm(x, self.norm)
+        y, state = sublayer(normed)
+        return Unadded(x, y, self.drop) if launching.wanted(x) else x + self.drop(with_bias(y)), state
+
+
+class PostNorm(PreNorm):
+    """norm(x + sublayer(x)): https://arxiv.org/abs/1706.03762"""
+
+    def feeds(self, sublayer: Any) -> None:
+        """A stream keeps all digits."""
+
+    def forward(self, x, sublayer):
+        x = whole(x)
+        y, state = sublayer(x)
+        return with_norm(Unadded(x, y, self.drop), self.norm)[1], state
+
+
+class Chained(nn.Module):
+    """sublayer(x): nothing is added to anything."""
+
+    def __init__(self, drop: Dropout):
+        super().__init__()
+        self.drop = drop
+
+    def feeds(self, sublayer: Any) -> None:
+        """What a layer gives is what the next one reads."""
+
+    def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Given, Any]]) -> tuple[Stream, Any]:
+        y, state = sublayer(x)
+        return self.drop(with_bias(y)), state
+
+
+class Joined(Chained):
+    """tanh(W [x; sublayer(x)]): what was seen in another sequence stands beside what is known of one's own, and not in
+    its place. https://arxiv.org/abs/1508.04025"""
+
+    def __init__(self, replicas: int, width: int, drop: Dropout):
+        super().__init__(drop)
+        self.join = Linear(replicas, 2 * width, width, bias=False)
+
+    def forward(self, x, sublayer):
+        y, state = sublayer(x)
+        return self.drop(self.join(torch.cat((x, with_bias(y)), -1)).tanh()), state
