@@ -116,6 +116,8 @@ class Sdpa(Backend):
         return None if context.is_plainly_causal and context.bias is None else context.addend
 
     def attend(self, q, k, v, context, drop):
+        if is_few(q):
+            return weights(q, k, context.allowed, context.bias) @ v
         addend = self.addend(context)
         by_cudnn = addend is None and context.is_plainly_causal and _by_cudnn(q)
         with _trusted_kernels(q.device, by_cudnn):
@@ -128,6 +130,15 @@ class Sdpa(Backend):
             )
         heads = heads.unflatten(0, q.shape[:2])
         return _UsualGradient.apply(heads) if by_cudnn else heads  # pyright: ignore[reportReturnType]
+
+
+FEW = 8
+"""Queries of a row and head for which the plain lines are faster than torch's kernel on a CPU (docs/log.md)."""
+
+
+def is_few(queries: Heads) -> bool:
+    """Whether a text is being written, a token or a few at a time, on a CPU."""
+    return queries.shape[3] <= FEW and queries.device.type == "cpu" and not torch.is_grad_enabled()
 
 
 class Flex(Backend):
