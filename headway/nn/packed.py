@@ -33,7 +33,8 @@ class PackedWeight:
     """A copy of a weight that may not change as long as this is used."""
 
     def __init__(self) -> None:
-        self._parts: list[Tensor] | None = None  # of each replica
+        self._parts: list[Tensor] = []  # of each replica
+        self._refused = False
 
     def multiply(
         self,
@@ -43,13 +44,17 @@ class PackedWeight:
         nonlinearity: str | None = None,
     ) -> Float[Tensor, "R B T O"] | None:
         """x Wᵀ + b, and a nonlinearity of it; None where that is better done the plain way."""
-        if not _can_be_packed(x, weight):
+        if not _is_plain(x) or self._refused:
             return None
-        if self._parts is None:
+        if not self._parts:
+            self._refused = not _can_be_packed(weight)
+            if self._refused:
+                return None
             self._parts = [_pack(one) for one in weight.detach()]
-        of_replicas = zip(x, self._parts, bias if bias is not None else [None] * len(x), strict=True)
-        found = [_product(mine, part, own, nonlinearity) for mine, part, own in of_replicas]
-        return found[0][None] if len(found) == 1 else torch.stack(found)
+        if len(self._parts) == 1:  # without taking the replicas apart, which a small model would notice
+            return _product(x, self._parts[0], None if bias is None else bias.squeeze(0), nonlinearity)
+        own = [None] * len(x) if bias is None else bias.unbind()
+        return torch.stack([_product(*mine, nonlinearity) for mine in zip(x, self._parts, own, strict=True)])
 
 
 @contextmanager
@@ -65,13 +70,17 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
             one.packed = None
 
 
-def _can_be_packed(x: Tensor, weight: Tensor) -> bool:
-    if not (x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype == torch.float32):
-        return False
-    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+def _is_plain(x: Tensor) -> bool:
+    """Nobody asks for a gradient, another precision or a compiled graph."""
+    watched = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    return x.device.type == "cpu" and x.dtype == torch.float32 and not watched
+
+
+def _can_be_packed(weight: Tensor) -> bool:
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return False
     there = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
-    return there and trusted("packed products", x.device, check_products, *weight.shape[1:])
+    return there and trusted("packed products", weight.device, check_products, *weight.shape[1:])
 
 
 def _pack(weight: Float[Tensor, "O I"]) -> Tensor:
