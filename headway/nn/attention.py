@@ -253,7 +253,7 @@ class CrossProjection(nn.Module):
             return q, past
         k, v = (_split(part, self.heads) for part in self.keys_values(context.memory).chunk(2, dim=-1))
         k = positions.rotate(k, context.keys)
-        if is_few(q):  # they will be looked at token by token: what a head reads is laid together once
+        if is_few(q, k):  # they will be looked at token by token: what a head reads is laid together once
             k, v = k.contiguous(), v.contiguous()
         return q, MemoryCache(k, v)
 

@@ -116,8 +116,8 @@ class Sdpa(Backend):
         return None if context.is_plainly_causal and context.bias is None else context.addend
 
     def attend(self, q, k, v, context, drop):
-        if is_few(q):
-            return weights(q, k, context.allowed, context.bias) @ v
+        if is_few(q, k):
+            return weights(q, k, context.allowed, context.bias).to(v.dtype) @ v
         addend = self.addend(context)
         by_cudnn = addend is None and context.is_plainly_causal and _by_cudnn(q)
         with _trusted_kernels(q.device, by_cudnn):
@@ -133,12 +133,13 @@ class Sdpa(Backend):
 
 
 FEW = 8
-"""Queries of a row and head for which the plain lines are faster than torch's kernel on a CPU (docs/log.md)."""
 
 
-def is_few(queries: Heads) -> bool:
-    """Whether a text is being written, a token or a few at a time, on a CPU."""
-    return queries.shape[3] <= FEW and queries.device.type == "cpu" and not torch.is_grad_enabled()
+def is_few(queries: Float[Tensor, "R B H Q d"], keys: Float[Tensor, "R B H K d"]) -> bool:
+    """Whether a text goes on by a token or a few of many, on a CPU. torch's kernel is made for many queries, and slower
+    than the plain lines there (docs/log.md)."""
+    Q, K = queries.shape[3], keys.shape[3]
+    return Q <= FEW and Q < K and queries.device.type == "cpu"
 
 
 class Flex(Backend):

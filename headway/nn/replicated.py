@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headway.core import random
 from headway.nn import fused, launching
-from headway.nn.packed import PackedWeight
+from headway.nn.products import PackedWeight, by_onednn
 
 
 class Linear(nn.Module):
@@ -35,7 +35,7 @@ class Linear(nn.Module):
         self.drop: nn.Module | None = None  # what leaves out some of the weights in training, if anything does
         self.makes: tuple[str, ...] = ()  # what its outputs are, in equal parts, where they are asked for by name
         self.adapter: nn.Module | None = None  # what is learnt beside a weight that stays as it is, if anything is
-        self.packed: PackedWeight | None = None  # see `packed.py`
+        self.packed: PackedWeight | None = None  # see `products.py`
 
     def forward(self, x: Float[Tensor, "R B T I"], more: Tensor | None = None) -> Float[Tensor, "R B T O"]:
         """`more` is a bias for those that have none."""
@@ -61,7 +61,7 @@ class Embedding(nn.Module):
     def __init__(self, replicas: int, size: int, width: int, std: float = 0.02):
         super().__init__()
         self.weight = parameter(replicas, size, width, std=std)
-        self.packed: PackedWeight | None = None  # see `packed.py`
+        self.packed: PackedWeight | None = None  # see `products.py`
 
     def forward(self, ids: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T D"]:
         R, V, D = self.weight.shape
@@ -228,7 +228,8 @@ def _multiply(
         return done
     R, B, T, _ = x.shape
     if R == 1:
-        return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
+        only = x, weight.squeeze(0), None if bias is None else bias.squeeze(0)
+        return F.linear(*only) if (done := by_onednn(*only)) is None else done
     rows = x.reshape(R, B * T, -1)
     y = rows @ weight.mT
     if bias is not None and (done := fused.activate(y.view(R, B, T, -1), bias, "none")) is not None:

@@ -19,7 +19,7 @@ from headway.core import random
 from headway.data.pairs.dataset import PairedTexts, ids_of
 from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
-from headway.nn.packed import packed_weights
+from headway.nn.products import packed_weights
 from headway.scoring import bleu
 from headway.scoring.continued import Continued, Found, Hypothesis
 from headway.scoring.decoding import DecodingSpec
@@ -32,7 +32,7 @@ from headway.stats.resampled import interval
 Model = Translator | JointTranslator
 LARGEST = {"cpu": 2**24, "cuda": 2**27}
 """Numbers in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
-MANY = 16  # sources, from which on it pays to lay out weights for decoding
+MANY = 16  # sources, from which on it pays to pack weights for decoding
 LENGTHS = (5, 10, 20, 40)
 """Where sources, in tokens without END, are told apart by their length."""
 
