@@ -30,7 +30,7 @@ class BeamSettings(Protocol):
     def score(self, nats: float, length: int) -> float: ...
 
 
-class Ended(NamedTuple):
+class EndedRow(NamedTuple):
     """A hypothesis whose tokens are read when the search is over: most are soon replaced by better ones."""
 
     score: float
@@ -54,7 +54,7 @@ class BeamSearch:
     text: Continued
     end: int
     limits: Sequence[int]
-    best: list[list[list[Ended]]] = field(default_factory=list)
+    best: list[list[list[EndedRow]]] = field(default_factory=list)
     """Of every replica and row, what has ended so far, the best first."""
 
     @torch.no_grad()
@@ -108,7 +108,7 @@ class BeamSearch:
                         continue
                     score = self.spec.score(nats, length)
                     if len(best) < self.spec.nbest or score > best[-1].score:
-                        insort(best, Ended(score, nats, over[k], written, row), key=lambda one: -one.score)
+                        insort(best, EndedRow(score, nats, over[k], written, row), key=lambda one: -one.score)
                         del best[self.spec.nbest :]
 
     def _left(self, rows: list[int], nats: Float[Tensor, "R B"], over: list[bool]) -> list[int]:

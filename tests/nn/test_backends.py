@@ -152,7 +152,7 @@ def test_a_backend_that_cannot_says_why(name, needs: Needs, words: str):
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_few_queries_see_what_torchs_kernel_shows_them(queries: int, replicas: int):
-    """On a CPU plain lines take its place where a text goes on: under a mask, beside padding, and where nothing is seen."""
+    """On a CPU plain lines take its place where a text goes on: under a mask, and where nothing is seen, too."""
     drawn = torch.Generator().manual_seed(0)
     q = torch.randn(replicas, B, H, queries, D, generator=drawn)
     k, v = (torch.randn(replicas, B, H, 7, D, generator=drawn) for _ in "kv")
