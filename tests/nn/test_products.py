@@ -113,6 +113,15 @@ def test_few_rows_and_other_precisions_are_left_to_torch():
         assert by_onednn(drawn(MANY_ROWS, D), weight, None) is None
 
 
+def test_where_there_is_no_onednn_products_are_plain(randomised):
+    module, x = randomised(Linear(1, D, OUT)), drawn(1, 2, 3, D)
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        plain = F.linear(x, module.weight[0], module.bias[0])
+        with packed_weights(module):
+            assert torch.equal(module(x), plain)
+        assert by_onednn(drawn(MANY_ROWS, D), drawn(OUT, D), None) is None
+
+
 @pytest.mark.parametrize("wrong", ["product", "bias", "nonlinearity", "gradient"])
 def test_products_that_are_wrong_are_not_used(wrong: str, monkeypatch, caplog, randomised):
     product = products._product
