@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headway.core import random
 from headway.nn import fused, launching
-from headway.nn.products import PackedWeight, by_onednn
+from headway.nn.onednn import PackedWeight, by_onednn
 
 
 class Linear(nn.Module):
@@ -35,7 +35,7 @@ class Linear(nn.Module):
         self.drop: nn.Module | None = None  # what leaves out some of the weights in training, if anything does
         self.makes: tuple[str, ...] = ()  # what its outputs are, in equal parts, where they are asked for by name
         self.adapter: nn.Module | None = None  # what is learnt beside a weight that stays as it is, if anything is
-        self.packed: PackedWeight | None = None  # see `products.py`
+        self.packed: PackedWeight | None = None  # see `onednn.py`
 
     def forward(self, x: Float[Tensor, "R B T I"], more: Tensor | None = None) -> Float[Tensor, "R B T O"]:
         """`more` is a bias for those that have none."""
@@ -61,7 +61,7 @@ class Embedding(nn.Module):
     def __init__(self, replicas: int, size: int, width: int, std: float = 0.02):
         super().__init__()
         self.weight = parameter(replicas, size, width, std=std)
-        self.packed: PackedWeight | None = None  # see `products.py`
+        self.packed: PackedWeight | None = None  # see `onednn.py`
 
     def forward(self, ids: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T D"]:
         R, V, D = self.weight.shape

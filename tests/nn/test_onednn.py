@@ -7,7 +7,7 @@ from torch import nn
 
 from headway.nn import products, trusted
 from headway.nn.block import Gelu, GeluTanh, Relu, Silu, SwiGlu
-from headway.nn.products import MANY_ROWS, by_onednn, packed_weights
+from headway.nn.onednn import MANY_ROWS, by_onednn, packed_weights
 from headway.nn.replicated import Embedding, Linear
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
