@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.spec import Problem
-from headway.nn.backends import Backend, BackendName, Needs, Plain, choose_backend, scores, weights
+from headway.nn.backends import Backend, BackendName, Needs, Plain, choose_backend, is_few, scores, weights
 from headway.nn.context import Context
 from headway.nn.dropout import WeightDropout
 from headway.nn.heads import Concat, FusionSpec
@@ -77,15 +77,16 @@ class Room:
     who has the last slots in it may write behind them; whoever else goes on gets a room of his own."""
 
     def __init__(self, first: Cache, more: int):
-        """For what is there, and for twice as much as is there and `more` together."""
+        """For what is there, and for twice as much as is there and `more` together. (Where nothing is written, memory
+        costs nothing.)"""
         self.filled = first.keys.shape[3]
-        self.space = max(16, 2 * (self.filled + more))
+        self.space = max(64, 2 * (self.filled + more))
         self.keys, self.values = (self._spacious(part) for part in (first.keys, first.values))
 
-    def _spacious(self, part: Float[Tensor, "R B H S d"]) -> Float[Tensor, "R B space H d"]:
+    def _spacious(self, part: Float[Tensor, "R B H S d"]) -> Float[Tensor, "R B H space d"]:
         R, B, H, S, d = part.shape
-        space = part.new_empty(R, B, self.space, H, d)
-        space[:, :, :S] = part.transpose(2, 3)
+        space = part.new_empty(R, B, H, self.space, d)  # what a head reads stands together
+        space[..., :S, :] = part
         return space
 
     def ends_with(self, cache: Cache) -> bool:
@@ -96,12 +97,12 @@ class Room:
         if last > self.space:
             return Room(Cache(*self._first(self.filled)), new.keys.shape[3]).extended(new)
         for space, part in ((self.keys, new.keys), (self.values, new.values)):
-            space[:, :, self.filled : last] = part.transpose(2, 3)
+            space[..., self.filled : last, :] = part
         self.filled = last
         return Cache(*self._first(last), room=self)
 
     def _first(self, slots: int) -> tuple[Tensor, Tensor]:
-        return self.keys[:, :, :slots].transpose(2, 3), self.values[:, :, :slots].transpose(2, 3)
+        return self.keys[..., :slots, :], self.values[..., :slots, :]
 
 
 class MemoryCache(Cache):
@@ -251,7 +252,10 @@ class CrossProjection(nn.Module):
         if past is not None:
             return q, past
         k, v = (_split(part, self.heads) for part in self.keys_values(context.memory).chunk(2, dim=-1))
-        return q, MemoryCache(positions.rotate(k, context.keys), v)
+        k = positions.rotate(k, context.keys)
+        if is_few(q, k):  # they will be looked at token by token: what a head reads is laid together once
+            k, v = k.contiguous(), v.contiguous()
+        return q, MemoryCache(k, v)
 
 
 class Attention(Mixer):

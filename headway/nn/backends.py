@@ -116,6 +116,8 @@ class Sdpa(Backend):
         return None if context.is_plainly_causal and context.bias is None else context.addend
 
     def attend(self, q, k, v, context, drop):
+        if is_few(q, k):
+            return weights(q, k, context.allowed, context.bias).to(v.dtype) @ v
         addend = self.addend(context)
         by_cudnn = addend is None and context.is_plainly_causal and _by_cudnn(q)
         with _trusted_kernels(q.device, by_cudnn):
@@ -128,6 +130,16 @@ class Sdpa(Backend):
             )
         heads = heads.unflatten(0, q.shape[:2])
         return _UsualGradient.apply(heads) if by_cudnn else heads  # pyright: ignore[reportReturnType]
+
+
+FEW = 8
+
+
+def is_few(queries: Float[Tensor, "R B H Q d"], keys: Float[Tensor, "R B H K d"]) -> bool:
+    """Whether a text goes on by a token or a few of many, on a CPU. torch's kernel is made for many queries, and slower
+    than the plain lines there (docs/log.md)."""
+    Q, K = queries.shape[3], keys.shape[3]
+    return Q <= FEW and Q < K and queries.device.type == "cpu"
 
 
 class Flex(Backend):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from headway.core import random
 from headway.nn import fused, fused_norm, launching, products
+from headway.nn.onednn import PackedWeight, by_onednn
 
 
 class Unbiased(NamedTuple):
@@ -46,17 +47,18 @@ class Linear(nn.Module):
         self.drop: nn.Module | None = None  # what leaves out some of the weights in training, if anything does
         self.makes: tuple[str, ...] = ()  # what its outputs are, in equal parts, where they are asked for by name
         self.adapter: nn.Module | None = None  # what is learnt beside a weight that stays as it is, if anything is
-        self.few_rows: FewRows | None = None
+        self.packed: PackedWeight | None = None  # see `onednn.py`
 
     def forward(self, x: Float[Tensor, "R B T I"], more: Tensor | None = None) -> Float[Tensor, "R B T O"]:
         """`more` is a bias for those that have none."""
         weight = self.weight if self.drop is None else self.drop(self.weight)
-        multiply = _multiply if self.few_rows is None or self.drop is not None else self.few_rows.multiply
-        y = multiply(x, weight, self.bias if more is None else more)
+        y = _multiply(x, weight, self.bias if more is None else more, self.packed if self.drop is None else None)
         return y if self.adapter is None else y + self.adapter(x).to(y.dtype)
 
     def activated(self, x: Float[Tensor, "R B T I"], kind: str) -> Float[Tensor, "R B T O"] | None:
         """A nonlinearity of what it gives, where one kernel adds the bias, if any, and does that; else None."""
+        if self.packed is not None and self._is_plain:
+            return self.packed.multiply(x, self.weight, self.bias, kind)
         if not self._products_are_all(x):
             return None
         return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
@@ -70,7 +72,11 @@ class Linear(nn.Module):
 
     def _products_are_all(self, x: Tensor) -> bool:
         """Whether kernels are used, and but for the bias there is nothing else to do."""
-        return self.drop is None and self.adapter is None and self.few_rows is None and launching.wanted(x)
+        return self._is_plain and self.packed is None and launching.wanted(x)
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.drop is None and self.adapter is None
 
 
 class Embedding(nn.Module):
@@ -79,7 +85,7 @@ class Embedding(nn.Module):
     def __init__(self, replicas: int, size: int, width: int, std: float = 0.02):
         super().__init__()
         self.weight = parameter(replicas, size, width, std=std)
-        self.few_rows: FewRows | None = None
+        self.packed: PackedWeight | None = None  # see `onednn.py`
 
     def forward(self, ids: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T D"]:
         R, V, D = self.weight.shape
@@ -90,7 +96,7 @@ class Embedding(nn.Module):
         return F.embedding(ids + first, self.weight.view(R * V, D))
 
     def logits(self, x: Float[Tensor, "R B T D"], bias: Tensor | None = None) -> Float[Tensor, "R B T V"]:
-        return (_multiply if self.few_rows is None else self.few_rows.multiply)(x, self.weight, bias)
+        return _multiply(x, self.weight, bias, self.packed)
 
 
 class Norm(nn.Module):
@@ -269,54 +275,10 @@ def set_dropout(model: nn.Module, rates: Sequence[float]) -> None:
             module.set_rates(rates)
 
 
-class FewRows:
-    """A weight laid out in memory for products with few rows, which is what decoding on a CPU consists of: what one
-    input adds to all outputs stands side by side. (64 rows by 512 × 10,000: a fifth faster; 320 rows: no faster.)
-    Of large outputs, which logits are, each is written where the last was: fresh memory costs more than a softmax."""
-
-    FEW, MOST, LARGE = 256, 512, 1 << 18
-
-    def __init__(self) -> None:
-        self.laid_out: Tensor | None = None
-        self.written: Tensor | None = None
-
-    def multiply(
-        self, x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None
-    ) -> Float[Tensor, "R B T O"]:
-        R, B, T, _ = x.shape
-        if B * T > self.MOST or weight.device.type != "cpu":
-            return _multiply(x, weight, bias)
-        if B * T <= self.FEW:
-            if self.laid_out is None:
-                self.laid_out = weight.detach().mT.contiguous().mT
-            weight = self.laid_out
-        if R > 1 or B * T * weight.shape[1] < self.LARGE or torch.is_grad_enabled() or x.dtype != weight.dtype:
-            return _multiply(x, weight, bias)
-        if self.written is None or len(self.written) < B * T:
-            self.written = x.new_empty(B * T, weight.shape[1])
-        y, rows, by = self.written[: B * T], x.reshape(B * T, -1), weight[0].mT
-        torch.mm(rows, by, out=y) if bias is None else torch.addmm(bias[0].detach(), rows, by, out=y)
-        return y.view(R, B, T, -1)
-
-
 def copies_for_products(model: nn.Module) -> products.CopiedWeights:
     """Of what the maps of a model are made of."""
     maps = [one for one in model.modules() if isinstance(one, Linear)]
     return products.CopiedWeights(p for one in maps for p in (one.weight, one.bias) if p is not None)
-
-
-@contextmanager
-def for_few_rows(model: nn.Module) -> Iterator[None]:
-    """As long as this lasts, weights have a copy that is laid out so, and may not change; and what a module gives is
-    good until it is asked again."""
-    multiplying = [one for one in model.modules() if isinstance(one, Linear | Embedding)]
-    for one in multiplying:
-        one.few_rows = FewRows()
-    try:
-        yield
-    finally:
-        for one in multiplying:
-            one.few_rows = None
 
 
 def _precision(x: Tensor, for_products: bool) -> torch.dtype:
@@ -328,13 +290,19 @@ def _precision(x: Tensor, for_products: bool) -> torch.dtype:
 
 
 def _multiply(
-    x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None
+    x: Float[Tensor, "R B T I"],
+    weight: Float[Tensor, "R O I"],
+    bias: Float[Tensor, "R O"] | None,
+    packed: PackedWeight | None = None,
 ) -> Float[Tensor, "R B T O"]:
+    if packed is not None and (done := packed.multiply(x, weight, bias)) is not None:
+        return done
     R, B, T, _ = x.shape
     if R == 1:
         if (done := products.multiply(x, weight, bias)) is not None:
             return done
-        return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
+        only = x, weight.squeeze(0), None if bias is None else bias.squeeze(0)
+        return F.linear(*only) if (done := by_onednn(*only)) is None else done
     if (y := products.multiply(x, weight, None)) is None:
         y = (x.reshape(R, B * T, -1) @ weight.mT).view(R, B, T, -1)
     return y if bias is None else _add_bias(y, bias)

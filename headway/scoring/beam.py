@@ -4,9 +4,10 @@ An end takes no place from a beginning: whatever is kept may end here, or go on,
 """
 
 import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,6 +30,21 @@ class BeamSettings(Protocol):
     def score(self, nats: float, length: int) -> float: ...
 
 
+class EndedRow(NamedTuple):
+    """A hypothesis whose tokens are read when the search is over: most are soon replaced by better ones."""
+
+    score: float
+    nats: float
+    cut: bool
+    written: Int[Tensor, "N T"]
+    """By all rows of the replica when it ended: rows that go on are written behind that, or elsewhere."""
+    row: int
+
+    @property
+    def hypothesis(self) -> Hypothesis:
+        return Hypothesis(tuple(self.written[self.row].tolist()), self.nats, self.score, self.cut)
+
+
 @dataclass
 class BeamSearch:
     """Every source has `size` places, whose beginnings are the likeliest of their length so far. Which of the finished
@@ -38,13 +54,14 @@ class BeamSearch:
     text: Continued
     end: int
     limits: Sequence[int]
-    found: Found = field(default_factory=list)
+    best: list[list[list[EndedRow]]] = field(default_factory=list)
+    """Of every replica and row, what has ended so far, the best first."""
 
     @torch.no_grad()
     def run(self) -> Found:
         (R, B), K = self.text.ids.shape[:2], self.spec.size
         device, first = self.text.ids.device, self.text.ids.shape[2]
-        self.found = [[[] for _ in range(B)] for _ in range(R)]
+        self.best = [[[] for _ in range(B)] for _ in range(R)]
         rows, length = list(range(B)), 0
         nats = torch.zeros(R, B, 1, device=device)  # of each beginning: to begin with there is one, of nothing
         while rows:
@@ -62,7 +79,7 @@ class BeamSearch:
                 nats = nats[:, kept]
                 self.text.branch(kept, parents[:, kept], tokens[:, kept])
             rows = [rows[k] for k in left]
-        return self.found
+        return [[[one.hypothesis for one in of_row] for of_row in of_replica] for of_replica in self.best]
 
     def _best_of(
         self, logits: Float[Tensor, "R B K V"], most: int, first: int
@@ -83,18 +100,15 @@ class BeamSearch:
     def _keep_ended(self, rows: list[int], ended: Float[Tensor, "R B K"], first: int, over: list[bool]) -> None:
         """Of the beginnings that end here, those that are among the best of their row."""
         length = self.text.ids.shape[2] - first + 1
-        for r, of_rows in enumerate(ended.double().tolist()):
+        for r, (of_rows, written) in enumerate(zip(ended.double().tolist(), self.text.ids[..., first:], strict=True)):
             for k, b in enumerate(rows):
-                best = self.found[r][b]
-                for place, nats in enumerate(of_rows[k]):
+                best = self.best[r][b]
+                for row, nats in enumerate(of_rows[k], k * ended.shape[2]):
                     if not math.isfinite(nats):
                         continue
                     score = self.spec.score(nats, length)
                     if len(best) < self.spec.nbest or score > best[-1].score:
-                        row = k * ended.shape[2] + place
-                        tokens = tuple(self.text.ids[r, row, first:].tolist())
-                        best.append(Hypothesis(tokens, nats, score, over[k]))
-                        best.sort(key=lambda h: -h.score)
+                        insort(best, EndedRow(score, nats, over[k], written, row), key=lambda one: -one.score)
                         del best[self.spec.nbest :]
 
     def _left(self, rows: list[int], nats: Float[Tensor, "R B"], over: list[bool]) -> list[int]:
@@ -108,7 +122,7 @@ class BeamSearch:
         ]
 
     def _can_improve(self, r: int, b: int, nats: float) -> bool:
-        best = self.found[r][b]
+        best = self.best[r][b]
         bound = self.spec.score(nats, self.limits[b] + 1)
         return math.isfinite(nats) and (len(best) < self.spec.nbest or bound > best[-1].score)
 

@@ -130,9 +130,11 @@ Found = list[list[list[Hypothesis]]]
 
 
 def log_total(scores: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
-    """logsumexp over the tokens, in place: nothing is left of the scores, and no memory is taken for others."""
-    largest = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
-    return (largest + scores.sub_(largest).exp_().sum(-1, keepdim=True).log())[..., 0]
+    """logsumexp over the tokens, in place: nothing is left of the scores, and no memory is taken for others. By torch's
+    softmax, which takes row by row while it is in the cache: the chance of the largest says what all are divided by."""
+    largest = scores.amax(-1)
+    torch.softmax(scores, -1, out=scores)
+    return torch.where(largest == -torch.inf, largest, largest - scores.amax(-1).log())
 
 
 def parts_of(vocabulary: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from headway.core import random
 from headway.data.pairs.dataset import PairedTexts, ids_of
 from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
-from headway.nn.replicated import for_few_rows
+from headway.nn.onednn import packed_weights
 from headway.scoring import bleu
 from headway.scoring.continued import Continued, Found, Hypothesis
 from headway.scoring.decoding import DecodingSpec
@@ -32,7 +32,7 @@ from headway.stats.resampled import interval
 Model = Translator | JointTranslator
 LARGEST = {"cpu": 2**24, "cuda": 2**27}
 """Numbers in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
-MANY = 16  # sources, from which on it pays to lay out weights for decoding
+MANY = 16  # sources, from which on it pays to pack weights for decoding
 LENGTHS = (5, 10, 20, 40)
 """Where sources, in tokens without END, are told apart by their length."""
 
@@ -103,7 +103,7 @@ def decoded(
     found: Found = [[[Hypothesis((), 0.0, 0.0)] for _ in sources] for _ in range(R)]
     there = np.flatnonzero(lengths > 1)  # END alone is no source
     done = len(sources) - len(there)
-    with for_few_rows(model) if len(sources) >= MANY else nullcontext():
+    with packed_weights(model) if len(sources) >= MANY else nullcontext():
         for alike in _alike(lengths[there], model, device, getattr(how, "size", 1), at_once):
             rows = there[alike]
             table = torch.zeros(len(rows), lengths[rows].max(), dtype=torch.int64)

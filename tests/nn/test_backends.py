@@ -2,15 +2,16 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from pairwise import pairwise
 from torch import Tensor
 
 from headway.core.errors import UserError
-from headway.nn.backends import BACKENDS, Needs, choose_backend, weights
+from headway.nn.backends import BACKENDS, Needs, choose_backend, is_few, weights
 from headway.nn.context import AttentionContext
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
-from headway.nn.masks import Causal, Everything, Padding, Prefix, Window
-from headway.nn.positions import T5, Alibi, Learned, NoPositions, Rotary, Sinusoidal, SymmetricAlibi
+from headway.nn.masks import Causal, Everything, Padding, Prefix, Through, Window
+from headway.nn.positions import T5, Alibi, Learned, NoPositions, Positions, Rotary, Sinusoidal, SymmetricAlibi
 from headway.nn.replicated import Dropout
 
 B, H, T, D = 2, 2, 5, 8
@@ -146,3 +147,26 @@ def test_the_fastest_backend_that_can_is_chosen():
 def test_a_backend_that_cannot_says_why(name, needs: Needs, words: str):
     with pytest.raises(UserError, match=words):
         choose_backend(name, needs)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_few_queries_see_what_torchs_kernel_shows_them(queries: int, replicas: int):
+    """On a CPU plain lines take its place where a text goes on: under a mask, and where nothing is seen, too."""
+    drawn = torch.Generator().manual_seed(0)
+    q = torch.randn(replicas, B, H, queries, D, generator=drawn)
+    k, v = (torch.randn(replicas, B, H, 7, D, generator=drawn) for _ in "kv")
+    sees = torch.rand(replicas, B, queries, 7, generator=drawn) < 0.6
+    sees[:, :, 0, :] = sees[:, :, 0, :] & torch.tensor([[True], [False]])  # the first query of the second row: nothing
+    context = AttentionContext((replicas, B, H), Positions(), Through(sees), torch.arange(queries), torch.arange(7))
+    assert is_few(q, k) and not is_few(k, k)
+    found = BACKENDS["sdpa"].attend(q, k, v, context, Dropout(replicas, 0.0))
+    folded = (x.flatten(0, 1) for x in (q, k, v))
+    expected = F.scaled_dot_product_attention(*folded, attn_mask=sees.flatten(0, 1)[:, None]).unflatten(
+        0, (replicas, B)
+    )
+    torch.testing.assert_close(found, expected)
+    assert not found[:, 1, :, 0].any()
+    sees[:, 0, 0] = ~sees[:, 0, 0]  # a mask that is wrong is noticed
+    wrong = AttentionContext((replicas, B, H), Positions(), Through(sees), torch.arange(queries), torch.arange(7))
+    assert not torch.allclose(BACKENDS["sdpa"].attend(q, k, v, wrong, Dropout(replicas, 0.0)), expected)

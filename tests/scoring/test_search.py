@@ -10,13 +10,14 @@ import torch
 from headway.models import encoder_decoder
 from headway.models.decoder_only import DecoderOnlySpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
+from headway.nn import onednn
 from headway.nn.attention import AttentionSpec
 from headway.nn.positions import Learned, Rotary
 from headway.nn.recurrence import LstmSpec
 from headway.scoring.beam import largest, likeliest, repeated
 from headway.scoring.continued import likeliest_token, log_total
 from headway.scoring.decoding import Beam, Greedy, Sampled
-from headway.scoring.translation import decoded
+from headway.scoring.translation import MANY, decoded
 
 V, END = 9, 8
 SHAPE = {"layers": 2, "width": 16, "context": 12, "mixer": AttentionSpec(heads=2), "positions": Rotary()}
@@ -64,6 +65,22 @@ def test_a_row_is_decoded_as_if_it_were_alone_with_a_cache_and_without(kind, how
     assert together == tokens_of(decoded(model, sources, END, how, at_once=1))
     assert together == tokens_of(decoded(model, sources, END, how, at_once=4, cached=False))
     assert len({best[0] for best in together[0]}) > 1
+
+
+@pytest.mark.parametrize("how", WAYS[:3], ids=lambda h: h.label)
+def test_many_sources_by_packed_weights_are_decoded_as_few_by_plain_ones(how, monkeypatch):
+    packed, pack = [], onednn._pack
+    monkeypatch.setattr(onednn, "_pack", lambda weight: packed.append(weight.shape) or pack(weight))
+    model, sources = model_of("encoder-decoder", seeds=(4, 9)), sources_of(MANY)
+    together = decoded(model, sources, END, how)
+    assert packed or not torch.backends.mkldnn.is_available()
+    packed.clear()
+    for k, source in enumerate(sources):
+        alone = decoded(model, [source], END, how)
+        assert tokens_of(alone) == [[rows[k]] for rows in tokens_of(together)]
+        for r in range(2):
+            assert [h.nats for h in alone[r][0]] == pytest.approx([h.nats for h in together[r][k]], rel=1e-4)
+    assert not packed
 
 
 @pytest.mark.parametrize("how", WAYS[::2], ids=lambda h: h.kind)

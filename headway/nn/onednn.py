@@ -1,0 +1,149 @@
+"""Matrix products on a CPU by oneDNN, which torch is built with and asks for other things than these.
+
+In float32 torch's own products are MKL's. Beside what a core can do at all (an AMD EPYC: 115 GFLOP/s) they are a tenth
+off with the many rows of training, and a third with the few rows of decoding by a large weight, which they lay out
+anew, block by block, each time (64 rows by 512 × 10,000: 70 GFLOP/s). oneDNN is faster on the processors it was
+measured on (docs/log.md), and a weight can be packed once for many products (104), in which bias and nonlinearity are
+done while the numbers are still in the cache.
+
+What it gives is compared with the plain lines first, for each size of a weight (`trusted.py`). Where it is not there,
+or not right, or where there is something it does not know (autocast, a compiler), the plain product stays.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from headway.nn.trusted import difference, numbers, there_and_back, trusted
+
+NONLINEARITIES = {
+    "relu": ("relu", None, F.relu),
+    "gelu": ("gelu", "none", F.gelu),
+    "gelu-tanh": ("gelu", "tanh", lambda x: F.gelu(x, approximate="tanh")),
+    "silu": ("swish", None, F.silu),
+}
+"""By Headway's names: oneDNN's name and variant, and the plain lines."""
+
+
+MANY_ROWS = 128  # from which on oneDNN is faster by a weight as it lies, too
+
+
+class PackedWeight:
+    """A copy of a weight that may not change as long as this is used."""
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []  # of each replica
+        self._refused = False
+
+    def multiply(
+        self,
+        x: Float[Tensor, "R B T I"],
+        weight: Float[Tensor, "R O I"],
+        bias: Float[Tensor, "R O"] | None,
+        nonlinearity: str | None = None,
+    ) -> Float[Tensor, "R B T O"] | None:
+        """x Wᵀ + b, and a nonlinearity of it; None where that is better done the plain way."""
+        if self._refused or torch.is_grad_enabled() or not _is_plain(x):
+            return None
+        if not self._parts:
+            if not _is_trusted(weight, "packed products", check_packed):
+                self._refused = True
+                return None
+            self._parts = [_pack(one) for one in weight.detach()]
+        if len(self._parts) == 1:
+            return _product(x, self._parts[0], None if bias is None else bias.squeeze(0), nonlinearity)
+        own = [None] * len(x) if bias is None else bias.unbind()
+        return torch.stack([_product(*mine, nonlinearity) for mine in zip(x, self._parts, own, strict=True)])
+
+
+@contextmanager
+def packed_weights(model: nn.Module) -> Iterator[None]:
+    """As long as this lasts, whatever multiplies by a weight packs it when first asked; no weight may change."""
+    multiplying: list[Any] = [one for one in model.modules() if hasattr(one, "packed")]
+    for one in multiplying:
+        one.packed = PackedWeight()
+    try:
+        yield
+    finally:
+        for one in multiplying:
+            one.packed = None
+
+
+def by_onednn(
+    x: Float[Tensor, "*b I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None
+) -> Float[Tensor, "*b O"] | None:
+    """x Wᵀ + b by a weight that may change; None where the plain product is as good, or better."""
+    if x.numel() < MANY_ROWS * x.shape[-1] or not _is_plain(x) or not _is_trusted(weight, "products", check_product):
+        return None
+    return _ByOneDnn.apply(x, weight, bias) if torch.is_grad_enabled() else _product(x, weight, bias)  # pyright: ignore
+
+
+class _ByOneDnn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        rows = dy.flatten(0, -2)
+        dx = _product(dy, weight.mT, None) if of_x else None
+        dw = rows.mT @ x.flatten(0, -2) if of_weight else None  # for which MKL is as fast
+        return dx, dw, rows.sum(0) if of_bias else None
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Numbers on a CPU, and nobody asks for another precision or a compiled graph."""
+    asked = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    return x.device.type == "cpu" and x.dtype == torch.float32 and not asked
+
+
+def _is_trusted(weight: Tensor, operation: str, check: Callable[..., float]) -> bool:
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return False
+    there = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    return there and trusted(f"oneDNN's {operation}", weight.device, check, *weight.shape[-2:])
+
+
+def _pack(weight: Float[Tensor, "O I"]) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight)
+
+
+def _product(
+    x: Float[Tensor, "*b I"], weight: Tensor, bias: Float[Tensor, " O"] | None, nonlinearity: str | None = None
+) -> Float[Tensor, "*b O"]:
+    """By a weight as it lies, or packed."""
+    name, variant = ("none", None) if nonlinearity is None else NONLINEARITIES[nonlinearity][:2]
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], variant)
+
+
+# --- beside the plain lines ------------------------------------------------------------------------------------------
+
+
+def check_packed(device: torch.device, outputs: int, inputs: int) -> float:
+    """One row and a few, with and without a bias, with each nonlinearity."""
+    weight, bias = numbers((outputs, inputs), device, 1), numbers((outputs,), device, 2)
+    packed = _pack(weight)
+    found, expected = [], []
+    for rows in (1, 7):
+        x = numbers((2, rows, inputs), device, 3)
+        for own in (None, bias):
+            plain = F.linear(x, weight, own)
+            found += [_product(x, packed, own), *(_product(x, packed, own, name) for name in NONLINEARITIES)]
+            expected += [plain, *(by_torch(plain) for *_, by_torch in NONLINEARITIES.values())]
+    return difference(found, expected)
+
+
+def check_product(device: torch.device, outputs: int, inputs: int) -> float:
+    """There and back."""
+    shapes = (2, MANY_ROWS // 2, inputs), (outputs, inputs), (outputs,)
+    given = [numbers(shape, device, seed) for seed, shape in enumerate(shapes, 1)]
+    return there_and_back(lambda *own: _ByOneDnn.apply(*own), F.linear, given)  # pyright: ignore

@@ -1,0 +1,149 @@
+"""oneDNN's products are the plain ones, there and back; where they are not, the plain ones stay."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from headway.nn import onednn, trusted
+from headway.nn.block import Gelu, GeluTanh, Relu, Silu, SwiGlu
+from headway.nn.onednn import MANY_ROWS, by_onednn, packed_weights
+from headway.nn.replicated import Embedding, Linear
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+D, OUT, V = 6, 5, 11
+MODULES = {
+    "linear": (lambda R: Linear(R, D, OUT), lambda one: one),
+    "linear without bias": (lambda R: Linear(R, D, OUT, bias=False), lambda one: one),
+    "logits": (lambda R: Embedding(R, V, D), lambda one: one.logits),
+    **{
+        spec.kind: (lambda R, spec=spec: spec.build(R, D, 1.0), lambda one: one)
+        for spec in (Relu(), Gelu(), GeluTanh(), Silu(), Silu(bias=False), SwiGlu())
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch):
+    monkeypatch.setattr(trusted, "_verdicts", {})
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str | None]:
+    """The nonlinearity of every product that oneDNN was asked for outside checks."""
+    heard, product = [], onednn._product
+
+    def listening(x, weight, bias, nonlinearity=None):
+        heard.append(nonlinearity)
+        return product(x, weight, bias, nonlinearity)
+
+    monkeypatch.setattr(trusted, "trusted", lambda *case: True)
+    monkeypatch.setattr(onednn, "trusted", lambda *case: True)
+    monkeypatch.setattr(onednn, "_product", listening)
+    return heard
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("name", MODULES)
+@torch.no_grad()
+def test_packed_products_are_the_plain_ones(name: str, replicas: int, randomised, asked):
+    build, call = MODULES[name]
+    module = randomised(build(replicas))
+    for rows in (1, 4):
+        x = drawn(replicas, rows, 2, D)
+        plain = call(module)(x)
+        assert not asked
+        with packed_weights(module):
+            torch.testing.assert_close(call(module)(x), plain)
+            torch.testing.assert_close(call(module)(x[:, :1]), plain[:, :1])  # rows leave the batch
+        assert asked
+        asked.clear()
+
+
+@torch.no_grad()
+def test_a_nonlinearity_is_done_in_the_product(randomised, asked):
+    for name in ("relu", "gelu", "gelu-tanh", "silu"):
+        module = randomised(MODULES[name][0](1))
+        with packed_weights(module):
+            module(drawn(1, 2, 3, D))
+    assert asked == ["relu", None, "gelu", None, "gelu-tanh", None, "silu", None]
+
+
+def test_a_packed_weight_is_for_as_long_as_it_was_said(randomised, asked):
+    """Outside, and where a gradient or another precision is asked for, products are plain."""
+    module, x = randomised(Linear(1, D, OUT)), drawn(1, 2, 3, D)
+    with packed_weights(module):
+        module(x).sum().backward()
+        assert module.weight.grad is not None
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert module(x).dtype == torch.bfloat16
+    with torch.no_grad():
+        before = module(x)
+        module.weight.mul_(2)
+        assert not torch.equal(module(x), before)
+        assert not asked
+        with packed_weights(module):
+            torch.testing.assert_close(module(x), F.linear(x, module.weight[0], module.bias[0]))
+    assert asked
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_there_and_back(bias: bool, asked):
+    given = [drawn(2, MANY_ROWS, D), drawn(OUT, D), drawn(OUT) if bias else None]
+    off = trusted.there_and_back(by_onednn, F.linear, given)
+    assert off < 1e-5 and len(asked) == 2  # the product, and the gradient of x
+
+
+def test_only_gradients_that_are_asked_for(asked):
+    x, weight = drawn(MANY_ROWS, D), drawn(OUT, D).requires_grad_()
+    by_onednn(x, weight, None).sum().backward()
+    assert len(asked) == 1 and x.grad is None
+    torch.testing.assert_close(weight.grad, x.sum(0).expand(OUT, D))
+
+
+def test_few_rows_and_other_precisions_are_left_to_torch():
+    weight = drawn(OUT, D)
+    assert by_onednn(drawn(MANY_ROWS - 1, D), weight, None) is None
+    assert by_onednn(drawn(MANY_ROWS, D).double(), weight.double(), None) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert by_onednn(drawn(MANY_ROWS, D), weight, None) is None
+
+
+def test_where_there_is_no_onednn_products_are_plain(randomised, monkeypatch):
+    module, x = randomised(Linear(1, D, OUT)), drawn(1, 2, 3, D)
+    monkeypatch.setattr(onednn.torch.backends.mkldnn, "is_available", lambda: False)
+    with torch.no_grad():
+        plain = F.linear(x, module.weight[0], module.bias[0])
+        with packed_weights(module):
+            assert torch.equal(module(x), plain)
+        assert by_onednn(drawn(MANY_ROWS, D), drawn(OUT, D), None) is None
+
+
+@pytest.mark.parametrize("wrong", ["product", "bias", "nonlinearity", "gradient"])
+def test_products_that_are_wrong_are_not_used(wrong: str, monkeypatch, caplog, randomised):
+    product = onednn._product
+
+    def planted(x, weight, bias, nonlinearity=None):
+        if wrong == "gradient" and weight.is_contiguous():  # a gradient is made by a weight that is turned round
+            return product(x, weight, bias, nonlinearity)
+        if wrong == "bias":
+            return product(x, weight, None, nonlinearity)
+        if wrong == "nonlinearity":
+            return product(x, weight, bias, nonlinearity and "relu")
+        return product(x, weight, bias, nonlinearity) * 1.01
+
+    monkeypatch.setattr(onednn, "_product", planted)
+    if wrong != "gradient":
+        module: nn.Module = randomised(Silu().build(1, D, 1.0))
+        x = drawn(1, 2, 3, D)
+        with torch.no_grad():
+            plain = module(x)
+            with packed_weights(module):
+                assert torch.equal(module(x), plain)
+    if wrong != "nonlinearity":
+        assert by_onednn(drawn(MANY_ROWS, D), drawn(OUT, D), drawn(OUT)) is None
+    assert "the plain way takes its place" in caplog.text
