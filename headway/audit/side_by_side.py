@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headway.audit.members import cut
 from headway.audit.probe import Probing
 from headway.nn.replicated import set_dropout
 from headway.nn.seeding import drawn_anew
@@ -158,9 +159,3 @@ def gradient_of(model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
     return {
         name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
     }
-
-
-def cut(batch: Any, where: tuple[slice, ...]) -> Any:
-    """Of a batch, some members, rows and tokens."""
-    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return replace(batch, **{n: p[where[: p.ndim]] for n, p in parts.items() if isinstance(p, Tensor) and p.ndim})
