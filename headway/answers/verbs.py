@@ -1,5 +1,7 @@
-"""Every verb that answers with `--json`, and the schema of its answer. (Apart from the room itself: to make fifty schemas
-takes longer than most verbs that only tell of runs.)"""
+"""Every verb that answers with `--json`, and the schema of its answer.
+
+Apart from the room itself: to make fifty schemas takes longer than most of what only tells of runs.
+"""
 
 import math
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Members of a population side by side, as training had them, and each alone: what `populations.py` compares."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,8 @@ ROWS, LONGEST = 4, 128
 ANSWERS = 2**23
 """Numbers that members are answered by: where there are more choices, two rows will do."""
 STEPS_AVERAGED = 2
+LATER = 3
+"""A step that is not the first."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,32 @@ class SideBySide:
         return ROWS if len(self.recipes) * ROWS * per_row <= ANSWERS else 2
 
     @cached_property
+    def said(self) -> list[tuple[Tensor, Tensor]]:
+        """What each says alone, and its loss, in evaluation mode."""
+        found = []
+        for r, alone in enumerate(self.alone):
+            alone.clock.set(LATER)
+            own = self.batch(member=r)
+            with torch.no_grad():
+                found.append((self.answers(alone, own), alone.loss(own)[0]))
+        return found
+
+    @cached_property
     def gradients(self) -> list[dict[str, Tensor]]:
         """Of each alone, in all its weights that are trained."""
-        return [gradient_of(alone, self.batch(member=r), 0) for r, alone in enumerate(self.alone)]
+        return [gradients_of(alone, self.batch(member=r))[0] for r, alone in enumerate(self.alone)]
+
+    @contextmanager
+    def to_train(self, model: Trainable) -> Iterator[Trainable]:
+        """One of those that everybody shares, to be moved: it is as it was when this ends."""
+        weights = [p.detach().clone() for p in model.parameters()]
+        try:
+            yield model
+        finally:
+            with torch.no_grad():
+                for p, was in zip(model.parameters(), weights, strict=True):
+                    p.copy_(was)
+            model.eval()
 
     def update(self, model: Trainable, members: Sequence[int]) -> Update:
         """Real steps of training, in float32."""
@@ -124,7 +149,7 @@ class SideBySide:
         for mode in ("evaluation", "training"):
             for model in (self.together, *self.alone):
                 model.train(mode == "training")
-                model.clock.set(3)
+                model.clock.set(LATER)
             try:
                 with torch.no_grad():
                     look(mode)
@@ -148,14 +173,21 @@ class _Reads:
         return self.members.batch(step, self.member)
 
 
-def gradient_of(model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
-    """Of replica r's loss in all weights that are trained, in the noise of the first step."""
+def gradients_of(model: Trainable, batch: Any) -> list[dict[str, Tensor]]:
+    """Of each replica's loss in all weights that are trained, those of the others too, in the noise of the first step:
+    of one pass as many gradients as there are replicas."""
     parameters = moving(dict(model.named_parameters()))
     model.train()
     model.clock.set(0)
-    loss = model.loss(batch)[0][r]
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    found = []
+    for loss in model.loss(batch)[0]:
+        own = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
+        both = zip(parameters.items(), own, strict=True)
+        found.append({name: torch.zeros_like(p) if g is None else g for (name, p), g in both})
     model.eval()
-    return {
-        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
-    }
+    return found
+
+
+def in_a_row(tensors: Iterable[Tensor]) -> Tensor:
+    """All numbers of each replica, one after the other [R, N]: to compare a thousand parts at once."""
+    return torch.cat([t.detach().reshape(len(t), -1) for t in tensors], 1)
