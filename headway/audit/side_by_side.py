@@ -83,7 +83,12 @@ class SideBySide:
     def batch(self, step: int | Tensor = 0, member: int | None = None) -> Any:
         """A few rows of each member's batch; or of this one's."""
         which = slice(None) if member is None else slice(member, member + 1)
-        return cut(self.sampler.at(step), (which, slice(self.rows), slice(LONGEST)))
+        drawn = self._first if isinstance(step, int) and step == 0 else self.sampler.at(step)
+        return cut(drawn, (which, slice(self.rows), slice(LONGEST)))
+
+    @cached_property
+    def _first(self) -> Any:
+        return self.sampler.at(0)
 
     @cached_property
     def rows(self) -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from headway.audit.scores import audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.audit.training.trained import diverged
 from headway.core.errors import UserError, did_you_mean
+from headway.core.files import side_by_side
 from headway.core.plugins import reason_of
 from headway.experiment import assembly
 from headway.experiment.kept import KeptMembers, device, probe_of_recipe, start_is_there
@@ -95,6 +96,7 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     def members() -> Iterator[Member]:
         """Some at a time; when they were looked at, their scores are."""
         for some in (runs[first : first + at_once] for first in range(0, len(runs), at_once)):
+            side_by_side([partial(kept, run) for run in some])  # their checksums take longer than to read them
             beside = KeptMembers(some, [kept(run) for run in some], task)
             yield from beside.members
             scored = scored_population(some, task, beside.checkpoints, len(some) / len(runs), beside)
