@@ -18,6 +18,7 @@ from headway import tasks
 from headway.audit.audit import Report, write_report
 from headway.audit.members import Member
 from headway.audit.populations import audit_population
+from headway.audit.probe import TOKENS
 from headway.audit.runner import OF_A_TRAINED_MODEL, CloseLook, audit_model, audit_models
 from headway.audit.scored import ScoredPopulation
 from headway.audit.scores import audit_scores
@@ -42,6 +43,8 @@ WEIGHTS_AT_ONCE = 2**28
 """That are held at a time, of all members together: 1 GiB of them."""
 ANSWERS_AT_ONCE = 2**26
 """Numbers that one row is answered by, likewise: half a GiB in float64."""
+ASKED_AT_ONCE = {"cpu": 2**27, "cuda": 2**30}
+"""Numbers that the sentences of all are answered by: half a GiB, and four."""
 
 
 def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
@@ -115,8 +118,9 @@ def _at_once(runs: Sequence[Run], task: Task) -> int:
     if not all(start_is_there(run, task) for run in runs):
         return 1
     weights, recipe = int(runs[0].facts.get("parameters", 1)), runs[0].recipe
-    answers = recipe.scoring_segment * (task.data.tokenizer.size if task.probing.per_token else 1)
-    return max(1, min(WEIGHTS_AT_ONCE // weights, ANSWERS_AT_ONCE // answers))
+    choices = task.data.tokenizer.size if task.probing.per_token else 1
+    answers = ANSWERS_AT_ONCE // (recipe.scoring_segment * choices), ASKED_AT_ONCE[device()] // (TOKENS * choices)
+    return max(1, min(WEIGHTS_AT_ONCE // weights, *answers))
 
 
 def _of_diverged(report: Report) -> Report:

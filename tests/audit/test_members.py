@@ -6,6 +6,7 @@ from tiny import tiny_recipe
 
 from headway import tasks
 from headway.audit.members import excerpts
+from headway.experiment import audit
 from headway.experiment.audit import audit_run, audit_runs
 from headway.experiment.kept import KeptMembers
 from headway.experiment.train import train
@@ -99,3 +100,14 @@ def test_members_read_what_each_would_read_alone(runs):
             assert torch.equal(ours.ids[place], own.ids[0])
             assert torch.equal(ours.padding_mask[place], own.padding_mask[0])
         torch.testing.assert_close(everyone.answers[place], alone.answers[0])
+
+
+def test_some_at_a_time_are_told_the_same(runs, monkeypatch):
+    """Where not all fit side by side: two, two, and one by itself."""
+    spoil(runs[SPOILT], as_it_began)
+    at_once = audit_runs(runs, tasks.load(runs[0].recipe))
+    monkeypatch.setattr(audit, "WEIGHTS_AT_ONCE", 2 * runs[0].facts["parameters"])
+    in_turns = audit_runs(runs, tasks.load(runs[0].recipe))
+    for one, other in zip(at_once, in_turns, strict=True):
+        assert {f.audit: f.verdict for f in one.findings} == {f.audit: f.verdict for f in other.findings}
+        assert one.not_run == other.not_run
