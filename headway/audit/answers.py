@@ -63,7 +63,7 @@ def _lost_on_padding(everyone: Probe) -> list[list[int]]:
         answers = everyone.answer(rows.ids, rows.padding_mask)
         told = answers[rows.padding_mask] if everyone.how.per_token else answers
         (gradient,) = torch.autograd.grad(told.sum(), seen["embedded"])
-    lost = [(~numbers.isfinite()).view(len(answers), -1).sum(1) for numbers in (told, gradient)]
+    lost = [(~numbers.isfinite()).reshape(len(answers), -1).sum(1) for numbers in (told, gradient)]
     return torch.stack(lost, 1).tolist()
 
 

@@ -18,7 +18,7 @@ from headway.audit.answers import LEAK
 from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
 from headway.audit.probe import TINY, difference
 from headway.audit.scores import AGAIN, ROUNDED, in_float32
-from headway.audit.side_by_side import SideBySide, gradients_of, in_a_row
+from headway.audit.side_by_side import SideBySide, gradient_of, in_a_row
 from headway.nn.trainable import Trainable
 from headway.training.update import Update
 
@@ -102,7 +102,8 @@ def gradients_apart(members: SideBySide) -> Outcome:
     from each other's mistakes, and their seeds are no samples of anything.
     """
     worst = 0.0
-    for r, beside in enumerate(gradients_of(members.together, members.batch())):
+    for r in members.all:
+        beside = gradient_of(members.together, members.batch(), r)
         in_all, own = in_a_row(beside.values()), in_a_row(members.gradients[r].values())
         if _largest_but(r, in_all) != 0:  # NaN is not, either
             name, others = next((n, most) for n, g in beside.items() if (most := _largest_but(r, g)) != 0)

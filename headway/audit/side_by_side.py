@@ -110,7 +110,7 @@ class SideBySide:
     @cached_property
     def gradients(self) -> list[dict[str, Tensor]]:
         """Of each alone, in all its weights that are trained."""
-        return [gradients_of(alone, self.batch(member=r))[0] for r, alone in enumerate(self.alone)]
+        return [gradient_of(alone, self.batch(member=r), 0) for r, alone in enumerate(self.alone)]
 
     @contextmanager
     def to_train(self, model: Trainable) -> Iterator[Trainable]:
@@ -178,19 +178,18 @@ class _Reads:
         return self.members.batch(step, self.member)
 
 
-def gradients_of(model: Trainable, batch: Any) -> list[dict[str, Tensor]]:
-    """Of each replica's loss in all weights that are trained, those of the others too, in the noise of the first step:
-    of one pass as many gradients as there are replicas."""
+def gradient_of(model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
+    """Of replica r's loss in all weights that are trained, in the noise of the first step. (A pass for each: what a
+    compiler made may be gone back through only once.)"""
     parameters = moving(dict(model.named_parameters()))
     model.train()
     model.clock.set(0)
-    found = []
-    for loss in model.loss(batch)[0]:
-        own = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
-        both = zip(parameters.items(), own, strict=True)
-        found.append({name: torch.zeros_like(p) if g is None else g for (name, p), g in both})
+    loss = model.loss(batch)[0][r]
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     model.eval()
-    return found
+    return {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
+    }
 
 
 def in_a_row(tensors: Iterable[Tensor]) -> Tensor:
