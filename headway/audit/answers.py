@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.members import OneOrMember
 from headway.audit.probe import TINY, Cut, Probe, difference, larger, unit_of
 from headway.nn.attention import Attention
 from headway.nn.backends import BACKENDS
@@ -26,7 +27,7 @@ USED = 1e-5
 
 
 @audit("model")
-def finite(probe: Probe) -> Outcome:
+def finite(probe: OneOrMember) -> Outcome:
     """All weights, answers and gradients are finite numbers.
 
     The weights are looked at one by one; then sentences with padding on both sides are answered and the answers'
@@ -36,20 +37,34 @@ def finite(probe: Probe) -> Outcome:
     only answers or gradients are, a mask makes rows of nothing and the softmax does not expect them.
     """
     if not probe.is_whole:
-        lost = {name: int((~p.isfinite()).sum()) for name, p in probe.model.named_parameters()}
-        broken = {name: count for name, count in lost.items() if count}
+        broken = {name: count for name, count in probe.share(_lost_weights).items() if count}
         name, count = next(iter(broken.items()))
         return failed(count, f"{sum(broken.values()):,} weights are not finite numbers; the first are in {name}")
-    rows = probe.padded()
-    with torch.enable_grad(), watch(probe.model, "embedded") as seen:
-        answers = probe.answer(rows.ids, rows.padding_mask)
-        told = answers[rows.padding_mask] if probe.how.per_token else answers
-        (gradient,) = torch.autograd.grad(told.sum(), seen["embedded"])
-    answers_off, gradients_off = int((~told.isfinite()).sum()), int((~gradient.isfinite()).sum())
+    answers_off, gradients_off = probe.share(_lost_on_padding)
     if answers_off or gradients_off:
         what = f"{answers_off:,} answers to padded sentences and {gradients_off:,} numbers of their gradient"
         return failed(answers_off + gradients_off, f"{what} are not finite")
     return passed(0, "all weights are finite, and so are answers to padded sentences and their gradients")
+
+
+def _lost_weights(everyone: Probe) -> list[dict[str, int]]:
+    """Of each replica, by name: how many are no numbers."""
+    names = [name for name, _ in everyone.model.named_parameters()]
+    lost = torch.stack(
+        [(~p.isfinite()).reshape(len(p), -1).sum(1) for p in everyone.model.parameters()], 1
+    )  # [R, names]
+    return [dict(zip(names, own, strict=True)) for own in lost.tolist()]
+
+
+def _lost_on_padding(everyone: Probe) -> list[list[int]]:
+    """Of each replica: answers to padded sentences that are no numbers, and numbers of their gradient."""
+    rows = everyone.padded()
+    with torch.enable_grad(), watch(everyone.model, "embedded") as seen:
+        answers = everyone.answer(rows.ids, rows.padding_mask)
+        told = answers[rows.padding_mask] if everyone.how.per_token else answers
+        (gradient,) = torch.autograd.grad(told.sum(), seen["embedded"])
+    lost = [(~numbers.isfinite()).reshape(len(answers), -1).sum(1) for numbers in (told, gradient)]
+    return torch.stack(lost, 1).tolist()
 
 
 @audit("model")

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.members import OneOrMember
 from headway.audit.probe import Probe
 from headway.look.head_statistics import entropy_shares
 from headway.nn.taps import tap_names, watch
@@ -21,14 +22,19 @@ class HeadEntropies:
     logarithm of how many tokens each row may look at. 0 = always at one token, 1 = at all alike."""
 
     @classmethod
-    def of(cls, probe: Probe) -> "HeadEntropies":
+    def of(cls, probe: OneOrMember) -> "HeadEntropies":
         """On the sentences of the probe, which hold no padding."""
-        names = [name for name in tap_names(probe.model) if name.endswith(".weights")]
-        with torch.no_grad(), watch(probe.model, *names) as seen:
-            whole = torch.ones_like(probe.sentences, dtype=torch.bool)
-            probe.how.run_whole(probe.model, probe.sentences, whole, probe.batch)
-        shares = [entropy_shares(seen[name][0]).T.nan_to_num() for name in names]  # [heads, sentences] each
-        return cls([layer.cpu().numpy() for layer in shares])
+        return cls(probe.share(_entropies))
+
+
+def _entropies(everyone: Probe) -> list[list[np.ndarray]]:
+    """Of each replica, the shares of every layer."""
+    names = [name for name in tap_names(everyone.model) if name.endswith(".weights")]
+    with torch.no_grad(), watch(everyone.model, *names) as seen:
+        whole = torch.ones_like(everyone.sentences, dtype=torch.bool)
+        everyone.how.run_whole(everyone.model, everyone.sentences, whole, everyone.batch)
+    layers = [entropy_shares(seen[name]).mT.nan_to_num().cpu().numpy() for name in names]  # [R, heads, sentences] each
+    return [[layer[r] for layer in layers] for r in range(len(everyone.sentences))]
 
 
 @audit("training")

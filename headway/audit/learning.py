@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.members import OneOrMember
 from headway.audit.probe import TINY, Probe, difference
 from headway.nn.trainable import moving
 from headway.training.optimizers import AdamW, OptimizerSpec
@@ -191,7 +192,7 @@ def _learn(probe: Probe, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
 
 
 @audit("model")
-def collapsed_answers(probe: Probe) -> Outcome:
+def collapsed_answers(probe: OneOrMember) -> Outcome:
     """What the model says depends on what it has read: its answers are not the same everywhere.
 
     Of the answers to some sentences, at all of their places, it is told how much their log-probabilities differ from
@@ -204,7 +205,7 @@ def collapsed_answers(probe: Probe) -> Outcome:
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
     probe.how.clueless(probe.model)  # of models that do not choose, nobody can say
-    began, found = _told(probe.how.answer(probe.start, probe.sentences)), _told(probe.answers)
+    began, found = probe.share(_told_before_and_now)
     said = f"its answers differ by {found:.2g} nats ({began:.2g} before training)"
     if found < DEAF and found < began / 10:
         where = "at all positions" if probe.how.per_token else "of all texts"
@@ -212,10 +213,16 @@ def collapsed_answers(probe: Probe) -> Outcome:
     return passed(found, said)
 
 
-def _told(answers: Tensor) -> float:
-    """By answers [..., C], of where they stand."""
-    sure = answers.double().flatten(0, -2).log_softmax(-1)
-    return (sure - sure.mean(0)).square().mean().item() / 2
+def _told_before_and_now(everyone: Probe) -> list[list[float]]:
+    """Of each replica: by what it said as it began, and by what it says."""
+    began = everyone.how.answer(everyone.start, everyone.sentences)
+    return torch.stack([_told(began), _told(everyone.answers)], 1).tolist()
+
+
+def _told(answers: Tensor) -> Tensor:
+    """By answers [R, ..., C] of each replica, of where they stand [R]."""
+    sure = answers.double().flatten(1, -2).log_softmax(-1)
+    return (sure - sure.mean(1, keepdim=True)).square().mean((1, 2)) / 2
 
 
 ABOUT_LEARNING = (loss, initial_loss, one_batch, collapsed_answers)

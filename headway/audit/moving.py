@@ -6,7 +6,7 @@ The start is a pure function of the seed, or of what was borrowed: it is made ag
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,13 +17,14 @@ from torch import Tensor
 
 from headway.audit import definitions
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.members import OneOrMember, excerpts
 from headway.audit.probe import TINY, Probe, difference
 from headway.nn.attention import Attention
 from headway.nn.trainable import moving, pace_of
 
 
 @audit("model")
-def moved(probe: Probe) -> Outcome:
+def moved(probe: OneOrMember) -> Outcome:
     """Training has moved every parameter away from its start, and every part of it that means something.
 
     The start is a pure function of the seed, so it is made again and compared: tensor by tensor; queries, keys and
@@ -37,34 +38,21 @@ def moved(probe: Probe) -> Outcome:
     """
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
-    batch, to_move = probe.excerpt(rows=4, tokens=64), moving(dict(probe.start.named_parameters()))
-    slope = cache(lambda: _gradient(probe.start, batch))
-
-    def course(look: Callable[[Any], Parts]) -> _Course:
-        def gradient() -> Parts:
-            with _in_place_of_weights(probe.start, slope()):
-                return look(probe.start)
-
-        return _Course(look(probe.start), look(probe.model), gradient)
-
-    parts = course(lambda model: {(name,): p.detach() for name, p in model.named_parameters() if name in to_move})
+    parts = probe.share(_parameters)
     share = len(parts.still) / len(parts.ways)
     if share == 1:
         return failed(share, "training has moved nothing: every parameter is where it began", "not trained")
     if frozen := parts.frozen:
         share = len(frozen) / len(parts.ways)
         return failed(share, f"{share:.0%} of the parameters never moved: {_first_two(frozen)}")
-    heads = course(lambda model: _parts_of_heads(model, to_move))
+    heads = probe.share(_heads)
     if frozen := heads.frozen:
         share = len(frozen) / len(heads.ways)
         return failed(share, f"{share:.0%} of what the heads are made of never moved: {_first_two(frozen)}")
     said = f"all {len(parts.ways)} parameters that are trained have moved since the start"
-    if "embedding.weight" not in to_move:
+    if (rows := probe.share(_embeddings)) is None:
         return passed(0, said)
-    told = getattr(batch, "padding_mask", None)
-    tokens = (batch.inputs if told is None else batch.inputs[told]).unique().tolist()
-    rows = course(lambda model: {tuple(map(str, tokens)): model.embedding.weight[0, tokens]})
-    if len(tokens) >= 8 and (share := len(rows.frozen) / len(tokens)) >= 0.25:
+    if len(rows.ways) >= 8 and (share := len(rows.frozen) / len(rows.ways)) >= 0.25:
         return failed(share, f"{share:.0%} of the embeddings of tokens that training has seen never moved")
     return passed(0, f"{said}, and so have all parts of the heads")
 
@@ -134,24 +122,66 @@ def _without(model: Any, added: Collection[str]) -> Any:
     return model
 
 
+# --- from the start to the end ---------------------------------------------------------------------------------------
+
 Parts = dict[tuple[str, ...], Tensor]
-"""Parts of a model: tables [n, …], and the name of each of their rows."""
+"""Parts of models side by side: tables [R, n, …], and the name of each of their rows."""
+
+
+def _parameters(everyone: Probe) -> "list[_Course]":
+    to_move = _to_move(everyone)
+
+    def look(model: Any) -> Parts:
+        return {(name,): p.detach()[:, None] for name, p in model.named_parameters() if name in to_move}
+
+    return _courses(everyone, look)
+
+
+def _heads(everyone: Probe) -> "list[_Course]":
+    to_move = _to_move(everyone)
+    return _courses(everyone, lambda model: _parts_of_heads(model, to_move))
+
+
+def _embeddings(everyone: Probe) -> "list[_Course] | list[None]":
+    """Of the tokens of each one's first batch; None where embeddings are not to move."""
+    batch = excerpts(everyone, rows=4, tokens=64)
+    if "embedding.weight" not in _to_move(everyone):
+        return [None] * len(batch.inputs)
+    told = getattr(batch, "padding_mask", None)
+    told = torch.ones_like(batch.inputs, dtype=torch.bool) if told is None else told
+    read = [ids[own].tolist() for ids, own in zip(batch.inputs.cpu(), told.cpu(), strict=True)]
+    tokens = sorted(set(chain(*read)))
+    courses = _courses(everyone, lambda model: {tuple(map(str, tokens)): model.embedding.weight[:, tokens]})
+    return [course.of(set(map(str, own))) for course, own in zip(courses, read, strict=True)]
+
+
+def _courses(everyone: Probe, look: Callable[[Any], Parts]) -> "list[_Course]":
+    """Of each replica, what became of its parts, in one look at the device."""
+    start, end = look(everyone.start), look(everyone.model)
+    told = {rows: _way(end[rows], began) for rows, began in start.items() if rows in end}
+    names = list(chain(*told))
+
+    @cache
+    def slopes() -> list[dict[str, _Slope]]:
+        (gradient,) = everyone.shares(_gradient)
+        with _in_place_of_weights(everyone.start, gradient):
+            steep = look(everyone.start)
+        of = torch.cat([_steepness(steep[rows], start[rows]) for rows in told], 1).tolist()
+        return [{name: _Slope(*numbers) for name, numbers in zip(names, own, strict=True)} for own in of]
+
+    if not told:  # a model without attention has no heads
+        return [_Course({}, dict) for _ in range(everyone.model.replicas)]
+    numbers = torch.cat([*told.values()], 1).tolist()
+    ways = [{name: _Way(*own) for name, own in zip(names, of_one, strict=True)} for of_one in numbers]
+    return [_Course(own, lambda r=r: slopes()[r]) for r, own in enumerate(ways)]
 
 
 @dataclass(frozen=True)
 class _Course:
-    """Where parts began, where they ended, and the gradient at the start."""
+    """What became of the parts of one replica, by name."""
 
-    start: Parts
-    end: Parts
-    gradient: Callable[[], Parts]
-
-    @cached_property
-    def ways(self) -> "dict[str, _Way]":
-        """What became of each, in one look at the device."""
-        told = {names: _way(self.end[names], start) for names, start in self.start.items() if names in self.end}
-        numbers = torch.cat([*told.values()]).tolist() if told else []  # a model without attention has no heads
-        return {name: _Way(*own) for name, own in zip(chain(*told), numbers, strict=True)}
+    ways: "dict[str, _Way]"
+    slopes: "Callable[[], dict[str, _Slope]]"
 
     @cached_property
     def still(self) -> list[str]:
@@ -162,19 +192,21 @@ class _Course:
         """Those that are still, and should not be by what the gradient of the start lets expect beside the others."""
         if not self.still:
             return []
-        gradient = self.gradient()
-        told = torch.cat([_steepness(gradient[names], start) for names, start in self.start.items()]).tolist()
-        of = {name: own for name, own in zip(chain(*self.start), told, strict=True) if name in self.ways}
-        slope = {name: steep for name, (steep, _) in of.items()}
-        drawn = [name for name, (_, spread) in of.items() if spread > 0]
+        slopes = self.slopes()
+        drawn = [name for name in self.ways if slopes[name].spread > 0]
         usual = float(np.median([self.ways[name].far for name in drawn]))
-        steep = float(np.median([slope[name] for name in drawn]))
+        steep = float(np.median([slopes[name].steep for name in drawn]))
         found = []
         for name in self.still:
-            expected = usual * slope[name] / max(steep, 1e-30)
-            if slope[name] <= 1e-9 * steep or self.ways[name].far < 0.01 * expected > 1e-9:
+            slope = slopes[name].steep
+            expected = usual * slope / max(steep, 1e-30)
+            if slope <= 1e-9 * steep or self.ways[name].far < 0.01 * expected > 1e-9:
                 found.append(name)
         return found
+
+    def of(self, names: Collection[str]) -> "_Course":
+        """Of these parts alone."""
+        return replace(self, ways={name: way for name, way in self.ways.items() if name in names})
 
 
 class _Way(NamedTuple):
@@ -194,30 +226,44 @@ class _Way(NamedTuple):
         return bool(self.is_same) or not (self.is_lost or self.was_flat or self.far > 1e-5)
 
 
+class _Slope(NamedTuple):
+    """Where a part began."""
+
+    steep: float
+    """The gradient for its size."""
+    spread: float
+    """Of the numbers that it began with."""
+
+
 def _way(now: Tensor, start: Tensor) -> Tensor:
-    """The numbers of a `_Way` for each row [n, 4], on their device."""
-    now, start = now.reshape(len(now), -1), start.reshape(len(start), -1)
-    least, most = start.aminmax(dim=1)
-    facts = (now == start).all(1), ~now.any(1), least == most
+    """The numbers of a `_Way` for each row [R, n, 4], on their device."""
+    now, start = (rows.reshape(*rows.shape[:2], -1) for rows in (now, start))
+    least, most = start.aminmax(dim=2)
+    facts = (now == start).all(2), ~now.any(2), least == most
     now, start = now.double(), start.double()
-    along = ((now * start).sum(1) / start.square().sum(1).clamp(min=1e-300))[:, None] * start
-    far = (now - along).norm(dim=1) / now.norm(dim=1).clamp(min=1e-30)
-    return torch.stack([*(fact.double() for fact in facts), far], 1)
+    along = ((now * start).sum(2) / start.square().sum(2).clamp(min=1e-300))[..., None] * start
+    far = (now - along).norm(dim=2) / now.norm(dim=2).clamp(min=1e-30)
+    return torch.stack([*(fact.double() for fact in facts), far], 2)
 
 
 def _steepness(gradient: Tensor, start: Tensor) -> Tensor:
-    """For each row [n, 2]: the gradient for its size, and how far the numbers spread that it began with."""
-    gradient, start = gradient.reshape(len(gradient), -1), start.reshape(len(start), -1)
-    steep = gradient.norm(dim=1) / start.norm(dim=1).clamp(min=1e-12)
-    return torch.stack([steep, start.std(1, unbiased=False)], 1)
+    """The numbers of a `_Slope` for each row [R, n, 2]."""
+    gradient, start = (rows.reshape(*rows.shape[:2], -1) for rows in (gradient, start))
+    steep = gradient.norm(dim=2) / start.norm(dim=2).clamp(min=1e-12)
+    return torch.stack([steep, start.std(2, unbiased=False)], 2)
 
 
-def _gradient(model: Any, batch: Any) -> dict[str, Tensor]:
-    """Of the batch's loss, in every weight."""
-    named = dict(model.named_parameters())
+def _gradient(everyone: Probe) -> list[dict[str, Tensor]]:
+    """Of the loss of every replica's own first batch, in all weights: one for all of them, who stand side by side."""
+    named, batch = dict(everyone.start.named_parameters()), excerpts(everyone, rows=4, tokens=64)
     with torch.enable_grad():
-        found = torch.autograd.grad(model.loss(batch)[0].sum(), list(named.values()), allow_unused=True)
-    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), found, strict=True)}
+        loss = everyone.start.loss(batch)[0].sum()
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return [{name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), found, strict=True)}]
+
+
+def _to_move(everyone: Probe) -> Collection[str]:
+    return moving(dict(everyone.start.named_parameters()))
 
 
 @contextmanager
@@ -247,7 +293,7 @@ def _parts_of_heads(model: Any, to_move: Collection[str]) -> Parts:
             for what, matrix in module.project.matrices.items():
                 heads = range(module.spec.heads)
                 names = tuple(f"{what} of head {head} in {name}" for head in heads)
-                found[names] = matrix[0].unflatten(0, (len(heads), -1))
+                found[names] = matrix.unflatten(1, (len(heads), -1))
     return found
 
 

@@ -18,7 +18,7 @@ from headway.audit.answers import LEAK
 from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
 from headway.audit.probe import TINY, difference
 from headway.audit.scores import AGAIN, ROUNDED, in_float32
-from headway.audit.side_by_side import SideBySide, gradient_of
+from headway.audit.side_by_side import SideBySide, gradient_of, in_a_row
 from headway.nn.trainable import Trainable
 from headway.training.update import Update
 
@@ -47,7 +47,8 @@ def beside_others(members: SideBySide) -> Outcome:
         answers, losses = members.answers(members.together, batch), members.together.loss(batch)[0]
         for r, alone in enumerate(members.alone):
             own = members.batch(member=r)
-            said, loss = members.answers(alone, own), members.alone[r].loss(own)[0]
+            evaluated = members.said[r] if mode == "evaluation" else None
+            said, loss = evaluated or (members.answers(alone, own), alone.loss(own)[0])
             off = max(difference(answers[r : r + 1], said), abs(float(losses[r] - loss[0])) / max(float(loss), 0.1))
             if not off <= TINY:
                 told.append(f"replica {r + 1}, in {mode}, by {off:.2g} of the spread of answers")
@@ -102,12 +103,12 @@ def gradients_apart(members: SideBySide) -> Outcome:
     """
     worst = 0.0
     for r in members.all:
-        beside, own = gradient_of(members.together, members.batch(), r), members.gradients[r]
-        for name, g in beside.items():
-            others = float(torch.cat([g[:r], g[r + 1 :]]).abs().max())
-            if others != 0:  # NaN is not, either
-                return failed(others, f"the loss of replica {r + 1} has a gradient of {others:.2g} in another's {name}")
-        apart = _length([beside[name][r] - own[name][0] for name in own]) / max(_length(list(own.values())), 1e-30)
+        beside = gradient_of(members.together, members.batch(), r)
+        in_all, own = in_a_row(beside.values()), in_a_row(members.gradients[r].values())
+        if _largest_but(r, in_all) != 0:  # NaN is not, either
+            name, others = next((n, most) for n, g in beside.items() if (most := _largest_but(r, g)) != 0)
+            return failed(others, f"the loss of replica {r + 1} has a gradient of {others:.2g} in another's {name}")
+        apart = _length(in_all[r] - own[0]) / max(_length(own), 1e-30)
         if not apart <= TINY:
             return failed(
                 apart, f"the gradient of replica {r + 1} beside others is off by {apart:.1%} of the one alone"
@@ -128,38 +129,34 @@ def steps_beside_others(members: SideBySide) -> Outcome:
     gradient that is added up, an average; or a rate, decay or dropout of one is that of another.
     """
     update, worst = members.update_of_training(), 0.0
-    beside: Any = update.model
+    trained = list(members.gradients[0])
     # At a rate beyond all measure, the second step is taken from wherever rounding has thrown the first.
     highest = max(recipe.training.optimizer.learning_rate for recipe in members.recipes)
     steps = 2 if highest <= USUAL_RATE else 1
     for step in range(steps):
         update(step, 1.0)
-    theirs, averages = dict(beside.named_parameters()), update.averages
+    theirs, averages = _weights(update.model, trained), update.averages
     shrunk = _decayed(update)
     for r in members.all:
-        alone = members.model([r])
-        before = {name: p.detach().clone() for name, p in alone.named_parameters()}
-        gradient = members.gradients[r]
-        largest = max(float(g.abs().max()) for g in gradient.values())
-        counts = {name: g.abs() > COUNTS * largest for name, g in gradient.items()}
-        update_alone = members.update(alone, [r])
-        for step in range(steps):
-            update_alone(step, 1.0)
-        ours = dict(alone.named_parameters())
-        off = [torch.where(counts[n], theirs[n][r : r + 1] - ours[n], 0).detach() for n in counts]
-        moved = [torch.where(counts[n], ours[n] - before[n], 0).detach() for n in counts]
-        if not (length := _length(moved)):
+        sizes = in_a_row(members.gradients[r].values()).abs()
+        counts = sizes > COUNTS * sizes.max()
+        with members.to_train(members.alone[r]) as alone:
+            before, update_alone = _weights(alone, trained), members.update(alone, [r])
+            for step in range(steps):
+                update_alone(step, 1.0)
+            ours = _weights(alone, trained)
+            own = _decayed(update_alone)[0]
+        if not (length := _length(torch.where(counts, ours - before, 0))):
             continue  # a learning rate of zero
-        apart = _length(off) / length
+        apart = _length(torch.where(counts, theirs[r] - ours, 0)) / length
         if not apart <= SAME_STEPS:
             sentence = f"two steps beside others end off by {apart:.1%} of what they move replica {r + 1} alone"
             return failed(apart, sentence)
         if averages is not None and update_alone.averages is not None:
-            means = update_alone.averages.tensors
-            off = [torch.where(counts[n], averages.tensors[n][r : r + 1] - mean, 0) for n, mean in means.items()]
-            if not (mixed := _length(off) / length) <= SAME_STEPS:
+            means, theirs_mean = (in_a_row(one.tensors.values()) for one in (update_alone.averages, averages))
+            if not (mixed := _length(torch.where(counts, theirs_mean[r] - means, 0)) / length) <= SAME_STEPS:
                 return failed(mixed, f"the average of replica {r + 1} beside others is off by {mixed:.1%} of its way")
-        decay, own = shrunk[r], _decayed(update_alone)[0]
+        decay = shrunk[r]
         if not abs(decay - own) <= SAME_STEPS * max(abs(own), 1e-7):
             return failed(
                 decay, f"weight decay takes {decay:.2g} of replica {r + 1} beside others, and {own:.2g} alone"
@@ -181,12 +178,12 @@ def seeds_apart(members: SideBySide) -> Outcome:
     """
     fresh, starts = members.model(members.all, trained=False), [members.model([r], trained=False) for r in members.all]
     batches = members.sampler.at(0)
+    begins = in_a_row(fresh.parameters())
     for r, alone in enumerate(starts):
-        for name, p in fresh.named_parameters():
-            if not torch.equal(p[r], dict(alone.named_parameters())[name][0]):
-                return failed(
-                    None, f"replica {r + 1} begins with a {name} that is not that of its seed {members.seeds[r]}"
-                )
+        if not torch.equal(begins[r], in_a_row(alone.parameters())[0]):
+            both = zip(fresh.named_parameters(), alone.parameters(), strict=True)
+            name = next(name for (name, p), own in both if not torch.equal(p[r], own[0]))
+            return failed(None, f"replica {r + 1} begins with a {name} that is not that of its seed {members.seeds[r]}")
         sampler = members.task.sampler([members.seeds[r]], members.device)
         for step in (0, 1, sampler.steps_per_epoch):
             if not torch.equal(members.sampler.at(step).inputs[r], sampler.at(step).inputs[0]):
@@ -208,19 +205,22 @@ def diverged_apart(members: SideBySide) -> Outcome:
     All weights of the first are made NaN. What the others say must stay what it was, and a step of training must move
     them where it would have moved them. NaN times zero is NaN: replicas that are only multiplied by zero are not apart.
     """
-    batch, spoilt, healthy = members.batch(), members.model(members.all), members.model(members.all)
-    before = members.answers(healthy, batch)[1:].detach()
-    with torch.no_grad():
-        for p in spoilt.parameters():
-            p[0] = torch.nan
-    after = members.answers(spoilt, batch)[1:].detach()
-    if not (off := difference(after, before)) <= TINY:
-        return failed(off, f"with NaN in the first replica's weights, the others' answers are off by {off:.2g}")
-    members.update(healthy, members.all)(0, 1.0)
-    members.update(spoilt, members.all)(0, 1.0)
-    ours = dict(healthy.named_parameters())
-    for name, p in spoilt.named_parameters():
-        if not torch.allclose(p[1:], ours[name][1:], rtol=1e-3, atol=1e-6):
+    batch, names = members.batch(), [name for name, _ in members.together.named_parameters()]
+    before = members.answers(members.together, batch)[1:].detach()
+    with members.to_train(members.together) as healthy:
+        members.update(healthy, members.all)(0, 1.0)
+        ours = [p.detach().clone() for p in healthy.parameters()]
+    with members.to_train(members.together) as spoilt:
+        with torch.no_grad():
+            for p in spoilt.parameters():
+                p[0] = torch.nan
+        after = members.answers(spoilt, batch)[1:].detach()
+        if not (off := difference(after, before)) <= TINY:
+            return failed(off, f"with NaN in the first replica's weights, the others' answers are off by {off:.2g}")
+        members.update(spoilt, members.all)(0, 1.0)
+        if not _are_close(in_a_row(spoilt.parameters())[1:], in_a_row(ours)[1:]):
+            both = zip(names, spoilt.parameters(), ours, strict=True)
+            name = next(name for name, p, own in both if not _are_close(p[1:], own[1:]))
             return failed(None, f"with NaN in the first replica's weights, a step moves the others' {name} elsewhere")
     return passed(off, "a replica whose weights are NaN leaves the others as they are")
 
@@ -238,24 +238,23 @@ POPULATION_AUDITS: tuple[Audit, ...] = (
 def audit_population(members: SideBySide) -> Report:
     """Of all members at once. One whose numbers are lost is looked at as it began."""
     weights = [w if w is not None and _speaks(members, r) else None for r, w in enumerate(members.weights)]
+    lost = any(one is None and w is not None for one, w in zip(weights, members.weights, strict=True))
     with torch.enable_grad():
-        return run_audits(POPULATION_AUDITS, replace(members, weights=weights))
+        return run_audits(POPULATION_AUDITS, replace(members, weights=weights) if lost else members)
 
 
 @torch.no_grad()
 def _decayed(update: Update) -> list[float]:
     """By how much a step without gradients shrinks the weights of each replica, as a share; nothing is left of it."""
     parameters = update.optimizer.parameters
-    before = [p.detach().clone() for p in parameters]
+    before, was = [p.detach().clone() for p in parameters], in_a_row(parameters)
     for kept in update.optimizer.state().values():
         kept.zero_()
     for p in parameters:
         p.grad = torch.zeros_like(p)
     update.optimizer.step(torch.ones((), device=update.alive.device), update.alive, None)
-    shares = []
-    for r in range(len(update.alive)):
-        lost = _length([p[r] - old[r] for p, old in zip(parameters, before, strict=True)])
-        shares.append(lost / max(_length([old[r] for old in before]), 1e-30))
+    lost, whole = (torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in (in_a_row(parameters) - was, was))
+    shares = (lost / whole.clamp(min=1e-30)).tolist()
     for p, old in zip(parameters, before, strict=True):
         p.copy_(old)
         p.grad = None
@@ -264,10 +263,8 @@ def _decayed(update: Update) -> list[float]:
 
 def _speaks(members: SideBySide, r: int) -> bool:
     """Its answers and their loss are numbers, and such that float32 can compare them."""
-    with torch.no_grad():
-        model, batch = members.model([r]), members.batch(member=r)
-        answers = members.answers(model, batch)
-        return bool(answers.isfinite().all() and model.loss(batch)[0].isfinite().all() and answers.abs().max() < 1e6)
+    answers, loss = members.said[r]
+    return bool(answers.isfinite().all() and loss.isfinite().all() and answers.abs().max() < 1e6)
 
 
 def _first_loss(members: SideBySide, r: int, model: Trainable, batch: Any) -> str | None:
@@ -307,5 +304,20 @@ def _same(members: SideBySide, a: int, b: int, starts: Sequence[Trainable], batc
     return None
 
 
-def _length(tensors: Sequence[Tensor]) -> float:
-    return float(torch.stack([t.double().square().sum() for t in tensors]).sum().sqrt())
+def _weights(model: Trainable, names: Sequence[str]) -> Tensor:
+    """Of each replica, in a row."""
+    named = dict(model.named_parameters())
+    return in_a_row(named[name] for name in names)
+
+
+def _largest_but(r: int, numbers: Tensor) -> float:
+    """Of all replicas but this one."""
+    return float(torch.cat([numbers[:r], numbers[r + 1 :]]).abs().max())
+
+
+def _are_close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-6)
+
+
+def _length(numbers: Tensor) -> float:
+    return float(torch.linalg.vector_norm(numbers, dtype=torch.float64))

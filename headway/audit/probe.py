@@ -158,9 +158,9 @@ class Cut(NamedTuple):
 
 class Padded(NamedTuple):
     begun: Tensor
-    """Beginnings of the sentences, without padding [1, rows, n]."""
+    """Beginnings of the sentences, without padding [R, rows, n]."""
     ids: Tensor
-    """The same with padding [1, rows, T]."""
+    """The same with padding [R, rows, T]."""
     padding_mask: Tensor
     """Where `ids` is not padding."""
     before: list[int]
@@ -172,10 +172,10 @@ class Padded(NamedTuple):
 @dataclass(frozen=True)
 class Probe:
     model: Any
-    """A single replica, in evaluation mode."""
+    """A single replica, in evaluation mode; or several side by side, where all are asked at once (`members.py`)."""
     recipe: Recipe
     batch: Any
-    """A batch of training: inputs [1, B, T] and what belongs to them."""
+    """A batch of training: inputs [R, B, T] and what belongs to them."""
     how: Probing
     """How models of its kind are asked."""
     fresh: Callable[[], Any]
@@ -192,12 +192,33 @@ class Probe:
     def answer(self, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         return self.how.answer(self.model, ids, padding_mask)
 
-    @cached_property
+    @property
     def is_whole(self) -> bool:
-        """All weights are finite numbers. (The least and the largest, which are NaN where one is, are found in a tenth
-        of the time that it takes to ask each; and the device is waited for once.)"""
-        ends = [torch.stack(torch.aminmax(p.detach())).double() for p in self.model.parameters() if p.numel()]
-        return bool(torch.stack(ends).isfinite().all())
+        """All weights are finite numbers."""
+        return all(self.are_whole)
+
+    @cached_property
+    def are_whole(self) -> list[bool]:
+        """Of each replica. (The least and the largest, which are NaN where one is, are found in a tenth of the time
+        that it takes to ask each; and the device is waited for once.)"""
+        weights = [p.detach().reshape(len(p), -1) for p in self.model.parameters() if p.numel()]
+        ends = [end.double() for each in weights for end in torch.aminmax(each, dim=1)]
+        return torch.stack(ends).isfinite().all(0).tolist()
+
+    def share(self, measure: "Callable[[Probe], Sequence[Found]]") -> Found:
+        """Of a measure that is taken of every replica, where this is the only one."""
+        (own,) = self.shares(measure)
+        return own
+
+    def shares(self, measure: "Callable[[Probe], Sequence[Found]]") -> Sequence[Found]:
+        """What is measured of each replica, in one pass for all."""
+        if measure not in self._measured:
+            self._measured[measure] = measure(self)
+        return self._measured[measure]
+
+    @cached_property
+    def _measured(self) -> dict[Callable[..., Any], Sequence[Any]]:
+        return {}
 
     @property
     def reach(self) -> int:
@@ -221,7 +242,7 @@ class Probe:
 
     @cached_property
     def sentences(self) -> Tensor:
-        """[1, 4 to 8, T]: the first half of the training text, the others drawn from the vocabulary."""
+        """[R, 4 to 8, T]: the first half of the training text, the others drawn from the vocabulary."""
         tokens = min(TOKENS, COMPARED // self.model.vocabulary) if self.how.per_token else TOKENS
         rows = min(8, max(4, tokens // self.length))
         return self.text(rows, self.length)[:, [*range(0, rows, 2), *range(1, rows, 2)]]
@@ -237,11 +258,11 @@ class Probe:
         return self.fresh()
 
     def text(self, rows: int, length: int) -> Tensor:
-        """[1, rows, length]: by turns of the training text, as far as that goes, and drawn from the vocabulary."""
-        found = self.how.draw(self.model, "sentences", rows, length).to(self.device)
-        ids = self.batch.inputs[:1, :, :length]
+        """[R, rows, length]: by turns of the training text, as far as that goes, and drawn from the vocabulary."""
+        ids = self.batch.inputs[:, :, :length]
+        found = self.how.draw(self.model, "sentences", rows, length).to(self.device).repeat(len(ids), 1, 1)
         padding_mask = getattr(self.batch, "padding_mask", None)
-        told = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask[:1, :, :length]
+        told = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask[:, :, :length]
         real = torch.arange((rows + 1) // 2, device=self.device) % ids.shape[1]
         begun = found[:, ::2, : ids.shape[2]]
         found[:, ::2, : ids.shape[2]] = torch.where(told[:, real], ids[:, real], begun)
@@ -314,8 +335,13 @@ class Probe:
         begun = self.sentences[:, :, : self.length - room]
         before = torch.linspace(0, room, begun.shape[1], device=self.device).round().long()
         slots = torch.arange(self.length, device=self.device)
-        padding_mask = ((slots >= before[:, None]) & (slots < before[:, None] + begun.shape[2]))[None]
-        ids = self.draw("padding", begun.shape[1]) if random else torch.zeros_like(self.sentences)
+        told = (slots >= before[:, None]) & (slots < before[:, None] + begun.shape[2])
+        padding_mask = told.expand(len(begun), -1, -1)
+        ids = (
+            self.draw("padding", begun.shape[1]).repeat(len(begun), 1, 1)
+            if random
+            else torch.zeros_like(self.sentences)
+        )
         ids[padding_mask] = begun.flatten()
         return Padded(begun, ids, padding_mask, before.tolist(), room)
 

@@ -20,6 +20,7 @@ from headway.audit.gradient import ABOUT_GRADIENTS
 from headway.audit.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, one_batch
 from headway.audit.masking.batches import MASKING_AUDITS
+from headway.audit.members import Member, OneOrMember
 from headway.audit.moving import ABOUT_WEIGHTS, moved
 from headway.audit.noise import ABOUT_NOISE
 from headway.audit.pictures.data import PICTURE_AUDITS, PICTURE_BATCH_AUDITS
@@ -63,7 +64,8 @@ ALL_AUDITS: tuple[Audit, ...] = (
 
 _NOT_TRAINED = "these weights were imported, and nobody has trained on them here"
 OF_EACH_REPLICA = (finite, moved, collapsed_answers)
-"""What replicas may differ in; they share an architecture, so the other audits of a model are made once."""
+"""What replicas may differ in; they share an architecture, so the other audits of a model are made once. These take a
+member's share of what all are asked at once (`members.py`)."""
 
 OF_A_TRAINED_MODEL = (
     *(*OF_EACH_REPLICA, one_batch, *HEAD_AUDITS, *BASELINE_AUDITS, *TRAINING_AUDITS),
@@ -82,42 +84,47 @@ class CloseLook:
     """All else, of those that drop something and of those that do not."""
 
 
-def audit_models(probes: Iterable[Probe], look: CloseLook | None = None) -> list[Report]:
+def audit_models(members: Iterable[Member], look: CloseLook | None = None) -> list[Report]:
     """The audits of the models of one population. One is looked at closely; of the others, what may differ. `look`:
     what was found of this architecture before, to which is added what is found now."""
     look = CloseLook() if look is None else look
     closely: dict[bool, Probe] = {}
     own: list[tuple[float, bool, Report]] = []
-    for probe in probes:
-        rate, drops = probe.recipe.training.optimizer.learning_rate, probe.recipe.model.dropout > 0
-        own.append((rate, drops, audit_model(probe, OF_EACH_REPLICA) + _heads(probe)))
-        if not probe.to_train:
+    for member in members:
+        rate, drops = member.recipe.training.optimizer.learning_rate, member.recipe.model.dropout > 0
+        own.append((rate, drops, audit_model(member, OF_EACH_REPLICA) + _heads(member)))
+        if not member.to_train:
             look.by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
         elif rate not in look.by_rate:
-            look.by_rate[rate] = audit_model(replace(probe, model=probe.fresh()), (one_batch,))
-        if drops not in closely or not closely[drops].is_whole:
-            closely[drops] = probe
-    assert closely, "there is no model to audit"
-    shared = {drops: look.shared.get(drops) or _closely(probe) for drops, probe in closely.items()}
-    look.shared |= {drops: report for drops, report in shared.items() if closely[drops].is_whole}
+            look.by_rate[rate] = audit_model(_as_it_began(member.alone()), (one_batch,))
+        if drops not in look.shared and (drops not in closely or not closely[drops].is_whole):
+            closely[drops] = member.alone()
+    assert own, "there is no model to audit"
+    shared = look.shared | {drops: _closely(probe) for drops, probe in closely.items()}
+    look.shared |= {drops: shared[drops] for drops, probe in closely.items() if probe.is_whole}
     return [_merged(mine, look.by_rate[rate], shared[drops]) for rate, drops, mine in own]
 
 
 def _closely(probe: Probe) -> Report:
     """What counts for all of its architecture, which can be judged on any weights: on those that training began with,
     where others are lost."""
-    probe = probe if probe.is_whole else replace(probe, model=probe.fresh(), trained=False)
-    return audit_model(probe, [one for one in audits_of(probe) if one is not one_batch])
+    probe = probe if probe.is_whole else replace(_as_it_began(probe), trained=False)
+    elsewhere = {one_batch, *OF_EACH_REPLICA} - {finite}  # which others rest on
+    return audit_model(probe, [one for one in audits_of(probe) if one not in elsewhere])
 
 
-def audits_of(probe: Probe) -> list[Audit]:
+def _as_it_began(probe: Probe) -> Probe:
+    return replace(probe, model=probe.fresh())
+
+
+def audits_of(probe: OneOrMember) -> list[Audit]:
     """Those of any model, those of models of this kind, and the user's own (unless they are of another kind)."""
     own = [one for one in of_plugins("model") if one not in Probing.claimed]
     asked = [*OF_ANY_MODEL, *probe.how.audits, *own]
     return asked if probe.to_train else [one for one in asked if one not in ABOUT_TRAINING]
 
 
-def audit_model(probe: Probe, audits: Sequence[Audit] | None = None) -> Report:
+def audit_model(probe: OneOrMember, audits: Sequence[Audit] | None = None) -> Report:
     """The audits of one model, or of them only these. Where a weight is lost all answers are, and there is nothing to
     compare."""
     audits = [one for one in audits_of(probe) if audits is None or one in audits]
@@ -128,7 +135,7 @@ def audit_model(probe: Probe, audits: Sequence[Audit] | None = None) -> Report:
         return finite.run(probe) + Report(not_run=lost)
 
 
-def _heads(probe: Probe) -> Report:
+def _heads(probe: OneOrMember) -> Report:
     """Of weights that came from a checkpoint; where they were imported, somebody else trained them."""
     if not probe.is_whole:
         return Report(not_run={one.name: "the weights are not finite numbers" for one in HEAD_AUDITS})

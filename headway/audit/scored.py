@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply
-from headway.audit.probe import Probe, difference
+from headway.audit.members import cut
+from headway.audit.probe import difference
 from headway.audit.recount import Asked, Counted, Recount
-from headway.audit.side_by_side import cut
 from headway.core.errors import UserError
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS, parsed
 from headway.scoring.score import Score
 from headway.training.checkpoint import Checkpoint
-from headway.training.population import load_weights
+from headway.training.population import load_side_by_side, load_weights
 
 ROWS, TOKENS = 2, 32
 """Of its first batch, that a member answers alone."""
@@ -53,10 +53,10 @@ class HeardAlone(NamedTuple):
     """As training evaluates it."""
 
     @classmethod
-    def of(cls, probe: Probe, task: Any) -> "HeardAlone":
+    def of(cls, model: Any, batch: Any, task: Any) -> "HeardAlone":
         with torch.no_grad():
-            answers = probe.how.answer_batch(probe.model, excerpt_of(probe.batch))
-        return cls(answers, task.evaluate(probe.model)[0])
+            answers = task.probing.answer_batch(model, excerpt_of(batch))
+        return cls(answers, task.evaluate(model)[0])
 
 
 def excerpt_of(batch: Any) -> Any:
@@ -75,6 +75,8 @@ class ScoredPopulation:
     """That counting again may take, for all of them."""
     heard: "Sequence[HeardAlone | None]" = ()
     """What each said by itself, where there are several and it can be said."""
+    beside: Any = None
+    """All of them side by side, where somebody has them so already."""
 
     @property
     def members(self) -> "list[ScoredRun]":
@@ -83,11 +85,12 @@ class ScoredPopulation:
     @cached_property
     def together(self) -> Any:
         """All of them side by side, in evaluation mode."""
+        if self.beside is not None:
+            return self.beside
         if len(self.runs) == 1:
             return self._single(0)
         model = self.task.build([run.recipe.seed for run in self.runs], self.device)
-        for place, kept in enumerate(self.kept):
-            load_weights(model, place, kept.weights)
+        load_side_by_side(model, [kept.weights for kept in self.kept])
         return model.eval()
 
     @cached_property

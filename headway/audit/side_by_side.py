@@ -1,14 +1,15 @@
 """Members of a population side by side, as training had them, and each alone: what `populations.py` compares."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headway.audit.members import cut
 from headway.audit.probe import Probing
 from headway.nn.replicated import set_dropout
 from headway.nn.seeding import drawn_anew
@@ -26,6 +27,8 @@ ROWS, LONGEST = 4, 128
 ANSWERS = 2**23
 """Numbers that members are answered by: where there are more choices, two rows will do."""
 STEPS_AVERAGED = 2
+LATER = 3
+"""A step that is not the first."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,12 @@ class SideBySide:
     def batch(self, step: int | Tensor = 0, member: int | None = None) -> Any:
         """A few rows of each member's batch; or of this one's."""
         which = slice(None) if member is None else slice(member, member + 1)
-        return cut(self.sampler.at(step), (which, slice(self.rows), slice(LONGEST)))
+        drawn = self._first if isinstance(step, int) and step == 0 else self.sampler.at(step)
+        return cut(drawn, (which, slice(self.rows), slice(LONGEST)))
+
+    @cached_property
+    def _first(self) -> Any:
+        return self.sampler.at(0)
 
     @cached_property
     def rows(self) -> int:
@@ -89,9 +97,32 @@ class SideBySide:
         return ROWS if len(self.recipes) * ROWS * per_row <= ANSWERS else 2
 
     @cached_property
+    def said(self) -> list[tuple[Tensor, Tensor]]:
+        """What each says alone, and its loss, in evaluation mode."""
+        found = []
+        for r, alone in enumerate(self.alone):
+            alone.clock.set(LATER)
+            own = self.batch(member=r)
+            with torch.no_grad():
+                found.append((self.answers(alone, own), alone.loss(own)[0]))
+        return found
+
+    @cached_property
     def gradients(self) -> list[dict[str, Tensor]]:
         """Of each alone, in all its weights that are trained."""
         return [gradient_of(alone, self.batch(member=r), 0) for r, alone in enumerate(self.alone)]
+
+    @contextmanager
+    def to_train(self, model: Trainable) -> Iterator[Trainable]:
+        """One of those that everybody shares, to be moved: it is as it was when this ends."""
+        weights = [p.detach().clone() for p in model.parameters()]
+        try:
+            yield model
+        finally:
+            with torch.no_grad():
+                for p, was in zip(model.parameters(), weights, strict=True):
+                    p.copy_(was)
+            model.eval()
 
     def update(self, model: Trainable, members: Sequence[int]) -> Update:
         """Real steps of training, in float32."""
@@ -123,7 +154,7 @@ class SideBySide:
         for mode in ("evaluation", "training"):
             for model in (self.together, *self.alone):
                 model.train(mode == "training")
-                model.clock.set(3)
+                model.clock.set(LATER)
             try:
                 with torch.no_grad():
                     look(mode)
@@ -148,7 +179,8 @@ class _Reads:
 
 
 def gradient_of(model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
-    """Of replica r's loss in all weights that are trained, in the noise of the first step."""
+    """Of replica r's loss in all weights that are trained, in the noise of the first step. (A pass for each: what a
+    compiler made may be gone back through only once.)"""
     parameters = moving(dict(model.named_parameters()))
     model.train()
     model.clock.set(0)
@@ -160,7 +192,6 @@ def gradient_of(model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
     }
 
 
-def cut(batch: Any, where: tuple[slice, ...]) -> Any:
-    """Of a batch, some members, rows and tokens."""
-    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return replace(batch, **{n: p[where[: p.ndim]] for n, p in parts.items() if isinstance(p, Tensor) and p.ndim})
+def in_a_row(tensors: Iterable[Tensor]) -> Tensor:
+    """All numbers of each replica, one after the other [R, N]: to compare a thousand parts at once."""
+    return torch.cat([t.detach().reshape(len(t), -1) for t in tensors], 1)

@@ -76,7 +76,7 @@ def use_plugins(files: Sequence[str] | None, trust: bool = False) -> None:
 def print_json(verb: str, answer: Mapping[str, Any]) -> None:
     """Nothing that the verb's schema does not have. JSON has neither NaN nor infinity: null stands for them, and that
     is said."""
-    from headway.answers import checked, without_nan
+    from headway.answers.verbs import checked, without_nan
 
     told, lost = without_nan(checked(verb, answer))
     if lost:

@@ -12,7 +12,7 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of what a verb prints with --json; without a verb, of all of them, by verb."""
-    from headway.answers import SCHEMAS, json_schema
+    from headway.answers.verbs import SCHEMAS, json_schema
 
     found = json_schema(" ".join(verb)) if verb else {name: json_schema(name) for name in SCHEMAS}
     print(json.dumps(found, indent=2, ensure_ascii=False))

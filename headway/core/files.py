@@ -64,7 +64,7 @@ def write_folder_whole(path: Path, fill: Callable[[Path], None], new: bool = Fal
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def side_by_side(orders: Sequence[Callable[[], None]]) -> None:
+def side_by_side(orders: Sequence[Callable[[], Any]]) -> None:
     """Carry out what waits for the disk, several at a time: a disk that is asked for many things at once makes sure of
     them together, and 32 folders take a tenth of the time that they take one after the other. After an error nothing
     more is begun, and it is raised when all that was begun has ended."""

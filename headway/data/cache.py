@@ -1,5 +1,5 @@
 """Work worth keeping between runs: a folder of files that may be deleted at any time (`headway cache --clear`). What is
-kept are tokens.
+kept here are tokens.
 
 An entry is a name and some bytes. The file begins with the SHA-256 of those bytes, so one that was cut short or damaged
 is noticed and counts as absent, whatever it holds; and it is written under another name and renamed into place, so that

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,19 @@ import torch
 
 from headway import tasks
 from headway.audit.audit import Report, write_report
+from headway.audit.members import Member
 from headway.audit.populations import audit_population
-from headway.audit.probe import Probe
+from headway.audit.probe import TOKENS
 from headway.audit.runner import OF_A_TRAINED_MODEL, CloseLook, audit_model, audit_models
-from headway.audit.scored import HeardAlone, ScoredPopulation
+from headway.audit.scored import ScoredPopulation
 from headway.audit.scores import audit_scores
 from headway.audit.side_by_side import MEMBERS, SideBySide
 from headway.audit.training.trained import diverged
 from headway.core.errors import UserError, did_you_mean
+from headway.core.files import side_by_side
 from headway.core.plugins import reason_of
 from headway.experiment import assembly
+from headway.experiment.kept import KeptMembers, device, probe_of_recipe, start_is_there
 from headway.experiment.size import check_size
 from headway.nn.seeding import drawn_once
 from headway.recipe.library import packaged
@@ -35,13 +37,14 @@ from headway.run.folder import Run, open_run
 from headway.run.record import run_names
 from headway.tasks.task import Task
 from headway.training.checkpoint import Checkpoint
-from headway.training.population import load_weights
 from headway.training.setting import Setting
 
 WEIGHTS_AT_ONCE = 2**28
 """That are held at a time, of all members together: 1 GiB of them."""
 ANSWERS_AT_ONCE = 2**26
 """Numbers that one row is answered by, likewise: half a GiB in float64."""
+ASKED_AT_ONCE = {"cpu": 2**27, "cuda": 2**30}
+"""Numbers that the sentences of all are answered by: half a GiB, and four."""
 
 
 def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
@@ -90,38 +93,34 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     evidence, looks = task.evidence, _looks.get()
     look = None if looks is None else looks.setdefault(_but_for_the_seed(runs[0].recipe, task), CloseLook())
     of_data = evidence.data + evidence.reading()
-    at_once, heard = _at_once(runs, task), dict[Run, HeardAlone | None]()
+    at_once, of_runs = _at_once(runs, task), list[Report]()
     kept = lru_cache(at_once)(lambda run: run.checkpoint("auto"))
 
-    def probes() -> Iterator[Probe]:
-        for run in runs:
-            probe = _probe_of(run, task, kept(run))
-            if len(runs) > 1:
-                heard[run] = HeardAlone.of(probe, task) if probe.trained and probe.is_whole else None
-            yield probe
-
-    def of_runs() -> Iterator[Report]:
+    def members() -> Iterator[Member]:
+        """Some at a time; when they were looked at, their scores are."""
         for some in (runs[first : first + at_once] for first in range(0, len(runs), at_once)):
-            share = len(some) / len(runs)
-            scored = scored_population(some, task, [kept(run) for run in some], share, [heard.get(run) for run in some])
-            for one in scored.members:
-                yield evidence.audit(one.run, one.unaided) + audit_scores(one)
+            side_by_side([partial(kept, run) for run in some])  # their checksums take longer than to read them
+            beside = KeptMembers(some, [kept(run) for run in some], task)
+            yield from beside.members
+            scored = scored_population(some, task, beside.checkpoints, len(some) / len(runs), beside)
+            of_runs.extend(evidence.audit(one.run, one.unaided) + audit_scores(one) for one in scored.members)
 
     with drawn_once():
-        of_models = audit_models(probes(), look)
+        of_models = audit_models(members(), look)
         population = population_report(runs, task, kept)
-    reports = [model + population + of_data + run for model, run in zip(of_models, of_runs(), strict=True)]
+    reports = [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
     return [_of_diverged(one) if run.status.is_diverged else one for run, one in zip(runs, reports, strict=True)]
 
 
 def _at_once(runs: Sequence[Run], task: Task) -> int:
     """How many members may be looked at side by side, by their weights and by what they answer. What began with weights
     that are gone can only be made again run by run, from its folder."""
-    if not all(_start_is_there(run, task) for run in runs):
+    if not all(start_is_there(run, task) for run in runs):
         return 1
     weights, recipe = int(runs[0].facts.get("parameters", 1)), runs[0].recipe
-    answers = recipe.scoring_segment * (task.data.tokenizer.size if task.probing.per_token else 1)
-    return max(1, min(WEIGHTS_AT_ONCE // weights, ANSWERS_AT_ONCE // answers))
+    choices = task.data.tokenizer.size if task.probing.per_token else 1
+    answers = ANSWERS_AT_ONCE // (recipe.scoring_segment * choices), ASKED_AT_ONCE[device()] // (TOKENS * choices)
+    return max(1, min(WEIGHTS_AT_ONCE // weights, *answers))
 
 
 def _of_diverged(report: Report) -> Report:
@@ -156,9 +155,9 @@ def _but_for_the_seed(recipe: Recipe, task: Task) -> str:
 def audit_recipe(recipe: Recipe) -> Report:
     """What can be said before training: the audits of the data, and of a fresh model."""
     task = tasks.load(recipe)
-    check_size(recipe, task, 1, torch.device(_device()))
+    check_size(recipe, task, 1, torch.device(device()))
     with drawn_once():
-        model = audit_model(_probe(recipe, task, lambda device: task.build([recipe.seed], device)))
+        model = audit_model(probe_of_recipe(recipe, task))
     return model + task.evidence.data + task.evidence.reading()
 
 
@@ -178,10 +177,10 @@ def population_report(runs: Sequence[Run], task: Task, kept: Callable[[Run], Che
     weights = [None if run is None else kept(run).weights for run in members]
 
     def assemble(recipes: Sequence[Recipe]) -> Any:
-        setting = Setting(torch.device(_device()), torch.float32, False, False, ())
+        setting = Setting(torch.device(device()), torch.float32, False, False, ())
         return assembly.assemble(recipes, task, setting)[0]
 
-    return audit_population(SideBySide(recipes, weights, members, task, _device(), assemble))
+    return audit_population(SideBySide(recipes, weights, members, task, device(), assemble))
 
 
 def scored_population(
@@ -189,41 +188,10 @@ def scored_population(
     task: Task,
     kept: Sequence[Checkpoint],
     share: float = 1.0,
-    heard: Sequence[HeardAlone | None] = (),
+    beside: KeptMembers | None = None,
 ) -> ScoredPopulation:
     """May take its share of a second, or of 5 % of the training."""
     seconds = share * max(1.0, 0.05 * float(runs[0].facts.get("seconds", 0)))
-    return ScoredPopulation(runs, kept, task, _device(), seconds, heard if len(runs) > 1 else ())
-
-
-def _probe_of(run: Run, task: Task, kept: Checkpoint) -> Probe:
-    trained = "imported_from" not in run.facts and _start_is_there(run, task)
-    build = partial(task.build, [run.recipe.seed]) if trained else partial(task.rebuild, run)
-    probe = _probe(run.recipe, task, lambda device: build(device))
-    if not run.status.is_diverged or kept.step < (run.status.step or 0):
-        load_weights(probe.model, 0, kept.weights)
-    elif trained:  # the architecture can be judged all the same, by the weights that training began with
-        trained = False
-    return replace(probe, trained=trained, to_train=kept.step > 0 or "imported_from" not in run.facts)
-
-
-def _start_is_there(run: Run, task: Task) -> bool:
-    """Whether what training began with can still be made: borrowed weights may be gone, or be others by now."""
-    try:
-        return run.facts.get("start") == task.facts.get("start")
-    except UserError:
-        return False
-
-
-def _probe(recipe: Recipe, task: Task, build: Callable[[str], Any]) -> Probe:
-    """Of a fresh model of this recipe."""
-    device = _device()
-
-    def fresh() -> Any:
-        return build(device).eval()
-
-    return Probe(fresh(), recipe, task.sampler([recipe.seed], device).at(0), task.probing, fresh, trained=False)
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if beside is None or len(runs) == 1:
+        return ScoredPopulation(runs, kept, task, device(), seconds)
+    return ScoredPopulation(runs, kept, task, device(), seconds, beside.heard(), beside.together)

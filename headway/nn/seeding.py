@@ -37,11 +37,11 @@ def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]
         if p.is_meta:
             continue
         value, std = p.start  # pyright: ignore[reportAttributeAccessIssue]
+        if std == 0:
+            p[:] = value
+            continue
         for r, replica_seed in enumerate(seeds):
-            if std > 0:
-                _draw(p[r], value, std, replica_seed, prefix + key)
-            else:
-                p[r] = value
+            _draw(p[r], value, std, replica_seed, prefix + key)
     for key, module in part.named_modules(prefix=name):
         if isinstance(module, Noisy):
             module.keys.copy_(random.stream_keys(seeds, key))

@@ -2,7 +2,8 @@
 
 Kernels for a GPU are written, or chosen, where nobody can see all machines and versions that they will run on, and one
 that is wrong says nothing. So each is compared with plain lines of torch, on the machine at hand, before its first use:
-where it cannot be built, or is off by more than rounding explains, that is said once, and the plain lines stay.
+where it cannot be built, or is off by more than rounding explains, that is said once, and the plain lines stay. One
+that was right is not compared again by other processes of the same machine (`compared.py`).
 """
 
 import logging
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from headway.nn.compared import KernelCase
 
 WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """The largest difference from the plain lines, as a share of the largest number that they give."""
@@ -26,7 +29,7 @@ def trusted(operation: str, device: torch.device, check: Callable[..., float], *
     if key not in _verdicts:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return False
-        _verdicts[key] = _found_right(operation, device, check, case)
+        _verdicts[key] = _found_right(KernelCase(operation, device, check, case))
     return _verdicts[key]
 
 
@@ -42,6 +45,7 @@ def by_kernel(
         raise
     except Exception as error:
         _verdicts[operation, str(device), *case] = False
+        KernelCase(operation, device, check, case).forget()
         _refuse(operation, error)
         return None
 
@@ -51,18 +55,24 @@ def _refuse(operation: str, error: Exception) -> None:
     _LOG.warning(f"the kernel '{operation}' cannot be used ({told[:200]}); the plain way takes its place")
 
 
-def _found_right(operation: str, device: torch.device, check: Callable[..., float], case: tuple[Any, ...]) -> bool:
+def _found_right(kernel: KernelCase) -> bool:
+    operation, device, check, case = kernel
+    within = max(WITHIN[dtype] for dtype in (*_precisions(case), torch.float32))
+    known = kernel.found()
+    if known is not None and known <= within:
+        return True
     try:
         with torch.autocast(device.type, enabled=False):
             off = check(device, *case)
     except Exception as error:  # whatever a compiler of kernels can raise: the plain lines still work
         _refuse(operation, error)
         return False
-    within = max(WITHIN[dtype] for dtype in (*_precisions(case), torch.float32))
-    if off > within:
-        told = f"it is off by {off:.2g} of the largest number, and {within:g} is rounding"
-        _LOG.warning(f"the kernel '{operation}' is not used: {told}; the plain way takes its place")
-    return off <= within
+    if off <= within:
+        kernel.keep(off)
+        return True
+    told = f"it is off by {off:.2g} of the largest number, and {within:g} is rounding"
+    _LOG.warning(f"the kernel '{operation}' is not used: {told}; the plain way takes its place")
+    return False
 
 
 def _precisions(case: tuple[Any, ...]) -> Iterator[torch.dtype]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -54,6 +54,8 @@ from headway.tasks.abilities import (
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
+SPLITS_KEPT, LETTERS_KEPT = 4, 1 << 24
+"""Of what was cut into tokens again: how many, and how long each may be."""
 MOST_AT_ONCE = 1 << 32
 """Numbers in the largest tensor of a layer, when a segment is read: 16 GiB."""
 
@@ -329,7 +331,8 @@ class TextEvidence(Evidence):
         text, used = data.texts[split], data.split(split)
         if type(self.task).load.__func__ is LanguageModelling.load.__func__:  # others may read theirs in any way
             text = text_again(spec.source, spec.path, split, dict(data.texts), spec.encoding)
-        return TextRecount(text, data.tokenizer.encode(text), used, *recipe.reading)
+        cut = _cut_again if len(text) <= LETTERS_KEPT else _cut_again.__wrapped__
+        return TextRecount(text, cut(data.tokenizer.to_json(), text), used, *recipe.reading)
 
     @cached_property
     def train_again(self) -> str | None:
@@ -338,6 +341,13 @@ class TextEvidence(Evidence):
             return None
         used, again = texts["train"], text_again(spec.source, spec.path, "train", texts, spec.encoding)
         return None if used == again else f"{len(used):,} letters, and the source has {len(again):,}"
+
+
+@lru_cache(SPLITS_KEPT)
+def _cut_again(tokenizer: str, text: str) -> Tokens:
+    """A text as tokens, by a tokenizer as it is written down: runs of a study have theirs in common, and to cut a text
+    takes as long as to audit a small model of it."""
+    return Tokenizer.from_json(tokenizer).encode(text)
 
 
 def _spec(recipe: Recipe) -> LanguageModelSpec:

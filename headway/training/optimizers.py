@@ -217,8 +217,9 @@ class AdamWOptimizer(Optimizer):
         replica is a slice of every parameter: it has its own call, with its own rate, decay and clipping."""
         self.steps += 1
         given = [_gradient(p) for p in self.parameters]
+        apart = Tensor.unbind if len(self.own_decays) > 1 else lambda whole: (whole,)
         weights, gradients, means, squares = (
-            [_apart(x) for x in of_all] for of_all in (self.parameters, given, *self.memory.values())
+            [apart(x) for x in of_all] for of_all in (self.parameters, given, *self.memory.values())
         )
         lengths = torch.stack(torch._foreach_norm([mine for of_all in gradients for mine in of_all]))
         norms = self.whole_norms(torch.linalg.vector_norm(lengths.view(len(given), -1), dim=0))
@@ -279,11 +280,6 @@ class AdagradOptimizer(Optimizer):
 def _gradient(p: Tensor) -> Tensor:
     assert p.grad is not None, "a parameter took no part in the loss"
     return p.grad
-
-
-def _apart(x: Tensor) -> Sequence[Tensor]:
-    """The replicas' parts of it, sharing its memory."""
-    return x.unbind() if len(x) > 1 else (x,)
 
 
 def _at_pace(rates: Tensor, pace: float) -> Tensor:

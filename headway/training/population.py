@@ -4,6 +4,7 @@ A slice has no replica axis and says nothing of the others, so a run can leave a
 checkpoint.
 """
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -87,6 +88,16 @@ def load_weights(model: nn.Module, r: int, weights: dict[str, Tensor]) -> None:
     check_fits({name: p.shape[1:] for name, p in ours.items()}, weights, "weights")
     for name, p in ours.items():
         p[r].copy_(weights[name])
+
+
+@torch.no_grad()
+def load_side_by_side(model: nn.Module, weights: Sequence[dict[str, Tensor]]) -> None:
+    """The same for all replicas, a copy to the device for each parameter in place of one for each of every replica."""
+    ours = dict(model.named_parameters())
+    for own in weights:
+        check_fits({name: p.shape[1:] for name, p in ours.items()}, own, "weights")
+    for name, p in ours.items():
+        p.copy_(torch.stack([own[name] for own in weights]))
 
 
 def check_fits(expected: dict[str, torch.Size], saved: dict[str, Tensor], what: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from headway.answers import SCHEMAS, checked, json_schema
+from headway.answers.verbs import SCHEMAS, checked, json_schema
 from headway.cli import app
 
 BEFORE = Path(__file__).parents[1] / "run" / "made_before"

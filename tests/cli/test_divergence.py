@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from headway.answers import without_nan
+from headway.answers.verbs import without_nan
 from headway.audit.audit import Finding, Report
 from headway.run.folder import open_run
 
@@ -67,7 +67,7 @@ def test_json_has_null_for_what_is_not_finite_and_says_where():
 def test_every_answer_goes_that_way(capsys, monkeypatch):
     from headway.cli.options import print_json
 
-    monkeypatch.setattr("headway.answers.checked", lambda verb, answer: answer)
+    monkeypatch.setattr("headway.answers.verbs.checked", lambda verb, answer: answer)
     print_json("train", {"scores": {"valid.loss": math.inf}})
     said = capsys.readouterr()
     assert json.loads(said.out) == {"scores": {"valid.loss": None}}

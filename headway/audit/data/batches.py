@@ -128,8 +128,7 @@ class TextPlaces:
 
     def __init__(self, ids: np.ndarray):
         self.ids, self.few = ids, FEW_ROWS if len(ids) <= LONG else 2
-        kinds, counts = np.unique(ids[:COUNTED], return_counts=True)
-        self.how_often = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
+        self.kinds, self.counts = np.unique(ids[:COUNTED], return_counts=True)
 
     def __call__(self, batch: Any) -> list[Place | None]:
         """Some of them, from the first row to the last: where rows are streams, the end of the text is in the last."""
@@ -147,7 +146,7 @@ class TextPlaces:
         last = len(self.ids) - len(row)
         if last < 0:
             return None
-        rarest, *rare = sorted(range(len(row)), key=lambda k: self.how_often.get(int(row[k]), 0))[:8]
+        rarest, *rare = self._rarest_first(row)[:8].tolist()
         begins = np.flatnonzero(self.ids[rarest : rarest + last + 1] == row[rarest])
         for k in rare:
             if len(begins) == 0 or all(self._stands(row, int(begins[end])) for end in (0, -1)):
@@ -157,6 +156,11 @@ class TextPlaces:
         if (first := next(standing, None)) is None:
             return None
         return Place(first, next(at for at in begins[::-1].tolist() if self._stands(row, at)))
+
+    def _rarest_first(self, row: np.ndarray) -> np.ndarray:
+        """The places of its tokens, by how often each was counted; of those that are alike, the first is first."""
+        kind = np.searchsorted(self.kinds, row).clip(max=len(self.kinds) - 1)
+        return np.argsort(np.where(self.kinds[kind] == row, self.counts[kind], 0), kind="stable")
 
     def _stands(self, row: np.ndarray, at: int) -> bool:
         return bool((self.ids[at : at + len(row)] == row).all())

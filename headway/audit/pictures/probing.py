@@ -43,7 +43,7 @@ class Matching(Probing):
 
     def run_whole(self, model: Clip, ids: Tensor, padding_mask: Tensor | None, batch: Any) -> None:
         self.run(model, ids, padding_mask)
-        model.see(batch.pictures[:1, :PICTURES])
+        model.see(batch.pictures[:, :PICTURES])
 
     def apart(self, model: Clip) -> Sequence[Module]:
         return [model.picture]

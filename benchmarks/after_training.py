@@ -1,0 +1,92 @@
+"""What a population costs after its last step, by the number of its members: operations of torch, and CPU seconds.
+
+    python -m benchmarks.after_training [--recipe demo] [--members 8 32] [KEY=VALUE …]
+
+On a GPU small models cost what it takes to launch their operations, so how many there are tells where seconds go
+without one: of each function of Headway the operations within it, as a part that is the same for every population and a
+part for each member (two sizes make a line). The model is narrow, so that on a CPU, too, little else counts.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import headway
+from headway.experiment.train import Training, train
+from headway.recipe.recipe import load
+
+NARROW = ("model.width=32", "training.duration=20 steps")
+HOME = str(Path(headway.__file__).parent)
+
+
+class Counted(TorchDispatchMode):
+    """How many operations there are within each function of Headway."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.within: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        frame, names = sys._getframe(1), {"all"}
+        while frame is not None:
+            code, frame = frame.f_code, frame.f_back
+            if code.co_filename.startswith(HOME):
+                names.add(f"{code.co_filename[len(HOME) + 1 :]} {code.co_qualname}")
+        self.within.update(names)
+        return func(*args, **(kwargs or {}))
+
+
+def after_training(recipe: str, changes: list[str], members: int, counted: Counted | None) -> float:
+    """CPU seconds from the last step to the end, which are the longer for being counted."""
+    base, took, finish = load(recipe, [*NARROW, *changes]), [], Training.finish
+
+    def watched(self: Training) -> None:
+        began = time.process_time()
+        if counted is None:
+            finish(self)
+        else:
+            with counted:
+                finish(self)
+        took.append(time.process_time() - began)
+
+    Training.finish = watched
+    try:
+        with tempfile.TemporaryDirectory() as runs:
+            recipes = [base.model_copy(update={"seed": seed}) for seed in range(members)]
+            train(recipes, [f"seed-{seed}" for seed in range(members)], Path(runs))
+    finally:
+        Training.finish = finish
+    return took[0]
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--recipe", default="demo")
+    asked.add_argument("--members", type=int, nargs=2, default=(8, 32))
+    asked.add_argument("--rows", type=int, default=40, help="of the table")
+    asked.add_argument("changes", nargs="*")
+    given = asked.parse_args()
+    torch.set_num_threads(1)
+    few, many = given.members
+    found = {}
+    for members in (few, many):
+        seconds = after_training(given.recipe, given.changes, members, None)
+        counted = Counted()
+        after_training(given.recipe, given.changes, members, counted)
+        found[members] = counted.within
+        print(f"{members} members: {counted.within['all']:,} operations, {seconds:.1f} s of CPU", flush=True)
+    each = {name: (found[many][name] - found[few][name]) / (many - few) for name in found[few] | found[many]}
+    print("\n for each  once for all")
+    for name in sorted(each, key=lambda name: -found[many][name])[: given.rows]:
+        print(f"{each[name]:9,.0f} {found[few][name] - few * each[name]:13,.0f}  {name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What runs of one population have kept, as audits are given it: all of them side by side, and each alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from typing import Any
+
+import torch
+
+from headway.audit.members import Member
+from headway.audit.probe import Probe
+from headway.audit.scored import HeardAlone
+from headway.core.errors import UserError
+from headway.recipe.recipe import Recipe
+from headway.run.folder import Run
+from headway.tasks.task import Task
+from headway.training.checkpoint import Checkpoint
+from headway.training.population import load_side_by_side, load_weights
+
+
+@dataclass(frozen=True)
+class KeptMembers:
+    runs: Sequence[Run]
+    checkpoints: Sequence[Checkpoint]
+    """The one of each that is scored."""
+    task: Task
+
+    @property
+    def members(self) -> list[Member]:
+        places = {place: beside for beside, place in enumerate(self._beside)}
+        return [self._member(place, places.get(place)) for place in range(len(self.runs))]
+
+    @property
+    def together(self) -> Any:
+        """All of them in one model, if there are several and each has weights that training led to."""
+        return self._everyone.model if len(self._beside) == len(self.runs) else None
+
+    def heard(self) -> list[HeardAlone | None]:
+        """What each says by itself, where there are several and it can be said. One model has the weights of one after
+        the other: to build it takes longer than to ask it."""
+        found: list[HeardAlone | None] = [None] * len(self.runs)
+        if not self._beside:
+            return found
+        model = self.task.build([self.runs[0].recipe.seed], device()).eval()
+        for place, is_whole in zip(self._beside, self._everyone.are_whole, strict=True):
+            if is_whole:
+                load_weights(model, 0, self.checkpoints[place].weights)
+                batch = self.task.sampler([self.runs[place].recipe.seed], device()).at(0)
+                found[place] = HeardAlone.of(model, batch, self.task)
+        return found
+
+    @cached_property
+    def _beside(self) -> list[int]:
+        """Those that can be asked at once."""
+        kept = enumerate(zip(self.runs, self.checkpoints, strict=True)) if len(self.runs) > 1 else ()
+        return [place for place, (run, own) in kept if is_trained(run, self.task) and not _is_lost(run, own)]
+
+    @cached_property
+    def _everyone(self) -> Probe:
+        """These."""
+        recipes = [self.runs[place].recipe for place in self._beside]
+        everyone = _probe(recipes, self.task, partial(self.task.build, [recipe.seed for recipe in recipes]))
+        load_side_by_side(everyone.model, [self.checkpoints[place].weights for place in self._beside])
+        return replace(everyone, trained=True)
+
+    def _member(self, place: int, beside: int | None) -> Member:
+        run = self.runs[place]
+        alone = cache(lambda: probe_of(run, self.task, self.checkpoints[place]))
+        everyone, among = (alone(), 0) if beside is None else (self._everyone, beside)
+        return Member(everyone, among, run.recipe, alone)
+
+
+def probe_of(run: Run, task: Task, kept: Checkpoint) -> Probe:
+    """Of one by itself."""
+    trained = is_trained(run, task)
+    probe = _probe(
+        [run.recipe], task, partial(task.build, [run.recipe.seed]) if trained else partial(task.rebuild, run)
+    )
+    if not _is_lost(run, kept):
+        load_weights(probe.model, 0, kept.weights)
+    elif trained:  # the architecture can be judged all the same, by the weights that training began with
+        trained = False
+    return replace(probe, trained=trained, to_train=kept.step > 0 or "imported_from" not in run.facts)
+
+
+def probe_of_recipe(recipe: Recipe, task: Task) -> Probe:
+    """Of a fresh model."""
+    return _probe([recipe], task, partial(task.build, [recipe.seed]))
+
+
+def _probe(recipes: Sequence[Recipe], task: Task, build: Callable[[str], Any]) -> Probe:
+    """Of fresh models of these recipes, side by side."""
+    where = device()
+
+    def fresh() -> Any:
+        return build(where).eval()
+
+    batch = task.sampler([recipe.seed for recipe in recipes], where).at(0)
+    return Probe(fresh(), recipes[0], batch, task.probing, fresh, trained=False)
+
+
+def is_trained(run: Run, task: Task) -> bool:
+    """Whether its weights came from a start that can still be made."""
+    return "imported_from" not in run.facts and start_is_there(run, task)
+
+
+def start_is_there(run: Run, task: Task) -> bool:
+    """Whether what training began with can still be made: borrowed weights may be gone, or be others by now."""
+    try:
+        return run.facts.get("start") == task.facts.get("start")
+    except UserError:
+        return False
+
+
+def _is_lost(run: Run, kept: Checkpoint) -> bool:
+    """It diverged, and what was kept is what was left then."""
+    return run.status.is_diverged and kept.step >= (run.status.step or 0)
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

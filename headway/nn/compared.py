@@ -1,0 +1,104 @@
+"""What comparisons of kernels with plain lines (`trusted.py`) have found on this machine, kept between processes.
+
+To compare a dozen kernels takes seconds, and they come out as they did the last time as long as everything that has a
+part in it is the same: the case, the sources of kernels and checks, the versions of what builds them, and the GPU. All
+of that is in the name of what is kept, so a change of any of it means a new comparison, and nothing ever has to be
+invalidated. Only kernels that agree are kept: one that does not is compared, and told of, every time.
+
+What is kept lies with the other caches (`headway cache`), and may be deleted at any time. Whatever is wrong with it
+costs a comparison, never a run.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from headway.core import random
+from headway.core.errors import UserError
+from headway.core.files import as_json, cache_folder, write_whole
+from headway.core.reading import read_json
+
+MOST = 1 << 16
+"""Bytes of what is kept of one comparison."""
+
+
+class KernelCase(NamedTuple):
+    """A kernel in one case, and what compares it there."""
+
+    operation: str
+    device: torch.device
+    check: Callable[..., float]
+    case: tuple[Any, ...]
+
+    def found(self) -> float | None:
+        """How far off the kernel was here before; None where nobody knows."""
+        if (of := self._of) is None:
+            return None
+        try:
+            kept = read_json(_place(of), MOST)
+            off = kept["off"]
+        except (OSError, RuntimeError, UserError, ValueError, KeyError, TypeError):
+            return None
+        is_ours = kept.get("of") == of and isinstance(off, float)
+        return off if is_ours and 0 <= off < float("inf") else None
+
+    def keep(self, off: float) -> None:
+        """For the next process; where it cannot be kept, that one compares as well."""
+        if (of := self._of) is not None:
+            with suppress(OSError, RuntimeError):
+                _place(of).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(_place(of), as_json({"off": float(off), "of": of}))
+
+    def forget(self) -> None:
+        if (of := self._of) is not None:
+            with suppress(OSError, RuntimeError):
+                _place(of).unlink(missing_ok=True)
+
+    @property
+    def _of(self) -> dict[str, str] | None:
+        """All that has a part in it, in words; None where nothing is kept."""
+        built_on = machine(self.device)
+        if built_on is None:
+            return None
+        own = sys.modules[self.check.__module__].__file__ or ""
+        sources = _digest(*sorted(Path(__file__).parent.glob("*.py")), Path(random.__file__), Path(own))
+        asked = {"operation": self.operation, "check": self.check.__qualname__, "case": repr(self.case)}
+        return {**asked, "sources": sources, **built_on}
+
+
+@cache
+def machine(device: torch.device) -> dict[str, str] | None:
+    """What kernels are built by and run on. None for a processor: its products (`onednn.py`) are compared at once."""
+    if device.type != "cuda":
+        return None
+    versions = {name: _version(name) for name in ("torch", "triton")}
+    versions |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    interpreted = os.environ.get("TRITON_INTERPRET", "")
+    return {**versions, "gpu": torch.cuda.get_device_name(device), "can": capability, "interpreted": interpreted}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+@cache
+def _digest(*sources: Path) -> str:
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources if path.is_file())).hexdigest()
+
+
+def _place(of: dict[str, str]) -> Path:
+    """RuntimeError where this user has no home."""
+    return cache_folder() / f"kernel-{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:32]}.json"
