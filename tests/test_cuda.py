@@ -207,9 +207,9 @@ KERNELS = [
     ("norm", (48, FLOAT, (FLOAT, True, True), FLOAT, True, True, 1e-5)),
     ("norm", (100, FLOAT, (BF16, False, True), BF16, False, False, 1e-6)),
     *(
-        ("activate", (width, dtype, kind, biased))
+        ("activate", (width, dtype, kind))
         for kind in fused.NONLINEARITIES
-        for width, dtype, biased in ((256, BF16, True), (100, FLOAT, True), (256, BF16, False))
+        for width, dtype in ((256, BF16), (100, FLOAT))
     ),
     ("dropout", (FLOAT, False)),
     ("dropout", (BF16, True)),

@@ -38,56 +38,52 @@ NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activate(
-    products: Float[Tensor, "R B T D"], bias: Float[Tensor, "R D"] | None, kind: str
+    products: Float[Tensor, "R B T D"], bias: Float[Tensor, "R D"], kind: str
 ) -> Float[Tensor, "R B T D"] | None:
     """This nonlinearity of products + bias."""
     if not launching.wanted(products) or kind not in NONLINEARITIES:
         return None
-    case = products.shape[-1], products.dtype, kind, bias is not None
+    case = products.shape[-1], products.dtype, kind
     return by_kernel("activate", products.device, check_activate, case, lambda: _Activate.apply(products, bias, kind))
 
 
-def plain_activate(products: Tensor, bias: Tensor | None, kind: str) -> Tensor:
-    wide = products.float() if bias is None else products.float() + bias[:, None, None]
-    return NONLINEARITIES[kind](wide).to(products.dtype)
+def plain_activate(products: Tensor, bias: Tensor, kind: str) -> Tensor:
+    return NONLINEARITIES[kind](products.float() + bias[:, None, None]).to(products.dtype)
 
 
 class _Activate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, products, bias, kind):
         products = products.contiguous()
-        R, D = len(products), products.shape[-1]
+        R, D = bias.shape
         rows, N = products.numel() // D, products.numel() // D // R
         y = torch.empty_like(products)
         ROWS, BLOCK = launching.tile(min(D, 256))
         grid = (launching.parts(rows, ROWS), launching.parts(D, BLOCK))
-        launching.kernels().activate_forward[grid](
-            products, products if bias is None else bias, y, rows, N, D, kind, bias is not None, ROWS, BLOCK
-        )
-        ctx.save_for_backward(None if kind == "none" else products, bias)
+        launching.kernels().activate_forward[grid](products, bias, y, rows, N, D, kind, ROWS, BLOCK)
+        ctx.save_for_backward(*(() if kind == "none" else (products,)), bias)
         ctx.kind = kind
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
-        products, bias = ctx.saved_tensors
-        dy, R, D = dy.contiguous(), len(dy), dy.shape[-1]
+        *kept, bias = ctx.saved_tensors
+        dy, (R, D) = dy.contiguous(), bias.shape
         N = dy.numel() // D // R
         ROWS, BLOCK = launching.tile(min(D, 256))
         columns = launching.parts(D, BLOCK)
         parts, per = launching.shared(N, ROWS, R * columns)
-        dx = dy if products is None else torch.empty_like(dy)
-        sums = None if bias is None else torch.empty(R, parts, D, dtype=torch.float32, device=dy.device)
+        dx = torch.empty_like(dy) if kept else dy
+        sums = torch.empty(R, parts, D, dtype=torch.float32, device=dy.device)
         launching.kernels().activate_backward[(R, parts, columns)](
-            dy, dy if products is None else products, dy if bias is None else bias, dx, dy if sums is None else sums,
-            N, D, per, ctx.kind, bias is not None, ROWS, BLOCK,
-        )  # fmt: skip
-        return dx, None if sums is None else sums.sum(1), None
+            dy, kept[0] if kept else dy, bias, dx, sums, N, D, per, ctx.kind, ROWS, BLOCK
+        )
+        return dx, sums.sum(1), None
 
 
-def check_activate(device, D, dtype, kind, biased) -> float:
-    products, bias = numbers((2, 3, 16, D), device, 1, dtype), numbers((2, D), device, 2) if biased else None
+def check_activate(device, D, dtype, kind) -> float:
+    products, bias = numbers((2, 3, 16, D), device, 1, dtype), numbers((2, D), device, 2)
     return there_and_back(
         lambda x, b: _Activate.apply(x, b, kind), lambda x, b: plain_activate(x, b, kind), (products, bias)
     )

@@ -173,29 +173,23 @@ def _slope(v, kind: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["rows", "N"])
-def activate_forward(
-    products, bias, y, rows, N, D, kind: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def activate_forward(products, bias, y, rows, N, D, kind: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = (row < rows)[:, None] & (unit < D)[None, :]
     at = row[:, None] * D + unit[None, :]
     v = tl.load(products + at, there, 0.0).to(tl.float32)
-    if biased:
-        v += tl.load(bias + (row // N)[:, None] * D + unit[None, :], there, 0.0)
+    v += tl.load(bias + (row // N)[:, None] * D + unit[None, :], there, 0.0)
     tl.store(y + at, _activated(v, kind), there)
 
 
 @triton.jit(do_not_specialize=["N", "per"])
 def activate_backward(
-    dy, products, bias, dx, d_bias, N, D, per,
-    kind: tl.constexpr, biased: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    dy, products, bias, dx, d_bias, N, D, per, kind: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     unit = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    b = tl.zeros((1, BLOCK), tl.float32)
-    if biased:
-        b = tl.load(bias + replica * D + unit, unit < D, 0.0)[None, :]
+    b = tl.load(bias + replica * D + unit, unit < D, 0.0)[None, :]
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in range(part * per, part * per + per, ROWS):
         row = first + tl.arange(0, ROWS)
@@ -206,8 +200,7 @@ def activate_backward(
             d = d * _slope(tl.load(products + at, there, 0.0).to(tl.float32) + b, kind)
             tl.store(dx + at, d, there)
         total += d
-    if biased:
-        tl.store(d_bias + (replica * tl.num_programs(1) + part) * D + unit, tl.sum(total, 0), unit < D)
+    tl.store(d_bias + (replica * tl.num_programs(1) + part) * D + unit, tl.sum(total, 0), unit < D)
 
 
 @triton.jit(do_not_specialize=["T", "stride_row", "stride_head", "stride_time", "out_row", "out_head", "out_time"])

@@ -56,10 +56,10 @@ class Linear(nn.Module):
         return y if self.adapter is None else y + self.adapter(x).to(y.dtype)
 
     def activated(self, x: Float[Tensor, "R B T I"], kind: str) -> Float[Tensor, "R B T O"] | None:
-        """A nonlinearity of what it gives, where one kernel adds the bias, if any, and does that; else None."""
+        """A nonlinearity of what it gives, where one kernel adds the bias and does that; else None."""
         if self.packed is not None and self._is_plain:
             return self.packed.multiply(x, self.weight, self.bias, kind)
-        if not self._products_are_all(x):
+        if self.bias is None or not self._products_are_all(x):
             return None
         return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
 
