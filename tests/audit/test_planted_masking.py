@@ -80,7 +80,7 @@ def test_clean_batches_raise_nothing(changes, home):
     "changes", [pytest.param(CLEAN[0], marks=pytest.mark.slow, id="pieces"), pytest.param(CLEAN[1], id="lines")]
 )
 def test_a_clean_run_raises_nothing(changes, home, tmp_path):
-    (run,) = train([recipe(home, *changes, "training.duration=30 steps")], ["clean"], tmp_path)
+    (run,) = train([recipe(home, *changes, "training.duration=60 steps")], ["clean"], tmp_path)
     report = audit_run(run)
     ours = {f.audit for f in report.failures if AUDITS[f.audit].subject not in ("training", "baselines")}
     assert ours <= {"repeated-text", "near-text"}, report  # of the text, which says the same all over

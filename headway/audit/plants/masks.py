@@ -5,7 +5,7 @@ import torch
 from headway.audit.plants.needs import ATTENTION, CLASSIFIER, FUSED, LANGUAGE_MODEL, WINDOW, norm, pooling, positions
 from headway.audit.plants.parts import FUTURE, norm_over, weighed, written_out
 from headway.audit.plants.planting import Bed
-from headway.models import classifier
+from headway.models import encoder
 from headway.models import pooling as pools
 from headway.nn import masks, replicated
 from headway.nn import positions as schemes
@@ -55,7 +55,7 @@ def window_ignored(patch):
 
 @_bed.plant("attention-rows", CLASSIFIER, positions("none"), also=("order",))
 def encoder_with_a_decoders_mask(patch):
-    patch.setattr(classifier, "Everything", masks.Causal)
+    patch.setattr(encoder, "Everything", masks.Causal)
 
 
 @_bed.plant("finite", LANGUAGE_MODEL, ATTENTION, also=("attention-rows", "padding", "hard-mask", "kernel"))

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import getattr_static
 from typing import Any, Protocol
 
 import numpy as np
@@ -147,6 +148,7 @@ class Patches:
         self._before: list[tuple[Any, str, Any]] = []
 
     def setattr(self, target: Any, name: str, value: Any, /) -> None:
+        getattr_static(target, name)  # AttributeError: it has moved, and in this place nothing would be planted
         self._before.append((target, name, vars(target).get(name, self)))
         setattr(target, name, value)
 

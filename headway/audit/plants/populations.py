@@ -269,8 +269,8 @@ def one_order_of_rows_for_all(patch):
 def neighbours_times_zero(patch):
     original = replicated._multiply  # pyright: ignore[reportPrivateUsage]
 
-    def multiply(x, weight, bias):
-        y = original(x, weight, bias)
+    def multiply(x, weight, *rest):
+        y = original(x, weight, *rest)
         return y if len(y) == 1 else y + 0 * y.roll(1, 0)
 
     patch.setattr(replicated, "_multiply", multiply)

@@ -25,6 +25,8 @@ WRITES = ("scores-again", "decoded-alone", "repetition-loops", "length-ratio", "
 """Who decodes wrongly writes something else."""
 SCORES = ("kept-checkpoint", "score-and-curve")
 """Whose weights are used otherwise than in training has other losses."""
+OF_READING = ("batches", "every-pair")
+"""Who pairs rows anew reads none of the pairs that train has."""
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ def cross_attention_that_adds_nothing(patch):
     patch.setattr(CrossBlock, "forward", forward)
 
 
-@_bed.plant("batch-pairs", also=("source-matters", "source-reaches-all", *WRITES), trains=True)
+@_bed.plant("batch-pairs", also=("source-matters", "source-reaches-all", *OF_READING, *WRITES), trains=True)
 def sources_shifted_by_a_row(patch):
     honest = batches._OneShape.at
 
@@ -94,7 +96,7 @@ def state_taken_after_the_padding(patch):
     patch.setattr(EncoderDecoder, "read", read)
 
 
-@_bed.plant("first-state", FIRST_STATE, also=("loss", *SCORES, *WRITES))
+@_bed.plant("first-state", FIRST_STATE, also=("loss", "step", *SCORES, *WRITES))
 def state_of_another_row(patch):
     _first(patch, lambda left: left.roll(1, 1))
 
@@ -104,7 +106,7 @@ def state_of_one_direction_only(patch):
     _first(patch, lambda left: torch.cat((left[..., : left.shape[-1] // 2], 0 * left[..., left.shape[-1] // 2 :]), -1))
 
 
-@_bed.plant("moved", FIRST_STATE, also=("first-state",), trains=True)
+@_bed.plant("moved", FIRST_STATE, also=("first-state", "gradient"), trains=True)
 def state_of_the_encoder_without_a_gradient(patch):
     honest = FirstStates.forward
 
@@ -166,7 +168,7 @@ def decoder_that_sees_its_target(patch):
     patch.setattr(Translator, "written", written)
 
 
-@_bed.plant("loss", also=("kept-checkpoint", "score-and-curve", "scores-again"))
+@_bed.plant("loss", also=("step", "kept-checkpoint", "score-and-curve", "scores-again"))
 def padding_in_the_loss(patch):
     from headway.models import translator
 
@@ -184,7 +186,7 @@ def mean_of_the_means_of_parts(patch):
     patch.setattr(Translator, "counted", lambda self, batch: None)
 
 
-@_bed.plant("targets", also=("loss", "initial-loss", "source-matters", "batch-pairs"))
+@_bed.plant("targets", also=("loss", "initial-loss", "source-matters", "batch-pairs", *OF_READING))
 def targets_that_are_the_inputs(patch):
     honest = batches._OneShape.at
     patch.setattr(
