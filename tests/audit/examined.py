@@ -1,18 +1,13 @@
 """Small models under examination, for the tests of audits: a made-up language, and texts of it with labels."""
 
 import copy
-from collections import Counter
-from collections.abc import Iterable
 from functools import cache
-from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from headway import tasks
 from headway.audit.learning import initial_loss, one_batch
-from headway.audit.plants.planting import Fault
 from headway.audit.probe import Probe
 from headway.audit.runner import MODEL_AUDITS
 from headway.core import random as noise
@@ -29,16 +24,6 @@ BASE = {
     "model": {"layers": 2, "width": 32, "context": CONTEXT, "mixer": {"heads": 4}, "positions": "rotary"},
     "training": {"batch": 4, "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}},
 }
-
-
-def one_of_each(faults: Iterable[Fault]) -> list[Any]:
-    """Of what an audit sees, the first of every kind; the others when there is time (`make test-slow`)."""
-    seen, found = Counter(), []
-    for fault in faults:
-        seen[fault.caught_by, fault.kind] += 1
-        late = seen[fault.caught_by, fault.kind] > 1
-        found.append(pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] if late else []))
-    return found
 
 
 def examine(*changes: str, steps: int = 0) -> Probe:

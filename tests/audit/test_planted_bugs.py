@@ -1,7 +1,7 @@
 """Every planted fault is caught by the audit meant for it, and by none that has nothing to do with it."""
 
 import pytest
-from examined import OF_WEIGHTS, examine, one_of_each
+from examined import OF_WEIGHTS, examine
 
 from headway.audit.audit import AUDITS
 from headway.audit.plants.library import faults
@@ -16,7 +16,7 @@ OF_MODELS = [  # those of translators and of hidden tokens: test_planted_transla
 ]
 
 
-@pytest.mark.parametrize("fault", one_of_each(OF_MODELS))
+@pytest.mark.parametrize("fault", OF_MODELS, ids=lambda fault: fault.name)
 def test_planted(fault: Fault):
     with planted(fault):
         probe = examine(*fault.changes, *fault.recipe, steps=3)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from examined import one_of_each
 from scored import CLASSIFIER, Ground
 from tiny import cache_in
 
@@ -47,7 +46,7 @@ def examined(runs: list[Run]) -> Report:
 OF_POPULATIONS = [fault for fault in faults() if AUDITS[fault.caught_by].subject == "population"]
 
 
-@pytest.mark.parametrize("plant", one_of_each(OF_POPULATIONS))
+@pytest.mark.parametrize("plant", OF_POPULATIONS, ids=lambda plant: plant.name)
 def test_planted(plant: Fault, trained):
     runs = trained(*plant.changes)
     with planted(plant):
