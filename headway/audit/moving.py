@@ -194,7 +194,8 @@ class _Course:
             return []
         slopes = self.slopes()
         drawn = [name for name in self.ways if slopes[name].spread > 0]
-        usual = float(np.median([self.ways[name].far for name in drawn]))
+        gone = [name for name in drawn if name not in self.still] or drawn  # where most are frozen, their way is none
+        usual = float(np.median([self.ways[name].far for name in gone]))
         steep = float(np.median([slopes[name].steep for name in drawn]))
         found = []
         for name in self.still:

@@ -157,7 +157,7 @@ def steps_beside_others(members: SideBySide) -> Outcome:
             if not (mixed := _length(torch.where(counts, theirs_mean[r] - means, 0)) / length) <= SAME_STEPS:
                 return failed(mixed, f"the average of replica {r + 1} beside others is off by {mixed:.1%} of its way")
         decay = shrunk[r]
-        if not abs(decay - own) <= SAME_STEPS * max(abs(own), 1e-7):
+        if decay != own and not abs(decay - own) <= SAME_STEPS * max(abs(own), 1e-7):
             return failed(
                 decay, f"weight decay takes {decay:.2g} of replica {r + 1} beside others, and {own:.2g} alone"
             )

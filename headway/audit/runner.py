@@ -109,8 +109,9 @@ def _closely(probe: Probe) -> Report:
     """What counts for all of its architecture, which can be judged on any weights: on those that training began with,
     where others are lost."""
     probe = probe if probe.is_whole else replace(_as_it_began(probe), trained=False)
-    elsewhere = {one_batch, *OF_EACH_REPLICA} - {finite}  # which others rest on
-    return audit_model(probe, [one for one in audits_of(probe) if one not in elsewhere])
+    asked = [one for one in audits_of(probe) if one is not one_batch]
+    rested_on = {name for one in asked for name in one.rests_on}
+    return audit_model(probe, [one for one in asked if one not in OF_EACH_REPLICA or one.name in rested_on])
 
 
 def _as_it_began(probe: Probe) -> Probe:

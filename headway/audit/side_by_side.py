@@ -115,13 +115,15 @@ class SideBySide:
     @contextmanager
     def to_train(self, model: Trainable) -> Iterator[Trainable]:
         """One of those that everybody shares, to be moved: it is as it was when this ends."""
-        weights = [p.detach().clone() for p in model.parameters()]
+        kept = [*model.parameters(), *model.buffers()]
+        before = [one.detach().clone() for one in kept]
         try:
             yield model
         finally:
             with torch.no_grad():
-                for p, was in zip(model.parameters(), weights, strict=True):
-                    p.copy_(was)
+                for one, was in zip(kept, before, strict=True):
+                    one.copy_(was)
+            model.zero_grad()
             model.eval()
 
     def update(self, model: Trainable, members: Sequence[int]) -> Update:

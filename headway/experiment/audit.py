@@ -18,7 +18,7 @@ from headway import tasks
 from headway.audit.audit import Report, write_report
 from headway.audit.members import Member
 from headway.audit.populations import audit_population
-from headway.audit.probe import TOKENS
+from headway.audit.probe import LONGEST, TOKENS
 from headway.audit.runner import OF_A_TRAINED_MODEL, CloseLook, audit_model, audit_models
 from headway.audit.scored import ScoredPopulation
 from headway.audit.scores import audit_scores
@@ -119,7 +119,9 @@ def _at_once(runs: Sequence[Run], task: Task) -> int:
         return 1
     weights, recipe = int(runs[0].facts.get("parameters", 1)), runs[0].recipe
     choices = task.data.tokenizer.size if task.probing.per_token else 1
-    answers = ANSWERS_AT_ONCE // (recipe.scoring_segment * choices), ASKED_AT_ONCE[device()] // (TOKENS * choices)
+    maps = recipe.model.layers * recipe.model.largest(min(LONGEST, recipe.segment))  # of all layers, by `heads.py`
+    asked = ASKED_AT_ONCE[device()] // (TOKENS * max(choices, maps))
+    answers = ANSWERS_AT_ONCE // (recipe.scoring_segment * choices), asked
     return max(1, min(WEIGHTS_AT_ONCE // weights, *answers))
 
 

@@ -11,6 +11,7 @@ from headway.audit.members import Member
 from headway.audit.probe import Probe
 from headway.audit.scored import HeardAlone
 from headway.core.errors import UserError
+from headway.nn.replicated import set_dropout
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.tasks.task import Task
@@ -37,23 +38,27 @@ class KeptMembers:
 
     def heard(self) -> list[HeardAlone | None]:
         """What each says by itself, where there are several and it can be said. One model has the weights of one after
-        the other: to build it takes longer than to ask it."""
+        the other: to build it takes longer than to ask it. (Not one with layers of somebody else's, who may keep beside
+        the weights whatever they like.)"""
         found: list[HeardAlone | None] = [None] * len(self.runs)
-        if not self._beside:
-            return found
-        model = self.task.build([self.runs[0].recipe.seed], device()).eval()
-        for place, is_whole in zip(self._beside, self._everyone.are_whole, strict=True):
-            if is_whole:
-                load_weights(model, 0, self.checkpoints[place].weights)
-                batch = self.task.sampler([self.runs[place].recipe.seed], device()).at(0)
-                found[place] = HeardAlone.of(model, batch, self.task)
+        build = lambda place: self.task.build([self.runs[place].recipe.seed], device()).eval()  # noqa: E731
+        lent = build(0) if self._beside and _is_of_the_house(self._everyone.model) else None
+        for place in self._beside:
+            model = build(place) if lent is None else lent
+            load_weights(model, 0, self.checkpoints[place].weights)
+            batch = self.task.sampler([self.runs[place].recipe.seed], device()).at(0)
+            found[place] = HeardAlone.of(model, batch, self.task)
         return found
 
     @cached_property
     def _beside(self) -> list[int]:
-        """Those that can be asked at once."""
+        """Those that can be asked at once: what is no number is not passed through a layer beside the others."""
         kept = enumerate(zip(self.runs, self.checkpoints, strict=True)) if len(self.runs) > 1 else ()
-        return [place for place, (run, own) in kept if is_trained(run, self.task) and not _is_lost(run, own)]
+        return [
+            place
+            for place, (run, own) in kept
+            if is_trained(run, self.task) and not _is_lost(run, own) and _is_whole(own)
+        ]
 
     @cached_property
     def _everyone(self) -> Probe:
@@ -93,7 +98,9 @@ def _probe(recipes: Sequence[Recipe], task: Task, build: Callable[[str], Any]) -
     where = device()
 
     def fresh() -> Any:
-        return build(where).eval()
+        model = build(where)
+        set_dropout(model, [recipe.model.dropout for recipe in recipes])  # those of the task are its first member's
+        return model.eval()
 
     batch = task.sampler([recipe.seed for recipe in recipes], where).at(0)
     return Probe(fresh(), recipes[0], batch, task.probing, fresh, trained=False)
@@ -115,6 +122,14 @@ def start_is_there(run: Run, task: Task) -> bool:
 def _is_lost(run: Run, kept: Checkpoint) -> bool:
     """It diverged, and what was kept is what was left then."""
     return run.status.is_diverged and kept.step >= (run.status.step or 0)
+
+
+def _is_of_the_house(model: Any) -> bool:
+    return all(type(one).__module__.partition(".")[0] in ("headway", "torch") for one in model.modules())
+
+
+def _is_whole(kept: Checkpoint) -> bool:
+    return all(bool(torch.stack(torch.aminmax(w)).isfinite().all()) for w in kept.weights.values() if w.numel())
 
 
 def device() -> str:

@@ -77,8 +77,7 @@ class Room:
     who has the last slots in it may write behind them; whoever else goes on gets a room of his own."""
 
     def __init__(self, first: Cache, more: int):
-        """For what is there, and for twice as much as is there and `more` together. (Where nothing is written, memory
-        costs nothing.)"""
+        """For what is there, and for twice as much as is there and `more` together."""
         self.filled = first.keys.shape[3]
         self.space = max(64, 2 * (self.filled + more))
         self.keys, self.values = (self._spacious(part) for part in (first.keys, first.values))

@@ -77,7 +77,7 @@ class KernelCase(NamedTuple):
 
 @cache
 def machine(device: torch.device) -> dict[str, str] | None:
-    """What kernels are built by and run on. None for a processor: its products (`onednn.py`) are compared at once."""
+    """What kernels are built by and run on. None for a processor: each process compares its products."""
     if device.type != "cuda":
         return None
     versions = {name: _version(name) for name in ("torch", "triton")}

@@ -18,20 +18,20 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 
-from headway.nn.trusted import difference, numbers, there_and_back, trusted
+from headway.nn import fused
+from headway.nn.trusted import difference, numbers, trusted
 
 NONLINEARITIES = {
-    "relu": ("relu", None, F.relu),
-    "gelu": ("gelu", "none", F.gelu),
-    "gelu-tanh": ("gelu", "tanh", lambda x: F.gelu(x, approximate="tanh")),
-    "silu": ("swish", None, F.silu),
+    "relu": ("relu", None),
+    "gelu": ("gelu", "none"),
+    "gelu-tanh": ("gelu", "tanh"),
+    "silu": ("swish", None),
 }
-"""By Headway's names: oneDNN's name and variant, and the plain lines."""
-
-
-MANY_ROWS = 128  # from which on oneDNN is faster by a weight as it lies, too
+"""By Headway's names: oneDNN's name and variant. `fused.py` has the plain lines."""
+MANY_ROWS = 128
+"""From which on oneDNN is faster by a weight as it lies, too."""
 
 
 class PackedWeight:
@@ -40,6 +40,10 @@ class PackedWeight:
     def __init__(self) -> None:
         self._parts: list[Tensor] = []  # of each replica
         self._refused = False
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """A copy of a model packs its own weights."""
+        return PackedWeight, ()
 
     def multiply(
         self,
@@ -91,19 +95,22 @@ class _ByOneDnn(torch.autograd.Function):
         return _product(x, weight, bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        """By operations that have gradients themselves."""
         (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
-        rows = dy.flatten(0, -2)
-        dx = _product(dy, weight.mT, None) if of_x else None
-        dw = rows.mT @ x.flatten(0, -2) if of_weight else None  # for which MKL is as fast
+        rows = dy.reshape(-1, dy.shape[-1])
+        dx = _ByOneDnn.apply(dy, weight.mT, None) if of_x else None
+        dw = rows.mT @ x.reshape(-1, x.shape[-1]) if of_weight else None  # for which MKL is as fast
         return dx, dw, rows.sum(0) if of_bias else None
 
 
 def _is_plain(x: Tensor) -> bool:
-    """Numbers on a CPU, and nobody asks for another precision or a compiled graph."""
-    asked = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-    return x.device.type == "cpu" and x.dtype == torch.float32 and not asked
+    """Numbers on a CPU, and nobody asks for another precision, a graph of operations or other ways to differentiate."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or type(x) not in (Tensor, nn.Parameter):
+        return False
+    recorded = torch.compiler.is_compiling() or torch._C._is_tracing()
+    otherwise = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return not (torch.is_autocast_enabled("cpu") or recorded or otherwise)
 
 
 def _is_trusted(weight: Tensor, operation: str, check: Callable[..., float]) -> bool:
@@ -121,7 +128,8 @@ def _product(
     x: Float[Tensor, "*b I"], weight: Tensor, bias: Float[Tensor, " O"] | None, nonlinearity: str | None = None
 ) -> Float[Tensor, "*b O"]:
     """By a weight as it lies, or packed."""
-    name, variant = ("none", None) if nonlinearity is None else NONLINEARITIES[nonlinearity][:2]
+    name, variant = ("none", None) if nonlinearity is None else NONLINEARITIES[nonlinearity]
+    bias = None if bias is None else bias.contiguous()  # oneDNN reads it as if it were
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], variant)
 
 
@@ -129,21 +137,17 @@ def _product(
 
 
 def check_packed(device: torch.device, outputs: int, inputs: int) -> float:
-    """One row and a few, with and without a bias, with each nonlinearity."""
+    """One row without a bias, and a few with one and each nonlinearity."""
     weight, bias = numbers((outputs, inputs), device, 1), numbers((outputs,), device, 2)
-    packed = _pack(weight)
-    found, expected = [], []
-    for rows in (1, 7):
-        x = numbers((2, rows, inputs), device, 3)
-        for own in (None, bias):
-            plain = F.linear(x, weight, own)
-            found += [_product(x, packed, own), *(_product(x, packed, own, name) for name in NONLINEARITIES)]
-            expected += [plain, *(by_torch(plain) for *_, by_torch in NONLINEARITIES.values())]
-    return difference(found, expected)
+    packed, one, few = _pack(weight), numbers((1, inputs), device, 3), numbers((2, 7, inputs), device, 4)
+    plain = F.linear(few, weight, bias)
+    found = [_product(one, packed, None), *(_product(few, packed, bias, name) for name in (None, *NONLINEARITIES))]
+    return difference(found, [F.linear(one, weight), plain, *(fused.NONLINEARITIES[n](plain) for n in NONLINEARITIES)])
 
 
 def check_product(device: torch.device, outputs: int, inputs: int) -> float:
-    """There and back."""
-    shapes = (2, MANY_ROWS // 2, inputs), (outputs, inputs), (outputs,)
-    given = [numbers(shape, device, seed) for seed, shape in enumerate(shapes, 1)]
-    return there_and_back(lambda *own: _ByOneDnn.apply(*own), F.linear, given)  # pyright: ignore
+    """There, and back to the inputs: the gradient of the weight is torch's own product."""
+    x, dy = (numbers((2, MANY_ROWS // 2, width), device, seed) for seed, width in ((1, inputs), (4, outputs)))
+    weight, bias = numbers((outputs, inputs), device, 2), numbers((outputs,), device, 3)
+    found = _product(x, weight, bias), _product(dy, weight.mT, None)
+    return difference(found, (F.linear(x, weight, bias), dy @ weight))

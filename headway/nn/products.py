@@ -3,6 +3,7 @@
 Under autocast each weight is copied to bf16 when a product asks for it, and what comes back to it is rounded to bf16
 before it is float32 again: two launches for every weight and every bias. In training on CUDA where nothing is compiled
 one launch makes the copies of all, at the first product of a step, and gradients are float32 as the product has them.
+The products are the library's own, so what is compared before the first of them is this way, not each size.
 """
 
 from collections.abc import Iterable, Iterator

@@ -57,8 +57,8 @@ class Linear(nn.Module):
 
     def activated(self, x: Float[Tensor, "R B T I"], kind: str) -> Float[Tensor, "R B T O"] | None:
         """A nonlinearity of what it gives, where one kernel adds the bias and does that; else None."""
-        if self.packed is not None and self._is_plain:
-            return self.packed.multiply(x, self.weight, self.bias, kind)
+        if (packed := self.packed) is not None and self._is_plain:
+            return packed.multiply(x, self.weight, self.bias, kind)
         if self.bias is None or not self._products_are_all(x):
             return None
         return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
@@ -120,7 +120,8 @@ class Norm(nn.Module):
         """x + drop(more), or x, where there is no more; and the norm of that, where one kernel makes both."""
         if not self.training or not launching.wanted(x) or (self.eps is None and x.dtype != torch.float32):
             return None
-        eps, into = self.eps or torch.finfo(torch.float32).eps, _precision(x, self.for_products)
+        eps = torch.finfo(torch.float32).eps if self.eps is None else self.eps
+        into = _precision(x, self.for_products)
         added = None if more is None or drop is None else _to_add(more, drop)
         return fused_norm.sum_and_norm(x, added, self.weight, self.bias, eps, self.centred, into)
 

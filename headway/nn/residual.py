@@ -16,7 +16,7 @@ from headway.nn.replicated import Dropout, Linear, Norm, Unbiased, with_bias
 
 Stream = Float[Tensor, "R B T D"]
 Given = Stream | Unbiased
-"""By a sublayer."""
+"""What a sublayer gives."""
 
 
 class Unadded(NamedTuple):
@@ -57,7 +57,8 @@ class PreNorm(nn.Module):
     ) -> tuple[Stream | Unadded, Any]:
         x, normed = with_norm(x, self.norm)
         y, state = sublayer(normed)
-        return Unadded(x, y, self.drop) if launching.wanted(x) else x + self.drop(with_bias(y)), state
+        unadded = Unadded(x, y, self.drop)
+        return (unadded if launching.wanted(x) else whole(unadded)), state
 
 
 class PostNorm(PreNorm):

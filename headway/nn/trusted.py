@@ -1,8 +1,8 @@
 """Whether a kernel can be trusted: what it gives, beside the plain lines that say what it should give.
 
-Kernels for a GPU are written, or chosen, where nobody can see all machines and versions that they will run on, and one
-that is wrong says nothing. So each is compared with plain lines of torch, on the machine at hand, before its first use:
-where it cannot be built, or is off by more than rounding explains, that is said once, and the plain lines stay. One
+Kernels are written, or chosen, where nobody can see all machines and versions that they will run on, and one that is
+wrong says nothing. So each is compared with plain lines of torch, on the machine at hand, before its first use: where
+it cannot be built, or is off by more than rounding explains, that is said once, and the plain lines stay. One for a GPU
 that was right is not compared again by other processes of the same machine (`compared.py`).
 """
 
@@ -62,7 +62,7 @@ def _found_right(kernel: KernelCase) -> bool:
     if known is not None and known <= within:
         return True
     try:
-        with torch.autocast(device.type, enabled=False):
+        with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
             off = check(device, *case)
     except Exception as error:  # whatever a compiler of kernels can raise: the plain lines still work
         _refuse(operation, error)

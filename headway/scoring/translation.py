@@ -7,7 +7,6 @@ BLEU and chrF. Padding is never counted; END is a token like the others.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -32,7 +31,6 @@ from headway.stats.resampled import interval
 Model = Translator | JointTranslator
 LARGEST = {"cpu": 2**24, "cuda": 2**27}
 """Numbers in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
-MANY = 16  # sources, from which on it pays to pack weights for decoding
 LENGTHS = (5, 10, 20, 40)
 """Where sources, in tokens without END, are told apart by their length."""
 
@@ -103,7 +101,7 @@ def decoded(
     found: Found = [[[Hypothesis((), 0.0, 0.0)] for _ in sources] for _ in range(R)]
     there = np.flatnonzero(lengths > 1)  # END alone is no source
     done = len(sources) - len(there)
-    with packed_weights(model) if len(sources) >= MANY else nullcontext():
+    with packed_weights(model):
         for alike in _alike(lengths[there], model, device, getattr(how, "size", 1), at_once):
             rows = there[alike]
             table = torch.zeros(len(rows), lengths[rows].max(), dtype=torch.int64)

@@ -184,19 +184,23 @@ class Update:
         rank, world = self.parallel.processes.rank, self.parallel.processes.world
         parts = self.spec.accumulate
         whole = self.model.counted(batch) if parts * world > 1 else None
-        for k in range(parts):
-            part = batch.part(rank * parts + k, world * parts)
-            self.model.clock.first_row = part.first_row
-            before = self.carried.before(k, parts, part.begins) if self.carried else None
-            with self.setting.autocast(), self.copies.in_use():
-                part_losses, state = self.loss(part, before)
-            # Where parts have more or less of what counts, the mean over the batch is not the mean of their means.
-            own = None if whole is None else self.model.counted(part)
-            part_losses = part_losses / parts if own is None or whole is None else part_losses * (world * own / whole)
-            part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
-            if state is not None:
-                self.carried.after(k, parts, state)
-            losses += part_losses.detach()
+        with self.copies.in_use():  # no weight changes before all parts are done
+            for k in range(parts):
+                part = batch.part(rank * parts + k, world * parts)
+                self.model.clock.first_row = part.first_row
+                before = self.carried.before(k, parts, part.begins) if self.carried else None
+                with self.setting.autocast():
+                    part_losses, state = self.loss(part, before)
+                # Where parts have more or less of what counts, the mean of the batch is not the mean of their means.
+                own = None if whole is None else self.model.counted(part)
+                if own is None or whole is None:
+                    part_losses = part_losses / parts
+                else:
+                    part_losses = part_losses * (world * own / whole)
+                part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
+                if state is not None:
+                    self.carried.after(k, parts, state)
+                losses += part_losses.detach()
         self.parallel.average(losses)
         self.alive &= losses.isfinite()
         norms = self.optimizer.step(self.rate, self.alive, self.spec.clip)

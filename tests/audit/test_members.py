@@ -6,6 +6,7 @@ from tiny import tiny_recipe
 
 from headway import tasks
 from headway.audit.members import excerpts
+from headway.core import plugins
 from headway.experiment import audit
 from headway.experiment.audit import audit_run, audit_runs
 from headway.experiment.kept import KeptMembers
@@ -111,3 +112,104 @@ def test_some_at_a_time_are_told_the_same(runs, monkeypatch):
     for one, other in zip(at_once, in_turns, strict=True):
         assert {f.audit: f.verdict for f in one.findings} == {f.audit: f.verdict for f in other.findings}
         assert one.not_run == other.not_run
+
+
+OF_SOMEBODY_ELSE = '''from typing import Literal
+
+import torch
+
+from headway.audit.audit import audit, passed
+from headway.nn.positions import Positions, PositionSpec
+from headway.nn.replicated import parameter
+
+
+class Remembering(PositionSpec):
+    """A slope for each head, of which what follows is kept as long as nobody trains."""
+
+    kind: Literal["remembering"] = "remembering"
+
+    def build(self, replicas, width, heads, context):
+        return RememberingPositions(replicas, heads)
+
+
+class RememberingPositions(Positions):
+    has_bias = True
+
+    def __init__(self, replicas, heads):
+        super().__init__()
+        self.slopes, self.kept = parameter(replicas, heads, std=1.0, decays=False), None
+
+    def train(self, mode=True):
+        self.kept = None
+        return super().train(mode)
+
+    def bias(self, replica, head, i, j):
+        if self.training or torch.is_grad_enabled() or self.kept is None:
+            slopes = self.slopes.exp()
+            assert slopes.isfinite().all(), "a layer that takes no NaN"
+            if self.training or torch.is_grad_enabled():
+                return -slopes[replica, head] * (i - j)
+            self.kept = slopes
+        return -self.kept[replica, head] * (i - j)
+
+
+@audit("model", rests_on=("moved",))
+def somebodys(probe):
+    """Rests on what another has found."""
+    return passed(0, "it rests on moved, and ran")
+'''
+
+
+@pytest.fixture
+def theirs(workshop, tmp_path, monkeypatch):
+    """Runs with a layer and an audit of somebody else's."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    (tmp_path / "theirs.py").write_text(OF_SOMEBODY_ELSE)
+    plugins.load_plugin(tmp_path / "theirs.py")
+    changes = "model.mixer.heads=2", "model.positions=remembering"
+    names, recipes = varied(tiny_recipe(workshop.text, *changes), "tiny", ["seed=0..4"])
+    yield train(recipes, names, tmp_path)
+    for plugin in plugins.loaded():
+        plugins.forget(plugin)
+
+
+@pytest.mark.audited
+def test_what_a_layer_of_somebody_else_keeps_is_nobody_elses(theirs):
+    for report in audit_runs(theirs, tasks.load(theirs[0].recipe)):
+        assert report.finding("scores-again").verdict == "pass"
+
+
+def test_a_member_that_is_lost_does_not_take_the_others_with_it(theirs):
+    def nowhere(weights, start):
+        weights["positions.slopes"].fill_(torch.nan)
+
+    spoil(theirs[4], nowhere)
+    *others, own = audit_runs(theirs, tasks.load(theirs[0].recipe))
+    assert own.finding("finite").verdict == "fail"
+    assert all(report.finding(name).verdict == "pass" for report in others for name in ("finite", "moved"))
+
+
+def test_who_rests_on_an_audit_hears_of_it_though_all_were_asked_at_once(theirs):
+    spoil(theirs[0], as_it_began)
+    found = audit_runs(theirs, tasks.load(theirs[0].recipe))[0]
+    assert found.finding("moved").verdict == "fail"
+    assert found.finding("somebodys") is None and "somebodys" in found.not_run
+
+
+def test_members_that_drop_more_or_less_are_judged_by_their_own_recipe(workshop, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    recipe = tiny_recipe(workshop.text, "model.mixer.heads=2")
+    names, recipes = varied(recipe, "tiny", ["seed=0..1", "model.dropout=0.0,0.3"])
+    runs = train(recipes, names, tmp_path)
+    for report in audit_runs(runs, tasks.load(runs[0].recipe)):
+        assert "dropout" not in {finding.audit for finding in report.failures}
+
+
+def test_where_most_never_moved_they_are_found(runs):
+    def most_still(weights, start):
+        weights.update({name: value for name, value in start.items() if name != "embedding.weight"})
+
+    spoil(runs[SPOILT], most_still)
+    found = audit_runs(runs, tasks.load(runs[0].recipe))
+    assert [report.finding("moved").verdict for report in found].count("fail") == 1
+    assert found[SPOILT].finding("moved").verdict == "fail"

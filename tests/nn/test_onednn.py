@@ -1,5 +1,7 @@
 """oneDNN's products are the plain ones, there and back; where they are not, the plain ones stay."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -147,3 +149,42 @@ def test_products_that_are_wrong_are_not_used(wrong: str, monkeypatch, caplog, r
     if wrong != "nonlinearity":
         assert by_onednn(drawn(MANY_ROWS, D), drawn(OUT, D), drawn(OUT)) is None
     assert "the plain way takes its place" in caplog.text
+
+
+def test_a_bias_of_odd_strides_is_read_as_it_is():
+    x, weight = torch.randn(200, 16), torch.randn(16, 16)
+    for bias in (torch.randn(1).expand(16), torch.randn(32)[::2]):
+        found = onednn.by_onednn(x, weight, bias)
+        assert found is None or torch.allclose(found, F.linear(x, weight, bias), atol=1e-4)
+
+
+def test_products_of_many_rows_have_the_derivatives_of_plain_ones():
+    """Twice, and of a function: whatever way torch differentiates."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(160, 6), torch.randn(5, 6)
+
+    def of(way):
+        given = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        slopes = torch.autograd.grad(way(*given).square().sum(), given, create_graph=True)
+        twice = torch.autograd.grad(sum(s.square().sum() for s in slopes), given)
+        function = torch.func.grad(lambda x: way(x, weight).square().sum())(x)
+        return (*slopes, *twice, function)
+
+    ours = of(lambda x, w: F.linear(x, w) if (y := onednn.by_onednn(x, w, None)) is None else y)
+    for found, expected in zip(ours, of(F.linear), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-3, atol=1e-2)
+
+
+def test_whoever_scores_first_in_inference_mode_spoils_nothing(monkeypatch):
+    monkeypatch.setattr(trusted, "_verdicts", {})
+    x, weight = torch.randn(200, 20), torch.randn(24, 20)
+    with torch.inference_mode():
+        scored = onednn.by_onednn(x, weight, None)
+    assert (scored is None) == (onednn.by_onednn(x, weight, None) is None)
+
+
+def test_a_model_is_copied_while_its_weights_are_packed():
+    layer = Linear(1, 6, 5)
+    x = torch.randn(1, 1, 3, 6)
+    with torch.no_grad(), onednn.packed_weights(layer):
+        assert torch.allclose(copy.deepcopy(layer)(x), layer(x), atol=1e-6)
