@@ -52,7 +52,7 @@ class Probing(ABC):
     holds of models that read tokens."""
 
     per_token: ClassVar[bool]
-    """Whether there is an answer at every token, [1, B, T, …], or one for each row, [1, B, …]."""
+    """Whether there is an answer at every token, [R, B, T, …], or one for each row, [R, B, …]."""
     looks_ahead: ClassVar[bool]
     """Whether an answer may depend on tokens that come later."""
     by_heart: ClassVar[int] = 64
@@ -69,7 +69,7 @@ class Probing(ABC):
         Probing.claimed += cls.audits
 
     def answer(self, model: Any, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Everything the model says of rows [1, B, T]."""
+        """Everything the model says of rows [R, B, T]: of one replica, or of all members of a population at once."""
         given = {} if padding_mask is None else {"padding_mask": padding_mask}
         found = model(ids, **given)
         return found[0] if isinstance(found, tuple) else found
