@@ -252,6 +252,11 @@ def adamw(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, 
     return weights - rate * decay * weights - rate * mean / (1 - spec.beta1**step) / size, (mean, square)
 
 
+def adam(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, rate: float, decay: float) -> Any:
+    """AdamW without its decay, of a loss with an L2 penalty. https://arxiv.org/abs/1412.6980"""
+    return adamw(spec, weights, gradient + decay * weights, memory, step, rate, 0.0)
+
+
 def sgd(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, rate: float, decay: float) -> Any:
     """With momentum. https://proceedings.mlr.press/v28/sutskever13.html"""
     gradient = gradient + decay * weights
@@ -266,7 +271,7 @@ def adagrad(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int
     return weights - rate * gradient / (squares**0.5 + spec.epsilon), squares
 
 
-OPTIMIZERS: dict[str, Callable[..., Any]] = {"adamw": adamw, "sgd": sgd, "adagrad": adagrad}
+OPTIMIZERS: dict[str, Callable[..., Any]] = {"adamw": adamw, "adam": adam, "sgd": sgd, "adagrad": adagrad}
 OF_EACH_WEIGHT = frozenset(OPTIMIZERS)
 """Those that move a weight by what is known of it alone, so that some weights of a tensor tell of it."""
 

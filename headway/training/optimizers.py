@@ -1,10 +1,10 @@
-"""AdamW, SGD and Adagrad for R replicas, each with its own learning rate and weight decay.
+"""Adam, AdamW, SGD and Adagrad for R replicas, each with its own learning rate and weight decay.
 
 At R = 1 they take the steps that torch.optim takes. Every parameter is seen as a table `[R, n]`, and its new value is
 one elementwise expression, which on CUDA is compiled once for all of them, whatever their shapes; where nothing is
-compiled, AdamW takes torch's fused kernel instead. No replica can touch another; the weights of one that is no longer
-alive are left exactly as they are. A parameter may have a pace of its own (`training/tuning.py`): its rate is then that
-much of the others', and what has none is not given to an optimizer.
+compiled, Adam and AdamW take torch's fused kernels instead. No replica can touch another; the weights of one that is no
+longer alive are left exactly as they are. A parameter may have a pace of its own (`training/tuning.py`): its rate is
+then that much of the others', and what has none is not given to an optimizer.
 
 Rates and step counts are tensors: nothing here waits for the device, and a step can be replayed as a graph.
 """
@@ -47,14 +47,11 @@ class OptimizerSpec(Variant):
         """For replicas with these learning rates and weight decays, which may differ."""
 
 
-class AdamW(OptimizerSpec):
-    """Adam with decoupled weight decay. https://arxiv.org/abs/1711.05101"""
+class Moments(OptimizerSpec):
+    """What Adam and AdamW remember: the mean of the gradients and of their squares."""
 
-    kind: Literal["adamw"] = "adamw"
     learning_rate: float = Field(default=1e-3, ge=0)
     """The highest rate; the schedule scales it."""
-    weight_decay: float = Field(default=0.1, ge=0)
-    """Pull of the matrices towards zero; biases and norms are never decayed."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Memory of the gradient's mean."""
     beta2: float = Field(default=0.99, ge=0, lt=1)
@@ -62,10 +59,32 @@ class AdamW(OptimizerSpec):
     epsilon: float = Field(default=1e-8, gt=0)
     """Keeps the division finite."""
 
+
+class AdamW(Moments):
+    """Adam with decoupled weight decay. https://arxiv.org/abs/1711.05101"""
+
+    kind: Literal["adamw"] = "adamw"
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Pull of the matrices towards zero; biases and norms are never decayed."""
+
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
     ) -> "Optimizer":
         return AdamWOptimizer(self, parameters, rates, decays)
+
+
+class Adam(Moments):
+    """Adam, whose weight decay is an L2 penalty of the loss: weights with small gradients, as those of rare words, are
+    pulled hardest. https://arxiv.org/abs/1412.6980"""
+
+    kind: Literal["adam"] = "adam"
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Added to the gradients of the matrices as weight_decay × weight."""
+
+    def build(
+        self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
+    ) -> "Optimizer":
+        return AdamOptimizer(self, parameters, rates, decays)
 
 
 class Sgd(OptimizerSpec):
@@ -175,8 +194,9 @@ class AdamWOptimizer(Optimizer):
     compiler's); else `fused`: many small kernels are slow."""
 
     memories = ("mean", "square")
+    kernel = staticmethod(torch._fused_adamw_)
 
-    def __init__(self, spec: AdamW, parameters, rates, decays):
+    def __init__(self, spec: Moments, parameters, rates, decays):
         super().__init__(parameters, rates, decays)
         self.spec, self.own_decays, self.compiled = spec, tuple(decays), False
         self.alike: dict[tuple[bool, float], list[int]] = {}  # which parameters take the same step
@@ -228,7 +248,7 @@ class AdamWOptimizer(Optimizer):
         shrunk = None if limit is None else ((norms + 1e-6) / limit).clamp(min=1.0)
         for (decayed, pace), mine in self.alike.items():
             for r, decay in enumerate(self.own_decays):
-                torch._fused_adamw_(
+                self.kernel(
                     [weights[k][r] for k in mine],
                     [gradients[k][r] for k in mine],
                     [means[k][r] for k in mine],
@@ -246,6 +266,16 @@ class AdamWOptimizer(Optimizer):
                     found_inf=dead[r],  # the kernel does nothing where this is 1
                 )
         return norms
+
+
+class AdamOptimizer(AdamWOptimizer):
+    """As AdamW, but for decay that is part of the gradient, and so of both memories."""
+
+    kernel = staticmethod(torch._fused_adam_)
+
+    def move(self, weights, gradient, scale, rates, decays, *memory):
+        gradient = _scaled(gradient, scale) + decays * weights
+        super().move(weights, gradient, torch.ones_like(scale), rates, torch.zeros_like(decays), *memory)
 
 
 class SgdOptimizer(Optimizer):

@@ -25,7 +25,7 @@ class TrainingSpec(Spec):
     accumulate: int = Field(default=1, ge=1)
     """Compute the batch in this many parts, to save memory; the result is the same."""
     optimizer: OptimizerSpec = AdamW()
-    """Which way down: adamw, sgd, adagrad."""
+    """Which way down: adamw, adam, sgd, adagrad."""
     schedule: ScheduleSpec = Cosine()
     """How the learning rate moves: cosine, linear, constant."""
     clip: float | None = Field(default=1.0, gt=0)

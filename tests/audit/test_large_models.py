@@ -31,7 +31,7 @@ def test_planted(fault, every_model_is_large):
     assert fault.caught_by in {finding.audit for finding in report.failures}, report
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "adagrad"])
 def test_clean(optimizer, every_model_is_large):
     probe = examine(f"training.optimizer.kind={optimizer}", steps=3)
     audits = [find_audit(name, MODEL_AUDITS) for name in ("step", "gradient")]

@@ -43,7 +43,7 @@ TREES = st.fixed_dictionaries(
                 "duration": LENGTHS,
                 "batch": SMALL,
                 "optimizer": st.fixed_dictionaries(
-                    {"kind": st.sampled_from(["adamw", "sgd", "adagrad"])}, optional={"learning_rate": RATES}
+                    {"kind": st.sampled_from(["adamw", "adam", "sgd", "adagrad"])}, optional={"learning_rate": RATES}
                 ),
                 "schedule": st.fixed_dictionaries({}, optional={"warmup": st.none() | LENGTHS}),
                 "evaluate_on": st.lists(st.text(), max_size=3),

@@ -7,12 +7,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.training.optimizers import Adagrad, AdamW, Optimizer, Sgd
+from headway.training.optimizers import Adagrad, Adam, AdamW, Optimizer, Sgd
 
 
 class AsTables(AdamW):
     """AdamW as it is written out for the compiler, without compiling it."""
 
+    def build(self, parameters, rates, decays):
+        made = super().build(parameters, rates, decays)
+        made.compiled = True
+        return made
+
+
+class AdamAsTables(Adam):
     def build(self, parameters, rates, decays):
         made = super().build(parameters, rates, decays)
         made.compiled = True
@@ -25,6 +32,9 @@ SPECS = {
     "adamw": AdamW(weight_decay=0.2),
     "adamw without decay": AdamW(weight_decay=0.0, beta1=0.8, beta2=0.95, epsilon=1e-6),
     "adamw as tables": AsTables(weight_decay=0.2),
+    "adam": Adam(),
+    "adam with decay": Adam(weight_decay=0.2, beta1=0.7),
+    "adam as tables": AdamAsTables(weight_decay=0.2),
     "sgd": Sgd(momentum=0.0),
     "sgd with momentum": Sgd(momentum=0.9),
     "sgd with all": Sgd(momentum=0.8, nesterov=True, weight_decay=0.05),
@@ -64,8 +74,9 @@ def reference(spec, own: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
         {"params": [p for p in own.values() if p.ndim >= 3], "weight_decay": spec.weight_decay},
         {"params": [p for p in own.values() if p.ndim < 3], "weight_decay": 0.0},
     ]
-    if isinstance(spec, AdamW):
-        return torch.optim.AdamW(groups, spec.learning_rate, betas=(spec.beta1, spec.beta2), eps=spec.epsilon)
+    if isinstance(spec, Adam | AdamW):
+        theirs = torch.optim.Adam if isinstance(spec, Adam) else torch.optim.AdamW
+        return theirs(groups, spec.learning_rate, betas=(spec.beta1, spec.beta2), eps=spec.epsilon)
     if isinstance(spec, Sgd):
         return torch.optim.SGD(groups, spec.learning_rate, momentum=spec.momentum, nesterov=spec.nesterov)
     return torch.optim.Adagrad(groups, spec.learning_rate, eps=spec.epsilon)
@@ -170,7 +181,7 @@ def test_state_and_steps_are_all_there_is_to_remember(name: str):
 # Clipping: a step of plain SGD at rate 1 walks exactly along the clipped gradient.
 
 
-@pytest.mark.parametrize("spec", [Sgd(momentum=0.0), AdamW(weight_decay=0.0), AsTables(weight_decay=0.0)])
+@pytest.mark.parametrize("spec", [Sgd(momentum=0.0), AdamW(weight_decay=0.0), AsTables(weight_decay=0.0), Adam()])
 @pytest.mark.parametrize("limit", [0.5, 3.0, 1e6])
 @pytest.mark.parametrize("sizes", [[0.01, 1.0, 100.0], [100.0]])
 def test_clipping_is_torchs_for_each_replica(spec, limit: float, sizes: list[float]):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from headway.audit.plants.needs import ADAMW, ATTENTION, CLASSIFIER, CROPS, LANGUAGE_MODEL, PRE_NORM, TIED, UNTIED
+from headway.audit.plants.needs import ADAM, ATTENTION, CLASSIFIER, CROPS, LANGUAGE_MODEL, PRE_NORM, TIED, UNTIED
 from headway.audit.plants.parts import frozen, without_rows
 from headway.audit.plants.planting import Bed, Need, Patch
 from headway.data.labelled.batches import ShuffledSampler
@@ -130,7 +130,7 @@ _bed.settings(
     "training.schedule.warmup=null",
     "training.optimizer.learning_rate=1e-1",
     also=("collapsed-answers",),
-    needs=(LANGUAGE_MODEL, ADAMW),
+    needs=(LANGUAGE_MODEL, ADAM),
 )
 
 

@@ -12,7 +12,7 @@ from headway.models.language_model import LanguageModelSpec
 from headway.models.masked_language_model import MaskedLanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe
-from headway.training.optimizers import AdamW
+from headway.training.optimizers import Moments
 
 
 def part(recipe: Recipe, path: str) -> Any:
@@ -103,7 +103,7 @@ JUDGED_BY_BLEU = Need(
 )
 BEAM = Need("beam search", lambda r: r.scoring.decoding.kind == "beam", ("scoring.decoding={kind: beam, size: 4}",))
 CROPS = Need("rows that are drawn from a text", lambda recipe: isinstance(part(recipe, "data.batches"), Crops))
-ADAMW = Need("AdamW", lambda recipe: isinstance(recipe.training.optimizer, AdamW))
+ADAM = Need("Adam or AdamW", lambda recipe: isinstance(recipe.training.optimizer, Moments))
 ATTENTION = with_attention("attention", lambda one: True)
 PLAIN = with_attention("the plain kernel", lambda one: one.backend == "plain", "model.mixer.backend=plain")
 FUSED = with_attention("a fused kernel", lambda one: one.backend in ("auto", "sdpa") and not one.dropout)

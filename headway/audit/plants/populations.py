@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from headway.audit.plants.needs import ADAMW, ATTENTION, CLASSIFIER, CROPS, DROPOUT, LANGUAGE_MODEL, averaging, norm
+from headway.audit.plants.needs import ADAM, ATTENTION, CLASSIFIER, CROPS, DROPOUT, LANGUAGE_MODEL, averaging, norm
 from headway.audit.plants.parts import written_out
 from headway.audit.plants.planting import Bed, Patch
 from headway.data.labelled.batches import Shuffled
@@ -117,7 +117,7 @@ def noise_of_the_first_for_all(patch):
 # --- in the gradients ------------------------------------------------------------------------------------------------
 
 
-@_bed.plant(GRADIENTS, ADAMW, also=ALSO)
+@_bed.plant(GRADIENTS, ADAM, also=ALSO)
 def loss_with_a_fifth_of_the_neighbours(patch):
     for model in (LanguageModel, Classifier):
         original = model.loss
@@ -144,7 +144,7 @@ def _before_the_step(patch: Patch, change: Any, after: Any = None) -> None:
     patch.setattr(AdamWOptimizer, "step", step)
 
 
-@_bed.plant(STEPS, ADAMW, also=ALSO)
+@_bed.plant(STEPS, ADAM, also=ALSO)
 def gradient_with_a_fifth_of_the_neighbours(patch):
     def change(optimizer, alive):
         for p in optimizer.parameters:
@@ -154,7 +154,7 @@ def gradient_with_a_fifth_of_the_neighbours(patch):
     _before_the_step(patch, change)
 
 
-@_bed.plant(STEPS, ADAMW, also=ALSO)
+@_bed.plant(STEPS, ADAM, also=ALSO)
 def gradient_averaged_over_replicas(patch):
     def change(optimizer, alive):
         for p in optimizer.parameters:
@@ -164,7 +164,7 @@ def gradient_averaged_over_replicas(patch):
     _before_the_step(patch, change)
 
 
-@_bed.plant(STEPS, ADAMW, also=ALSO)
+@_bed.plant(STEPS, ADAM, also=ALSO)
 def weights_drawn_together(patch):
     def after(optimizer):
         for p in optimizer.parameters:
@@ -173,7 +173,7 @@ def weights_drawn_together(patch):
     _before_the_step(patch, lambda optimizer, alive: None, after)
 
 
-@_bed.plant(STEPS, ADAMW, also=ALSO)
+@_bed.plant(STEPS, ADAM, also=ALSO)
 def memory_of_the_optimizer_shared(patch):
     def after(optimizer):
         for kept in optimizer.memory.values():
@@ -183,7 +183,7 @@ def memory_of_the_optimizer_shared(patch):
     _before_the_step(patch, lambda optimizer, alive: None, after)
 
 
-@_bed.plant(DIVERGED, ADAMW, also=ALSO)
+@_bed.plant(DIVERGED, ADAM, also=ALSO)
 def gradients_cut_by_the_length_of_all(patch):
     """As one vector: one that is lost takes the others with it. (AdamW's first steps do not hang on lengths.)"""
 
@@ -276,7 +276,7 @@ def neighbours_times_zero(patch):
     patch.setattr(replicated, "_multiply", multiply)
 
 
-@_bed.plant(DIVERGED, ADAMW, also=ALSO)
+@_bed.plant(DIVERGED, ADAM, also=ALSO)
 def all_end_with_the_first_that_does(patch):
     def change(optimizer, alive):
         alive &= alive.all()
@@ -284,7 +284,7 @@ def all_end_with_the_first_that_does(patch):
     _before_the_step(patch, change)
 
 
-@_bed.plant(DIVERGED, ADAMW, also=ALSO)
+@_bed.plant(DIVERGED, ADAM, also=ALSO)
 def gradients_of_the_lost_times_zero(patch):
     def change(optimizer, alive):
         for p in optimizer.parameters:

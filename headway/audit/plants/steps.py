@@ -4,14 +4,14 @@ from typing import Any
 
 import torch
 
-from headway.audit.plants.needs import ADAMW, LANGUAGE_MODEL, averaging, part
+from headway.audit.plants.needs import ADAM, LANGUAGE_MODEL, averaging, part
 from headway.audit.plants.planting import Bed, Need, Patch
 from headway.data.running.batches import Batch
 from headway.models import language_model
 from headway.models.language_model import LanguageModel
 from headway.training import optimizers, schedule
 from headway.training.averaging import Averages, Moving, Tail
-from headway.training.optimizers import AdamWOptimizer
+from headway.training.optimizers import Adam, AdamOptimizer, AdamWOptimizer
 from headway.training.update import Update
 
 _bed = Bed("steps")
@@ -20,6 +20,11 @@ PARTS = Need("a batch in parts", lambda recipe: recipe.training.accumulate > 1, 
 TIED = Need("a tied output", lambda recipe: bool(part(recipe, "model.tied")), ("model.tied=true",))
 CLIPPED = Need("training.clip", lambda recipe: recipe.training.clip is not None)
 DECAYS = Need("weight decay", lambda recipe: recipe.training.optimizer.weight_decay > 0)
+L2 = Need(
+    "Adam with weight decay",
+    lambda recipe: isinstance(recipe.training.optimizer, Adam) and recipe.training.optimizer.weight_decay > 0,
+    ("training.optimizer={kind: adam, learning_rate: 3e-3, weight_decay: 0.1}",),
+)
 WARMS_UP = Need(
     "a warm-up",
     lambda recipe: recipe.training.schedule.warmup is not None,
@@ -45,22 +50,27 @@ def _before_the_step(patch: Patch, change: Any, limit: Any = lambda given: given
     patch.setattr(AdamWOptimizer, "step", step)
 
 
-@_bed.plant(STEP, ADAMW)
+@_bed.plant(STEP, ADAM)
 def bias_correction_lost(patch):
     _before_the_step(patch, lambda optimizer, limit: optimizer.steps.fill_(10_000))
 
 
-@_bed.plant(STEP, ADAMW, DECAYS)
+@_bed.plant(STEP, ADAM, DECAYS)
 def norms_and_biases_decayed(patch):
     patch.setattr(optimizers, "_decays", lambda p: True)
 
 
-@_bed.plant(STEP, ADAMW, DECAYS)
+@_bed.plant(STEP, ADAM, DECAYS)
 def nothing_decayed(patch):
     patch.setattr(optimizers, "_decays", lambda p: False)
 
 
-@_bed.plant(STEP, ADAMW, CLIPPED)
+@_bed.plant(STEP, L2)
+def decay_that_is_no_part_of_the_gradient(patch):
+    patch.setattr(AdamOptimizer, "kernel", AdamWOptimizer.kernel)
+
+
+@_bed.plant(STEP, ADAM, CLIPPED)
 def clipped_tensor_by_tensor(patch):
     def change(optimizer, limit):
         for p in optimizer.parameters if limit else ():
@@ -69,12 +79,12 @@ def clipped_tensor_by_tensor(patch):
     _before_the_step(patch, change, limit=lambda given: None)
 
 
-@_bed.plant(STEP, ADAMW, CLIPPED)
+@_bed.plant(STEP, ADAM, CLIPPED)
 def limit_that_is_not_used(patch):
     _before_the_step(patch, lambda optimizer, limit: None, limit=lambda given: None)
 
 
-@_bed.plant(STEP, ADAMW, PARTS)
+@_bed.plant(STEP, ADAM, PARTS)
 def parts_of_a_batch_added_up(patch):
     def change(optimizer, limit):
         for p in optimizer.parameters:
@@ -89,7 +99,7 @@ def the_last_part_of_a_batch_only(patch):
     patch.setattr(Batch, "part", lambda self, k, n: honest(self, n - 1, n))
 
 
-@_bed.plant(STEP, ADAMW)
+@_bed.plant(STEP, ADAM)
 def gradients_that_are_not_forgotten(patch):
     def change(optimizer, limit):
         before = vars(optimizer).get("before")

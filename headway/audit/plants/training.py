@@ -1,6 +1,6 @@
 """Faults of a training as a whole: rates that are none, choices by the split that is scored, scores that cannot be."""
 
-from headway.audit.plants.needs import ADAMW, LANGUAGE_MODEL
+from headway.audit.plants.needs import ADAM, LANGUAGE_MODEL
 from headway.audit.plants.planting import Bed
 from headway.models.language_model import LanguageModel
 from headway.scoring import likelihood
@@ -22,7 +22,7 @@ _bed.settings(
     "training.optimizer.learning_rate=3",
     "training.schedule={kind: constant}",
     "training.clip=null",
-    needs=(ADAMW,),
+    needs=(ADAM,),
     also=UNTRAINED,
 )
 _bed.settings(
