@@ -5,8 +5,8 @@ by the time gradients flow. Here rows are taken in chunks; of each chunk the los
 computed, and its logits are forgotten. The loss is a mean per replica, so all that comes back later is one factor each.
 
 On a GPU that pays where logits would fill the memory. On a CPU it always pays: fresh memory is what large tensors cost
-most (writing 40 MB of it takes as long as a softmax over them), so one buffer serves all chunks, every operation
-writes where it reads, and rows of padding are left out of the products.
+most (writing 40 MB of it takes as long as a softmax over them), so the logits of a chunk lie where those of the last
+one did, what is computed of them is written over them, and rows of padding are left out of the products.
 """
 
 from typing import Any
@@ -18,14 +18,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headway.nn import fused_loss, products
+from headway.nn.onednn import product_by
 
 LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
 """Numbers in one chunk of logits: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
 WORTH_IT = {"cpu": 2**27, "cuda": 2**22}
 """Fewer logits than this are computed the plain way, which torch has a kernel for."""
-IN_PLACE_AT_ONCE = 2**22
-"""Numbers in the buffer of the operation in place: 16 MB, which caches hold. (A quarter as many: products of few rows
-are slow; eight times as many: no difference.)"""
+IN_PLACE_AT_ONCE = 2**23
+"""Logits of a chunk on a CPU: 32 MB. (A quarter as many: products of few rows are slow; twice as many: caches do not
+hold them.)"""
 
 
 def mean_cross_entropy(
@@ -83,25 +84,20 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
         counted: Tensor | None,
         smoothing: float,
     ) -> Tensor:
-        (R, N, _), V = x.shape, weight.shape[1]
+        R, V = weight.shape[:2]
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        at_once = max(1, min(N, IN_PLACE_AT_ONCE // V))
-        buffer, losses = x.new_empty(at_once, V), x.new_zeros(R)
+        multiply, losses = product_by(weight[0]), x.new_zeros(R)
         dx = torch.zeros_like(x) if counted is not None else torch.empty_like(x)
-        dw = torch.empty_like(weight) if needs_weight else None
+        dw = torch.zeros_like(weight) if needs_weight else None
         db = None if bias is None else torch.zeros_like(bias)
         for r in range(R):
             rows = None if counted is None else counted[r].nonzero()[:, 0]
             mine, aims = (x[r], targets[r]) if rows is None else (x[r, rows], targets[r, rows])
-            share = 1 / max(1, len(mine))
-            if dw is not None and len(mine) == 0:
-                dw[r] = 0
+            share, at_once = 1 / max(1, len(mine)), _evenly(len(mine), IN_PLACE_AT_ONCE // V)
+            turned: Tensor | None = None  # the gradient of the weight, [D, V], as products make it fastest
             for first in range(0, len(mine), at_once):
                 piece, aim = mine[first : first + at_once], aims[first : first + at_once, None]
-                logits = buffer[: len(piece)]
-                torch.mm(piece, weight[r].t(), out=logits)
-                if bias is not None:
-                    logits += bias[r]
+                logits = multiply(piece, weight[r], None if bias is None else bias[r])
                 asked = logits.gather(1, aim)
                 if smoothing:
                     asked = asked.mul_(1 - smoothing).add_(logits.mean(1, keepdim=True), alpha=smoothing)
@@ -114,13 +110,16 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
                     e.sub_(total * (smoothing / V))
                 scale = share / total
                 if needs_x:
-                    slope = torch.mm(e, weight[r]).mul_(scale)
+                    slope = multiply(e, weight[r].mT, None).mul_(scale)
                     here = slice(first, first + at_once) if rows is None else rows[first : first + at_once]
                     dx[r, here] = slope
-                if dw is not None:
-                    torch.addmm(dw[r], e.t(), piece * scale, beta=0 if first == 0 else 1, out=dw[r])
+                if needs_weight:
+                    of_piece = multiply((piece * scale).mT, e.mT, None)
+                    turned = of_piece if turned is None else turned.add_(of_piece)
                 if db is not None:
                     db[r].addmv_(e.t(), scale[:, 0])
+            if dw is not None and turned is not None:
+                dw[r] = turned.mT
         ctx.save_for_backward(dx, dw, db)
         return losses
 
@@ -196,8 +195,8 @@ def _filled_up(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[Tens
 
 def _evenly(rows: int, most: int) -> int:
     """As few chunks as can be, of about the same size: a small rest would be slow to multiply."""
-    chunks = -(-rows // max(1, most))
-    return -(-rows // chunks)
+    chunks = max(1, -(-rows // max(1, most)))
+    return max(1, -(-rows // chunks))
 
 
 def _times(d: Float[Tensor, "R n m"], g: Float[Tensor, "R"], into: torch.dtype) -> Float[Tensor, "R n m"]:

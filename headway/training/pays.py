@@ -55,7 +55,7 @@ USUAL = {
     "whole": Costs(compiling=45.0, pause=17.0, times=1.2),
 }
 """Assumed until a machine has measured its own: on one H200, without a training beside it, a layer was ready after 16
-seconds and a whole model after 34, or 17 out of the cache (docs/results.md); beside one, nobody has measured it yet."""
+seconds and a whole model after 34, or 17 out of the cache (docs/speed.md); beside one, nobody has measured it yet."""
 
 
 class Beside(Protocol):

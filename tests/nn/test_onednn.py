@@ -100,6 +100,14 @@ def test_there_and_back(bias: bool, asked):
     assert off < 1e-5 and len(asked) == 2  # the product, and the gradient of x
 
 
+@pytest.mark.parametrize("sizes", [(D, OUT), (OUT, D)], ids=["fewer outputs", "more outputs"])
+def test_gradients_of_large_weights_are_its_products_too(sizes: tuple[int, int], monkeypatch, asked):
+    monkeypatch.setattr(onednn, "MANY_PRODUCTS", 0)
+    inputs, outputs = sizes
+    given = [drawn(2, MANY_ROWS, inputs), drawn(outputs, inputs), drawn(outputs)]
+    assert trusted.there_and_back(by_onednn, F.linear, given) < 1e-5 and len(asked) == 3
+
+
 def test_only_gradients_that_are_asked_for(asked):
     x, weight = drawn(MANY_ROWS, D), drawn(OUT, D).requires_grad_()
     by_onednn(x, weight, None).sum().backward()
@@ -158,10 +166,13 @@ def test_a_bias_of_odd_strides_is_read_as_it_is():
         assert found is None or torch.allclose(found, F.linear(x, weight, bias), atol=1e-4)
 
 
-def test_products_of_many_rows_have_the_derivatives_of_plain_ones():
+@pytest.mark.parametrize("outputs", [5, 7])
+@pytest.mark.parametrize("many", [0, onednn.MANY_PRODUCTS])
+def test_products_of_many_rows_have_the_derivatives_of_plain_ones(many: int, outputs: int, monkeypatch):
     """Twice, and of a function: whatever way torch differentiates."""
+    monkeypatch.setattr(onednn, "MANY_PRODUCTS", many)
     torch.manual_seed(0)
-    x, weight = torch.randn(160, 6), torch.randn(5, 6)
+    x, weight = torch.randn(160, 6), torch.randn(outputs, 6)
 
     def of(way):
         given = x.clone().requires_grad_(), weight.clone().requires_grad_()
