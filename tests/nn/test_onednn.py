@@ -108,6 +108,20 @@ def test_gradients_of_large_weights_are_its_products_too(sizes: tuple[int, int],
     assert trusted.there_and_back(by_onednn, F.linear, given) < 1e-5 and len(asked) == 3
 
 
+@pytest.mark.parametrize("name", ["linear", "linear without bias", "logits"])
+def test_replicas_are_multiplied_one_by_one(name: str, randomised, asked, monkeypatch):
+    build, call = MODULES[name]
+    module, x = randomised(build(3)), drawn(3, 2, MANY_ROWS, D)
+    y = call(module)(x)
+    assert len(asked) == 3
+    ours = torch.autograd.grad(y.square().sum(), [*module.parameters()])
+    monkeypatch.setattr("headway.nn.replicated.by_onednn", lambda *given: None)
+    plain = call(module)(x)
+    torch.testing.assert_close(y, plain)
+    theirs = torch.autograd.grad(plain.square().sum(), [*module.parameters()])
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_only_gradients_that_are_asked_for(asked):
     x, weight = drawn(MANY_ROWS, D), drawn(OUT, D).requires_grad_()
     by_onednn(x, weight, None).sum().backward()
