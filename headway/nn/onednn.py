@@ -32,6 +32,8 @@ NONLINEARITIES = {
 """By Headway's names: oneDNN's name and variant. `fused.py` has the plain lines."""
 MANY_ROWS = 128
 """From which on oneDNN is faster by a weight as it lies, too."""
+LARGE = 2**12
+"""Outputs or inputs of a weight: what goes wrong in a product goes wrong at its edges, and many blocks are all alike."""
 MANY_PRODUCTS = 2**22
 """Of single numbers: from which on it is faster for the gradient of a weight."""
 
@@ -135,7 +137,12 @@ def _is_trusted(weight: Tensor, operation: str, check: Callable[..., float]) -> 
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return False
     there = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
-    return there and trusted(f"oneDNN's {operation}", weight.device, check, *weight.shape[-2:])
+    return there and trusted(f"oneDNN's {operation}", weight.device, check, *map(_stands_for, weight.shape[-2:]))
+
+
+def _stands_for(size: int) -> int:
+    """A size that is compared in the place of this one: of large ones, which take seconds, one with the same edges."""
+    return size if size < 2 * LARGE else LARGE + size % LARGE
 
 
 def _pack(weight: Float[Tensor, "O I"]) -> Tensor:

@@ -122,6 +122,13 @@ def test_replicas_are_multiplied_one_by_one(name: str, randomised, asked, monkey
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("size", [1, 8191, 8192, 33_278, 50_304, 10**6])
+def test_a_large_size_is_compared_by_a_smaller_one_with_the_same_edges(size: int):
+    stands_for = onednn._stands_for(size)
+    assert stands_for == size if size < 2 * onednn.LARGE else onednn.LARGE <= stands_for < 2 * onednn.LARGE
+    assert all(stands_for % block == size % block for block in (16, 48 if size < 8192 else 64, 1024, onednn.LARGE))
+
+
 def test_only_gradients_that_are_asked_for(asked):
     x, weight = drawn(MANY_ROWS, D), drawn(OUT, D).requires_grad_()
     by_onednn(x, weight, None).sum().backward()
