@@ -33,7 +33,7 @@ NONLINEARITIES = {
 MANY_ROWS = 128
 """From which on oneDNN is faster by a weight as it lies, too."""
 LARGE = 2**12
-"""Outputs or inputs of a weight: what goes wrong in a product goes wrong at its edges, and many blocks are all alike."""
+"""Outputs or inputs of a weight. What goes wrong in a product goes wrong at its edges: the blocks between are alike."""
 MANY_PRODUCTS = 2**22
 """Of single numbers: from which on it is faster for the gradient of a weight."""
 
