@@ -39,7 +39,7 @@ class PlanSchema(Schema):
     runs: list[str]
     arms: dict[str, ArmPlanSchema]
     populations: list[PlannedPopulationSchema]
-    workers: int | None
+    processes: int
     gpus: int
     seconds: float
     memory: int

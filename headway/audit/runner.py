@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 
@@ -88,27 +89,46 @@ def audit_models(members: Iterable[Member], look: CloseLook | None = None) -> li
     """The audits of the models of one population. One is looked at closely; of the others, what may differ. `look`:
     what was found of this architecture before, to which is added what is found now."""
     look = CloseLook() if look is None else look
-    closely: dict[bool, Probe] = {}
+    closely: dict[bool, _ToLookAt] = {}
     own: list[tuple[float, bool, Report]] = []
     for member in members:
         rate, drops = member.recipe.training.optimizer.learning_rate, member.recipe.model.dropout > 0
-        own.append((rate, drops, audit_model(member, OF_EACH_REPLICA) + _heads(member)))
+        mine = audit_model(member, OF_EACH_REPLICA) + _heads(member)
+        own.append((rate, drops, mine))
         if not member.to_train:
             look.by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
         elif rate not in look.by_rate:
             look.by_rate[rate] = audit_model(_as_it_began(member.alone()), (one_batch,))
-        if drops not in look.shared and (drops not in closely or not closely[drops].is_whole):
-            closely[drops] = member.alone()
+        worth = _speaks(mine), member.trained
+        if drops not in look.shared and (drops not in closely or worth > closely[drops].worth):
+            closely[drops] = _ToLookAt(member.alone(), *worth)
     assert own, "there is no model to audit"
-    shared = look.shared | {drops: _closely(probe) for drops, probe in closely.items()}
-    look.shared |= {drops: shared[drops] for drops, probe in closely.items() if probe.is_whole}
+    shared = look.shared | {drops: _closely(one) for drops, one in closely.items()}
+    look.shared |= {drops: shared[drops] for drops, one in closely.items() if one.speaks}
     return [_merged(mine, look.by_rate[rate], shared[drops]) for rate, drops, mine in own]
 
 
-def _closely(probe: Probe) -> Report:
+class _ToLookAt(NamedTuple):
+    """Who stands for all members of an architecture."""
+
+    probe: Probe
+    speaks: bool
+    trained: bool
+
+    @property
+    def worth(self) -> tuple[bool, bool]:
+        return self.speaks, self.trained
+
+
+def _speaks(found: Report) -> bool:
+    """Its weights are numbers, and so is what it says: some are finite and too large for any answer."""
+    return (finding := found.finding(finite.name)) is None or finding.verdict == "pass"
+
+
+def _closely(one: _ToLookAt) -> Report:
     """What counts for all of its architecture, which can be judged on any weights: on those that training began with,
     where others are lost."""
-    probe = probe if probe.is_whole else replace(_as_it_began(probe), trained=False)
+    probe = one.probe if one.speaks else replace(_as_it_began(one.probe), trained=False)
     asked = [one for one in audits_of(probe) if one is not one_batch]
     rested_on = {name for one in asked for name in one.rests_on}
     return audit_model(probe, [one for one in asked if one not in OF_EACH_REPLICA or one.name in rested_on])

@@ -144,7 +144,7 @@ def plan(
     """Lay out a ladder for given budgets: sizes, tokens, rates, times. Nothing is trained, but with --tune."""
     from headway.cli.scaling_printing import climb_as_json, show_climb
     from headway.core.files import write_whole
-    from headway.study.execution.execute import gpus_for, processes_for
+    from headway.study.execution.execute import suited
     from headway.study.execution.ladder_plan import check_ladder, doubts
     from headway.study.execution.plan import plan as plan_study
     from headway.study.folder import written
@@ -168,7 +168,7 @@ def plan(
 
         tuned = tune_rate(study, studies / f"{(output or Path(recipe)).stem}-rates", 2, [for_this_terminal()])
         study = tuned.study
-    found, notes = plan_study(study, processes_for(study, None), gpus=gpus_for(study, None)), doubts(rungs_found)
+    found, notes = plan_study(study, suited(study).workforce), doubts(rungs_found)
     if output is not None:
         write_whole(output, written(study))
     if as_json:

@@ -59,7 +59,7 @@ def plan(
     """Say what a study would take (runs, minutes, memory) and what its seeds can show. Nothing is trained."""
     from headway.cli.study_printing import show_plan
     from headway.study.design.study import load_study
-    from headway.study.execution.execute import gpus_for, processes_for
+    from headway.study.execution.execute import suited
     from headway.study.execution.plan import plan as plan_study
     from headway.study.folder import StudyFolder
     from headway.study.results.results import find_study, read_results
@@ -69,7 +69,7 @@ def plan(
     study, home = load_study(file, studies), StudyFolder(folder_of(file, name, studies))
     another = home.why_not(study)
     steps = None if another else home.budgets
-    found = plan_study(study, processes_for(study, workers), steps, gpus_for(study, workers))
+    found = plan_study(study, suited(study, workers).workforce, steps)
     earlier = [find_study(one, studies) for one in known_from or []]
     if (home.path / "study.yaml").exists() and not another:
         earlier.append(home.path)

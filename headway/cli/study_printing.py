@@ -40,13 +40,15 @@ def show_plan(plan: Plan) -> None:
     ]
     show_table(["arm", "parameters", "steps", "tokens", "FLOPs", "a run takes"], rows)
     shapes = f"{len(plan.populations)} shape{'s' * (len(plan.populations) > 1)}"
-    if plan.workers is None:
+    processes, gpus = plan.workforce.processes, plan.workforce.gpus
+    if gpus:
         most = max(population.at_once for population in plan.populations)
-        where = f"dealt out over {plan.gpus} GPUs, a process each" if plan.gpus > 1 else "in this process"
-        memory = f"{_size(plan.memory)} of {'the memory of each' if plan.gpus > 1 else 'GPU memory'}"
-        how = f"{shapes}, as populations of up to {most} {where}; {memory}"
+        over = f"dealt out over {gpus} GPU{'s' * (gpus > 1)}, "
+        where = over + ("a process each" if processes == gpus else f"which {processes} processes share")
+        memory = f"{_size(plan.memory)} of {'the memory of each' if gpus > 1 else 'GPU memory'}"
+        how = f"{shapes}, as populations of up to {most} {where if processes > 1 else 'in this process'}; {memory}"
     else:
-        busy = min(plan.workers, len(plan.runs))
+        busy = min(processes, len(plan.runs))
         how = f"{shapes}; {busy} process{'es' * (busy > 1)} with one thread each; {_size(plan.memory)} of memory in all"
     count = f"{len(plan.runs)} run{'s' * (len(plan.runs) > 1)}"
     console.print(f"\n{count}: {how}; about {duration(plan.seconds)}", markup=False)

@@ -121,8 +121,9 @@ class Turns:
         tell(self.listeners if self.processes.is_writer else (), event)
 
 
-def capacity(recipes: Sequence[Recipe], wanted: int) -> Capacity:
-    """How many of these replicas fit at once, found by a step of one and a step of two where that is a question."""
+def capacity(recipes: Sequence[Recipe], wanted: int, share: float | None = None) -> Capacity:
+    """How many of these replicas fit at once, found by a step of one and a step of two where that is a question.
+    `share`: of the memory of the device; None = this process's own."""
     recipe = recipes[0]
     setting = settings.choose(recipe.training, recipe.model.width)
     plain = dataclasses.replace(setting, compiled=False, recorded=False)  # the same memory or more, in less time
@@ -134,4 +135,4 @@ def capacity(recipes: Sequence[Recipe], wanted: int) -> Capacity:
         update = Update(population.model, population.optimizer, sampler, recipe.training, plain, alive)
         update(0, 0.0)
 
-    return largest_population(setting.device, wanted, step_with, needed_at_most(recipe, task))
+    return largest_population(setting.device, wanted, step_with, needed_at_most(recipe, task), share)

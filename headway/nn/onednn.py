@@ -24,12 +24,12 @@ from headway.nn import fused
 from headway.nn.trusted import difference, numbers, trusted
 
 NONLINEARITIES = {
-    "relu": ("relu", None),
     "gelu": ("gelu", "none"),
     "gelu-tanh": ("gelu", "tanh"),
     "silu": ("swish", None),
 }
-"""By Headway's names: oneDNN's name and variant. `fused.py` has the plain lines."""
+"""By Headway's names: oneDNN's name and variant. `fused.py` has the plain lines. Not relu, which oneDNN says is zero of
+what is no number: a lost model would go on writing."""
 MANY_ROWS = 128
 """From which on oneDNN is faster by a weight as it lies, too."""
 LARGE = 2**12
@@ -59,6 +59,8 @@ class PackedWeight:
         """x Wᵀ + b, and a nonlinearity of it; None where that is better done the plain way."""
         if self._refused or torch.is_grad_enabled() or not _is_plain(x):
             return None
+        if nonlinearity is not None and nonlinearity not in NONLINEARITIES:
+            return None
         if not self._parts:
             if not _is_trusted(weight, "packed products", check_packed):
                 self._refused = True
@@ -70,10 +72,16 @@ class PackedWeight:
         return torch.stack([_product(*mine, nonlinearity) for mine in zip(x, self._parts, own, strict=True)])
 
 
+class Multiplying(nn.Module):
+    """A layer that multiplies by a weight."""
+
+    packed: PackedWeight | None = None
+
+
 @contextmanager
 def packed_weights(model: nn.Module) -> Iterator[None]:
     """As long as this lasts, whatever multiplies by a weight packs it when first asked; no weight may change."""
-    multiplying: list[Any] = [one for one in model.modules() if hasattr(one, "packed")]
+    multiplying = [one for one in model.modules() if isinstance(one, Multiplying)]
     for one in multiplying:
         one.packed = PackedWeight()
     try:
@@ -101,7 +109,8 @@ def product_by(weight: Float[Tensor, "O I"]) -> Callable[[Tensor, Tensor, Tensor
 class _ByOneDnn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        of_x, of_weight, _ = ctx.needs_input_grad  # where a weight stays as it is, nobody asks what it was given
+        ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
         return _product(x, weight, bias)
 
     @staticmethod
@@ -125,10 +134,11 @@ def _gradient_of_weight(dy: Float[Tensor, "N O"], x: Float[Tensor, "N I"]) -> Fl
 
 
 def _is_plain(x: Tensor) -> bool:
-    """Numbers on a CPU, and nobody asks for another precision, a graph of operations or other ways to differentiate."""
+    """Numbers on a CPU, and nobody asks for another precision, for operations that he knows (to record or to count
+    them) or for other ways to differentiate."""
     if x.device.type != "cpu" or x.dtype != torch.float32 or type(x) not in (Tensor, nn.Parameter):
         return False
-    recorded = torch.compiler.is_compiling() or torch._C._is_tracing()
+    recorded = torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0
     otherwise = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     return not (torch.is_autocast_enabled("cpu") or recorded or otherwise)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headway.core import random
 from headway.nn import fused, fused_norm, launching, products
-from headway.nn.onednn import PackedWeight, by_onednn
+from headway.nn.onednn import Multiplying, PackedWeight, by_onednn
 
 
 class Unbiased(NamedTuple):
@@ -34,7 +34,7 @@ def with_bias(y: Tensor | Unbiased) -> Float[Tensor, "R B T O"]:
     return _add_bias(*y) if isinstance(y, Unbiased) else y
 
 
-class Linear(nn.Module):
+class Linear(Multiplying):
     """y = x Wᵀ + b, with its own W and b for every replica. Weights start with a deviation of gain / (2 √inputs): at
     GPT-2's width of 768 that is 0.018 (GPT-2: 0.02), and narrow models learn faster with it (docs/log.md)."""
 
@@ -47,7 +47,6 @@ class Linear(nn.Module):
         self.drop: nn.Module | None = None  # what leaves out some of the weights in training, if anything does
         self.makes: tuple[str, ...] = ()  # what its outputs are, in equal parts, where they are asked for by name
         self.adapter: nn.Module | None = None  # what is learnt beside a weight that stays as it is, if anything is
-        self.packed: PackedWeight | None = None  # see `onednn.py`
 
     def forward(self, x: Float[Tensor, "R B T I"], more: Tensor | None = None) -> Float[Tensor, "R B T O"]:
         """`more` is a bias for those that have none."""
@@ -76,16 +75,16 @@ class Linear(nn.Module):
 
     @property
     def _is_plain(self) -> bool:
-        return self.drop is None and self.adapter is None
+        """Whether there is nothing else to it: no dropout, no adapter, nothing that somebody else has written."""
+        return self.drop is None and self.adapter is None and type(self).forward is Linear.forward
 
 
-class Embedding(nn.Module):
+class Embedding(Multiplying):
     """A table of vectors per replica. `logits` uses the same table the other way round (tied output)."""
 
     def __init__(self, replicas: int, size: int, width: int, std: float = 0.02):
         super().__init__()
         self.weight = parameter(replicas, size, width, std=std)
-        self.packed: PackedWeight | None = None  # see `onednn.py`
 
     def forward(self, ids: Int[Tensor, "R B T"]) -> Float[Tensor, "R B T D"]:
         R, V, D = self.weight.shape
@@ -110,6 +109,11 @@ class Norm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.for_products = False  # whether what it gives goes into matrix products, and nowhere else
+
+    @property
+    def is_as_written(self) -> bool:
+        """Whether what it gives is what is written here, and not what somebody else has made of it."""
+        return type(self).forward in (LayerNorm.forward, RMSNorm.forward)
 
     def by_kernel(
         self,

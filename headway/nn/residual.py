@@ -33,7 +33,7 @@ def whole(x: Stream | Unadded) -> Stream:
 
 def with_norm(x: Stream | Unadded, norm: nn.Module) -> tuple[Stream, Stream]:
     """The stream, and its norm."""
-    if isinstance(norm, Norm):
+    if isinstance(norm, Norm) and norm.is_as_written:
         both = norm.by_kernel(*x) if isinstance(x, Unadded) else norm.by_kernel(x)
         if both is not None:
             return both

@@ -25,8 +25,11 @@ from headway.scoring.stream import Stream
 
 PIECES = 64
 """A text is cut into so many pieces of about one length, to tell how much its loss would be another on other text."""
-LARGEST = {"cpu": 2**26, "cuda": 2**28}
-"""Numbers in the largest tensor of a batch: 256 MB in float32. A GPU that is asked for a few rows at a time waits."""
+LARGEST = {"cpu": 2**22, "cuda": 2**28}
+"""Numbers in the largest tensor of a batch: 16 MB in float32 on a CPU, where what is larger is fetched from memory by
+every operation anew; 1 GB on a GPU, which waits where it is asked for a few rows at a time."""
+FEWEST = 256
+"""Tokens in a batch, however large that makes it: a product of fewer rows spends its time on reading weights."""
 
 
 class ScoredWindow(NamedTuple):
@@ -62,8 +65,8 @@ def token_losses(
     ids = ids.to(device, torch.int64)
     losses = torch.empty(model.replicas, len(ids) - 1, device=device)
     widest = max(model.vocabulary, model.spec.largest(length))  # logits, or what the layers make
-    most = LARGEST.get(device.type, LARGEST["cpu"])
-    for some in _batches(places, max(1, most // (model.replicas * length * widest))):
+    tokens = max(FEWEST, LARGEST.get(device.type, LARGEST["cpu"]) // widest) // model.replicas  # of each replica
+    for some in _batches(places, max(1, tokens // length)):
         starts, firsts = torch.tensor(some)[..., None].unbind(1)  # [windows, 1] each
         slots = starts + torch.arange(length + 1)
         rows = ids[slots.to(device)].expand(model.replicas, -1, -1)

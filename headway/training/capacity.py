@@ -24,16 +24,21 @@ class Capacity(NamedTuple):
 
 
 def largest_population(
-    device: torch.device, wanted: int, step_with: Callable[[int], None], each_at_most: int | None = None
+    device: torch.device,
+    wanted: int,
+    step_with: Callable[[int], None],
+    each_at_most: int | None = None,
+    share: float | None = None,
 ) -> Capacity:
     """The largest population that fits, at most `wanted`. `step_with(R)` builds R replicas, takes a step, forgets them.
-    It is not called where nothing can come of it: all of `each_at_most` bytes fit into a part of what is free.
+    It is not called where nothing can come of it: all of `each_at_most` bytes fit into a part of what is free. Of that
+    a population has a `share`; None = this process's own.
 
     What one replica more costs is the difference between two populations, so that what all share is not counted twice.
     """
     if device.type != "cuda" or wanted <= 2:
         return Capacity(wanted, "all at once")
-    free = torch.cuda.mem_get_info(device)[0] * float(os.environ.get(SHARE, "1"))
+    free = torch.cuda.mem_get_info(device)[0] * (float(os.environ.get(SHARE, "1")) if share is None else share)
     if each_at_most is not None and wanted * each_at_most < free * EASILY:
         told = f"a replica takes {_gib(each_at_most)} at the very most; {_gib(free)} are free"
         return Capacity(wanted, f"all at once: {told}")

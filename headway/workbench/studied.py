@@ -41,12 +41,12 @@ def _conclusion(folder: Path) -> dict[str, Any]:
 
 def plan(folder: str) -> dict[str, Any]:
     """What the whole study takes, by trying each shape for a moment: `headway study plan --json`."""
-    from headway.study.execution.execute import processes_for
+    from headway.study.execution.execute import suited
     from headway.study.execution.plan import plan as plan_study
     from headway.study.folder import StudyFolder
 
     home = StudyFolder(Path(folder))
-    return plan_study(home.study, processes_for(home.study, None), home.budgets).as_json()
+    return plan_study(home.study, suited(home.study).workforce, home.budgets).as_json()
 
 
 def case(studies: str, name: str) -> dict[str, Any]:

@@ -84,6 +84,25 @@ def test_a_fault_of_one_is_that_ones(runs, change, audit):
             assert ours.value == pytest.approx(own.value, rel=1e-4, abs=1e-6)
 
 
+def too_large(weights, start):
+    weights["embedding.weight"].mul_(1e20)
+
+
+@pytest.mark.parametrize("change", [lost, too_large])
+def test_the_first_may_be_lost_and_the_others_are_looked_at(runs, change):
+    """Weights that are finite, and too large for any answer, tell nothing of an architecture, either."""
+    runs = runs[:3]
+
+    def verdicts():
+        reports = audit_runs(runs, tasks.load(runs[0].recipe))
+        return [{finding.audit: finding.verdict for finding in report.findings} for report in reports]
+
+    clean = verdicts()
+    spoil(runs[0], change)
+    found = verdicts()
+    assert found[0]["finite"] == "fail" and found[1:] == clean[1:]
+
+
 def test_members_read_what_each_would_read_alone(runs):
     """Sentences, and the rows by which embeddings and gradients are judged."""
     task = tasks.load(runs[0].recipe)

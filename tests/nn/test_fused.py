@@ -15,7 +15,8 @@ from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.nn import cross_entropy, fused, fused_adamw, fused_loss, fused_norm, launching, products, trusted
 from headway.nn.block import Layer
-from headway.nn.replicated import Linear, Unbiased, copies_for_products, with_bias
+from headway.nn.replicated import Dropout, LayerNorm, Linear, Unbiased, copies_for_products, with_bias
+from headway.nn.residual import Unadded, with_norm
 from headway.nn.taps import intervene, watch
 from headway.training.optimizers import AdamW
 
@@ -235,6 +236,19 @@ def test_a_loss_in_chunks_is_the_plain_one(kernels, monkeypatch, R, V, smoothing
         (nats * torch.tensor([0.5, 2.0])[:R]).sum().backward()
         found.append([nats.detach(), x.grad, weight.grad, bias.grad])
     assert trusted.difference(*found) < 1e-5
+
+
+def test_a_norm_that_somebody_else_has_written_is_asked_as_it_is(kernels, monkeypatch):
+    class Doubled(LayerNorm):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    monkeypatch.setattr(launching, "wanted", lambda x: True)
+    x = torch.arange(24.0).view(1, 2, 3, 4)
+    for norm, times in ((LayerNorm(1, 4), 1), (Doubled(1, 4), 2)):
+        stream, normed = with_norm(Unadded(x, x, Dropout(1, 0.0)), norm.train())
+        torch.testing.assert_close(stream, 2 * x)
+        torch.testing.assert_close(normed, times * torch.nn.functional.layer_norm(2 * x, (4,)))
 
 
 PLANTED = [

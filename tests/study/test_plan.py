@@ -6,6 +6,7 @@ from small import small_study
 
 from headway.core.errors import UserError
 from headway.study.execution import plan as planning
+from headway.study.execution.executor import Workforce
 from headway.study.execution.plan import Sizes, Speed, budgets, plan
 from headway.study.execution.populations import by_progress, by_shape
 
@@ -21,7 +22,7 @@ SIZES = {"small": [], "wide": ["model.width=32"], "long": ["model.context=8", "t
 
 def test_a_plan_counts_runs_populations_and_costs(workshop):
     rates = {"slow": ["training.optimizer.learning_rate=1e-4"], "fast": [], "wide": ["model.width=32"]}
-    found = plan(small_study(workshop.text, arms=rates, questions=[], seeds=3), workers=2)
+    found = plan(small_study(workshop.text, arms=rates, questions=[], seeds=3), Workforce(2))
     assert len(found.runs) == 9
     assert [(p.arms, p.runs) for p in found.populations] == [(["slow", "fast"], 6), (["wide"], 3)]
     assert list(found.arms) == ["slow", "fast", "wide"]
@@ -35,7 +36,7 @@ def test_a_plan_counts_runs_populations_and_costs(workshop):
 
 def test_steps_come_from_epochs_and_tokens_too(workshop):
     study = small_study(workshop.text, arms={"a": []}, questions=[], changes=["training.duration=1k tokens"])
-    assert plan(study, workers=1).arms["a"].steps == 16
+    assert plan(study, Workforce(1)).arms["a"].steps == 16
 
 
 def total(study, what: str) -> dict[str, float]:
@@ -73,23 +74,23 @@ def test_equal_seconds_are_measured(workshop, monkeypatch):
 
 def test_budgets_that_were_fixed_are_kept(workshop):
     study = small_study(workshop.text, equal="seconds")
-    assert plan(study, 1, {"none": 7, "learned": 9}).arms["learned"].steps == 9
+    assert plan(study, Workforce(1), {"none": 7, "learned": 9}).arms["learned"].steps == 9
 
 
 def test_a_question_on_a_split_that_is_not_scored_is_refused_before_training(workshop):
     asked = [{"kind": "best", "on": "vald.perplexity"}]
     with pytest.raises(UserError, match=r"the runs do not score 'vald' \(scoring.splits\); did you mean 'valid'\?"):
-        plan(small_study(workshop.text, questions=asked), workers=1)
+        plan(small_study(workshop.text, questions=asked), Workforce(1))
 
 
 def test_training_that_ends_in_the_warm_up_is_warned_about(workshop):
     study = small_study(workshop.text, changes=["training.duration=2 steps"])
-    assert any("in the warm-up of 2 steps" in warning for warning in plan(study, workers=1).warnings)
+    assert any("in the warm-up of 2 steps" in warning for warning in plan(study, Workforce(1)).warnings)
 
 
 def test_threads_are_as_they_were(workshop):
     before = torch.get_num_threads()
-    plan(small_study(workshop.text), workers=1)
+    plan(small_study(workshop.text), Workforce(1))
     assert torch.get_num_threads() == before
 
 

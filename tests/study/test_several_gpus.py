@@ -12,9 +12,11 @@ from small import small_study
 from headway.core.events import Began, Ended, Event, Stepped, Warned
 from headway.core.plugins import forget, load_plugin
 from headway.core.status import State
-from headway.study.execution.execute import execute, executor_named, gpus_for, processes_for
+from headway.study.execution import plan as planning
+from headway.study.execution.execute import execute, executor_named, suited
+from headway.study.execution.executor import Workforce
 from headway.study.execution.in_process import InProcess
-from headway.study.execution.plan import plan
+from headway.study.execution.plan import Speed, plan
 from headway.study.execution.pool import Gpus, Pool, gpus_here
 from headway.study.execution.populations import dealt, parcels
 from headway.study.results.results import read_results
@@ -70,10 +72,10 @@ def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
     assert gpus_here() == ("0", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5a,-1")
     assert executor_named(None, None, study) == executor_named("gpus", 2, study) == Gpus(("3", "GPU-5a"))
-    assert (processes_for(study, None), gpus_for(study, None)) == (None, 2)
-    assert executor_named(None, 1, study) == InProcess() and gpus_for(study, 1) == 1
+    assert suited(study).workforce == Workforce(processes=2, gpus=2)
+    assert executor_named(None, 1, study) == InProcess() and suited(study, 1).workforce == Workforce(1, gpus=1)
     shared = executor_named(None, 4, study)
-    assert shared == Gpus(("3", "GPU-5a", "3", "GPU-5a")) and gpus_for(study, 4) == 2
+    assert shared == Gpus(("3", "GPU-5a", "3", "GPU-5a")) and shared.workforce == Workforce(4, gpus=2)
     asked = small_study(workshop.text, changes=["training.device=cuda:1"])
     assert executor_named(None, None, asked) == InProcess()
     assert executor_named(None, 3, small_study(workshop.text, changes=["training.device=cpu"])) == Pool(3)
@@ -83,12 +85,32 @@ def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, 
     from headway.cli.study_printing import show_plan
 
     study = small_study(workshop.text, arms=ARMS, questions=[], seeds=4)
-    one, two = plan(study, None), plan(study, None, gpus=2)
-    assert (one.gpus, two.gpus) == (1, 2)
+    one, two = plan(study, Workforce(1, gpus=1)), plan(study, Workforce(2, gpus=2))
     assert [(p.runs, p.at_once) for p in one.populations] == [(8, 8), (4, 4)]
     assert [(p.runs, p.at_once) for p in two.populations] == [(8, 4), (4, 2)]
     show_plan(two)
     assert "2 shapes, as populations of up to 4 dealt out over 2 GPUs, a process each" in capsys.readouterr().out
+
+
+def test_who_shares_a_gpu_has_his_share_of_it_in_the_plan_too(workshop, monkeypatch, capsys):
+    """Two populations at once take the memory of two, each may take half of it, and they take as long."""
+    from headway.cli.study_printing import show_plan
+
+    shares = []
+
+    def speed(recipe, sizes, wanted, members, seconds, share):
+        shares.append(share)
+        return Speed(wanted, 1.0, 2**30, 0.0)
+
+    monkeypatch.setattr(planning, "speed", speed)
+    study = small_study(workshop.text, arms=ARMS, questions=[], seeds=4)
+    one, shared = (plan(study, Workforce(processes, gpus=1)) for processes in (1, 2))
+    assert shares == [1, 1, 0.5, 0.5]
+    assert (one.memory, shared.memory) == (2**30, 2**31) and shared.seconds == one.seconds
+    show_plan(shared)
+    assert "dealt out over 1 GPU, which 2 processes share; 2.00 GiB of GPU memory" in capsys.readouterr().out
+    for processes, populations, on_each in ((4, 4, 2), (4, 3, 2), (4, 1, 1), (2, 4, 1), (3, 9, 2)):
+        assert Workforce(processes, gpus=2).share_one(populations) == on_each
 
 
 # --- at work ---------------------------------------------------------------------------------------------------------

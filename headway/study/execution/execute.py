@@ -18,7 +18,7 @@ from headway.study.execution.cluster import Ray
 from headway.study.execution.executor import Executor, Log
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Sizes, budgets, check_scores
-from headway.study.execution.pool import Gpus, Pool, cores, gpus_here
+from headway.study.execution.pool import Gpus, Pool, gpus_here
 from headway.study.execution.reuse import take_over
 from headway.study.folder import StudyFolder
 from headway.study.results.results import ending
@@ -128,7 +128,7 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
     )
 
 
-def suited(study: Study, workers: int | None = None) -> Executor:
+def suited(study: Study, workers: int | None = None) -> InProcess | Gpus | Pool:
     """Populations where there is a GPU, in a process for each where there are several, or where several are asked for;
     else a pool of processes."""
     from headway.training.setting import choose
@@ -140,15 +140,3 @@ def suited(study: Study, workers: int | None = None) -> Executor:
     there = gpus_here() if all(":" not in one.training.device for one in study.recipes.values()) else ()
     dealt_out = Gpus.shared_by(workers, there) if there else Gpus(())
     return dealt_out if len(dealt_out.names) > 1 else InProcess()
-
-
-def processes_for(study: Study, workers: int | None) -> int | None:
-    """How many processes a pool would have; None = no pool, but populations."""
-    found = suited(study, workers)
-    return (found.workers or cores()) if isinstance(found, Pool) else None
-
-
-def gpus_for(study: Study, workers: int | None) -> int:
-    """How many GPUs populations would be dealt out over."""
-    found = suited(study, workers)
-    return found.count if isinstance(found, Gpus) else 1

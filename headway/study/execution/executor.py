@@ -12,6 +12,19 @@ from headway.study.design.study import PlannedRun
 from headway.study.folder import StudyFolder
 
 
+@dataclass(frozen=True)
+class Workforce:
+    """By how many runs are trained at the same time."""
+
+    processes: int
+    gpus: int = 0
+    """That populations are dealt out over; 0 = there is none, and a process trains one run at a time, on one thread."""
+
+    def share_one(self, populations: int) -> int:
+        """How many of so many populations are on a GPU at the same time."""
+        return -(-min(self.processes, populations) // self.gpus)
+
+
 class Executor(Protocol):
     """Where runs are trained."""
 

@@ -11,7 +11,7 @@ from headway.experiment.audit import one_close_look_each
 from headway.experiment.population import train_in_turns
 from headway.run.folder import Run
 from headway.study.design.study import PlannedRun
-from headway.study.execution.executor import Log
+from headway.study.execution.executor import Log, Workforce
 from headway.study.execution.populations import by_progress, by_shape
 from headway.study.results.results import ending
 
@@ -22,6 +22,7 @@ class InProcess:
 
     together: int | None = None
     """At most so many at once; None = as many as fit."""
+    workforce = Workforce(processes=1, gpus=1)
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         with one_close_look_each():  # at what goes in turns, too

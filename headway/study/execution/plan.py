@@ -27,6 +27,7 @@ from headway.study.design.factors import is_data
 from headway.study.design.mistakes import cheap_methods
 from headway.study.design.questions import Better
 from headway.study.design.study import PlannedRun, Study
+from headway.study.execution.executor import Workforce
 from headway.study.execution.populations import by_shape, dealt, parcels
 from headway.study.verdicts.power import SeedsCanShow
 from headway.tasks.task import Task
@@ -88,18 +89,17 @@ class Plan:
     runs: list[PlannedRun]
     arms: dict[str, ArmPlan]
     populations: list[PlannedPopulation]
-    workers: int | None
-    """Processes that each train one run at a time; None = populations."""
-    gpus: int
-    """That populations are dealt out over: 1 = in this process, else in a process for each."""
+    workforce: Workforce
     seconds: float
     memory: int
+    """Bytes: of each GPU, or of all processes together."""
     warnings: list[str]
     power: Sequence[SeedsCanShow] = ()
     """What these seeds can show, question by question."""
 
     def as_json(self) -> dict[str, Any]:
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "runs"}
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("runs", "workforce")}
+        found |= dataclasses.asdict(self.workforce)
         found["arms"] = {name: dataclasses.asdict(arm) for name, arm in self.arms.items()}
         found["populations"] = [dataclasses.asdict(population) for population in self.populations]
         found["power"] = [one.as_json() for one in self.power]
@@ -204,9 +204,8 @@ def budgets(study: Study, sizes: Sizes) -> dict[str, int]:
     return {arm: max(1, round(spent / each)) for arm, each in per_step.items()}
 
 
-def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = None, gpus: int = 1) -> Plan:
-    """Everything that can be said beforehand. `workers` of a pool, None where there are `gpus`. `steps` are budgets
-    that were fixed before."""
+def plan(study: Study, workforce: Workforce, steps: Mapping[str, int] | None = None) -> Plan:
+    """Everything that can be said beforehand. `steps` are budgets that were fixed before."""
     sizes = Sizes()
     check_scores(study, sizes)
     steps = budgets(study, sizes) if steps is None else steps
@@ -215,12 +214,13 @@ def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = No
     populations: list[PlannedPopulation] = []
     memory, warnings = 0, study.warnings()
     costs: list[float] = []  # of each population, or run, as they are dealt out
-    shapes, parts = by_shape(runs), {part[0].name: len(part) for part in parcels(runs, 0 if workers else gpus)}
+    shapes, parts = by_shape(runs), {part[0].name: len(part) for part in parcels(runs, workforce.gpus)}
+    at_once = workforce.share_one(len(parts)) if workforce.gpus else min(workforce.processes, len(parts))
     each_shape = min(MEASURED_SECONDS, MEASURED_IN_ALL / len(shapes))
     for members in shapes:
         recipe, size = members[0].recipe, sizes.of(members[0].recipe)
         own = [parts[run.name] for run in members if run.name in parts]
-        found = speed(recipe, sizes, max(own), [run.recipe for run in members], each_shape)
+        found = speed(recipe, sizes, max(own), [run.recipe for run in members], each_shape, 1 / at_once)
         forward = found.seconds_per_step / 3 * size.forward_tokens / size.tokens_per_step
         each = found.seconds_to_start + size.steps * found.seconds_per_step + forward
         turns = [-(-size // found.replicas) for size in own]
@@ -238,11 +238,10 @@ def plan(study: Study, workers: int | None, steps: Mapping[str, int] | None = No
         )
         arms |= dict.fromkeys(names, one)
         warnings += _short_warmup(recipe, size, names)
-    busy = min(workers or gpus, len(costs))
-    seconds = sum(costs) / busy if workers else max(dealt(costs, busy))
+    # Two populations at once on one GPU take as long as one after the other.
+    seconds = max(dealt(costs, min(workforce.gpus, len(costs)))) if workforce.gpus else sum(costs) / at_once
     in_order = {arm.name: arms[arm.name] for arm in study.arms}
-    whole = memory * busy if workers else memory
-    return Plan(study.title, runs, in_order, populations, workers, gpus, seconds, whole, warnings)
+    return Plan(study.title, runs, in_order, populations, workforce, seconds, memory * at_once, warnings)
 
 
 def _short_warmup(recipe: Recipe, size: RunSize, arms: Sequence[str]) -> list[str]:
@@ -253,16 +252,22 @@ def _short_warmup(recipe: Recipe, size: RunSize, arms: Sequence[str]) -> list[st
 
 
 def speed(
-    recipe: Recipe, sizes: Sizes, wanted: int = 1, members: Sequence[Recipe] = (), seconds: float = MEASURED_SECONDS
+    recipe: Recipe,
+    sizes: Sizes,
+    wanted: int = 1,
+    members: Sequence[Recipe] = (),
+    seconds: float = MEASURED_SECONDS,
+    share: float = 1.0,
 ) -> Speed:
-    """A few whole steps of this shape: alone on one thread of a CPU, or as many replicas of `wanted` as a GPU holds."""
+    """A few whole steps of this shape: alone on one thread of a CPU, or as many replicas of `wanted` as a GPU holds, of
+    which they have this share."""
     # What is trained first makes no step slower or faster, and is not there yet.
     recipe, members = untrained(recipe), [untrained(one) for one in members]
     task, began = sizes.task(recipe), time.perf_counter()
     # Without torch.compile, which would take a minute for every shape: with it, it will be faster than measured.
     setting = dataclasses.replace(settings.choose(recipe.training, recipe.model.width), compiled=False)
     cuda, threads = setting.device.type == "cuda", torch.get_num_threads()
-    replicas = capacity(members, wanted).replicas if cuda and wanted > 1 else wanted
+    replicas = capacity(members, wanted, share).replicas if cuda and wanted > 1 else wanted
     if not cuda:
         torch.set_num_threads(1)  # as in the processes that will train
     _forget_peak(setting.device)

@@ -22,7 +22,7 @@ from headway.core.events import Warned, read_event
 from headway.core.reading import opened_to_append
 from headway.core.status import Status
 from headway.study.design.study import PlannedRun
-from headway.study.execution.executor import Log, order_for
+from headway.study.execution.executor import Log, Workforce, order_for
 from headway.study.execution.populations import by_progress, parcels
 from headway.study.results.results import ending
 from headway.training.capacity import SHARE
@@ -125,8 +125,12 @@ class Pool:
     workers: int | None = None
     """None = as many as there are cores."""
 
+    @property
+    def workforce(self) -> Workforce:
+        return Workforce(self.workers or cores())
+
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
-        places = [Workplace(None, _threads(1)) for _ in range(self.workers or cores())]
+        places = [Workplace(None, _threads(1)) for _ in range(self.workforce.processes)]
         return _worked(places, parcels(runs, gpus=0), log)
 
 
@@ -146,23 +150,20 @@ class Gpus:
         return cls(tuple(there[k % len(there)] for k in range(processes or len(there))))
 
     @property
-    def count(self) -> int:
-        return len(set(self.names))
+    def workforce(self) -> Workforce:
+        return Workforce(len(self.names), len(set(self.names)))
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
-        threads = _threads(max(1, cores() // len(self.names)))
-        places = [Workplace(f"GPU {name}", {**threads, **self._gpu(name)}) for name in self.names]
-        begun = (by_progress(part, log.folder.runs) for part in parcels(runs, self.count))
+        begun = (by_progress(part, log.folder.runs) for part in parcels(runs, self.workforce.gpus))
         populations = [part for parts in begun for part in parts]
-        log.say(self._words(len(runs), len(populations)))
-        return _worked(places, populations, log)
+        busy = self.names[: len(populations)]
+        threads = _threads(max(1, cores() // len(busy)))
+        # Those who share a GPU must not all count on the whole of its memory.
+        gpu = {name: {"CUDA_VISIBLE_DEVICES": name, SHARE: str(1 / busy.count(name))} for name in busy}
+        log.say(self._words(busy, len(runs), len(populations)))
+        return _worked([Workplace(f"GPU {name}", {**threads, **gpu[name]}) for name in busy], populations, log)
 
-    def _gpu(self, name: str) -> dict[str, str]:
-        """Which one, and how much of it: those who share it must not all count on the whole of its memory."""
-        return {"CUDA_VISIBLE_DEVICES": name, SHARE: str(1 / self.names.count(name))}
-
-    def _words(self, runs: int, populations: int) -> str:
-        busy = self.names[:populations]
+    def _words(self, busy: Sequence[str], runs: int, populations: int) -> str:
         gpus = len(set(busy))
         many = f"{populations} population{'s' * (populations > 1)} of {runs} runs on {gpus} GPU{'s' * (gpus > 1)}"
         if len(busy) == gpus:

@@ -88,12 +88,12 @@ def study_text(base: str, changes: Sequence[str], seeds: int, shown: str) -> str
 def takes(base: str, changes: Sequence[str], seeds: int, shown: str) -> dict[str, Any]:
     """What the change would take beside the original, measured on a few steps of each: parameters, steps, seconds."""
     from headway.study.design.study import Study
-    from headway.study.execution.execute import processes_for
+    from headway.study.execution.execute import suited
     from headway.study.execution.plan import plan
 
     tree = _study(base, changes, seeds, shown, may_be_same=True)
     study = Study.model_validate({**tree, "base": _original(base)})
-    found = plan(study, processes_for(study, None))
+    found = plan(study, suited(study).workforce)
     arms = {name: asdict(arm) for name, arm in found.arms.items()}
     return {"arms": arms, "seconds": found.seconds, "memory": found.memory, "warnings": found.warnings}
 
