@@ -210,11 +210,9 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
         scoring = self.recipe.scoring.model_copy(update={"segment": segment, "stride": stride, "state": state})
         return replace(self, recipe=self.recipe.model_copy(update={"scoring": scoring}))
 
-    def surprise(
-        self, model: LanguageModel, split: str, segment: int, at_most: int, stride: int | None = None
-    ) -> Surprise:
+    def surprise(self, model: LanguageModel, split: str, reading: Reading, at_most: int) -> Surprise:
         tokens, (kind, unknown) = self.data.split(split), (self.data.tokenizer.kind, self.data.tokenizer.unknown)
-        return surprise(model, tokens, segment, stride or segment, kind, at_most, unknown)[0]
+        return surprise(model, tokens, reading.segment, reading.stride, kind, at_most, unknown, reading.carried)[0]
 
     @torch.no_grad()
     def told(self, model: LanguageModel, split: str) -> list["TokenNats"]:

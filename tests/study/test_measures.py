@@ -10,7 +10,7 @@ from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.train import load_model
 from headway.run.folder import Run
-from headway.scoring.likelihood import token_losses
+from headway.scoring.likelihood import losses_going_on, token_losses
 from headway.study.conclude import measure_all
 from headway.study.design.measures import Segments, Sentences
 from headway.study.execution.execute import execute
@@ -68,6 +68,28 @@ def test_sliding_windows_move_by_a_quarter_and_the_report_says_what_early_tokens
     assert drawn.picture.count("stroke-dasharray:6 4") == 2 and "--curve-3" not in drawn.picture  # a colour per arm
 
 
+def test_a_state_is_carried_over_the_same_tokens_by_arms_that_have_one(workshop, tmp_path, monkeypatch):
+    """And segments may be longer than any of training, where positions do not end."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    lengths = {"lengths": [40], "tokens": 90}
+    measures = [{"kind": "segments", **lengths}, {"kind": "carried", **lengths}]
+    arms = {"gru": ["model.mixer=gru"], "attention": []}
+    changes = ["model.positions=none", "data.batches=contiguous"]
+    study = small_study(workshop.text, arms=arms, changes=changes, measures=measures, seeds=1, questions=[])
+    execute(study, tmp_path / "m", InProcess())
+    measure_all(tmp_path / "m")
+    results = read_results(tmp_path / "m")
+    recipe = results.study.recipes["gru"]
+    model, task = load_model(Run(results.of("gru")[0].folder, recipe))[0], tasks.load(recipe)
+    ids = torch.as_tensor(task.data.split("valid").ids[:91]).long()
+    with torch.no_grad():
+        wanted = {"valid-40": token_losses(model, ids, 40, 40), "valid-40-carried": losses_going_on(model, ids, 40)}
+    for name, losses in wanted.items():
+        assert results.table(f"{name}.loss")["gru"][0] == pytest.approx(losses.double().mean().item(), rel=1e-6)
+    assert results.table("valid-40.loss")["attention"] and not results.table("valid-40-carried.loss")["attention"]
+    assert "90 tokens · segment 40, state carried" in results.label("valid-40-carried.perplexity")
+
+
 def test_sentences_are_read_alone(model, task):
     measure = Sentences(split="train", count=12, shortest=10, longest=80)
     texts = sentences_in(task, measure)
@@ -114,7 +136,7 @@ def test_other_measures_of_the_same_runs_may_be_asked_for_later(workshop, tmp_pa
 @pytest.mark.parametrize(
     ("measure", "message"),
     [
-        ({"kind": "segments", "lengths": [32]}, "segments of 32 tokens, but model.context is 16"),
+        ({"kind": "segments", "lengths": [32]}, "segments of 32 tokens, but the learned positions end at 16"),
         ({"kind": "segments", "lengths": [4], "split": "dev"}, "no split 'dev'"),
         ({"kind": "sentences", "shortest": 2, "longest": 4}, "has 0 sentences of 2 to 4 tokens that end in '.'"),
     ],
