@@ -202,6 +202,8 @@ class CheapMethods(NamedTuple):
     """Knows what counting teaches, in seconds; None where there is no such method."""
     others: tuple[str, ...] = ()
     """That are told beside the scores, and may be asked about."""
+    counted_apart: tuple[str, ...] = ()
+    """Metrics beside the headline that the counting one is measured in, too."""
 
     @property
     def names(self) -> list[str]:

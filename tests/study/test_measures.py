@@ -9,10 +9,12 @@ from small import small_study
 from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.train import load_model
+from headway.recipe.recipe import from_tree
 from headway.run.folder import Run
 from headway.scoring.likelihood import losses_going_on, token_losses
 from headway.study.conclude import measure_all
 from headway.study.design.measures import Segments, Sentences
+from headway.study.design.study import Study
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Sizes, check_scores
@@ -166,6 +168,22 @@ def test_what_no_run_will_have_is_refused_before_training(workshop, monkeypatch,
     measures = [{"kind": "segments", "lengths": [8]}]
     with pytest.raises(UserError, match=message):
         check_scores(small_study(workshop.text, measures=measures, questions=[question]), Sizes())
+
+
+def test_a_bag_of_words_may_be_asked_about_rows_it_has_not_seen_and_others_may_not(tmp_path):
+    rows = "".join(f"{'good' if k % 2 else 'bad'} {k % 9}\t{k % 2}\n" for k in range(60))
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
+    data = ["data.source=files", f"data.path={tmp_path / 'rows.tsv'}", "data.tokenizer=word"]
+    base = from_tree({"model": {"kind": "classifier"}, "data": {"kind": "labelled"}}, "r", overrides=data)
+
+    def check(than: str) -> None:
+        asked = {"kind": "better", "arm": "plain", "than": than, "on": "test.accuracy_unseen"}
+        given = {"title": "t", "base": base.model_dump(mode="json"), "arms": {"plain": []}, "questions": [asked]}
+        check_scores(Study.model_validate({**given, "seeds": 2}), Sizes())
+
+    check("bag of words")
+    with pytest.raises(UserError, match=r"of 'majority' there is valid\.accuracy and test\.accuracy alone"):
+        check("majority")
 
 
 def test_lengths_that_are_none(workshop):
