@@ -51,11 +51,11 @@ def carried_state(probe: Probe) -> Outcome:
         return failed(anew, f"where rows begin anew, the answers still depend on those before: by {anew:.2g}")
     if problem := _in_training(probe, min(size, (ids.shape[2] - 1) // 3)):
         return failed(None, problem)
+    own = "in training every row goes on from its own past, and from nothing where it begins anew"
     if least < 2 * size:
-        return passed(anew, "rows that begin anew know nothing of those before; not every layer remembers, so no more")
+        return passed(anew, f"{own}; not every layer remembers, so one pass would answer otherwise")
     if math.isinf(least) and not isinstance(spec.positions, NoPositions):  # a recurrence carries no slots to count on
-        words = f"{spec.positions.kind} positions begin at 0 in every batch, so no more"
-        return passed(anew, f"rows that begin anew know nothing of those before; {words}")
+        return passed(anew, f"{own}; {spec.positions.kind} positions begin at 0 in every batch, which one pass has not")
     worst = difference(torch.cat(answers, 2).detach(), probe.answers)
     if not worst <= TINY:
         return failed(worst, f"read in three batches, sentences get other answers than at once, by {worst:.2g}")
