@@ -19,8 +19,8 @@ from headway.audit import ngram
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.scoring.likelihood import windows
 from headway.scoring.metrics import ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PERPLEXITY, POINTS, Metric, metric_of
+from headway.scoring.reading import Reading
 from headway.scoring.score import Score
-from headway.scoring.spec import Reading
 
 ORDER = 5
 MOST_WEIGHTS = 1 << 22  # of a regression, which takes 200 bytes for each

@@ -23,9 +23,10 @@ from headway.scoring.decoding import DecodingSpec
 from headway.scoring.ensemble import Gain
 from headway.scoring.likelihood import Surprise
 from headway.scoring.matching import Matcher, Shown
+from headway.scoring.reading import Reading
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
-from headway.scoring.spec import Reading, State
+from headway.scoring.spec import State
 from headway.scoring.translation import Forced
 
 

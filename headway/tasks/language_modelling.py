@@ -38,9 +38,9 @@ from headway.scoring.decoding import sample, samples
 from headway.scoring.ensemble import PIECES, gain, nats_of_mean
 from headway.scoring.likelihood import Surprise, losses_of, surprise, surprise_of
 from headway.scoring.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, PERPLEXITY_PER_WORD
+from headway.scoring.reading import Reading
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
-from headway.scoring.spec import Reading
 from headway.tasks.abilities import (
     Draw,
     GivenFile,

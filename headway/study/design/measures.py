@@ -15,7 +15,7 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
 from headway.scoring.metrics import LOSS, METRICS, PERPLEXITY, TOKEN_ACCURACY, Metric, metric_of, parsed
-from headway.scoring.spec import Reading
+from headway.scoring.reading import Reading
 
 if TYPE_CHECKING:
     from headway.scoring.score import Score
