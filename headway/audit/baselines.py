@@ -19,8 +19,8 @@ from headway.audit import ngram
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.scoring.likelihood import windows
 from headway.scoring.metrics import ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PERPLEXITY, POINTS, Metric, metric_of
+from headway.scoring.reading import Reading
 from headway.scoring.score import Score
-from headway.scoring.spec import Reading
 
 ORDER = 5
 MOST_WEIGHTS = 1 << 22  # of a regression, which takes 200 bytes for each
@@ -202,6 +202,8 @@ class CheapMethods(NamedTuple):
     """Knows what counting teaches, in seconds; None where there is no such method."""
     others: tuple[str, ...] = ()
     """That are told beside the scores, and may be asked about."""
+    counted_apart: tuple[str, ...] = ()
+    """Metrics beside the headline that the counting one is measured in, too."""
 
     @property
     def names(self) -> list[str]:

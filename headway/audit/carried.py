@@ -1,6 +1,8 @@
 """An audit of what is carried from batch to batch: is it the past of the same rows, and nothing but that?"""
 
 import math
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,7 +10,14 @@ from torch import Tensor
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.probe import TINY, Probe, difference
 from headway.nn.positions import NoPositions
+from headway.nn.replicated import Dropout
+from headway.nn.trainable import Carried
 from headway.training.carried import CarriedState
+from headway.training.setting import Setting
+from headway.training.update import Update
+
+FELT = 1e-4
+"""Of a loss: what a state must change in it, so that one can tell whether it was listened to."""
 
 
 @audit("model", rests_on=("determinism",))
@@ -18,10 +27,13 @@ def carried_state(probe: Probe) -> Outcome:
     Sentences are read in three pieces, each going on from what the one before left, kept as training keeps it. Where
     every layer remembers all of them (a recurrence always does, attention as far as its memory goes) the answers must
     be those of one pass, within a thousandth of their spread. Then a piece is read whose rows begin anew: its answers
-    must be those of a piece that nothing came before. And what is kept must have no gradient. When it fails, look for
-    rows that changed places, for a state of the batch before last, for memory that stands at the wrong places or is
-    looked at before there is any, for a reset that was forgotten: the model learns from a past that its rows never had,
-    and nothing else tells.
+    must be those of a piece that nothing came before. And what is kept must have no gradient. Last, training itself
+    takes four steps over such pieces, in as many parts as training.accumulate says and without moving a weight: what
+    it gives each row to go on from must be what that row leaves where it is read alone, whatever the layers and
+    positions are, and the loss must be that of answers which go on from there. When it fails, look for rows or parts
+    that changed places, for a state of the batch before last, or of another layer, for memory that stands at the wrong
+    places or is looked at before there is any, for a reset that was forgotten, for a loss that is computed without the
+    state: the model learns from a past that its rows never had, and nothing else tells.
     """
     spec, ids = probe.recipe.model, probe.sentences
     if not spec.remembers:
@@ -37,11 +49,13 @@ def carried_state(probe: Probe) -> Outcome:
     anew = difference(_begun_anew(probe, pieces), fresh, probe.answers)
     if not anew <= TINY:
         return failed(anew, f"where rows begin anew, the answers still depend on those before: by {anew:.2g}")
+    if problem := _in_training(probe, min(size, (ids.shape[2] - 1) // 3)):
+        return failed(None, problem)
+    own = "in training every row goes on from its own past, and from nothing where it begins anew"
     if least < 2 * size:
-        return passed(anew, "rows that begin anew know nothing of those before; not every layer remembers, so no more")
+        return passed(anew, f"{own}; not every layer remembers, so one pass would answer otherwise")
     if math.isinf(least) and not isinstance(spec.positions, NoPositions):  # a recurrence carries no slots to count on
-        words = f"{spec.positions.kind} positions begin at 0 in every batch, so no more"
-        return passed(anew, f"rows that begin anew know nothing of those before; {words}")
+        return passed(anew, f"{own}; {spec.positions.kind} positions begin at 0 in every batch, which one pass has not")
     worst = difference(torch.cat(answers, 2).detach(), probe.answers)
     if not worst <= TINY:
         return failed(worst, f"read in three batches, sentences get other answers than at once, by {worst:.2g}")
@@ -64,6 +78,117 @@ def _begun_anew(probe: Probe, pieces: list[Tensor]) -> Tensor:
     state, begins = CarriedState(), torch.ones((), dtype=torch.bool, device=probe.device)
     state.after(0, 1, probe.how.carry_on(probe.model, pieces[-1], None)[1] or {})
     return probe.how.carry_on(probe.model, pieces[0], state.before(0, 1, begins))[0]
+
+
+# --- steps of training -----------------------------------------------------------------------------------------------
+
+
+class _Given(NamedTuple):
+    """What the loss of a part of a batch was computed from, and what it was."""
+
+    batch: Any
+    before: Carried | None
+    loss: float
+
+
+def _in_training(probe: Probe, size: int) -> str | None:
+    """What is wrong with what steps of training give their rows to go on from, in words; None = nothing."""
+    if size < 1:
+        return None
+    ids, parts = probe.sentences, math.gcd(probe.recipe.training.accumulate, probe.sentences.shape[1])
+    left = _left_alone(probe, [ids[:, :, k * size : (k + 1) * size] for k in (0, 1)])
+    given = _steps(probe, [_piece(probe, k, size, begins=n in (0, 3)) for n, k in enumerate((0, 1, 2, 0))], parts)
+    for n, (batch, before, loss) in enumerate(given):
+        step = n // parts
+        rows = slice(batch.first_row, batch.first_row + batch.inputs.shape[1])
+        if step in (0, 3):
+            if any(bool(kept.any()) for kept in (before or {}).values()):
+                return f"in training, rows that begin anew go on from those of the step before (part {n % parts + 1})"
+            continue
+        if not _same(before or {}, {name: kept[:, rows] for name, kept in left[step - 1].items()}):
+            which = f"step {step + 1}" + (f", part {n % parts + 1} of {parts}" if parts > 1 else "")
+            return f"in training, rows do not go on from what they left when they are read alone ({which})"
+        with_it, without = (
+            float(probe.how.loss(probe.how.carry_on(probe.model, batch.inputs, state)[0], batch))
+            for state in (before, None)
+        )
+        if not abs(loss - with_it) <= max(abs(with_it - without) / 4, FELT * abs(with_it)):
+            return f"the loss of training does not go on from the state: it is {loss:.5g}, with it {with_it:.5g}"
+    return None
+
+
+def _piece(probe: Probe, k: int, size: int, begins: bool) -> Any:
+    """A batch of training: the k-th piece of all sentences, with what comes after each of its tokens."""
+    inputs, targets = (probe.sentences[:, :, k * size + ahead : (k + 1) * size + ahead] for ahead in (0, 1))
+    return replace(probe.batch, inputs=inputs, targets=targets, begins=torch.tensor(begins, device=probe.device))
+
+
+def _left_alone(probe: Probe, pieces: list[Tensor]) -> list[Carried]:
+    """What all rows leave after each piece, each row read by itself."""
+    left: list[list[Carried]] = [[] for _ in pieces]
+    for row in range(pieces[0].shape[1]):
+        state = None
+        for k, piece in enumerate(pieces):
+            _, state = probe.how.carry_on(probe.model, piece[:, row : row + 1], state)
+            left[k].append(state or {})
+    return [{name: torch.cat([one[name] for one in rows], 1) for name in rows[0]} for rows in left]
+
+
+def _steps(probe: Probe, batches: list[Any], parts: int) -> list[_Given]:
+    """Real steps on these batches, but for the optimizer's; without dropout."""
+    model, clock, found = probe.model, probe.model.clock, []
+    was, alive = (int(clock.step), clock.first_row), torch.ones(1, dtype=torch.bool, device=probe.device)
+    spec = probe.recipe.training.model_copy(update={"accumulate": parts})
+    setting = Setting(probe.device, torch.float32, False, False, ())
+    update = Update(model, _StandsStill(model), _InOrder(batches), spec, setting, alive)  # pyright: ignore
+
+    def watched(part: Any, before: Carried | None) -> Any:
+        losses, after = model.loss(part, before)
+        found.append(_Given(part, before, losses.detach()[0].item()))
+        return losses, after
+
+    update.loss = watched
+    model.train()
+    for place in model.modules():
+        if isinstance(place, Dropout):
+            place.eval()
+    try:
+        with torch.enable_grad():
+            for step in range(len(batches)):
+                update(step, 1.0)
+    finally:
+        model.eval()
+        clock.set(was[0])
+        clock.first_row = was[1]
+    return found
+
+
+class _StandsStill:
+    """In the place of an optimizer: it moves nothing."""
+
+    def __init__(self, model: Any):
+        self.parameters = list(model.parameters())
+
+    def step(self, factor: Tensor, alive: Tensor, limit: float | None = None) -> Tensor:
+        return torch.zeros_like(alive, dtype=torch.float32)
+
+
+class _InOrder:
+    """A sampler of these batches."""
+
+    def __init__(self, batches: list[Any]):
+        self.batches, self.steps_per_epoch = batches, len(batches)
+
+    def at(self, step: Any) -> Any:
+        return self.batches[int(step)]
+
+
+def _same(one: Carried, other: Carried) -> bool:
+    """But for rounding."""
+    if one.keys() != other.keys():
+        return False
+    pairs = [(one[name].double(), kept.double()) for name, kept in other.items()]
+    return all(bool((a - b).abs().max() <= TINY * b.abs().max()) for a, b in pairs)
 
 
 ABOUT_CARRYING: tuple[Audit, ...] = (carried_state,)

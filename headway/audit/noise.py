@@ -32,12 +32,13 @@ DRAWN = {Dropout: (1, 2, 3), LockedDropout: (1, 3), WordDropout: (2,), WeightDro
 def dropout(probe: Probe) -> Outcome:
     """Dropout is what the recipe says: so much is left out, by this pattern, in every step another, and the rest grows.
 
-    The places are found at which a training pass drops anything, and each is given ones. What comes out must be 0, or
-    1/(1 − rate) so that the mean stays; as often 0 as the rate says, within what chance allows; the same at all tokens
-    of a row where noise is locked, for a word wherever it stands where words are dropped, and nowhere else the same;
-    and other places in the next step. All rates must be the recipe's, and none of the recipe's may be missing. That
-    evaluation drops nothing is asked by `determinism`. When it fails, the model is regularised otherwise than its
-    recipe says, and its scores are those of another recipe.
+    The places are found at which a training pass drops anything, and each is given ones. What comes out must be 0,
+    or 1/(1 − rate) so that the mean stays; as often 0 as the rate says, within what chance allows; the same at all
+    tokens of a row where noise is locked, for a word wherever it stands where words are dropped, and nowhere else
+    the same; other numbers in the next step, and in every layer others than in the one before. All rates must be
+    the recipe's, and none of the recipe's may be missing. That evaluation drops nothing is asked by `determinism`.
+    When it fails, the model is regularised otherwise than its recipe says, and its scores are those of another
+    recipe.
     """
     asked = {rate for rate in _rates(probe.recipe.model.model_dump()) if rate}
     if not asked:
@@ -46,6 +47,8 @@ def dropout(probe: Probe) -> Outcome:
     for name, place in places.items():
         if problem := _problem(probe, place):
             return failed(None, f"{name} {problem}")
+    if twice := _same_at_two(places):
+        return failed(None, f"{' and '.join(twice)} drop the same numbers, where each should draw its own")
     found = [float(place.rates[0]) for place in places.values()]
     if strange := [rate for rate in found if not any(_same(rate, one) for one in asked)]:
         return failed(strange[0], f"a share of {strange[0]:.3g} is dropped, which the recipe does not say")
@@ -104,8 +107,7 @@ def _problem(probe: Probe, place: Dropout) -> str:
     clock.set(before + 1)
     second = _of_ones(place)
     clock.set(before)
-    scale, count = 1 / (1 - rate), math.prod(first.shape[axis] for axis in axes)
-    telling = max(rate, 1 - rate) ** (count - 1) < 1e-7  # that all is kept, or the same twice, is no chance
+    scale, count, telling = 1 / (1 - rate), _count(place, first), _is_telling(place, first)
     if telling and not bool((first == 0).any()):
         return "drops nothing"
     if not bool(((first == 0) | ((first - scale).abs() < 1e-4 * scale)).all()):
@@ -120,6 +122,28 @@ def _problem(probe: Probe, place: Dropout) -> str:
     if not abs(share - rate) <= DEVIATIONS * math.sqrt(rate * (1 - rate) / count) + 1 / count:
         return f"drops {share:.1%}, and should {rate:.1%}"
     return "drops the same at every step" if telling and torch.equal(first, second) else ""
+
+
+def _same_at_two(places: dict[str, Dropout]) -> tuple[str, str] | None:
+    """Two places of one kind and rate whose noise is the same: what the one leaves out, the other does, too."""
+    before: dict[tuple[type, bytes], str] = {}
+    for name, place in places.items():
+        if type(place) in SIZES and _is_telling(place, ones := _of_ones(place)):
+            other = before.setdefault((type(place), (ones == 0).cpu().numpy().tobytes()), name)
+            if other != name:
+                return other, name
+    return None
+
+
+def _count(place: Dropout, ones: Tensor) -> int:
+    """How many numbers were drawn for these."""
+    return math.prod(ones.shape[axis] for axis in DRAWN[type(place)])
+
+
+def _is_telling(place: Dropout, ones: Tensor) -> bool:
+    """That all is kept, or the same twice, is no chance."""
+    rate = float(place.rates[0])
+    return max(rate, 1 - rate) ** (_count(place, ones) - 1) < 1e-7
 
 
 def _of_ones(place: Dropout) -> Tensor:

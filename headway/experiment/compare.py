@@ -5,6 +5,7 @@ are compared seed by seed. One seed each shows no spread, and so proves nothing;
 hold asks it of a study, beforehand; here nothing is corrected for how many comparisons are looked at.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from headway.core.errors import UserError
 from headway.core.yaml import flat
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
-from headway.scoring.metrics import METRICS, metric_of, parsed
+from headway.scoring.metrics import LOSS, METRICS, metric_of, parsed
+from headway.scoring.score import label_of_all
 from headway.stats.intervals import contrast
 
 ONE_SEED = "one seed each proves nothing: what differs may be chance; headway train … --vary seed=0..7 shows the spread"
@@ -159,10 +161,8 @@ def _notes(arms: Sequence[ComparedArm]) -> list[str]:
     data = {arm.name: next(iter(arm.runs.values())).facts.get("corpus") for arm in arms}
     if len(set(data.values())) > 1:
         notes.append("they were not trained on the same data: their scores are of different texts, or of other tokens")
-    for name in dict.fromkeys(s.name for arm in arms for run in arm.runs.values() for s in run.scores()):
-        labels = {s.label for arm in arms for run in arm.runs.values() for s in run.scores() if s.name == name}
-        if len(labels) > 1 and not parsed(name).part and len(set(data.values())) == 1:
-            notes.append(f"{name} is not measured alike: {'; or '.join(sorted(labels)[:2])}")
+    if len(set(data.values())) == 1:
+        notes += _not_measured_alike(arms)
     for arm in arms:
         for run in arm.runs.values():
             if not run.status.is_end or run.status.is_diverged:
@@ -171,6 +171,17 @@ def _notes(arms: Sequence[ComparedArm]) -> list[str]:
         if failed:
             notes.append(f"{arm.name} failed {_listed([_of(audit, n, len(arm.runs)) for audit, n in failed.items()])}")
     return notes
+
+
+def _not_measured_alike(arms: Sequence[ComparedArm]) -> list[str]:
+    """By the losses of every split: their labels say how they were measured, and nothing of what was found."""
+    told: dict[str, dict[str, list[str]]] = {}
+    for arm in arms:
+        for score in (score for run in arm.runs.values() for score in run.scores()):
+            if parsed(score.name)[1:] == (LOSS.name, ""):
+                told.setdefault(score.name, {}).setdefault(arm.name, []).append(score.label)
+    differing = {name: by_arm for name, by_arm in told.items() if len(set(itertools.chain(*by_arm.values()))) > 1}
+    return [f"{parsed(name).split} is not measured alike: {label_of_all(by_arm)}" for name, by_arm in differing.items()]
 
 
 def _failures(run: Run) -> Sequence[Finding]:

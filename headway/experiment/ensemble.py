@@ -12,6 +12,7 @@ import torch
 
 from headway import tasks
 from headway.core.errors import UserError
+from headway.experiment.same_tokens import check_same_tokens
 from headway.run.folder import Run
 from headway.scoring.ensemble import Gain
 from headway.scoring.score import Score
@@ -72,27 +73,14 @@ def check_together(runs: Sequence[Run]) -> None:
     """What cannot be averaged is refused."""
     if len(runs) < 2:
         raise UserError("an ensemble is of two runs or more")
-    first, seen = runs[0], set()
+    first = runs[0]
     tasks.able(first, JoinsOthers)
     for run in runs:
-        if run.folder.resolve() in seen:
-            raise UserError(f"{run.name} is named twice: a run is no ensemble with itself")
-        seen.add(run.folder.resolve())
         a, b = (tasks.of(one.recipe) for one in (first, run))
         if not issubclass(a, b) and not issubclass(b, a):
             both = f"{first.name} is a {first.recipe.model.kind} and {run.name} a {run.recipe.model.kind}"
             raise UserError(f"{both}: what they say cannot be averaged")
-        if first.facts.get("corpus") != run.facts.get("corpus"):
-            a, b = (f"{one.name} on {one.recipe.data.source}" for one in (first, run))
-            raise UserError(f"trained on different data, or on different tokens of them: {a}, {b}")
-        if _vocabularies(first) != _vocabularies(run):
-            raise UserError(f"{first.name} and {run.name} have different vocabularies: their tokens are not the same")
-
-
-def _vocabularies(run: Run) -> dict[str, str]:
-    """By their files: a translator may have two."""
-    names = sorted({"tokenizer.json", *(path.name for path in run.folder.glob("*tokenizer.json"))})
-    return {name: run.tokenizer_in(name).to_json() for name in names}
+    check_same_tokens(runs)
 
 
 def _of_one_shape(runs: Sequence[Run]) -> list[list[int]]:

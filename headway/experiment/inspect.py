@@ -64,7 +64,7 @@ def look(
 
 def flow_in(run: Run, split: str = "valid", distance: int | None = None, checkpoint: str = "auto") -> GradientFlow:
     """How far gradients reach in a run, on a split of what it was trained on."""
-    tasks.able(run, ReadsSegments)
+    tasks.able(run, ReadsSegments, "how far gradients reach is")
     task: Any = tasks.load_for(run)
     task.check_split(split)
     model, _ = load_usable(run, checkpoint)

@@ -10,6 +10,7 @@ from headway.draw.chart_page import Chart, ChartPage
 from headway.draw.charts import Curve
 from headway.draw.picture import PictureTable
 from headway.experiment.inspect import alike
+from headway.experiment.same_tokens import check_same_tokens
 from headway.experiment.train import load_model
 from headway.run.folder import Run
 from headway.scoring.length import TOKENS, LengthScore, check_lengths, score_lengths
@@ -117,22 +118,25 @@ class LengthPage:
 def by_length(
     runs: Sequence[Run], lengths: Sequence[int], split: str = "valid", tokens: int = TOKENS, which: str = "auto"
 ) -> LengthPage:
-    """Several runs in one picture. Those that differ in their seed alone are one curve with a band."""
-    lengths, texts = sorted(lengths), {}
+    """Several runs in one picture, all of the same tokens. Those that differ in their seed alone are one curve with a
+    band."""
+    lengths = sorted(lengths)
     for run in runs:
         tasks.able(run, ReadsSegments)
-        task = tasks.load_for(run)
-        assert isinstance(task, ReadsSegments)
-        task.check_split(split)
-        ids, _ = task.running(split)
-        texts[run.folder] = ids[: tokens + 1]
-        check_lengths(lengths, len(texts[run.folder]), run.recipe.model.limit)
+    check_same_tokens(runs)
+    task = tasks.load_for(runs[0])
+    assert isinstance(task, ReadsSegments)
+    task.check_split(split)
+    ids = task.running(split)[0][: tokens + 1]
+    for run in runs:
+        check_lengths(lengths, len(ids), run.recipe.model.limit)
+    for run in runs:
         run.count_looks_at_test([split])
     arms = []
     for name, same in alike(runs):
-        found = [score_lengths(load_model(run, which)[0], texts[run.folder], lengths)[0] for run in same]
+        found = [score_lengths(load_model(run, which)[0], ids, lengths)[0] for run in same]
         arms.append(ArmByLength(name, same[0].recipe.segment, same, found))
-    return LengthPage(arms, split, max(len(ids) - 1 for ids in texts.values()))
+    return LengthPage(arms, split, len(ids) - 1)
 
 
 def _bins(places: int) -> Iterator[tuple[int, int]]:

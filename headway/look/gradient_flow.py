@@ -118,6 +118,8 @@ def gradient_flow(
 ) -> GradientFlow:
     """`ids`: the text. `nats(model, rows)`: of every token of rows [1, N, T + 1] but the first. `tokens`: how long the
     segments of training are, beyond which no gradient ever went; `distance`: how far to look, null = all of it."""
+    if tokens < 2:
+        raise UserError("training has segments of a single token: no gradient ever goes from one to another")
     distance = tokens - 1 if distance is None else distance
     if not 0 < distance < tokens:
         raise UserError(

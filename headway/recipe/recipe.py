@@ -28,7 +28,8 @@ from headway.models.spec import ModelSpec
 from headway.models.start import StartSpec
 from headway.recipe.extends import written
 from headway.recipe.trained import TrainedFirst  # noqa: F401 (to be known: it is named in recipes only)
-from headway.scoring.spec import Reading, ScoringSpec
+from headway.scoring.reading import Reading
+from headway.scoring.spec import ScoringSpec
 from headway.training.spec import TrainingSpec
 
 CALLED_ELSEWHERE = {

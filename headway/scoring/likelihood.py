@@ -19,8 +19,8 @@ from torch import Tensor
 from headway.core.errors import UserError
 from headway.data.tokens import Tokens
 from headway.models.language_model import LanguageModel
+from headway.scoring.reading import Reading
 from headway.scoring.score import Score
-from headway.scoring.spec import Reading
 from headway.scoring.stream import Stream
 
 PIECES = 64

@@ -10,7 +10,7 @@ from headway.data.tokenizers import Tokenizer
 from headway.models.language_model import LanguageModel
 from headway.scoring.likelihood import Surprise, losses_of
 from headway.scoring.masked import Guesses
-from headway.scoring.spec import Reading
+from headway.scoring.reading import Reading
 
 
 @dataclass(frozen=True)

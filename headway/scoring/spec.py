@@ -1,6 +1,6 @@
 """The scoring part of a recipe."""
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -8,21 +8,6 @@ from headway.core.spec import Spec
 from headway.scoring.decoding import DecodingSpec, Greedy
 
 State = Literal["carried", "fresh"]
-
-
-class Reading(NamedTuple):
-    """How a text is read when it is scored."""
-
-    segment: int
-    stride: int
-    carried: bool = False
-    """From left to right as one stream, each segment going on from the state of the one before."""
-
-    @property
-    def label(self) -> str:
-        if self.carried:
-            return f"segment {self.segment}, state carried"
-        return f"segment {self.segment}, stride {self.stride}, no state carried"
 
 
 class ScoringSpec(Spec):

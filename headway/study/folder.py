@@ -76,8 +76,8 @@ class StudyFolder:
             return ""
         changes = what_changed(*(_comparable(s) for s in (self.study, study)))
         changes = changes or changed_since(self.path, used_by(study, *study.recipes.values()))
-        name = f"give the new one a name of its own with --name {self.path.name}-2"
-        same = f"--reuse {self.path.name} takes over the runs that are the same"
+        name = f"give the new one a name of its own (of a study: --name {self.path.name}-2) or a folder (--studies)"
+        same = f"--reuse {self.path} takes over the runs that are the same"
         return changes and f"{self.path} holds runs of another study: {changes}; {name}; {same}"
 
     # --- budgets -----------------------------------------------------------------------------------------------------

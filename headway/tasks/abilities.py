@@ -23,6 +23,7 @@ from headway.scoring.decoding import DecodingSpec
 from headway.scoring.ensemble import Gain
 from headway.scoring.likelihood import Surprise
 from headway.scoring.matching import Matcher, Shown
+from headway.scoring.reading import Reading
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
 from headway.scoring.spec import State
@@ -52,8 +53,8 @@ class ReadsSegments(Ability):
         """The same task, scored in other segments, if the model can read such."""
 
     @abstractmethod
-    def surprise(self, model: Any, split: str, segment: int, at_most: int, stride: int | None = None) -> Surprise:
-        """Of the beginning of a split, for the first replica; without a stride, in segments that follow each other."""
+    def surprise(self, model: Any, split: str, reading: Reading, at_most: int) -> Surprise:
+        """Of the beginning of a split that is read in this way, for the first replica."""
 
     @abstractmethod
     def running(self, split: str) -> tuple[Tensor, Tokenizer]:

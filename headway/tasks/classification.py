@@ -68,7 +68,9 @@ class Classification(Task, JoinsOthers, Classifies, ScoresFiles):
     kind, models, example = "classifier", "classifiers", 'headway classify {run} "…"'
     metrics = (LOSS, ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PRECISION, RECALL, F1)
     headline = ACCURACY
-    cheap_methods = CheapMethods("majority", "bag of words", ("one word",))
+    cheap_methods = CheapMethods(
+        "majority", "bag of words", ("one word",), counted_apart=(ACCURACY_SEEN.name, ACCURACY_UNSEEN.name)
+    )
     probing = Classes()
 
     data: LabelledSet

@@ -38,9 +38,9 @@ from headway.scoring.decoding import sample, samples
 from headway.scoring.ensemble import PIECES, gain, nats_of_mean
 from headway.scoring.likelihood import Surprise, losses_of, surprise, surprise_of
 from headway.scoring.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, PERPLEXITY_PER_WORD
+from headway.scoring.reading import Reading
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText, score_text
-from headway.scoring.spec import Reading
 from headway.tasks.abilities import (
     Draw,
     GivenFile,
@@ -210,11 +210,9 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, ScoresText, Writes):
         scoring = self.recipe.scoring.model_copy(update={"segment": segment, "stride": stride, "state": state})
         return replace(self, recipe=self.recipe.model_copy(update={"scoring": scoring}))
 
-    def surprise(
-        self, model: LanguageModel, split: str, segment: int, at_most: int, stride: int | None = None
-    ) -> Surprise:
+    def surprise(self, model: LanguageModel, split: str, reading: Reading, at_most: int) -> Surprise:
         tokens, (kind, unknown) = self.data.split(split), (self.data.tokenizer.kind, self.data.tokenizer.unknown)
-        return surprise(model, tokens, segment, stride or segment, kind, at_most, unknown)[0]
+        return surprise(model, tokens, reading.segment, reading.stride, kind, at_most, unknown, reading.carried)[0]
 
     @torch.no_grad()
     def told(self, model: LanguageModel, split: str) -> list["TokenNats"]:

@@ -22,8 +22,8 @@ from headway.audit.baselines import (
     majority,
     one_word,
 )
+from headway.scoring.reading import Reading
 from headway.scoring.score import Score
-from headway.scoring.spec import Reading
 
 texts = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 

@@ -22,7 +22,7 @@ from headway.data.running import sources
 from headway.data.vocabularies import Bpe, Word
 from headway.experiment.train import train
 from headway.recipe.recipe import load as load_recipe
-from headway.scoring.spec import Reading
+from headway.scoring.reading import Reading
 
 # --- text --------------------------------------------------------------------------------------------------------
 

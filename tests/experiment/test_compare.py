@@ -59,9 +59,9 @@ def test_one_seed_each_proves_nothing_and_that_is_said(made, command_line):
 
 def test_what_stands_against_believing_it_is_said(made):
     runs = [
-        made("a", perplexity=7.4),
+        made("a", loss=2.0, label="per token · valid · segment 16"),
         made("b", "model.layers=2", perplexity=math.nan, corpus="y"),
-        made("c", "scoring.segment=8", perplexity=7.4, label="per token, segment 8"),
+        made("c", "scoring.segment=8", loss=2.0, label="per token · valid · segment 8"),
     ]
     runs[1].note(status="diverged", step=2, reason="the loss is no longer a finite number")
     (runs[0].folder / "audit.json").write_text(
@@ -72,7 +72,13 @@ def test_what_stands_against_believing_it_is_said(made):
     assert "not trained on the same data" in notes
     assert "b: diverged at step 2" in notes
     assert "a failed causality" in notes
-    assert "valid.perplexity is not measured alike" in " | ".join(compare([runs[0], runs[2]]).notes)
+    alike = "valid is not measured alike: per token · valid; a: segment 16; c: segment 8"
+    assert alike in compare([runs[0], runs[2]]).notes
+
+
+def test_what_was_found_is_not_how_it_was_measured(made):
+    a, b = (made(f"{k}", f"model.layers={k}", accuracy=k / 9, label=f"accuracy: {k} of 9 · valid") for k in (1, 2))
+    assert not any("not measured alike" in note for note in compare([a, b]).notes)
 
 
 def test_the_same_twice_counts_once(made):

@@ -68,5 +68,17 @@ def test_what_cannot_be_read_is_refused(workshop, command_line):
     }.items():
         answer = command_line(*words, *more)
         assert answer.code == 2 and said in answer.err, answer.err
+    twice = command_line("score", "tiny", "tiny", "--runs", str(workshop.runs), "--lengths", "4")
+    assert twice.code == 2 and "tiny is named twice" in twice.err
     with pytest.raises(UserError, match="segments of 8 tokens are longer than the text, which has 8"):
         score_lengths(load_model(workshop.run)[0], torch.zeros(8, dtype=torch.int64), [8])
+
+
+def test_runs_of_other_tokens_stand_in_no_picture_with_these(home, workshop, tmp_path):
+    """Nats of a word beside nats of a letter, on one axis; and no look at test is counted for what is refused."""
+    (words,) = train([tiny_recipe(workshop.text, "data.tokenizer=word")], ["words"], tmp_path)
+    gru = open_run("gru.seed-0", home)
+    before = gru.facts.get("test_scored", 0)
+    with pytest.raises(UserError, match=r"different tokens of them: data\.tokenizer\.kind is char and word"):
+        by_length([gru, words], [4], split="test", tokens=50)
+    assert open_run("gru.seed-0", home).facts.get("test_scored", 0) == before

@@ -205,6 +205,8 @@ def test_no_gradient_goes_beyond_the_segment(attention, text):
             flow(attention, text, distance=distance)
     with pytest.raises(UserError, match="the text has 4 tokens, too few"):
         flow(attention, text[:4])
+    with pytest.raises(UserError, match="segments of a single token"):
+        gradient_flow(attention, text, nats, 1)
 
 
 def test_several_models_in_one_picture(attention, recurrence, text, tmp_path):

@@ -7,8 +7,8 @@ import torch
 
 from headway.core.errors import UserError
 from headway.look.token_losses import TokenLosses, each_switched_off, switched_off
+from headway.scoring.reading import Reading
 from headway.scoring.sentence import score_text
-from headway.scoring.spec import Reading
 
 SENTENCE = "the lazy fox jumps"
 

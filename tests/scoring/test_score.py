@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from headway.scoring.score import Confusion, Score
+from headway.scoring.score import Confusion, Score, label_of_all
 
 
 def test_a_score_as_json_is_its_value_and_its_label():
@@ -38,3 +38,16 @@ def test_a_confusion_of_few_classes_is_written_as_it_always_was():
     assert json.loads(json.dumps(read.as_json())) == table
     with pytest.raises(ValueError, match="a class that there is not"):
         Confusion.from_json({"classes": ["a", "b"], "cells": [[0, 2, 1]]})
+
+
+def test_arms_that_were_not_measured_alike_have_no_label_of_another():
+    carried, fresh = (f"perplexity · test · {how} · 3 unknown" for how in ("state carried", "no state carried"))
+    assert label_of_all({"lstm": [carried] * 2, "memory": [carried], "none": []}) == carried
+    told = label_of_all({"lstm": [carried], "attention": [fresh, fresh], "memory": [carried]})
+    assert told == "perplexity · test · 3 unknown; lstm, memory: state carried; attention: no state carried"
+    assert label_of_all({"a": ["x"], "b": ["y"]}) == "a: x; b: y" and label_of_all({}) == ""
+
+
+def test_what_single_runs_say_is_no_label_of_their_arm():
+    of_seeds = [f"accuracy: {hits} of 9 · test{ending}" for hits, ending in ((7, ""), (8, " · 1 cut"))]
+    assert label_of_all({"a": of_seeds, "b": of_seeds}) == "test"

@@ -6,8 +6,8 @@ import torch
 from headway.core.errors import UserError
 from headway.data.vocabularies import Bpe, Char, Word
 from headway.scoring.likelihood import token_losses
+from headway.scoring.reading import Reading
 from headway.scoring.sentence import score_text
-from headway.scoring.spec import Reading
 
 
 def test_a_text_is_scored_as_the_beginning_of_a_line(model):

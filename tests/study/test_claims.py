@@ -195,6 +195,20 @@ def test_who_is_behind_is_said_so_and_scores_of_one_split_have_their_whole_names
     assert "] points of accuracy, 2 seeds" in found.sentence
 
 
+def test_an_order_that_stands_alone_and_not_beside_other_questions_says_so():
+    """Else an interval that leaves out zero would stand beside "not distinguishable", and nobody would say why."""
+    near = {
+        "near.loss": {"a": dict(enumerate((1.0, 1.1, 1.2, 1.3)))},
+        "far.loss": {"a": dict(enumerate((1.1, 1.3, 1.25, 1.5)))},
+    }
+    asked = Ordered(arm="a", scores=list(near))
+    other = Ordered(arm="a", scores=["far.loss", "near.loss"])
+    (alone,) = analyse([asked], Measured(near))
+    among, _ = analyse([asked, other], Measured(near))
+    assert alone.outcome == "in order" and "stand up" not in alone.sentence
+    assert among.outcome == "not distinguishable" and "once all 2 questions are counted" in among.sentence
+
+
 def test_better_than_a_cheap_method():
     values = {"test.accuracy": {"a": {0: 0.70, 1: 0.72, 2: 0.71}}}
     cheap = {"test.accuracy": {"bag of words": 0.60, "majority": 0.711}}

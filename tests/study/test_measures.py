@@ -9,10 +9,12 @@ from small import small_study
 from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.train import load_model
+from headway.recipe.recipe import from_tree
 from headway.run.folder import Run
-from headway.scoring.likelihood import token_losses
+from headway.scoring.likelihood import losses_going_on, token_losses
 from headway.study.conclude import measure_all
 from headway.study.design.measures import Segments, Sentences
+from headway.study.design.study import Study
 from headway.study.execution.execute import execute
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Sizes, check_scores
@@ -68,6 +70,28 @@ def test_sliding_windows_move_by_a_quarter_and_the_report_says_what_early_tokens
     assert drawn.picture.count("stroke-dasharray:6 4") == 2 and "--curve-3" not in drawn.picture  # a colour per arm
 
 
+def test_a_state_is_carried_over_the_same_tokens_by_arms_that_have_one(workshop, tmp_path, monkeypatch):
+    """And segments may be longer than any of training, where positions do not end."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    lengths = {"lengths": [40], "tokens": 90}
+    measures = [{"kind": "segments", **lengths}, {"kind": "carried", **lengths}]
+    arms = {"gru": ["model.mixer=gru"], "attention": []}
+    changes = ["model.positions=none", "data.batches=contiguous"]
+    study = small_study(workshop.text, arms=arms, changes=changes, measures=measures, seeds=1, questions=[])
+    execute(study, tmp_path / "m", InProcess())
+    measure_all(tmp_path / "m")
+    results = read_results(tmp_path / "m")
+    recipe = results.study.recipes["gru"]
+    model, task = load_model(Run(results.of("gru")[0].folder, recipe))[0], tasks.load(recipe)
+    ids = torch.as_tensor(task.data.split("valid").ids[:91]).long()
+    with torch.no_grad():
+        wanted = {"valid-40": token_losses(model, ids, 40, 40), "valid-40-carried": losses_going_on(model, ids, 40)}
+    for name, losses in wanted.items():
+        assert results.table(f"{name}.loss")["gru"][0] == pytest.approx(losses.double().mean().item(), rel=1e-6)
+    assert results.table("valid-40.loss")["attention"] and not results.table("valid-40-carried.loss")["attention"]
+    assert "90 tokens · segment 40, state carried" in results.label("valid-40-carried.perplexity")
+
+
 def test_sentences_are_read_alone(model, task):
     measure = Sentences(split="train", count=12, shortest=10, longest=80)
     texts = sentences_in(task, measure)
@@ -114,7 +138,7 @@ def test_other_measures_of_the_same_runs_may_be_asked_for_later(workshop, tmp_pa
 @pytest.mark.parametrize(
     ("measure", "message"),
     [
-        ({"kind": "segments", "lengths": [32]}, "segments of 32 tokens, but model.context is 16"),
+        ({"kind": "segments", "lengths": [32]}, "segments of 32 tokens, but the learned positions end at 16"),
         ({"kind": "segments", "lengths": [4], "split": "dev"}, "no split 'dev'"),
         ({"kind": "sentences", "shortest": 2, "longest": 4}, "has 0 sentences of 2 to 4 tokens that end in '.'"),
     ],
@@ -144,6 +168,22 @@ def test_what_no_run_will_have_is_refused_before_training(workshop, monkeypatch,
     measures = [{"kind": "segments", "lengths": [8]}]
     with pytest.raises(UserError, match=message):
         check_scores(small_study(workshop.text, measures=measures, questions=[question]), Sizes())
+
+
+def test_a_bag_of_words_may_be_asked_about_rows_it_has_not_seen_and_others_may_not(tmp_path):
+    rows = "".join(f"{'good' if k % 2 else 'bad'} {k % 9}\t{k % 2}\n" for k in range(60))
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
+    data = ["data.source=files", f"data.path={tmp_path / 'rows.tsv'}", "data.tokenizer=word"]
+    base = from_tree({"model": {"kind": "classifier"}, "data": {"kind": "labelled"}}, "r", overrides=data)
+
+    def check(than: str) -> None:
+        asked = {"kind": "better", "arm": "plain", "than": than, "on": "test.accuracy_unseen"}
+        given = {"title": "t", "base": base.model_dump(mode="json"), "arms": {"plain": []}, "questions": [asked]}
+        check_scores(Study.model_validate({**given, "seeds": 2}), Sizes())
+
+    check("bag of words")
+    with pytest.raises(UserError, match=r"of 'majority' there is valid\.accuracy and test\.accuracy alone"):
+        check("majority")
 
 
 def test_lengths_that_are_none(workshop):

@@ -7,6 +7,7 @@ import torch
 from headway.audit.plants.likelihoods import AGAIN, ALSO
 from headway.audit.plants.needs import LANGUAGE_MODEL, part
 from headway.audit.plants.planting import Bed, Need
+from headway.models.language_model import LanguageModel
 from headway.nn.attention import Attention, Memory, SelfProjection
 from headway.nn.recurrence import Recurrence, RecurrenceSpec
 from headway.scoring import likelihood
@@ -29,6 +30,12 @@ MEMORY = Need(
     lambda recipe: any(getattr(one, "memory", 0) > 1 for one in part(recipe, "model.mixers") or ()),
     ("model.positions=rotary", "model.mixer.memory=24"),
 )
+MARKED = Need(
+    "a recurrence whose positions begin anew in every batch",
+    lambda recipe: RECURRENT.is_met(recipe) and recipe.model.positions.marks_embeddings,
+    ("model.mixer=gru", "model.positions=learned"),
+)
+PARTS = Need("a batch in parts", lambda recipe: recipe.training.accumulate > 1, ("training.accumulate=2",))
 STREAM = Need(
     "scores of one stream",
     lambda recipe: recipe.reading.carried,
@@ -88,6 +95,30 @@ def state_of_the_batch_before_last(patch):
         vars(self)["late"] = {name: rows.detach() for name, rows in state.items()}
 
     patch.setattr(CarriedState, "after", after)
+
+
+@_bed.plant(CARRIED, MARKED)
+def states_of_rows_in_another_order(patch):
+    """In a model that is not to give the answers of one pass."""
+    honest = CarriedState.before
+
+    def before(self, part, of, begins):
+        return {name: rows.flip(1) for name, rows in honest(self, part, of, begins).items()}
+
+    patch.setattr(CarriedState, "before", before)
+
+
+@_bed.plant(CARRIED, REMEMBERS, PARTS)
+def state_of_the_other_part_of_the_batch(patch):
+    honest = CarriedState.before
+    patch.setattr(CarriedState, "before", lambda self, part, of, begins: honest(self, of - 1 - part, of, begins))
+
+
+@_bed.plant(CARRIED, REMEMBERS)
+def loss_without_the_state(patch):
+    """What is carried is right, and training never looks at it."""
+    honest = LanguageModel.loss
+    patch.setattr(LanguageModel, "loss", lambda self, batch, state=None: honest(self, batch))
 
 
 @_bed.plant(CARRIED, MEMORY, also=("step",))

@@ -81,6 +81,12 @@ def a_state_that_is_never_carried(patch):
     patch.setattr(ContiguousSampler, "at", lambda self, step: replace(honest(self, step), begins=torch.tensor(True)))
 
 
+@_bed.plant(READ, STREAMS)
+def a_state_that_goes_on_from_the_end_of_the_text_to_its_beginning(patch):
+    honest = ContiguousSampler.at
+    patch.setattr(ContiguousSampler, "at", lambda self, step: replace(honest(self, step), begins=torch.tensor(False)))
+
+
 @_bed.plant(READ, CLASSIFIER)
 def the_same_order_of_rows_in_every_epoch(patch):
     honest = ShuffledSampler._drawn  # pyright: ignore[reportPrivateUsage]

@@ -50,7 +50,7 @@ def _after(patch: Patch, change: Any) -> None:
     patch.setattr(Recurrence, "forward", lambda self, x, context, state=None: change(*honest(self, x, context, state)))
 
 
-@_bed.plant("batch-invariance", ANY, also=("causality", "causal-gradient", "padding"))
+@_bed.plant("batch-invariance", ANY, also=("causality", "causal-gradient", "padding", "carried-state"))
 def state_leaks_between_rows(patch):
     _after(patch, lambda y, state: (y + 0.1 * y.mean(1, keepdim=True), state))
 
@@ -247,6 +247,29 @@ def locked_noise_of_the_clock_on_the_wall(patch):
 @_bed.plant("dropout", LOCKED)
 def locked_noise_drawn_at_every_token(patch):
     patch.setattr(LockedDropout, "forward", Dropout.forward)
+
+
+@_bed.plant("dropout", LOCKED)
+def locked_noise_that_all_rows_share(patch):
+    def forward(self, x):
+        R, _, _, D = x.shape
+        return x * self.factors((R, 1, 1, D), x.dtype) if self.drops else x
+
+    patch.setattr(LockedDropout, "forward", forward)
+
+
+@_bed.plant("dropout", LOCKED)
+def locked_noise_that_all_layers_share(patch):
+    honest = LockedDropout.factors
+
+    def factors(self, *given):
+        own = self.keys.clone()
+        self.keys.fill_(1)
+        found = honest(self, *given)
+        self.keys.copy_(own)
+        return found
+
+    patch.setattr(LockedDropout, "factors", factors)
 
 
 @_bed.plant("dropout", DROPPED)

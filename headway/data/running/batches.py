@@ -174,10 +174,14 @@ def _streams(tokens: Integer[Tensor, " N"], segment: int, batch: int) -> Integer
     length = len(tokens) // batch
     if length < segment + 1:
         needed = f"{batch} streams of at least {segment} tokens and the one after them"
-        raise _too_short(tokens, needed, length - 1)
+        raise _too_short(tokens, needed, length - 1, most_rows=len(tokens) // (segment + 1))
     return tokens[: batch * length].reshape(batch, length)
 
 
-def _too_short(tokens: Tensor, needed: str, longest: int) -> UserError:
-    remedy = f"the longest possible segment is {longest}" if longest > 0 else "it is too short for any segment"
+def _too_short(tokens: Tensor, needed: str, longest: int, most_rows: int = 0) -> UserError:
+    """`longest`: the segment that would do, if any; `most_rows`: the batch that would, where that matters."""
+    remedies = [f"the longest possible segment is {longest}"] if longest > 0 else []
+    if most_rows > 0:
+        remedies.append(f"with segments of this length training.batch is {most_rows} at most")
+    remedy = "; ".join(remedies) or "it is too short for any segment"
     return UserError(f"the train split has {len(tokens)} tokens, too few for {needed}; {remedy}")

@@ -15,6 +15,7 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
 from headway.scoring.metrics import LOSS, METRICS, PERPLEXITY, TOKEN_ACCURACY, Metric, metric_of, parsed
+from headway.scoring.reading import Reading
 
 if TYPE_CHECKING:
     from headway.scoring.score import Score
@@ -115,13 +116,13 @@ class Lengths(TextMeasure):
     """A split that is read in pieces of other lengths than those of training."""
 
     lengths: list[int] = Field(min_length=1)
-    """In tokens, none longer than the model can read."""
+    """In tokens, none longer than learned positions go."""
     tokens: int = Field(default=8192, ge=2)
     """How much of the split is read, from its beginning."""
 
     @abstractmethod
-    def stride(self, length: int) -> int:
-        """How far it is from one piece to the next."""
+    def reading(self, length: int) -> Reading:
+        """How the split is read in pieces of this length."""
 
     def problems(self) -> Iterator[Problem]:
         if min(self.lengths) < 1 or len(set(self.lengths)) < len(self.lengths):
@@ -129,9 +130,10 @@ class Lengths(TextMeasure):
 
     def check(self, task: "Task") -> None:
         super().check(task)
-        if max(self.lengths) > task.recipe.model.context:
+        limit = task.recipe.model.limit
+        if limit is not None and max(self.lengths) > limit:
             raise UserError(
-                f"measures: segments of {max(self.lengths)} tokens, but model.context is {task.recipe.model.context}"
+                f"measures: segments of {max(self.lengths)} tokens, but the learned positions end at {limit}"
             )
 
     @property
@@ -141,7 +143,7 @@ class Lengths(TextMeasure):
     def scores(self, model: Any, task: "ReadsSegments") -> "Iterator[Score]":
         names = [metric.name for metric in self.metrics]
         for length, name in zip(self.lengths, self.splits, strict=True):
-            found = task.surprise(model, self.split, length, self.tokens, self.stride(length)).scores(name)
+            found = task.surprise(model, self.split, self.reading(length), self.tokens).scores(name)
             yield from (score for score in found if parsed(score.name).metric in names)
 
 
@@ -154,8 +156,8 @@ class Segments(Lengths):
     def splits(self) -> list[str]:
         return [f"{self.split}-{length}" for length in self.lengths]
 
-    def stride(self, length: int) -> int:
-        return length
+    def reading(self, length: int) -> Reading:
+        return Reading(length, length)
 
 
 class Sliding(Lengths):
@@ -168,8 +170,26 @@ class Sliding(Lengths):
     def splits(self) -> list[str]:
         return [f"{self.split}-{length}-sliding" for length in self.lengths]
 
-    def stride(self, length: int) -> int:
-        return max(1, length // 4)
+    def reading(self, length: int) -> Reading:
+        return Reading(length, max(1, length // 4))
+
+
+class CarriedOn(Lengths):
+    """The same as one stream, in which each segment goes on from the state of the one before:
+    `valid-16-carried.perplexity`. Of an arm that carries no state, nothing is measured."""
+
+    kind: Literal["carried"] = "carried"
+
+    @property
+    def splits(self) -> list[str]:
+        return [f"{self.split}-{length}-carried" for length in self.lengths]
+
+    def reading(self, length: int) -> Reading:
+        return Reading(length, length, carried=True)
+
+    def scores(self, model: Any, task: "ReadsSegments") -> "Iterator[Score]":
+        if model.spec.remembers:
+            yield from super().scores(model, task)
 
 
 class Sentences(TextMeasure):

@@ -179,7 +179,9 @@ def _check_cheap(question: Better, task: Task) -> None:
     if question.than not in task.cheap_methods.names:
         hint = did_you_mean(question.than, task.cheap_methods.names)
         raise UserError(f"'{question}': no score of a {task.recipe.model.kind} is set beside '{question.than}'{hint}")
-    had = [f"{split}.{task.headline_of(task.recipe).name}" for split in task.scored_splits]
+    methods = task.cheap_methods
+    apart = methods.counted_apart if question.than == methods.counting else ()
+    had = [f"{split}.{name}" for split in task.scored_splits for name in (task.headline_of(task.recipe).name, *apart)]
     if question.on not in had:
         raise UserError(f"'{question}': of '{question.than}' there is {' and '.join(had)} alone")
 

@@ -13,7 +13,7 @@ from headway.experiment.learning_curves import (
 )
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS, PERPLEXITY, metric_of, parsed
-from headway.study.design.measures import Lengths, Segments
+from headway.study.design.measures import Lengths, Segments, Sliding
 from headway.study.report.tables import asked_scores, estimate
 from headway.study.results.results import Results
 from headway.study.verdicts.wording import plain
@@ -86,7 +86,7 @@ def by_length(results: Results) -> Figure | None:
         f"Perplexity of {asked[0].split} by the length of the segments it is read in: the mean of the seeds, and the "
         "band between the lowest and highest."
     )
-    if len({one.kind for one in asked}) > 1:
+    if any(isinstance(one, Sliding) for one in asked):
         caption += " Sliding windows leave no token without a past; what segments lose beside them is early tokens."
     drawn = line_chart(curves, "tokens per segment", PERPLEXITY.noun, caption, categories=True, logarithmic=steep)
     return Figure(drawn, caption + remark)

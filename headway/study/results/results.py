@@ -17,7 +17,7 @@ from headway.core.reading import DAMAGED, UnreadableError
 from headway.core.status import State, Status
 from headway.run.record import read_json, read_scores, read_status
 from headway.scaling.analysis import ScalingAnalysis
-from headway.scoring.score import Score
+from headway.scoring.score import Score, label_of_all
 from headway.study.design.factors import Arm
 from headway.study.design.measures import Measure
 from headway.study.design.study import Looks, Study
@@ -144,8 +144,9 @@ class Results:
         return laws_of(self, score)
 
     def label(self, score: str) -> str:
-        """The whole truth about this score, as the first run that has it says it."""
-        return next((run.scores[score].label for run in self.runs if score in run.scores), "")
+        """The whole truth about this score: where it was not measured alike in all arms, how it was in each."""
+        told = {arm: [run.scores[score].label for run in self.of(arm) if score in run.scores] for arm in self.arms}
+        return label_of_all(told)
 
     def as_json(self) -> dict[str, Any]:
         runs = {

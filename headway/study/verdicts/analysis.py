@@ -18,7 +18,7 @@ from headway.stats.stopping import ANY_TIME, FIXED_SEEDS
 from headway.study.design.questions import Question
 from headway.study.results.evidence import Circumstances, Column, Correct, EarlierLook, StudyEvidence, column
 from headway.study.verdicts.caveats import caveats, qualified
-from headway.study.verdicts.wording import fixed, seeds
+from headway.study.verdicts.wording import chance, fixed, seeds
 
 Outcome = Literal[
     "better",
@@ -157,6 +157,13 @@ class Analysis(ABC):
             sentence += "; seeds were added after a verdict had been seen"
         found["earlier_looks"] = tuple(map(self._told, self.looks))
         return Verdict(self.question, outcome if valid else "not comparable", sentence, notes, **found)
+
+    def alone_only(self, family: Family) -> str:
+        """What is to be said of a finding that stands alone, but not beside all else that is asked; empty of others."""
+        if self.p is None or self.p >= LEVEL or family.p < LEVEL:
+            return ""
+        counted = f"which does not stand up once all {family.size} questions are counted"
+        return f", {counted} ({chance(self.p)}, corrected {family.p:.2g})"
 
     def _sequential_notes(self) -> Iterator[str]:
         holds = "so the interval is one that holds whenever one stops (a confidence sequence), and longer for that"
