@@ -95,13 +95,15 @@ def audit_models(members: Iterable[Member], look: CloseLook | None = None) -> li
     own: list[tuple[float, bool, Report]] = []
     for member in members:
         rate, drops = member.recipe.training.optimizer.learning_rate, member.recipe.model.dropout > 0
-        mine = audit_model(member, OF_EACH_REPLICA) + _by_itself(member) + _heads(member)
+        mine = audit_model(member, OF_EACH_REPLICA) + _heads(member)
+        speaks = _speaks(mine)
+        mine += _by_itself(member, speaks)
         own.append((rate, drops, mine))
         if not member.to_train:
             look.by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
         elif rate not in look.by_rate:
             look.by_rate[rate] = audit_model(_as_it_began(member.alone()), (one_batch,))
-        worth = _Worth(_speaks(mine), member.trained, not mine.failures)
+        worth = _Worth(speaks, member.trained, not mine.failures)
         if drops not in look.shared and (drops not in closely or worth > closely[drops].worth):
             closely[drops] = _ToLookAt(member.alone(), worth)
     assert own, "there is no model to audit"
@@ -136,12 +138,12 @@ def _closely(one: _ToLookAt) -> Report:
     return audit_model(probe, _with_what_they_rest_on([one for one in audits_of(probe) if one not in of_each], probe))
 
 
-def _by_itself(member: Member) -> Report:
+def _by_itself(member: Member, speaks: bool) -> Report:
     """What is asked of each and of nobody beside others."""
     if not (asked := _asked_alone(member)):
         return Report()
-    if not member.is_whole:
-        return Report(not_run={one.name: "the weights are not finite numbers" for one in asked})
+    if not speaks:
+        return Report(not_run={one.name: "what it says is no number" for one in asked})
     return audit_model(member.alone(), _with_what_they_rest_on(asked, member))
 
 
