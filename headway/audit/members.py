@@ -2,7 +2,8 @@
 
 They share an architecture, so most of what is asked of a model is asked of one. What they may differ in (their weights,
 and what came of them) is asked of each; but in one pass for all of them side by side, for on a GPU a pass of 32 small
-models takes as long as that of one.
+models takes as long as that of one. (A few kinds of models have audits of what training made of them that are asked of
+each by itself, and so are the user's own: `runner.py`.)
 """
 
 from collections.abc import Callable, Sequence

@@ -25,7 +25,7 @@ from headway.audit.members import Member, OneOrMember
 from headway.audit.moving import ABOUT_WEIGHTS, moved
 from headway.audit.noise import ABOUT_NOISE
 from headway.audit.pictures.data import PICTURE_AUDITS, PICTURE_BATCH_AUDITS
-from headway.audit.pictures.matching import OF_MATCHING
+from headway.audit.pictures.matching import OF_MATCHING, caption_matters, picture_matters
 from headway.audit.pictures.recount import RETRIEVAL_AUDITS
 from headway.audit.pieces import ABOUT_PIECES
 from headway.audit.populations import POPULATION_AUDITS
@@ -34,7 +34,7 @@ from headway.audit.scores import SCORE_AUDITS
 from headway.audit.steps import ABOUT_STEPS
 from headway.audit.training import TRAINING_AUDITS
 from headway.audit.translation.crossing import OF_CROSSING
-from headway.audit.translation.sources import OF_TRANSLATORS
+from headway.audit.translation.sources import OF_TRANSLATORS, source_matters
 from headway.audit.translation.written import WRITTEN_AUDITS
 
 ABOUT_TRAINING = (*ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_WEIGHTS, *ABOUT_GRADIENTS, *ABOUT_STEPS)
@@ -67,6 +67,8 @@ _NOT_TRAINED = "these weights were imported, and nobody has trained on them here
 OF_EACH_REPLICA = (finite, moved, collapsed_answers)
 """What replicas may differ in; they share an architecture, so the other audits of a model are made once. These take a
 member's share of what all are asked at once (`members.py`)."""
+OF_EACH_ALONE = (source_matters, picture_matters, caption_matters)
+"""What they may differ in as well, and is asked of each by itself: what training made of its pairs."""
 
 OF_A_TRAINED_MODEL = (
     *(*OF_EACH_REPLICA, one_batch, *HEAD_AUDITS, *BASELINE_AUDITS, *TRAINING_AUDITS),
@@ -94,30 +96,33 @@ def audit_models(members: Iterable[Member], look: CloseLook | None = None) -> li
     for member in members:
         rate, drops = member.recipe.training.optimizer.learning_rate, member.recipe.model.dropout > 0
         mine = audit_model(member, OF_EACH_REPLICA) + _heads(member)
+        speaks = _speaks(mine)
+        mine += _by_itself(member, speaks)
         own.append((rate, drops, mine))
         if not member.to_train:
             look.by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
         elif rate not in look.by_rate:
             look.by_rate[rate] = audit_model(_as_it_began(member.alone()), (one_batch,))
-        worth = _speaks(mine), member.trained
+        worth = _Worth(speaks, member.trained, not mine.failures)
         if drops not in look.shared and (drops not in closely or worth > closely[drops].worth):
-            closely[drops] = _ToLookAt(member.alone(), *worth)
+            closely[drops] = _ToLookAt(member.alone(), worth)
     assert own, "there is no model to audit"
     shared = look.shared | {drops: _closely(one) for drops, one in closely.items()}
-    look.shared |= {drops: shared[drops] for drops, one in closely.items() if one.speaks}
+    look.shared |= {drops: shared[drops] for drops, one in closely.items() if one.worth.speaks}
     return [_merged(mine, look.by_rate[rate], shared[drops]) for rate, drops, mine in own]
 
 
-class _ToLookAt(NamedTuple):
-    """Who stands for all members of an architecture."""
+class _Worth(NamedTuple):
+    """How well a member can stand for all of its architecture: what is said first counts most."""
 
-    probe: Probe
     speaks: bool
     trained: bool
+    has_no_fault: bool
 
-    @property
-    def worth(self) -> tuple[bool, bool]:
-        return self.speaks, self.trained
+
+class _ToLookAt(NamedTuple):
+    probe: Probe
+    worth: _Worth
 
 
 def _speaks(found: Report) -> bool:
@@ -128,10 +133,29 @@ def _speaks(found: Report) -> bool:
 def _closely(one: _ToLookAt) -> Report:
     """What counts for all of its architecture, which can be judged on any weights: on those that training began with,
     where others are lost."""
-    probe = one.probe if one.speaks else replace(_as_it_began(one.probe), trained=False)
-    asked = [one for one in audits_of(probe) if one is not one_batch]
-    rested_on = {name for one in asked for name in one.rests_on}
-    return audit_model(probe, [one for one in asked if one not in OF_EACH_REPLICA or one.name in rested_on])
+    probe = one.probe if one.worth.speaks else replace(_as_it_began(one.probe), trained=False)
+    of_each = (one_batch, *OF_EACH_REPLICA, *_asked_alone(probe))
+    return audit_model(probe, _with_what_they_rest_on([one for one in audits_of(probe) if one not in of_each], probe))
+
+
+def _by_itself(member: Member, speaks: bool) -> Report:
+    """What is asked of each and of nobody beside others."""
+    if not (asked := _asked_alone(member)):
+        return Report()
+    if not speaks:
+        return Report(not_run={one.name: "what it says is no number" for one in asked})
+    return audit_model(member.alone(), _with_what_they_rest_on(asked, member))
+
+
+def _asked_alone(probe: OneOrMember) -> list[Audit]:
+    """Those of models of this kind, and the user's own: nobody knows what they look at."""
+    asked = (*OF_EACH_ALONE, *of_plugins("model"))
+    return [one for one in audits_of(probe) if one in asked]
+
+
+def _with_what_they_rest_on(audits: Sequence[Audit], probe: OneOrMember) -> list[Audit]:
+    names = {name for one in audits for name in one.rests_on}
+    return [one for one in audits_of(probe) if one in audits or (one.name in names and one is not one_batch)]
 
 
 def _as_it_began(probe: Probe) -> Probe:

@@ -14,6 +14,7 @@ there are `training.compile=on` and `off`.
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -42,6 +43,12 @@ class Costs:
     """By a training of this kind on this machine; else assumed."""
     step: float = 0.0
     """Seconds of one without, where that was measured."""
+
+    @property
+    def make_sense(self) -> bool:
+        """Of what was kept somebody may have made something else since."""
+        seconds = self.compiling, self.pause, self.step
+        return all(math.isfinite(one) and one >= 0 for one in seconds) and math.isfinite(self.times) and self.times > 0
 
     def until_the_end(self, plain: float, at_once: bool = False) -> float:
         """Of a training that would take `plain` seconds more without; `at_once`: it is compiled already, or the
@@ -202,7 +209,8 @@ def known(kind: str) -> dict[str, Costs]:
     """What each way to compile costs and brings in trainings of this kind."""
     try:
         told: dict[str, Any] = json.loads(_entry(kind).read_bytes())
-        return {way: Costs(**told[way]) if way in told else usual for way, usual in USUAL.items()}
+        found = {way: Costs(**told[way]) if way in told else usual for way, usual in USUAL.items()}
+        return found if all(costs.make_sense for costs in found.values()) else dict(USUAL)
     except (OSError, RuntimeError, AttributeError, TypeError, ValueError):  # none yet, or by another version
         return dict(USUAL)
 

@@ -1,16 +1,22 @@
 """What is wrong with one member of many is found in that member, though all are asked at once."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny import tiny_recipe
 
 from headway import tasks
-from headway.audit.members import excerpts
+from headway.audit.members import Member, excerpts
+from headway.audit.pictures.matching import caption_matters, picture_matters
+from headway.audit.runner import audit_model, audit_models
+from headway.audit.translation.sources import source_matters
 from headway.core import plugins
 from headway.experiment import audit
 from headway.experiment.audit import audit_run, audit_runs
-from headway.experiment.kept import KeptMembers
+from headway.experiment.kept import KeptMembers, probe_of_recipe
 from headway.experiment.train import train
+from headway.recipe.recipe import load
 from headway.recipe.sweep import varied
 
 OF_EACH = ("finite", "moved", "collapsed-answers", "collapsed-heads")
@@ -210,9 +216,27 @@ def test_a_member_that_is_lost_does_not_take_the_others_with_it(theirs):
 
 def test_who_rests_on_an_audit_hears_of_it_though_all_were_asked_at_once(theirs):
     spoil(theirs[0], as_it_began)
-    found = audit_runs(theirs, tasks.load(theirs[0].recipe))[0]
+    found, *others = audit_runs(theirs, tasks.load(theirs[0].recipe))
     assert found.finding("moved").verdict == "fail"
     assert found.finding("somebodys") is None and "somebodys" in found.not_run
+    assert all(report.finding("somebodys").verdict == "pass" for report in others)  # which is asked of each
+
+
+@pytest.mark.parametrize(
+    ("recipe", "asked"), [("pig-latin", [source_matters]), ("scenes", [picture_matters, caption_matters])]
+)
+def test_what_training_made_of_its_pairs_is_asked_of_each(recipe, asked):
+    """As trained, here, counts what is drawn by another seed: it ignores the source in another way."""
+    members = []
+    for seed in (0, 1):
+        own = load(recipe, [f"seed={seed}", "model.width=16", "model.layers=1", "training.batch=8"])
+        probe = replace(probe_of_recipe(own, tasks.load(own)), trained=True)
+        members.append(Member(probe, 0, own, lambda probe=probe: probe))
+    found = audit_models(members)
+    for one in asked:
+        values = [report.finding(one.name).value for report in found]
+        alone = [audit_model(member.alone(), [one]).finding(one.name).value for member in members]
+        assert values == alone and values[0] != values[1]
 
 
 def test_members_that_drop_more_or_less_are_judged_by_their_own_recipe(workshop, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from listening import Told
 from small import small_study
 
+from headway.core.errors import UserError
 from headway.core.events import Began, Ended, Event, Stepped, Warned
 from headway.core.plugins import forget, load_plugin
 from headway.core.status import State
@@ -77,7 +78,9 @@ def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
     shared = executor_named(None, 4, study)
     assert shared == Gpus(("3", "GPU-5a", "3", "GPU-5a")) and shared.workforce == Workforce(4, gpus=2)
     asked = small_study(workshop.text, changes=["training.device=cuda:1"])
-    assert executor_named(None, None, asked) == InProcess()
+    assert executor_named(None, None, asked) == executor_named(None, 1, asked) == InProcess()
+    with pytest.raises(UserError, match=r"training.device=cuda:1 is for one process, not 3"):
+        executor_named(None, 3, asked)
     assert executor_named(None, 3, small_study(workshop.text, changes=["training.device=cpu"])) == Pool(3)
 
 

@@ -109,6 +109,24 @@ def test_a_compiler_that_fails_changes_nothing(training):
     assert compiled == [] and said[-1] == "not compiled: it ended with 1: no compiler"
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "[]",
+        '{"whole": 5}',
+        '{"whole": {"compiling": null, "pause": 1, "times": 2, "measured": true}}',
+        '{"whole": {"compiling": 1, "pause": 1, "times": 0, "measured": true}}',
+        '{"whole": {"compiling": 1, "pause": NaN, "times": 2, "measured": true}}',
+        '{"whole": {"compiling": 1, "pause": -1e9, "times": 2, "measured": true}}',
+    ],
+)
+def test_what_is_kept_and_makes_no_sense_is_not_believed(training, kept):
+    training(2000, 0.1, Process(steps=50))
+    pays._entry("a kind").write_text(kept)
+    assert pays.known("a kind") == pays.USUAL
+    assert training(200, 0.01)[0] == []
+
+
 def test_the_end_is_told_by_arithmetic():
     costs = Costs(compiling=20, pause=5, times=2)
     assert costs.until_the_end(100) == 20 + 5 + 40

@@ -114,6 +114,8 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
     if on is None:
         return suited(study, workers)
     if on == "here":
+        if workers not in (None, 1):
+            raise UserError(f"--on here is one process, not {workers}: --on pool and --on gpus have several")
         return InProcess()
     if on == "pool":
         return Pool(workers)
@@ -121,6 +123,8 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
         if not (names := gpus_here()):
             raise UserError("no CUDA device can be used here: --on pool has a process for each core")
         return Gpus.shared_by(workers, names)
+    if on.startswith("ray://") and workers is not None:
+        raise UserError(f"how many runs {on} trains at once is for that cluster to say: leave --workers away")
     if on == "ray" or on.startswith("ray://"):
         return Ray(None if on == "ray" else on, workers)
     raise UserError(
@@ -136,7 +140,10 @@ def suited(study: Study, workers: int | None = None) -> InProcess | Gpus | Pool:
     recipe = next(iter(study.recipes.values()))
     if choose(recipe.training, recipe.model.width).device.type != "cuda":
         return Pool(workers)
-    # Whoever asks for cuda:1 gets that one.
-    there = gpus_here() if all(":" not in one.training.device for one in study.recipes.values()) else ()
-    dealt_out = Gpus.shared_by(workers, there) if there else Gpus(())
+    asked = next((one.training.device for one in study.recipes.values() if ":" in one.training.device), None)
+    if asked is not None:  # whoever asks for cuda:1 gets that one
+        if workers not in (None, 1):
+            raise UserError(f"training.device={asked} is for one process, not {workers}: leave one of them away")
+        return InProcess()
+    dealt_out = Gpus.shared_by(workers, gpus_here())
     return dealt_out if len(dealt_out.names) > 1 else InProcess()
