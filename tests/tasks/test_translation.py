@@ -178,6 +178,7 @@ def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
     [
         (["data.source=multi3k", "data.path=null"], "multi30k"),
         (["data.direction=english"], "no direction"),
+        (["data.direction=2-2"], "one side twice"),
         (["scoring.segment=4"], "scored whole"),
         (["model.cross.kind=lstm"], "looks at no other"),
         (["scoring.decoding={kind: beam, size: 0}"], "size"),

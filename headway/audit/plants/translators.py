@@ -233,7 +233,7 @@ def the_end_is_never_written(patch):
 def _pairs(name: str, caught_by: str, also: tuple[str, ...] = ()):
     def keep(change):
         def into(data: PairSet, rng) -> PairSet:
-            return replace(data, pairs={s: change(list(p), s, rng) for s, p in data.pairs.items()})
+            return replace(data, pairs={s: change(list(p), s, rng) for s, p in data.pairs.items()}, files=None)
 
         _bed.add(name, caught_by, module=__name__, of=PairSet, data=into, also=also, kind="pairs")
         return change
