@@ -208,11 +208,22 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
         assert refused.code == 2 and message in refused.err
     drawn = pipe(b"one two three\n" * 20, "--temperature", "3")
     assert drawn.out.count("\n") == 20  # though the vocabulary has a line end
+    blank = command_line("translate", "tiny", "  ", *where)
+    assert blank.out == "\n" and "the text is empty" in blank.err  # as a line of blanks in a file is
+    drawing = ("--temperature", "2", "--top-k", "3", "--seed", "1")
+    told = [command_line("translate", "tiny", text, *drawing, *where).out for text in ("one two", " one two ")]
+    assert told[0] == told[1]
     found = json.loads(command_line("translate", "tiny", "one", "--nbest", "2", "--json", *where).out)
     assert len(found["translations"][0]["hypotheses"]) == 2 and "beam" in found["decoding"]
     for words, message in (
         (("one", "--beam", "0"), "--beam 0"),
+        (("one", "--beam", "1001"), "--beam 1001"),
+        (("one", "--nbest", "1001"), "--nbest 1001"),
         (("one", "--beam", "2", "--nbest", "3"), "no more can be given"),
+        (("one", "--temperature", "1", "--nbest", "3"), "give one of them"),
+        (("one", "--top-p", "0.5", "--no-repeat", "2"), "give one of them"),
+        (("one", "--seed", "3"), "give --temperature, too"),
+        (("--split", "valid", "--out", str(tmp_path / "t.tsv"), "--nbest", "2"), "one translation of each"),
         (("one", "--file", "x"), "different things"),
         (("--split", "valid"), "go together"),
         (("--split", "vlid", "--out", str(tmp_path / "t.tsv")), "no split 'vlid'"),
