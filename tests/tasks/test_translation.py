@@ -82,7 +82,14 @@ def test_it_trains_is_audited_and_translates(rows, tmp_path, kind):
         assert [one.text for one in alone] == [one.text for one in found]
     picture, numbers = look([run], "one two three", "heads", None, None, "auto")
     assert numbers["tokens"] == ["one", "two", "three"] and numbers["target"][-1] == "END"
-    assert len(picture.grids) == (3 if kind == "encoder-decoder" else 1)
+    *stacks, aligned = picture.grids
+    assert len(stacks) == (3 if kind == "encoder-decoder" else 1)
+    for panel in (panel for grid in stacks for row in grid.panels for panel in row):
+        assert panel.matrix.shape == (len(panel.rows), len(panel.columns))  # no column is of padding
+        assert panel.matrix.sum(1) == pytest.approx(np.ones(len(panel.rows)), abs=1e-5)
+    ((panel,),) = aligned.panels
+    assert panel.columns == ("one", "two", "three", "END") and panel.rows[-1] == "END"
+    assert panel.matrix.shape == (len(panel.rows), 4) and numbers["alignment"] == panel.matrix.argmax(1).tolist()
 
 
 def test_replicas_train_beside_each_other_as_alone_and_resume(rows, tmp_path):
