@@ -7,6 +7,7 @@ to, with one source for all rows. Here is what is about sources.
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
@@ -62,7 +63,7 @@ def source_reaches_all(probe: Probe) -> Outcome:
         ids = ids[..., :FIRST_ANSWERS]
     rows, length = _exchanged(probe)
     found = probe.how.answer(probe.model, ids.expand(-1, length + 1, -1), None, rows)  # pyright: ignore[reportCallIssue]
-    moved = (found[:, :-1] - found[:, -1:]).abs().amax(-1)[0] / found.std().clamp(min=1e-12)  # [length, T]
+    moved = _moved(found)  # [length, T]
     least = moved.min().item()
     if not least > 1e-7:
         token, at = divmod(int(moved.argmin()), moved.shape[1])
@@ -75,19 +76,18 @@ def source_reaches_all(probe: Probe) -> Outcome:
 def source_ahead(probe: Probe) -> Outcome:
     """Tokens of the source see those that follow them where the recipe says so, and nowhere else.
 
-    One token of a source after another is exchanged, and what the last layer that reads makes of the token before it is
-    set beside what it made of it before. In an encoder, and under a prefix mask, it must move; under a causal mask, and
+    One token of a source after another is exchanged, and what the layers that read make of the token before it is set
+    beside what they made of it before. In an encoder, and under a prefix mask, it must move; under a causal mask, and
     in recurrences of one direction, it may not, by more than the millionth that rounding explains. A translator that
     fails is another than its recipe says, and trains all the same: look at the mask with which sources are read.
     """
     stack, prefix, ahead = _reads(probe)
     sources, length = _exchanged(probe)
-    with watch(probe.model, f"{prefix}layers.{len(stack.layers) - 1}.stream") as seen:
+    with watch(probe.model, *(f"{prefix}layers.{n}.stream" for n in range(len(stack.layers)))) as seen:
         probe.model.read(sources)
-    (vectors,) = seen.values()
-    first = vectors.shape[2] - length - (1 if prefix else 0)  # where no encoder is, the source stands at the right end
-    moved = (vectors[:, :-1] - vectors[:, -1:]).abs().amax(-1)[0] / vectors.std().clamp(min=1e-12)  # [length, slots]
-    before = torch.stack([moved[k, first + k - 1] for k in range(1, length)])
+    first = sources.shape[2] - length - (1 if prefix else 0)  # where no encoder is, the source stands at the right end
+    moved = torch.stack([_moved(vectors) for vectors in seen.values()]).amax(0)  # in the layer that shows it most
+    before = moved.diagonal(first - 1)[-(length - 1) :]  # the token before each that is exchanged
     least, most = before.min().item(), before.max().item()
     if ahead and not least > ROUNDING / 10:
         at = int(before.argmin())
@@ -154,6 +154,11 @@ def source_matters(probe: Probe) -> Outcome:
     if not worth > 0:
         return failed(worth, f"the source is ignored: {says}", "ignores the source")
     return (passed if worth >= WORTH else warned)(worth, says)
+
+
+def _moved(found: Float[Tensor, "1 rows T D"]) -> Float[Tensor, "n T"]:
+    """By how much of their spread vectors of each row differ from those of the last."""
+    return (found[:, :-1] - found[:, -1:]).abs().amax(-1)[0] / found.std().clamp(min=1e-12)
 
 
 def _exchanged(probe: Probe) -> tuple[Tensor, int]:
