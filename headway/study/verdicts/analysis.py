@@ -18,7 +18,7 @@ from headway.stats.stopping import ANY_TIME, FIXED_SEEDS
 from headway.study.design.questions import Question
 from headway.study.results.evidence import Circumstances, Column, Correct, EarlierLook, StudyEvidence, column
 from headway.study.verdicts.caveats import caveats, qualified
-from headway.study.verdicts.wording import fixed, seeds
+from headway.study.verdicts.wording import chance, fixed, seeds
 
 Outcome = Literal[
     "better",
@@ -105,6 +105,13 @@ class Family:
     def level(self) -> float:
         """What one question alone must reach, if it is the only one with anything to show."""
         return LEVEL / max(1, self.size)
+
+    def undoes(self, p: float) -> str:
+        """What is said of an effect that would be one if nothing else were asked; empty of others."""
+        if not p < LEVEL <= self.p:
+            return ""
+        counted = f", which does not stand up once all {self.size} questions are counted"
+        return f"{counted} ({chance(p)}, corrected {self.p:.2g})"
 
 
 ANALYSES: "Registry[type[Analysis]]" = Registry("answer to a question of the kind")

@@ -175,7 +175,4 @@ class TwoArms(Analysis):
             return f"{arm} is {outcome} than {than} by {amount(*shown, unit)}{share}, {count}"
         place = "ahead of" if effect >= 0 else "behind"
         said = f"not distinguishable: {arm} is {place} {than} by {amount(*shown, unit)}, {count}"
-        if self.p < LEVEL:
-            said += f", which does not stand up once all {family.size} questions are counted"
-            said += f" ({chance(self.p)}, corrected {family.p:.2g})"
-        return f"{said}; {could_show(smallest, digits(interval))}"
+        return f"{said}{family.undoes(self.p)}; {could_show(smallest, digits(interval))}"
