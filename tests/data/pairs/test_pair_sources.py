@@ -241,6 +241,7 @@ def test_some_rows_of_train_are_among_more_of_them_and_what_is_held_out_stays(tm
 
     def sources(most):
         found = dataset.load("files", str(tmp_path / "train.tsv"), Sides(), Filters(), 0.2, Word(), None, most)
+        assert [pair.source for pair in found.files["train"]] == [f"s{k}" for k in range(40)]  # as audits see them
         return [found.split(split).source.texts for split in ("train", "valid")], found.identity
 
     ((whole, held_out), one), ((few, still), two), ((fewer, _), _) = (sources(most) for most in (None, 20, 5))
