@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headway.audit.data.row_set import RowSet
 from headway.audit.plants.library import faults
-from headway.audit.plants.needs import CLASSIFIER, JUDGED_BY_BLEU, MASKED, MATCHER, TRANSLATOR
+from headway.audit.plants.needs import CLASSIFIER, JUDGED_BY_BLEU, MASKED, MATCHER, ONE_STACK, TRANSLATOR
 from headway.audit.plants.planting import Fault
 from headway.audit.runner import ALL_AUDITS
 from headway.data.embedded.numbers_en_fr import english, french
@@ -82,7 +82,7 @@ def some_pairs(as_sentences: bool) -> str:
 
 def recipe_for(fault: Fault) -> Recipe:
     """The smallest that the fault shows in."""
-    if TRANSLATOR in fault.needs:
+    if {TRANSLATOR, ONE_STACK} & {*fault.needs}:
         tree = deepcopy(PAIRS)
         tree["data"] |= {"path": some_pairs(JUDGED_BY_BLEU in fault.needs)}
         return from_tree(tree, "small", overrides=[one for one in fault.changes if one not in TRANSLATOR.changes])

@@ -35,7 +35,11 @@ def translate(
     length_penalty: Annotated[float | None, typer.Option(help="Of beam search; 0 favours short ones.", min=0)] = None,
     no_repeat: Annotated[int | None, typer.Option(help="No run of so many tokens twice.", min=1)] = None,
     temperature: Annotated[float | None, typer.Option(help="Draw instead: 0 = the likeliest, 1 = as learnt.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the draw.", min=0)] = 0,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens only.", min=1)] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw only among the likeliest that reach this sum.", min=0, max=1)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the draw; default: 0.", min=0)] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
     with_: With = None,
@@ -50,15 +54,15 @@ def translate(
         raise UserError("--file and --split are different things to translate: give one of them")
     if (split is None) != (out is None):
         raise UserError("--split and --out go together: every sentence of the split becomes a row of the table")
-    if beam is not None and beam < 1:
-        raise UserError(f"--beam {beam}: at least one beginning must be kept; 1 is the likeliest token, always")
-    if temperature is not None and beam is not None:
-        raise UserError("--temperature draws, and --beam searches: give one of them")
-    if temperature is not None and temperature < 0:
-        raise UserError(f"a temperature must be 0 (always the likeliest) or more, not {temperature:g}")
+    if split is not None and nbest > 1:
+        raise UserError(f"--nbest {nbest}: the table of a split has one translation of each sentence, the best")
+    draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    searches = {"size": beam, "nbest": None if nbest == 1 else nbest}
+    searches |= {"length_penalty": length_penalty, "no_repeat": no_repeat}
+    draws, searches = ({key: v for key, v in given.items() if v is not None} for given in (draws, searches))
     use_plugins(with_, trust)
     opened, text = _told_apart(words, file is not None or split is not None, runs)
-    how = _decoding(opened[0].recipe.scoring.decoding, beam, nbest, length_penalty, no_repeat, temperature, seed)
+    how = _decoding(opened[0].recipe.scoring.decoding, draws, searches)
     about = {"run": str(opened[0].folder), "decoding": how.label}
     if len(opened) > 1:
         about["runs"] = [str(one.folder) for one in opened]
@@ -111,32 +115,41 @@ def _names_a_run(text: str, home: Path) -> bool:
         return False
 
 
-def _decoding(
-    recipes: Any,
-    beam: int | None,
-    nbest: int,
-    length_penalty: float | None,
-    no_repeat: int | None,
-    temperature: float | None,
-    seed: int,
-) -> Any:
+def _decoding(recipes: Any, draws: dict[str, Any], searches: dict[str, Any]) -> Any:
     """As the recipe scores, but for what is asked for here."""
-    from headway.scoring.decoding import Beam, Greedy, Sampled
+    from headway.scoring.decoding import MOST_BEGINNINGS, Beam, Greedy, Sampled
 
     ends = {key: getattr(recipes, key) for key in ("per_source", "extra")}
-    if temperature is not None:
-        return Sampled(temperature=temperature, seed=seed, **ends)
-    searches = beam is not None or nbest > 1 or length_penalty is not None or no_repeat is not None
+    beam, nbest, temperature = searches.get("size"), searches.get("nbest", 1), draws.get("temperature")
+    if beam is not None and beam < 1:
+        raise UserError(f"--beam {beam}: at least one beginning must be kept; 1 is the likeliest token, always")
+    if (asked := max(beam or 1, nbest)) > MOST_BEGINNINGS:
+        option = "--nbest" if asked == nbest else "--beam"
+        raise UserError(f"{option} {asked}: at most {MOST_BEGINNINGS:,} beginnings are kept")
+    if temperature is not None and temperature < 0:
+        raise UserError(f"a temperature must be 0 (always the likeliest) or more, not {temperature:g}")
+    if draws and searches:
+        one, other = (_option(next(iter(given))) for given in (draws, searches))
+        raise UserError(f"{one} is of drawing, and {other} of beam search: give one of them")
+    if draws:
+        if temperature is None and not isinstance(recipes, Sampled):
+            told = f"{_option(next(iter(draws)))} is of drawing, and translations are not drawn ({recipes.label})"
+            raise UserError(f"{told}: give --temperature, too")
+        base = recipes if isinstance(recipes, Sampled) else Sampled(**ends)
+        return base.model_copy(update=draws)
     if not searches:
         return recipes
     base = recipes if isinstance(recipes, Beam) else Beam(**ends)
     size = beam if beam is not None else max(base.size, nbest)
     if size < nbest:
         raise UserError(f"--nbest {nbest} of --beam {size}: no more can be given than are kept")
-    if size == 1 and length_penalty is None and no_repeat is None:
+    if size == 1 and not {"length_penalty", "no_repeat"} & searches.keys():
         return Greedy(**ends)
-    changed = {"size": size, "nbest": nbest, "length_penalty": length_penalty, "no_repeat": no_repeat}
-    return base.model_copy(update={key: value for key, value in changed.items() if value is not None})
+    return base.model_copy(update={"nbest": nbest, **searches, "size": size})
+
+
+def _option(key: str) -> str:
+    return "--beam" if key == "size" else f"--{key.replace('_', '-')}"
 
 
 def _lines(file: Path | None) -> list[str]:

@@ -291,6 +291,9 @@ class Pairs(DataSpec):
             if not is_direction(self.direction):
                 reason = f"'{self.direction}' is no direction; write from-to, such as en-de or 1-2"
                 yield Problem(("direction",), reason)
+            elif len(set(self.sides.both)) == 1:
+                reason = f"'{self.direction}' has one side twice: every target would be its source"
+                yield Problem(("direction",), f"{reason}; write from-to, such as en-de or 1-2")
             elif self.source in BY_RULE:
                 yield Problem(("source", "direction"), f"{self.source} has one direction only")
         if why := why_no_encoding(self.encoding):

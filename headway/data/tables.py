@@ -34,6 +34,7 @@ _LOOKED_AT = 1 << 16  # letters, for a delimiter to be told by
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # letters beyond U+FFFF are written as two of these in JSON
 _MISSING = ("nan", "na", "n/a", "null", "none", "nil", "#n/a", "-", "?")
 _USUAL_NAMES = "text label class category sentence sentiment target title description review content body id label_id"
+_USUAL_NAMES += " source src tgt trg translation reference en de fr es it nl english german french spanish italian"
 
 
 def column_of(word: str) -> Column:
@@ -72,8 +73,8 @@ class GivenTable:
     def width(self) -> int:
         return len(self.names) if self.names is not None else len(self.lines[0].cells)
 
-    def place(self, key: str, column: Column) -> int:
-        """Of a column that is given by name, or by number from 1."""
+    def place(self, key: str, column: Column, by_number: str = "data.text=1 data.label=2") -> int:
+        """Of a column that is given by name, or by number from 1. `by_number`: how the user would say numbers."""
         if isinstance(column, int):
             if not 1 <= column <= self.width:
                 raise UserError(f"{key}{column}: '{self.path.name}' has columns 1 to {self.width}")
@@ -90,7 +91,7 @@ class GivenTable:
             there = f" (there are: {', '.join(named[:12])})" if len(named) > 1 else ""
             raise UserError(
                 f"{key}{column}: '{self.path.name}' has no column of that name{did_you_mean(column, named) or there}"
-                + ("" if len(named) > 1 else "; if its first line is no header, give numbers: data.text=1 data.label=2")
+                + ("" if len(named) > 1 else f"; if its first line is no header, give numbers: {by_number}")
             )
         return known.index(column)
 

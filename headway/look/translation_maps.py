@@ -40,11 +40,16 @@ class TranslationMaps:
     """Between what the kernel gave and weights·values, over all layers."""
 
     @property
+    def at_source(self) -> Float[Tensor, "T S"]:
+        """The mean of all heads that look at the source, from each token of the translation. Where no encoder reads it
+        the source stands before the translation, and its END is the beginning of that."""
+        layers = self.stacks.get("cross") or self.stacks["decoder"]
+        return torch.stack([layer.mean(0) for layer in layers]).mean(0)[:, : len(self.sentence.tokens) + 1]
+
+    @property
     def alignment(self) -> list[int]:
         """For each token of the translation, the token of the source that is looked at most."""
-        if "cross" not in self.stacks:
-            return []
-        return torch.stack([layer.mean(0) for layer in self.stacks["cross"]]).mean(0).argmax(-1).tolist()
+        return self.at_source.argmax(-1).tolist()
 
     @property
     def all_stacks(self) -> list[MapStack]:
@@ -69,8 +74,15 @@ class TranslationMaps:
 
     def draw(self, layer: int | None = None, head: int | None = None) -> Picture:
         how = "Each row is a token, and shows where it looks; rows of the translation are what is about to be written."
-        said = f"{self.sentence.text} → {self.translation}"
-        return Picture(f"Attention of {self.title}", said, how, self.grids(layer, head), self.notes, self.table())
+        said, grids = f"{self.sentence.text} → {self.translation}", self.grids(layer, head)
+        if layer is None and head is None:
+            grids = [*grids, self._aligned()]
+        return Picture(f"Attention of {self.title}", said, how, grids, self.notes, self.table())
+
+    def _aligned(self) -> Grid:
+        weights, (_, columns) = self.at_source, self._labels("cross", 0)
+        panel = Panel("mean of all heads", weights.numpy(), self.target, columns, ())
+        return Grid("alignment: what each token of the translation goes with", [[panel]], WEIGHTS)
 
     def rollout_grid(self, layer: int | None = None) -> Grid:
         raise UserError("rollout is of one sequence, and a translator has two; its maps are shown by --show heads")
@@ -84,7 +96,7 @@ class TranslationMaps:
         return [kernel, *self.sentence.warnings]
 
     def table(self) -> PictureTable:
-        """Which token goes with which, where there is cross attention; and how widely each head looks."""
+        """How widely each head looks."""
         rows = [
             [found["stack"], str(found["layer"]), str(found["head"]), percent(found["entropy_share"])]
             for found in self.as_json()["heads"]
@@ -162,7 +174,11 @@ def translation_maps(
         for paths in places.values()
         for path in paths
     )
-    stacks = {stack: [found[f"{path}.weights"] for path in paths] for stack, paths in places.items() if paths}
+    # Where no encoder reads the source it stands at the right end of its slots: what is left of it is padding.
+    most = sources.shape[2] + ids.shape[2] - 1
+    stacks = {
+        stack: [found[f"{path}.weights"][..., -most:] for path in paths] for stack, paths in places.items() if paths
+    }
     return TranslationMaps(title, sentence, (*pieces, "END"), translation, stacks, off)
 
 

@@ -32,6 +32,9 @@ from headway.scoring.continued import (
     log_total,
 )
 
+MOST_BEGINNINGS = 1000
+"""Of a beam: each sees which of the others' tokens are its own, so that memory grows with the square of it."""
+
 
 class DecodingSpec(Variant):
     """How the next token is chosen, and when a row must end."""
@@ -100,7 +103,7 @@ class Beam(DecodingSpec):
     """The best of the beginnings are kept, token by token, and the best that have ended are the answer."""
 
     kind: Literal["beam"] = "beam"
-    size: int = Field(default=5, ge=1)
+    size: int = Field(default=5, ge=1, le=MOST_BEGINNINGS)
     """How many beginnings are kept."""
     length_penalty: float = Field(default=1.0, ge=0)
     """The logarithm of the chance is divided by this power of the length, END counted (https://arxiv.org/abs/1609.08144):

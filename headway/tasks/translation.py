@@ -265,7 +265,7 @@ class Translating(Task, Translates, JoinsOthers):
         context, ids = model.longest, []
         for k, text in enumerate(texts):
             try:
-                ids.append(source.encode_rows([text])[0])
+                ids.append(source.encode_rows([text.strip()])[0])  # as rows are read that are learnt from
             except UserError as problem:
                 where = f"text {k + 1}: " if len(texts) > 1 else ""
                 raise UserError(f"{where}{str(problem).removeprefix('text 1: ')}") from None

@@ -10,7 +10,7 @@ from headway import tasks
 from headway.audit.audit import AUDITS, run_audits
 from headway.audit.data.pairs import PAIR_AUDITS, PairSet
 from headway.audit.plants.library import faults
-from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, JUDGED_BY_BLEU, TRANSLATOR
+from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, JUDGED_BY_BLEU, ONE_STACK, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
 from headway.data.embedded import numbers_en_fr
 from headway.experiment.audit import audit_by_name, audit_run
@@ -20,13 +20,13 @@ from headway.recipe.recipe import from_tree
 from headway.run.folder import open_run
 
 OURS = [  # those of scores of texts: test_planted_bleu.py
-    fault for fault in faults() if TRANSLATOR in fault.needs and JUDGED_BY_BLEU not in fault.needs
+    fault for fault in faults() if {TRANSLATOR, ONE_STACK} & {*fault.needs} and JUDGED_BY_BLEU not in fault.needs
 ]
 OF_DATA = [fault for fault in OURS if fault.data is not None]
 OF_RUNS = [fault for fault in OURS if fault.data is None]
 
 QUICK = ("padding_of_sources_is_read", "decoder_that_sees_its_target", "rows_mixed_up_in_the_cache")
-QUICK += ("state_taken_after_the_padding",)
+QUICK += ("state_taken_after_the_padding", "encoder_that_looks_back_alone", "prefix_that_is_read_from_left_to_right")
 
 LETTERS = "abcdefgh"
 WORDS = [(a + b + c * (k % 3) + a) for a in LETTERS for b in LETTERS for k, c in enumerate(LETTERS[:5])]
@@ -50,7 +50,7 @@ def recipe(path, changes=()):
 
 RECURRENT = (*FIRST_STATE.changes, *ADDITIVE_CROSSING.changes)
 """A recipe for the faults that need something of it."""
-CLEAN = {"clean": (), "recurrent": RECURRENT}
+CLEAN = {"clean": (), "recurrent": RECURRENT, "alone": ONE_STACK.changes}
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,7 @@ def grown(ground):
 )
 def test_planted(fault: Fault, ground, grown):
     grown_in = "recurrent" if {FIRST_STATE, ADDITIVE_CROSSING} & set(fault.needs) else "clean"
+    grown_in = "alone" if ONE_STACK in fault.needs else grown_in
     clean = grown(grown_in)
     with planted(fault):
         if fault.trains:
@@ -138,6 +139,7 @@ ALONE = ["model.kind=decoder-only", "model.positions=learned"]
         ["model.noise=locked", "model.noise.words=0.1", "model.mixer.dropout=0.1"],
         [*ALONE, "model.mask=prefix"],
         [*ALONE, "model.mask=causal", "model.loss_on=all"],
+        ["model.kind=decoder-only", "model.positions=none", "model.mixer=gru"],
         ["model.mixer=gru", "model.positions=none", "model.mixer.weight_dropout=0.2", "model.first_state=encoder"],
     ],
     ids=" ".join,

@@ -195,18 +195,17 @@ def test_who_is_behind_is_said_so_and_scores_of_one_split_have_their_whole_names
     assert "] points of accuracy, 2 seeds" in found.sentence
 
 
-def test_an_order_that_stands_alone_and_not_beside_other_questions_says_so():
-    """Else an interval that leaves out zero would stand beside "not distinguishable", and nobody would say why."""
-    near = {
-        "near.loss": {"a": dict(enumerate((1.0, 1.1, 1.2, 1.3)))},
-        "far.loss": {"a": dict(enumerate((1.1, 1.3, 1.25, 1.5)))},
+def test_an_order_that_does_not_stand_up_among_other_questions_says_so():
+    """Alone it would be one: the interval leaves zero out."""
+    scores = {
+        "train.accuracy": {"a": {0: 0.70, 1: 0.72, 2: 0.735}},
+        "test.accuracy": {"a": {0: 0.6, 1: 0.665, 2: 0.62}},
     }
-    asked = Ordered(arm="a", scores=list(near))
-    other = Ordered(arm="a", scores=["far.loss", "near.loss"])
-    (alone,) = analyse([asked], Measured(near))
-    among, _ = analyse([asked, other], Measured(near))
+    order = Ordered(arm="a", scores=list(scores))
+    (alone,) = analyse([order], Measured(scores))
     assert alone.outcome == "in order" and "stand up" not in alone.sentence
-    assert among.outcome == "not distinguishable" and "once all 2 questions are counted" in among.sentence
+    among = analyse([order] * 4, Measured(scores))[0]
+    assert among.outcome == "not distinguishable" and "once all 4 questions are counted" in among.sentence
 
 
 def test_better_than_a_cheap_method():

@@ -82,7 +82,14 @@ def test_it_trains_is_audited_and_translates(rows, tmp_path, kind):
         assert [one.text for one in alone] == [one.text for one in found]
     picture, numbers = look([run], "one two three", "heads", None, None, "auto")
     assert numbers["tokens"] == ["one", "two", "three"] and numbers["target"][-1] == "END"
-    assert len(picture.grids) == (3 if kind == "encoder-decoder" else 1)
+    *stacks, aligned = picture.grids
+    assert len(stacks) == (3 if kind == "encoder-decoder" else 1)
+    for panel in (panel for grid in stacks for row in grid.panels for panel in row):
+        assert panel.matrix.shape == (len(panel.rows), len(panel.columns))  # no column is of padding
+        assert panel.matrix.sum(1) == pytest.approx(np.ones(len(panel.rows)), abs=1e-5)
+    ((panel,),) = aligned.panels
+    assert panel.columns == ("one", "two", "three", "END") and panel.rows[-1] == "END"
+    assert panel.matrix.shape == (len(panel.rows), 4) and numbers["alignment"] == panel.matrix.argmax(1).tolist()
 
 
 def test_replicas_train_beside_each_other_as_alone_and_resume(rows, tmp_path):
@@ -178,6 +185,7 @@ def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
     [
         (["data.source=multi3k", "data.path=null"], "multi30k"),
         (["data.direction=english"], "no direction"),
+        (["data.direction=2-2"], "one side twice"),
         (["scoring.segment=4"], "scored whole"),
         (["model.cross.kind=lstm"], "looks at no other"),
         (["scoring.decoding={kind: beam, size: 0}"], "size"),
@@ -207,11 +215,22 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
         assert refused.code == 2 and message in refused.err
     drawn = pipe(b"one two three\n" * 20, "--temperature", "3")
     assert drawn.out.count("\n") == 20  # though the vocabulary has a line end
+    blank = command_line("translate", "tiny", "  ", *where)
+    assert blank.out == "\n" and "the text is empty" in blank.err  # as a line of blanks in a file is
+    drawing = ("--temperature", "2", "--top-k", "3", "--seed", "1")
+    told = [command_line("translate", "tiny", text, *drawing, *where).out for text in ("one two", " one two ")]
+    assert told[0] == told[1]
     found = json.loads(command_line("translate", "tiny", "one", "--nbest", "2", "--json", *where).out)
     assert len(found["translations"][0]["hypotheses"]) == 2 and "beam" in found["decoding"]
     for words, message in (
         (("one", "--beam", "0"), "--beam 0"),
+        (("one", "--beam", "1001"), "--beam 1001"),
+        (("one", "--nbest", "1001"), "--nbest 1001"),
         (("one", "--beam", "2", "--nbest", "3"), "no more can be given"),
+        (("one", "--temperature", "1", "--nbest", "3"), "give one of them"),
+        (("one", "--top-p", "0.5", "--no-repeat", "2"), "give one of them"),
+        (("one", "--seed", "3"), "give --temperature, too"),
+        (("--split", "valid", "--out", str(tmp_path / "t.tsv"), "--nbest", "2"), "one translation of each"),
         (("one", "--file", "x"), "different things"),
         (("--split", "valid"), "go together"),
         (("--split", "vlid", "--out", str(tmp_path / "t.tsv")), "no split 'vlid'"),

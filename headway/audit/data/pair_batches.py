@@ -56,16 +56,21 @@ class PairsRead:
 
 @audit("data")
 def batch_pairs(given: PairsRead) -> Outcome:
-    """Every source of a batch comes with a target that it has in train.
+    """Every source of a batch comes with a target that it has in train, and which begins as translations will.
 
     The tokens of both sides of each row are looked up among the pairs of train. A single row that is no pair of train
     is a failure. Sides that are sorted or shuffled apart from each other train quietly: the translator becomes a
-    language model of its targets. When it fails, look at what orders the rows (data/pairs/batches.py).
+    language model of its targets. So is a single row that does not begin with END, from which decoding goes on: the
+    first token is learnt behind something that is never there. When it fails, look at what orders the rows
+    (data/pairs/batches.py).
     """
-    rows = [place for step in range(3) for place in given.find(given.sampler.at(step))]
+    batches = [given.sampler.at(step) for step in range(3)]
+    rows = [place for batch in batches for place in given.find(batch)]
     strange = sum(place is None for place in rows)
     if strange:
         return failed(strange / len(rows), f"{strange} of {len(rows)} rows of batches are no pair of train")
+    if begun := sum(int((batch.inputs[0, :, 0] != given.train.target.end).sum()) for batch in batches):
+        return failed(begun / len(rows), f"{begun} of {len(rows)} targets in batches begin with another token than END")
     return passed(0, f"all {len(rows)} rows looked up in batches are pairs of train")
 
 

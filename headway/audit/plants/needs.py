@@ -7,6 +7,7 @@ from headway.audit.plants.planting import Need
 from headway.data.running.batches import Crops, TextLines
 from headway.models.classifier import ClassifierSpec
 from headway.models.clip import ClipSpec
+from headway.models.decoder_only import DecoderOnlySpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.models.masked_language_model import MaskedLanguageModelSpec
@@ -74,6 +75,11 @@ TRANSLATOR = Need(
     "a translator with an encoder",
     lambda recipe: isinstance(recipe.model, EncoderDecoderSpec),
     ("model.kind=encoder-decoder",),
+)
+ONE_STACK = Need(
+    "a translator without an encoder, and a prefix mask",
+    lambda recipe: isinstance(recipe.model, DecoderOnlySpec) and recipe.model.mask == "prefix",
+    ("model.kind=decoder-only",),
 )
 MATCHER = Need(
     "a model that matches pictures and captions",

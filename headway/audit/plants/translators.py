@@ -6,21 +6,23 @@ from itertools import pairwise
 import torch
 
 from headway.audit.data.pairs import PairSet
-from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, TRANSLATOR
+from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, ONE_STACK, TRANSLATOR
 from headway.audit.plants.planting import Bed
 from headway.audit.plants.steps import PARTS
 from headway.data.pairs import batches
+from headway.models import decoder_only
 from headway.models.backbone import ModelState
 from headway.models.encoder_decoder import EncoderDecoder, FirstStates
 from headway.models.translator import Translator
 from headway.nn import attention, backends
 from headway.nn.block import CrossBlock
-from headway.nn.masks import Everything
+from headway.nn.masks import Causal, Everything
 from headway.nn.residual import whole
 from headway.nn.similarity import AdditiveSimilarity, scaled_dot
 from headway.scoring import decoding
 
 _bed = Bed("translators", TRANSLATOR)
+_of_one_stack = Bed("translators", ONE_STACK)
 WRITES = ("scores-again", "decoded-alone", "repetition-loops", "length-ratio", "copied-sources")
 """Who decodes wrongly writes something else."""
 SCORES = ("kept-checkpoint", "score-and-curve")
@@ -54,6 +56,35 @@ def cross_attention_that_adds_nothing(patch):
         return honest(self, x, context, state)
 
     patch.setattr(CrossBlock, "forward", forward)
+
+
+@_bed.plant("source-ahead", trains=True)
+def encoder_that_looks_back_alone(patch):
+    """It trains as well as another, and is one of half the sight."""
+    honest = EncoderDecoder.__init__
+
+    def build(self, *given):
+        honest(self, *given)
+        self.encoder.mask = Causal()
+
+    patch.setattr(EncoderDecoder, "__init__", build)
+
+
+@_of_one_stack.plant("source-ahead", trains=True)
+def prefix_that_is_read_from_left_to_right(patch):
+    patch.setattr(decoder_only, "Everything", Causal)
+    patch.setattr(decoder_only, "Prefix", lambda length: Causal())
+
+
+@_bed.plant("batch-pairs", also=("source-matters",))
+def targets_that_begin_with_another_token(patch):
+    honest = batches._OneShape.at
+
+    def at(self, step):
+        batch = honest(self, step)
+        return replace(batch, inputs=torch.cat((torch.zeros_like(batch.inputs[..., :1]), batch.inputs[..., 1:]), 2))
+
+    patch.setattr(batches._OneShape, "at", at)
 
 
 @_bed.plant("batch-pairs", also=("source-matters", "source-reaches-all", *OF_READING, *WRITES), trains=True)
@@ -233,7 +264,7 @@ def the_end_is_never_written(patch):
 def _pairs(name: str, caught_by: str, also: tuple[str, ...] = ()):
     def keep(change):
         def into(data: PairSet, rng) -> PairSet:
-            return replace(data, pairs={s: change(list(p), s, rng) for s, p in data.pairs.items()})
+            return replace(data, pairs={s: change(list(p), s, rng) for s, p in data.pairs.items()}, files=None)
 
         _bed.add(name, caught_by, module=__name__, of=PairSet, data=into, also=also, kind="pairs")
         return change
@@ -250,6 +281,16 @@ def _shifted(pairs, split, rng):
 def _shifted_late(pairs, split, rng):
     k = len(pairs) // 2
     return pairs[:k] + [(a[0], b[1]) for a, b in pairwise(pairs[k:])]
+
+
+@_pairs("targets_three_rows_earlier", "line-order", also=("unlike-lengths",))
+def _shifted_far(pairs, split, rng):
+    return [(a[0], b[1]) for a, b in zip(pairs[3:], pairs, strict=False)]
+
+
+@_pairs("held_out_from_the_other_direction", "swapped-sides", also=("seen-pairs",))
+def _turned(pairs, split, rng):
+    return pairs if split == "train" else [(target, source) for source, target in pairs]
 
 
 @_pairs("rows_never_translated", "copied-targets", also=("unlike-lengths",))

@@ -40,7 +40,7 @@ class PairEvidence(Evidence):
         def show(tokens: list[int]) -> list[str]:
             return [(ours.pieces([k]) if k < ours.size else theirs.pieces([k - shift]))[0] for k in tokens]
 
-        pairs = PairSet(self.used, self.task.pairs.is_exact)
+        pairs = PairSet(self.used, self.task.pairs.is_exact, data.files)
         tokens = TokenSet(ids, theirs.size + shift, ours.unknown, show)
         return [(pairs, PAIR_AUDITS), (tokens, [*TOKEN_AUDITS, *of_plugins("data")])]
 

@@ -4,15 +4,22 @@ What holds of a target token by token (no answer depends on a later token, nor o
 to, with one source for all rows. Here is what is about sources.
 """
 
+import math
+
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.probe import TINY, Probe, difference
+from headway.models.backbone import Backbone
+from headway.models.decoder_only import DecoderOnly
+from headway.models.encoder_decoder import EncoderDecoder
 from headway.nn.attention import Attention
 from headway.nn.taps import named_taps, watch
 
 ROUNDING = 1e-5
+FIRST_ANSWERS = 4
 WORTH = 0.02
 """Nats per token that the right source must save beside another's: less is none."""
 
@@ -47,26 +54,49 @@ def source_reaches_all(probe: Probe) -> Outcome:
     """Every token of the source can reach every answer, the first one and the last one too.
 
     One token of the source after another is exchanged, in a row of its own, and all answers must move, by more than the
-    millionth that rounding explains. What does not is not read: look for a source that is cut, a mask that is causal
-    where nothing comes later, or an encoder whose output nobody looks at.
+    millionth that rounding explains. (Of a stack of recurrences alone the first answers are asked: what is long ago
+    fades there until nothing is left of it.) What does not is not read: look for a source that is cut, a mask that is
+    causal where nothing comes later, or an encoder whose output nobody looks at.
     """
     ids = probe.sentences[:, :1]
-    length = min(12, probe.recipe.model.context) - 1
-    sources = torch.arange(length, device=ids.device) * 5 % max(1, probe.model.source_vocabulary - 1)
-    end = torch.full((1,), probe.model.source_vocabulary - 1, device=ids.device)
-    rows = torch.cat((sources, end)).expand(1, length + 1, -1).clone()
-    if probe.model.source_vocabulary < 3:
-        raise DoesNotApply("there is only one kind of token, and nothing to exchange it for")
-    for k in range(length):
-        rows[0, k, k] = (rows[0, k, k] + 1) % (probe.model.source_vocabulary - 1)
+    if isinstance(probe.model, DecoderOnly) and all(math.isinf(one.remembers) for one in probe.recipe.model.mixers):
+        ids = ids[..., :FIRST_ANSWERS]
+    rows, length = _exchanged(probe)
     found = probe.how.answer(probe.model, ids.expand(-1, length + 1, -1), None, rows)  # pyright: ignore[reportCallIssue]
-    moved = (found[:, :-1] - found[:, -1:]).abs().amax(-1)[0] / found.std().clamp(min=1e-12)  # [length, T]
+    moved = _moved(found)  # [length, T]
     least = moved.min().item()
     if not least > 1e-7:
         token, at = divmod(int(moved.argmin()), moved.shape[1])
         sentence = f"token {token} of a source of {length} does not reach the answer at {at}: it moves by {least:.1g}"
         return failed(least, sentence, "does not read its source")
     return passed(least, f"every token of a source moves every answer, by {least:.1g} of their spread at least")
+
+
+@audit("model", rests_on=("finite", "determinism"))
+def source_ahead(probe: Probe) -> Outcome:
+    """Tokens of the source see those that follow them where the recipe says so, and nowhere else.
+
+    One token of a source after another is exchanged, and what the layers that read make of the token before it is set
+    beside what they made of it before. In an encoder, and under a prefix mask, it must move; under a causal mask, and
+    in recurrences of one direction, it may not, by more than the millionth that rounding explains. A translator that
+    fails is another than its recipe says, and trains all the same: look at the mask with which sources are read.
+    """
+    stack, prefix, ahead = _reads(probe)
+    sources, length = _exchanged(probe)
+    with watch(probe.model, *(f"{prefix}layers.{n}.stream" for n in range(len(stack.layers)))) as seen:
+        probe.model.read(sources)
+    first = sources.shape[2] - length - (1 if prefix else 0)  # where no encoder is, the source stands at the right end
+    moved = torch.stack([_moved(vectors) for vectors in seen.values()]).amax(0)  # in the layer that shows it most
+    before = moved.diagonal(first - 1)[-(length - 1) :]  # the token before each that is exchanged
+    least, most = before.min().item(), before.max().item()
+    if ahead and not least > ROUNDING / 10:
+        at = int(before.argmin())
+        return failed(least, f"token {at} of a source of {length} does not see the next one: it moves by {least:.1g}")
+    if not ahead and not most <= ROUNDING / 10:
+        at = int(before.argmax())
+        return failed(most, f"token {at} of a source of {length} sees the next one: it moves by {most:.1g}")
+    see = "see" if ahead else "do not see"
+    return passed(least if ahead else most, f"tokens of a source {see} those that follow them")
 
 
 @audit("model", rests_on=("finite",))
@@ -126,6 +156,40 @@ def source_matters(probe: Probe) -> Outcome:
     return (passed if worth >= WORTH else warned)(worth, says)
 
 
+def _moved(found: Float[Tensor, "1 rows T D"]) -> Float[Tensor, "n T"]:
+    """By how much of their spread vectors of each row differ from those of the last."""
+    return (found[:, :-1] - found[:, -1:]).abs().amax(-1)[0] / found.std().clamp(min=1e-12)
+
+
+def _exchanged(probe: Probe) -> tuple[Tensor, int]:
+    """Rows of one source, in each of which another token is exchanged, in the last none; and its length without END."""
+    vocabulary, device = probe.model.source_vocabulary, probe.sentences.device
+    if vocabulary < 3:
+        raise DoesNotApply("there is only one kind of token, and nothing to exchange it for")
+    length = min(12, probe.recipe.model.context) - 1
+    source = torch.arange(length, device=device) * 5 % (vocabulary - 1)
+    rows = torch.cat((source, source.new_full((1,), vocabulary - 1))).expand(1, length + 1, -1).clone()
+    for k in range(length):
+        rows[0, k, k] = (rows[0, k, k] + 1) % (vocabulary - 1)
+    return rows, length
+
+
+def _reads(probe: Probe) -> tuple[Backbone, str, bool]:
+    """The stack that reads sources, what the names of its taps begin with, and whether it is to look ahead."""
+    model, spec = probe.model, probe.recipe.model
+    if isinstance(model, EncoderDecoder):
+        stack, prefix, mixers, allowed = model.encoder, "encoder.", spec.encoder.mixers, True
+    elif isinstance(model, DecoderOnly):
+        stack, prefix, mixers, allowed = model, "", spec.mixers, spec.mask == "prefix"
+    else:
+        raise DoesNotApply("nothing is known of how this translator reads its source")
+    if spec.context < 3:
+        raise DoesNotApply("sources have one token, which no other follows")
+    if not allowed and any(one.why_not_causal for one in mixers):
+        raise DoesNotApply("some of its layers see the future behind any mask")
+    return stack, prefix, allowed and any(one.looks_ahead and getattr(one, "window", None) != 1 for one in mixers)
+
+
 def _nats(probe: Probe, batch: object, sources: Tensor, source_mask: Tensor) -> float:
     from dataclasses import replace
 
@@ -133,4 +197,4 @@ def _nats(probe: Probe, batch: object, sources: Tensor, source_mask: Tensor) -> 
     return probe.how.loss(probe.how.answer_batch(probe.model, changed), changed).item()
 
 
-OF_TRANSLATORS = (source_padding, source_reaches_all, cross_attention_rows, source_matters)
+OF_TRANSLATORS = (source_padding, source_reaches_all, source_ahead, cross_attention_rows, source_matters)

@@ -15,7 +15,7 @@ import numpy as np
 from headway.core.errors import UserError, did_you_mean
 from headway.data import cache
 from headway.data.pairs.filters import Filters
-from headway.data.pairs.sources import Sides, Splits, normalised, read_pairs, some_of, with_valid
+from headway.data.pairs.sources import Sides, Splits, TextPair, normalised, read_pairs, some_of, with_valid
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import TokenizerSpec
 
@@ -98,6 +98,8 @@ class PairedSet:
     """Whether `valid` was taken out of train, because the source has none."""
     dropped: Mapping[str, int]
     """How many pairs of train are not learnt from, by reason."""
+    files: Mapping[str, Sequence[TextPair]]
+    """By split, all pairs as its source has them, in this order: none is dropped, held out or left out yet."""
 
     @property
     def is_joint(self) -> bool:
@@ -129,6 +131,7 @@ def load(
 ) -> PairedSet:
     """Reads the pairs and tokenises them, or finds that this was done before. Only the train split is learnt from."""
     rows, name = read_pairs(source, path, sides), Path(path).name if path else source
+    files = dict(rows)
     rows["train"], dropped = filters.applied(rows["train"])
     if not rows["train"]:
         told = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
@@ -158,7 +161,7 @@ def load(
             sides_made.append(Side(texts, ids, ends, tokenizer_made.size))
         seen = np.array([normalised(pair.source) in in_train for pair in pairs], dtype=np.bool_)
         splits[split] = PairedTexts(sides_made[0], sides_made[1], seen)
-    return PairedSet(name, made[0][0], made[1][0], splits, identity, held_out, dropped)
+    return PairedSet(name, made[0][0], made[1][0], splits, identity, held_out, dropped, files)
 
 
 def _tokenise(name: str, rows: Splits, spec: TokenizerSpec, sides: Sequence[int]) -> tuple[Tokenizer, cache.MakePieces]:

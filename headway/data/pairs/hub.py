@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.core.errors import UserError, did_you_mean
 from headway.core.hub import Address, fetch
-from headway.data.pairs.sources import Sides, Splits, TextPair
+from headway.data.pairs.sources import Sides, Splits, TextPair, in_a_line
 from headway.data.running.hub import (
     SPLITS,
     choose,
@@ -31,7 +31,7 @@ def from_hub(path: str, sides: Sides) -> Splits:
     found: Splits = {}
     for split in SPLITS:
         files = [folder / name for name in names if (split_of_file(name) or "train") == split]
-        pairs = [pair for file in files for pair in _pairs_of(file, file.relative_to(folder).as_posix(), sides)]
+        pairs = [pair for file in files for pair in pairs_of(file, file.relative_to(folder).as_posix(), sides)]
         if files and not pairs:
             raise UserError(f"dataset '{address}': there are no pairs in split '{split}' ({files[0].name})")
         if files:
@@ -39,7 +39,8 @@ def from_hub(path: str, sides: Sides) -> Splits:
     return found
 
 
-def _pairs_of(file: Path, name: str, sides: Sides) -> list[TextPair]:
+def pairs_of(file: Path, name: str, sides: Sides) -> list[TextPair]:
+    """Of one file, which is called so in messages."""
     made = []
     for number, row in enumerate(_rows(file, name), start=1):
         both = [_side(row, side) for side in sides.both]
@@ -48,7 +49,7 @@ def _pairs_of(file: Path, name: str, sides: Sides) -> list[TextPair]:
             texts = _columns(row)
             hint = did_you_mean(missing, texts) if texts else "; no column holds text"
             raise UserError(f"{name}, row {number}: no text in a column '{missing}' (data.direction){hint}")
-        made.append(TextPair(*(" ".join(text.split("\n")).strip() for text in both)))
+        made.append(TextPair(*(in_a_line(text.strip()) for text in both)))
     return made
 
 

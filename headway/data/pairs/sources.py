@@ -15,7 +15,7 @@ from typing import NamedTuple
 from headway.core.errors import UserError
 from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.running.sources import known_files, read_text, split_of_stem
-from headway.data.tables import ENDINGS, PLAIN, WrittenAs, column_of, read_table
+from headway.data.tables import ENDINGS, JSON_LINES, PLAIN, WrittenAs, column_of, read_table
 
 
 class TextPair(NamedTuple):
@@ -134,7 +134,9 @@ def normalised(text: str) -> str:
 
 def lines_of(path: Path, encoding: str | None = None) -> list[str]:
     """Of a parallel file: every line is a text, empty ones too."""
-    return [line.strip() for line in read_text(path, encoding).removesuffix("\n").split("\n")]
+    text = read_text(path, encoding)
+    text = text if "\n" in text else text.replace("\r", "\n")  # as old Macs wrote it
+    return [line.strip() for line in text.removesuffix("\n").split("\n")]
 
 
 def joined(source: Path, target: Path, encoding: str | None = None) -> list[TextPair]:
@@ -143,7 +145,8 @@ def joined(source: Path, target: Path, encoding: str | None = None) -> list[Text
     if len(ours) != len(theirs):
         from headway.data.pairs.alignment import where_they_part  # only where something is wrong
 
-        what = f"'{source}' has {len(ours):,} lines and '{target.name}' has {len(theirs):,}"
+        lines = f"{len(ours):,} line{'' if len(ours) == 1 else 's'}"
+        what = f"'{source}' has {lines} and '{target.name}' has {len(theirs):,}"
         line = where_they_part(ours, theirs)
         told = f"; they seem to part at line {line:,}" if line else ""
         raise UserError(f"{what}: line n of one must be the translation of line n of the other{told}")
@@ -216,9 +219,22 @@ def _by_split(folder: Path, files: Sequence[Path], endings: Sequence[str]) -> di
 
 def _table(path: Path, sides: Sides) -> list[TextPair]:
     columns = list(map(column_of, sides.both))
+    if sides.direction is not None and path.name.removesuffix(".gz").endswith(tuple(f".{side}" for side in sides.both)):
+        one, other = sides.both
+        reason = f"'{path}' is one of two parallel files, which are given by their folder"
+        raise UserError(f"{reason}: data.path={path.parent}, with train.{one} and train.{other} in it")
+    if path.name.removesuffix(".gz").endswith(JSON_LINES) and all(isinstance(column, str) for column in columns):
+        from headway.data.pairs.hub import pairs_of  # both sides may be parts of one column, as datasets there have it
+
+        return pairs_of(path, path.name, sides)
     table = read_table(path, columns, sides.header, sides.format)
-    places = [table.place("data.direction=", column) for column in columns]
-    return [TextPair(*(table.cell(line, place) for place in places)) for line in table.lines]
+    places = [table.place("data.direction=", column, "data.direction=1-2") for column in columns]
+    return [TextPair(*(in_a_line(table.cell(line, place)) for place in places)) for line in table.lines]
+
+
+def in_a_line(text: str) -> str:
+    """A cell of a table may have several: a text is one."""
+    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
 
 
 def _hash(text: str) -> bytes:

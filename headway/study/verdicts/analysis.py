@@ -106,6 +106,13 @@ class Family:
         """What one question alone must reach, if it is the only one with anything to show."""
         return LEVEL / max(1, self.size)
 
+    def undoes(self, p: float) -> str:
+        """What is said of an effect that would be one if nothing else were asked; empty of others."""
+        if not p < LEVEL <= self.p:
+            return ""
+        counted = f", which does not stand up once all {self.size} questions are counted"
+        return f"{counted} ({chance(p)}, corrected {self.p:.2g})"
+
 
 ANALYSES: "Registry[type[Analysis]]" = Registry("answer to a question of the kind")
 
@@ -157,13 +164,6 @@ class Analysis(ABC):
             sentence += "; seeds were added after a verdict had been seen"
         found["earlier_looks"] = tuple(map(self._told, self.looks))
         return Verdict(self.question, outcome if valid else "not comparable", sentence, notes, **found)
-
-    def alone_only(self, family: Family) -> str:
-        """What is to be said of a finding that stands alone, but not beside all else that is asked; empty of others."""
-        if self.p is None or self.p >= LEVEL or family.p < LEVEL:
-            return ""
-        counted = f"which does not stand up once all {family.size} questions are counted"
-        return f", {counted} ({chance(self.p)}, corrected {family.p:.2g})"
 
     def _sequential_notes(self) -> Iterator[str]:
         holds = "so the interval is one that holds whenever one stops (a confidence sequence), and longer for that"

@@ -116,7 +116,9 @@ class Interaction(Analysis):
         if outcome == "depends":
             sentence = f"the effect of {self.question.effect} depends on {self.question.on_factor}: {example}"
         else:
-            sentence = f"not distinguishable: {example}; {could_show(smallest, digits(interval))}"
+            sentence = (
+                f"not distinguishable: {example}{family.undoes(self.p)}; {could_show(smallest, digits(interval))}"
+            )
         resampled = found.bootstrap if len(self.choices) == 1 else None
         at_once = f", for all {len(self.choices)} differences at once" if len(self.choices) > 1 else ""
         return self.concluded(

@@ -56,7 +56,7 @@ class OrderedScores(Analysis):
         return self.concluded(
             [self.question.arm],
             outcome,
-            self._sentence(outcome, narrowest, effect, interval, seeds(len(found.seeds))) + self.alone_only(family),
+            self._sentence(outcome, narrowest, effect, interval, seeds(len(found.seeds))) + family.undoes(self.p),
             effect=effect,
             interval=interval,
             unit=self._unit,

@@ -175,4 +175,4 @@ class TwoArms(Analysis):
             return f"{arm} is {outcome} than {than} by {amount(*shown, unit)}{share}, {count}"
         place = "ahead of" if effect >= 0 else "behind"
         said = f"not distinguishable: {arm} is {place} {than} by {amount(*shown, unit)}, {count}"
-        return f"{said}{self.alone_only(family)}; {could_show(smallest, digits(interval))}"
+        return f"{said}{family.undoes(self.p)}; {could_show(smallest, digits(interval))}"

@@ -8,7 +8,7 @@ import pytest
 from headway.core.errors import UserError
 from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.pairs import dataset
-from headway.data.pairs.alignment import where_they_part
+from headway.data.pairs.alignment import where_they_differ, where_they_part, where_they_slip
 from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import Sides, TextPair, read_pairs, with_valid
 from headway.data.vocabularies import Char, Word
@@ -95,6 +95,41 @@ def test_files_that_part_are_told_where(tmp_path, at):
         read_pairs("files", str(tmp_path), Sides("en-fr"))
 
 
+def test_of_files_that_part_twice_the_first_place_is_told():
+    """One line is missing at 30, another at 55: neither part of the file is moved by both."""
+    line = where_they_part(EN, FR[:29] + FR[30:54] + FR[55:])
+    assert line is not None and abs(line - 30) <= 1
+
+
+@pytest.mark.parametrize("by", [1, -1, 3, -3])
+@pytest.mark.parametrize("at", [1, 400])
+def test_a_side_that_has_slipped_is_found_with_the_row_and_by_how_much(by, at):
+    """Of 700 rows, from the first on or from the 400th."""
+    english, french = (
+        [word(k * 7919 % 100_000) for k in range(710)] for word in (numbers_en_fr.english, numbers_en_fr.french)
+    )
+    slipped = french[: at - 1] + (["un"] * by + french[at - 1 :] if by > 0 else french[at - 1 - by :])
+    found = where_they_slip(list(zip(english, slipped, strict=False))[:700])
+    assert found is not None and found.by == by and abs(found.row - at) <= 25
+
+
+def test_lines_that_belong_together_have_not_slipped_and_those_of_a_sorted_half_differ():
+    rows = [TextPair(english, french) for k in range(900) for english, french in [_in_words(k * 7919 % 100_000)]]
+    assert where_they_slip(rows) is None and where_they_differ(rows) is None
+    half = sorted(pair.target for pair in rows[450:])
+    spoilt = [*rows[:450], *(TextPair(pair.source, target) for pair, target in zip(rows[450:], half, strict=True))]
+    found = where_they_differ(spoilt)
+    assert where_they_slip(spoilt) is None and found is not None and 300 < found.row < 600
+    shuffled = where_they_differ(
+        [TextPair(a.source, b.target) for a, b in zip(rows, rows[450:] + rows[:450], strict=True)]
+    )
+    assert shuffled is not None and shuffled.row == 1
+
+
+def _in_words(n):
+    return numbers_en_fr.english(n), numbers_en_fr.french(n)
+
+
 def test_where_files_part_is_not_guessed():
     assert where_they_part(["a", "b", "c"], ["x", "y"]) is None
     assert where_they_part(["same"] * 60, ["same"] * 59) is None
@@ -108,6 +143,8 @@ def test_where_files_part_is_not_guessed():
         ({"train.en": EN, "train.fr": FR}, None, "say data.direction=en-de"),
         ({"train.tsv": ["a"]}, "1-2", "line 1: column 2 is asked for, and there is only 1 column|columns 1 to 1"),
         ({"train.tsv": ["en\tfr", "a\tb"]}, "en-de", "data.direction=de: .*no column of that name"),
+        ({"train.tsv": ["one sentence", "another"]}, "en-de", "give numbers: data.direction=1-2$"),
+        ({"train.tsv": ["en\tfr", "a\tb"]}, "1-2", "looks like a header"),
     ],
 )
 def test_bad_files_are_told_in_words(tmp_path, files, direction, message):
@@ -115,6 +152,30 @@ def test_bad_files_are_told_in_words(tmp_path, files, direction, message):
         write(tmp_path, name, lines)
     with pytest.raises(UserError, match=message):
         read_pairs("files", str(tmp_path), Sides(direction))
+
+
+def test_one_of_two_parallel_files_is_no_table(tmp_path):
+    write(tmp_path, "corpus.en", EN)
+    with pytest.raises(UserError, match="given by their folder"):
+        read_pairs("files", str(tmp_path / "corpus.en"), Sides("en-fr"))
+
+
+def test_line_ends_of_any_system_and_cells_of_several_lines(tmp_path):
+    for name, lines, end in (("train.en", EN, "\r"), ("train.fr", FR, "\r\n")):
+        (tmp_path / name).write_bytes(end.join(lines).encode())
+    assert read_pairs("files", str(tmp_path), Sides("en-fr"))["train"] == [
+        TextPair(*two) for two in zip(EN, FR, strict=True)
+    ]
+    (tmp_path / "cells.csv").write_bytes(b'en,fr\r\n"a\r\nb","c ""d"""\r\n')
+    assert read_pairs("files", str(tmp_path / "cells.csv"), Sides("en-fr"))["train"] == [("a b", 'c "d"')]
+
+
+def test_both_sides_in_one_column_of_json_lines(tmp_path):
+    rows = [f'{{"translation": {{"en": "{en}", "fr": "{fr}"}}}}' for en, fr in zip(EN, FR, strict=True)]
+    for name in ("pairs.jsonl", "pairs.jsonl.gz"):
+        write(tmp_path, name, rows)
+        found = read_pairs("files", str(tmp_path / name), Sides("fr-en"))["train"]
+        assert found == [TextPair(*two) for two in zip(FR, EN, strict=True)]
 
 
 def test_a_file_in_another_encoding_is_refused(tmp_path):
@@ -180,6 +241,7 @@ def test_some_rows_of_train_are_among_more_of_them_and_what_is_held_out_stays(tm
 
     def sources(most):
         found = dataset.load("files", str(tmp_path / "train.tsv"), Sides(), Filters(), 0.2, Word(), None, most)
+        assert [pair.source for pair in found.files["train"]] == [f"s{k}" for k in range(40)]  # as audits see them
         return [found.split(split).source.texts for split in ("train", "valid")], found.identity
 
     ((whole, held_out), one), ((few, still), two), ((fewer, _), _) = (sources(most) for most in (None, 20, 5))
