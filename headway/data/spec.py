@@ -311,7 +311,7 @@ class Pairs(DataSpec):
         given = self.tokenizer.is_given and self.target_tokenizer is not None and self.target_tokenizer.is_given
         if self.target_tokenizer is not None and model.shares_vocabulary and not given:
             reason = f"{model.shares_vocabulary}, so the targets cannot have a vocabulary of their own"
-            yield Problem(("data.target_tokenizer", "model.kind"), reason)
+            yield Problem(("data.target_tokenizer", "model"), reason)
 
 
 class Pictures(DataSpec):

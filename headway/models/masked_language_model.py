@@ -57,6 +57,11 @@ class MaskedLanguageModelSpec(EncoderSpec):
     masking: Masking = Masking()
     """Which tokens training asks for, and what stands in their place."""
 
+    def warnings(self) -> Iterator[str]:
+        yield from super().warnings()
+        if not any(one.looks_ahead for one in self.mixers):
+            yield "all layers read from left to right, so what follows a hidden token has no part in guessing it"
+
     def forward_flops_per_row(self, vocabulary: int, length: int, guessed: int) -> int:
         """For one row of this length in one replica, of which so many tokens are guessed."""
         return length * self.flops_per_token(length) + guessed * 2 * self.width * (self.width + vocabulary)

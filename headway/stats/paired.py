@@ -54,7 +54,7 @@ class RowsAndSeeds:
     @property
     def sentence(self) -> str:
         low, high = (100 * end for end in self.interval)
-        shown = f"{100 * self.effect:+.2f} [{low:.2f}, {high:.2f}] points of accuracy"
+        shown = f"{100 * self.effect:+.2f} [{low:.2f}, {high:.2f}] points"
         differing = sum(test.p < LEVEL for test in self.per_seed)
         return (
             f"{self.outcome} for other rows and seeds: {shown}; "

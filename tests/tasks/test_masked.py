@@ -56,6 +56,14 @@ def test_it_learns_to_fill_in(runs):
         fill_text(runs[0], "[MASK] " * 20, 3, "auto")
 
 
+def test_layers_that_cannot_see_what_follows_are_told_of(home):
+    def warned(mixer: str) -> bool:
+        said = recipe(home, f"model.mixer={mixer}", "model.positions=none").warnings()
+        return any("left to right" in one for one in said)
+
+    assert warned("gru") and not warned("{kind: gru, bidirectional: true}") and not warned("{heads: 2}")
+
+
 def test_what_is_lost_on_each_token_but_those_that_are_hidden(runs):
     """[MASK] is one token, as in what is filled in and in the maps; and nobody knows what is right there."""
     model, _ = load_model(runs[0])
