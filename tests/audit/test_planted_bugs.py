@@ -5,14 +5,14 @@ from examined import OF_WEIGHTS, examine
 
 from headway.audit.audit import AUDITS
 from headway.audit.plants.library import faults
-from headway.audit.plants.needs import MASKED, MATCHER, TRANSLATOR
+from headway.audit.plants.needs import MASKED, MATCHER, ONE_STACK, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.runner import MODEL_AUDITS, audit_model
 
 OF_MODELS = [  # those of translators and of hidden tokens: test_planted_translators.py, test_planted_masking.py
     fault
     for fault in faults()
-    if AUDITS[fault.caught_by].subject == "model" and not {MASKED, MATCHER, TRANSLATOR} & {*fault.needs}
+    if AUDITS[fault.caught_by].subject == "model" and not {MASKED, MATCHER, ONE_STACK, TRANSLATOR} & {*fault.needs}
 ]
 
 

@@ -43,7 +43,7 @@ def test_kinds_by_name_with_settings_and_by_default():
         {"optimizer": {"learning_rate": float("nan")}},
         {"optimizer": {"learning_rate": float("inf")}},
         {"optimizer": {"momentum": 0.9}},
-        {"optimizer": "adam"},
+        {"optimizer": "lion"},
         {"batch": 0},
         {"clip": 0.0},
         {"duration": "5 apples"},
