@@ -12,7 +12,7 @@ from torch import Tensor
 from headway.core.errors import UserError
 
 FEWEST = 4
-"""Texts: a mean of fewer would be a matter of chance."""
+"""Texts that a mean is taken over: fewer would be a matter of chance."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +52,23 @@ class LongEnough(NamedTuple):
     """Of texts that have lengths of their own: to what they are cut, and which of them are long enough for that."""
 
     tokens: int
-    texts: Int[np.ndarray, " S"]
+    chosen: Int[np.ndarray, " S"]
     ends: str
 
 
-def long_enough(lengths: Int[np.ndarray, " N"], context: int, most: int, split: str) -> LongEnough:
-    """As many tokens as half of the texts have, or as the model reads at once if that is less; and at most so many
-    texts, from all over the split."""
+def long_enough(lengths: Int[np.ndarray, " N"], context: int, most: int, texts: str) -> LongEnough:
+    """As many tokens as half of the texts have, or as the model reads at once if that is less; and at most so many of
+    them, from all over. `texts`: what they are, in words, such as texts of 'valid'."""
     median = int(np.sort(lengths)[len(lengths) // 2]) if len(lengths) else 0  # half of them, or more, have as many
     tokens = min(context, median)
+    if len(lengths) and tokens < 2:
+        raise UserError(f"half of the {texts} have a single token: no gradient goes from one to another")
     fit = np.flatnonzero(lengths >= tokens)
     if len(fit) < FEWEST:
         raise UserError(
-            f"'{split}' has {len(fit)} texts of {tokens} tokens or more; how far gradients reach is a mean over at "
-            f"least {FEWEST}: name another --split"
+            f"{len(fit)} {texts} have {tokens} tokens or more, as half of them do; how far gradients reach is a mean "
+            f"over {FEWEST} at least: name another --split"
         )
-    if tokens < 2:
-        raise UserError(f"half of the texts of '{split}' have a single token: no gradient goes from one to another")
-    at_once, half = (
-        f"the model reads {context} tokens at once",
-        f"half of the texts of '{split}' have no more than {tokens}",
-    )
+    half, whole = f"half of the {texts} have no more than {tokens} tokens", f"the model reads {context} tokens at once"
     chosen = fit[np.linspace(0, len(fit) - 1, min(most, len(fit))).astype(np.int64)]
-    return LongEnough(tokens, chosen, at_once if tokens == context else f"{half} tokens")
+    return LongEnough(tokens, chosen, half if tokens < context else whole)

@@ -124,6 +124,7 @@ def gradient_flow(model: Any, rows: FollowedRows, distance: int | None = None, t
         streams = stream_norms(model, few, rows.behind)
         hidden = hidden_states(model, few, rows.behind)
     reach = slice(0, distance + 1)
+    parts = [(name, mixer) for name, mixer in _mixers(model).items() if name in hidden and mixer.advances]
 
     def cut(norms: Norms) -> Norms:
         return Norms(norms.typical[reach], None if norms.largest is None else norms.largest[reach])
@@ -134,7 +135,7 @@ def gradient_flow(model: Any, rows: FollowedRows, distance: int | None = None, t
         losses[reach],
         {name: cut(norms) for name, norms in streams.items()},
         {name: replace(one, norms=cut(one.norms)) for name, one in hidden.items()},
-        (*rows.notes, *(f"{name}: {mixer.advances}" for name, mixer in _mixers(model).items() if mixer.advances)),
+        (*rows.notes, *(f"the state of {name} is that of {mixer.advances}" for name, mixer in parts)),
     )
 
 
@@ -203,10 +204,11 @@ def hidden_states(model: Any, rows: Int[Tensor, "1 S T"], behind: int = 0) -> di
     """Of every mixer whose state is a vector per row."""
     mixers = _mixers(model)
     read: dict[str, tuple[Tensor, Context]] = {}
-    hooks = [
-        mixer.register_forward_pre_hook(lambda module, given, name=name: read.__setitem__(name, given[:2]))
-        for name, mixer in mixers.items()
-    ]
+
+    def keep(name: str):
+        return lambda module, given: read.__setitem__(name, given[:2])
+
+    hooks = [mixer.register_forward_pre_hook(keep(name)) for name, mixer in mixers.items()]
     try:
         with torch.no_grad():
             model.hidden(rows)

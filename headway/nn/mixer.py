@@ -44,7 +44,7 @@ class Mixer(nn.Module):
     """Whether it tells by itself in which order the tokens of an encoder stand; else only positions can."""
 
     advances: str | None = None
-    """What of its state `advance` leads from token to token, in words, where that is not all of it."""
+    """Whose state `advance` leads from token to token, in words, where that is not all there is."""
 
     def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream | Unbiased, Any]:
         """What each position makes of the others, and the state to go on from: whatever this mixer wants to be given

@@ -317,9 +317,7 @@ class Recurrence(Mixer):
         out = spec.directions * self.units
         self.output = None if out == width else Linear(replicas, out, width, bias=spec.bias, gain=out_gain)
         self.hidden = Tap()
-        self.advances = (
-            None if self.against is None else "of its two directions, the state of the one that reads forwards"
-        )
+        self.advances = None if self.against is None else "the direction that reads forwards"
 
     def forward(
         self, x: Float[Tensor, "R B T D"], context: Context, state: Carried | None = None

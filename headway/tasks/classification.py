@@ -188,7 +188,7 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
     def followed(self, split: str, most: int) -> FollowedRows:
         """Texts that are long enough, cut as training cuts those that are too long."""
         whole = self.data.split(split)
-        tokens, chosen, ends = long_enough(whole.lengths, self.recipe.segment, most, split)
+        tokens, chosen, ends = long_enough(whole.lengths, self.recipe.segment, most, f"texts of '{split}'")
         texts, reaches = whole.only(chosen), _spec(self.recipe).pooling.reaches
         return FollowedRows(
             torch.as_tensor(texts.padded(tokens)[0]).long()[None],

@@ -8,7 +8,7 @@ import torch
 from headway.core.errors import UserError
 from headway.look import gradient_flow as module
 from headway.look.flow_page import FlowOfArm, FlowPage
-from headway.look.followed import FollowedRows, long_enough, spread
+from headway.look.followed import FollowedRows, spread
 from headway.look.gradient_flow import GradientFlow, Norms, gradient_flow, hidden_states, loss_lengths, stream_norms
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.context import Context
