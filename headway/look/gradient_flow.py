@@ -168,6 +168,8 @@ def stream_norms(model: Any, rows: Int[Tensor, "1 S T"], behind: int = 0) -> dic
     for row in rows.unbind(1):
         with watch(model, *sources, top) as seen:
             model.hidden(row[:, None].expand(-1, len(probes), -1))  # a copy of the row for every direction
+        if missing := [name for name in (*sources, top) if name not in seen]:  # of ALBERT, one layer many times
+            raise UserError(f"nothing flows by {missing[0]}: the layers of this model cannot be told apart")
         given = [seen[name] for name in sources]
         jacobians = torch.autograd.grad(seen[top][0, :, t], given, probes)  # [1, P, T, D] each
         for name, whole in zip(sources, jacobians, strict=True):
