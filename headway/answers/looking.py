@@ -74,7 +74,9 @@ class HiddenStateSchema(NormsSchema):
 class FlowOfRunSchema(Schema):
     run: str
     tokens: int
-    segments: int
+    segments: int = Field(description="How many rows of so many tokens: segments of running text, or texts.")
+    loss_of: str = Field(description="Whose loss is differentiated, in words.")
+    notes: list[str]
     losses: list[Number]
     streams: dict[str, NormsSchema]
     hidden: dict[str, HiddenStateSchema]

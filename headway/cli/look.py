@@ -33,7 +33,7 @@ def look(
     ] = False,
     split: Annotated[str, typer.Option(help="With --gradient-flow: the split that is read.")] = "valid",
     distance: Annotated[
-        int | None, typer.Option(help="With --gradient-flow: how far back to look; all of a segment, if not given.")
+        int | None, typer.Option(help="With --gradient-flow: how far back to look; all of a row, if not given.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Draw it: a .html, .svg or .png file.", metavar="FILE")
@@ -68,7 +68,10 @@ def look(
             page.draw().save(out)
         if as_json:
             print_json("look", {"show": "gradient-flow", **page.as_json(), "file": None if out is None else str(out)})
-        elif out is None:
+            return
+        for note in page.notes:
+            print(note, file=sys.stdout if out is None else sys.stderr)
+        if out is None:
             printing.show_table(page.table.columns, page.table.rows)
         else:
             print(out)

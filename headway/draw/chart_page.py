@@ -3,6 +3,7 @@ page that is dark where the reader's screen is."""
 
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -34,7 +35,8 @@ _BODY = (
     f"body {{ margin: 2rem auto; padding: 0 1rem; max-width: 60rem; font-family: {FONT}; color: var(--ink); }}\n"
     "@media screen { .chart { min-width: 36rem; } figure { overflow-x: auto; } }\n"  # words that can be read
 )
-_ABOVE, _BETWEEN = 34, 46  # pixels: for the title, and for the words over a chart
+_ABOVE, _BETWEEN, _LINE = 34, 46, 16  # pixels: for the title, for the words over a chart, and for a line of notes
+_LETTERS = 120  # of a note, in a line below the charts
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ class ChartPage:
 
     def _svg(self) -> str:
         charts = [chart for chart in self.charts if chart.drawn]
-        height = _ABOVE + len(charts) * (HEIGHT + _BETWEEN)
+        below, notes = _ABOVE + len(charts) * (HEIGHT + _BETWEEN), self._note_lines
+        height = below + _LINE * len(notes)
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="{WIDTH}" height="{height}" '
             f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(self.title)}">',
@@ -110,7 +113,14 @@ class ChartPage:
             parts.append(f'<text class="faint" x="8" y="{top + 22}">{escape(chart.caption)}</text>')
             inner = chart.svg().replace("<svg ", f'<svg y="{top + _BETWEEN - 12}" height="{HEIGHT}" ', 1)
             parts.append(inner)
+        for k, line in enumerate(notes):
+            parts.append(f'<text class="faint" x="8" y="{below + _LINE * k}">{escape(line)}</text>')
         return "\n".join([*parts, "</svg>\n"])
+
+    @property
+    def _note_lines(self) -> list[str]:
+        """For what does not break lines by itself."""
+        return [line for note in self.notes for line in textwrap.wrap(note, _LETTERS)]
 
     def _png(self) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -134,6 +144,7 @@ class ChartPage:
             axes.grid(axis="y", color="#dddddd", lw=0.6)
             axes.spines[["top", "right"]].set_visible(False)
             axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        figure.supxlabel("\n".join(self._note_lines), x=0.01, ha="left", fontsize=8)
         written = io.BytesIO()
         figure.savefig(written, format="png", dpi=120)
         return written.getvalue()

@@ -14,9 +14,11 @@ from headway.look.gradient_flow import GradientFlow, gradient_flow
 from headway.look.gradients import Gradients
 from headway.look.maps import Maps
 from headway.run.folder import Run
-from headway.tasks.abilities import ReadsSegments
+from headway.tasks.abilities import FollowsGradients
 
 SUBJECTS = ("heads", "rollout", "gradients")
+FOLLOWED = 32
+"""Rows that gradients are followed back in."""
 
 
 def look_at(run: Run, text: str, checkpoint: str = "auto") -> Maps:
@@ -64,12 +66,11 @@ def look(
 
 def flow_in(run: Run, split: str = "valid", distance: int | None = None, checkpoint: str = "auto") -> GradientFlow:
     """How far gradients reach in a run, on a split of what it was trained on."""
-    tasks.able(run, ReadsSegments, "how far gradients reach is")
+    tasks.able(run, FollowsGradients)
     task: Any = tasks.load_for(run)
     task.check_split(split)
     model, _ = load_usable(run, checkpoint)
-    ids, _ = task.running(split)
-    return gradient_flow(model, ids, task.nats, run.recipe.segment, distance, title=run.name)
+    return gradient_flow(model, task.followed(split, FOLLOWED), distance, run.name)
 
 
 def flow_through(

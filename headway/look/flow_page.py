@@ -10,6 +10,7 @@ from headway.core.format import number
 from headway.draw.chart_page import Chart, ChartPage
 from headway.draw.charts import Curve
 from headway.draw.picture import PictureTable
+from headway.look.followed import FollowedRows
 from headway.look.gradient_flow import GradientFlow
 
 TOLD = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -47,20 +48,36 @@ class FlowPage:
     split: str
 
     def draw(self) -> ChartPage:
-        first = self.arms[0].seeds[0]
+        read = [f"{rows.ids.shape[1]} {rows.called} of {rows.reach} tokens" for rows in self._rows]
         how = (
-            f"From the last token t of {first.segments} segments of {self.split} to the token s so many before it: the "
-            "mean over the segments. Norms of matrices are ‖J‖_F/√D, 1 for the identity."
+            f"From the last token t of {_or(read)} from {self.split} to the token s so many before it: the mean over "
+            "them. Norms of matrices are ‖J‖_F/√D, 1 for the identity."
         )
         if any(len(arm.seeds) > 1 for arm in self.arms):
             how += " Lines are the mean of the seeds, and bands lie between the lowest and highest."
         charts = list(map(_down_to_lowest, [self._losses(), self._streams(), self._hidden(), self._singular_values()]))
         how += f" What is below {LOWEST:g} of the largest is not drawn; the table has it."
-        return ChartPage("How far gradients reach", how, [chart for chart in charts if chart.drawn], (), self.table)
+        drawn = [chart for chart in charts if chart.drawn]
+        return ChartPage("How far gradients reach", how, drawn, self.notes, self.table)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the loss is, and what else should be known where the curves are read; of whom, where not of all."""
+        whose: dict[str, list[str]] = {}
+        for arm in self.arms:
+            first = arm.seeds[0]
+            for note in (f"the loss is that of {first.rows.loss}", *first.notes):
+                whose.setdefault(note, []).append(arm.name)
+        return [note if len(of) == len(self.arms) else f"{', '.join(of)}: {note}" for note, of in whose.items()]
+
+    @property
+    def _rows(self) -> list[FollowedRows]:
+        return [flow.rows for arm in self.arms for flow in arm.seeds]
 
     def _losses(self) -> Chart:
         curves = [arm.curve(lambda flow: flow.losses) for arm in self.arms]
-        what = "The loss: ‖∂loss_t/∂x_s‖, what the target after token t says to the embedding of token s"
+        whose = _or([rows.loss for rows in self._rows])
+        what = f"The loss: ‖∂loss_t/∂x_s‖, what {whose} says to the embedding of token s"
         return Chart(curves, "distance t − s", "‖∂loss_t/∂x_s‖", what, logarithmic=True)
 
     def _streams(self) -> Chart:
@@ -119,6 +136,10 @@ class FlowPage:
 
     def _repr_html_(self) -> str:
         return self.draw()._repr_html_()
+
+
+def _or(said: Sequence[str]) -> str:
+    return " or ".join(dict.fromkeys(said))
 
 
 def _down_to_lowest(chart: Chart) -> Chart:

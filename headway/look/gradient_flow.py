@@ -1,21 +1,21 @@
-"""How far back gradients reach, by distance, for any model that reads running text.
+"""How far back gradients reach, by distance, for any model that reads rows of tokens.
 
     streams   ∂top_t/∂x_s        from what a layer is given (`embedded`, `layers.k.stream`) to what the last one gives
     hidden    ∂state_t/∂state_s  of a recurrence: the product of the Jacobians of its steps, what it reads held fixed
-    losses    ∂nats_t/∂x_s       of the target after token t in the embedding of token s: a vector, and its length
+    losses    ∂nats_t/∂x_s       of a row's loss (`FollowedRows`) in the embedding of token s: a vector, and its length
 
-t is the last token of a segment, and s the one so many tokens before it. A matrix J has two norms here: the typical,
+t is the last token of a row, and s the one so many tokens before it. A matrix J has two norms here: the typical,
 ‖J‖_F/√D, is what becomes of a change of length one in a random direction (root mean square; 1 for the identity, so that
 widths can be compared), and the largest, ‖J‖₂, what becomes of it in the worst. Up to a width of 128 the Jacobian of a
 stream is computed whole. Beyond, its typical norm is Hutchinson's estimate from 64 random sign vectors, and the largest
 is left out. Hidden states have whole Jacobians at any width; beyond 256 the largest is found by power iteration.
 
-Everything is an average over segments from all over a split, without dropout. Numbers below 1e-38 are lost in float32.
+Everything is an average over rows from all over a split, without dropout. Numbers below 1e-38 are lost in float32.
 """
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from headway.core import random
 from headway.core.errors import UserError
+from headway.look.followed import FollowedRows
 from headway.nn.context import Context
 from headway.nn.mixer import Mixer
 from headway.nn.taps import tap_names, watch
@@ -68,15 +69,15 @@ class GradientFlow:
     """Of one model."""
 
     title: str
-    tokens: int
-    """Of each segment: distances go up to one less."""
-    segments: int
+    rows: FollowedRows
     losses: list[float]
     """By distance."""
     streams: dict[str, Norms]
     """By the name of the tap that is differentiated by."""
     hidden: dict[str, HiddenState]
     """By the name of the recurrence."""
+    notes: tuple[str, ...] = ()
+    """What should be known where the curves are read."""
 
     def as_json(self) -> dict[str, Any]:
         hidden = {
@@ -91,8 +92,10 @@ class GradientFlow:
         }
         return {
             "run": self.title,
-            "tokens": self.tokens,
-            "segments": self.segments,
+            "tokens": self.rows.reach,
+            "segments": self.rows.ids.shape[1],
+            "loss_of": self.rows.loss,
+            "notes": list(self.notes),
             "losses": _finite(self.losses),
             "streams": {name: _told(norms) for name, norms in self.streams.items()},
             "hidden": hidden,
@@ -107,76 +110,55 @@ def _finite(values: Sequence[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 
 
-def gradient_flow(
-    model: Any,
-    ids: Int[Tensor, " N"],
-    nats: Callable[[Any, Tensor], Tensor],
-    tokens: int,
-    distance: int | None = None,
-    segments: int = 32,
-    title: str = "model",
-) -> GradientFlow:
-    """`ids`: the text. `nats(model, rows)`: of every token of rows [1, N, T + 1] but the first. `tokens`: how long the
-    segments of training are, beyond which no gradient ever went; `distance`: how far to look, null = all of it."""
-    if tokens < 2:
-        raise UserError("training has segments of a single token: no gradient ever goes from one to another")
+def gradient_flow(model: Any, rows: FollowedRows, distance: int | None = None, title: str = "model") -> GradientFlow:
+    """`distance`: how far to look, null = from the last token to the first."""
+    tokens = rows.reach
     distance = tokens - 1 if distance is None else distance
     if not 0 < distance < tokens:
-        raise UserError(
-            f"a distance of {distance}: training never sends a gradient beyond its segment of {tokens} tokens, "
-            f"so distances go from 1 to {tokens - 1}"
-        )
-    rows = spread(ids.to(next(model.parameters()).device), tokens + 1, segments)  # [1, S, T + 1]
-    few = rows[:, :: max(1, rows.shape[1] // 4)][:, :4, :-1]
+        raise UserError(f"a distance of {distance}: {rows.ends}, so distances go from 1 to {tokens - 1}")
+    device = next(model.parameters()).device
+    rows = replace(rows, ids=rows.ids.to(device), targets=rows.targets.to(device))
+    few = rows.ids[:, :: max(1, rows.ids.shape[1] // 4)][:, :4]
     with torch.enable_grad():
-        losses = loss_lengths(model, rows, nats)
-        streams = stream_norms(model, few)
-        hidden = hidden_states(model, few)
+        losses = loss_lengths(model, rows)
+        streams = stream_norms(model, few, rows.behind)
+        hidden = hidden_states(model, few, rows.behind)
     reach = slice(0, distance + 1)
+    parts = [(name, mixer) for name, mixer in _mixers(model).items() if name in hidden and mixer.advances]
 
     def cut(norms: Norms) -> Norms:
         return Norms(norms.typical[reach], None if norms.largest is None else norms.largest[reach])
 
     return GradientFlow(
         title,
-        tokens,
-        rows.shape[1],
+        rows,
         losses[reach],
         {name: cut(norms) for name, norms in streams.items()},
         {name: replace(one, norms=cut(one.norms)) for name, one in hidden.items()},
+        (*rows.notes, *(f"the state of {name} is that of {mixer.advances}" for name, mixer in parts)),
     )
-
-
-def spread(ids: Int[Tensor, " N"], length: int, rows: int) -> Int[Tensor, "1 S T"]:
-    """Pieces of a text, from all over it."""
-    room = len(ids) - length
-    if room < 0:
-        raise UserError(f"the text has {len(ids)} tokens, too few for a segment of {length - 1} and the one after it")
-    starts = torch.linspace(0, room, min(rows, room + 1)).long()
-    return torch.stack([ids[start : start + length] for start in starts.tolist()])[None]
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
 
 
-def loss_lengths(
-    model: nn.Module, rows: Int[Tensor, "1 S T"], nats: Callable[[Any, Tensor], Tensor], at_once: int = 8
-) -> list[float]:
-    """‖∂nats_t/∂x_s‖ of the last target, by t − s: the mean over rows."""
+def loss_lengths(model: nn.Module, rows: FollowedRows, at_once: int = 8) -> list[float]:
+    """‖∂nats_t/∂x_s‖, by t − s: the mean over rows."""
     found = []
-    for some in rows.split(at_once, dim=1):
+    for ids, targets in zip(rows.ids.split(at_once, dim=1), rows.targets.split(at_once, dim=1), strict=True):
         with watch(model, "embedded") as seen:
-            last = nats(model, some)[..., -1].sum()
-        (gradient,) = torch.autograd.grad(last, seen["embedded"])
-        found.append(gradient[0].norm(dim=-1))
+            nats = rows.nats(model, ids, targets).sum()
+        (gradient,) = torch.autograd.grad(nats, seen["embedded"])
+        found.append(gradient[0, :, : rows.reach].norm(dim=-1))
     return torch.cat(found).double().mean(0).flip(0).tolist()
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def stream_norms(model: Any, rows: Int[Tensor, "1 S T"]) -> dict[str, Norms]:
-    """Of ∂top_t/∂x_s, for every stream x up to the last layer's, top."""
+def stream_norms(model: Any, rows: Int[Tensor, "1 S T"], behind: int = 0) -> dict[str, Norms]:
+    """Of ∂top_t/∂x_s, for every stream x up to the last layer's, top; `behind`: tokens that stand behind t."""
+    t = rows.shape[-1] - 1 - behind
     *sources, top = ["embedded", *(name for name in tap_names(model) if re.fullmatch(r"layers\.\d+\.stream", name))]
     if not sources:
         raise UserError("the model has no layers whose streams could be differentiated")
@@ -186,9 +168,12 @@ def stream_norms(model: Any, rows: Int[Tensor, "1 S T"]) -> dict[str, Norms]:
     for row in rows.unbind(1):
         with watch(model, *sources, top) as seen:
             model.hidden(row[:, None].expand(-1, len(probes), -1))  # a copy of the row for every direction
+        if missing := [name for name in (*sources, top) if name not in seen]:  # of ALBERT, one layer many times
+            raise UserError(f"nothing flows by {missing[0]}: the layers of this model cannot be told apart")
         given = [seen[name] for name in sources]
-        jacobians = torch.autograd.grad(seen[top][0, :, -1], given, probes)  # [1, P, T, D] each
-        for name, jacobian in zip(sources, jacobians, strict=True):
+        jacobians = torch.autograd.grad(seen[top][0, :, t], given, probes)  # [1, P, T, D] each
+        for name, whole in zip(sources, jacobians, strict=True):
+            jacobian = whole[:, :, : t + 1]
             squares[name].append(jacobian[0].double().square().sum((0, 2)).flip(0))  # [T]
             if len(probes) == probes.shape[1]:
                 values = torch.linalg.matrix_norm(jacobian[0].double().movedim(1, 0), ord=2)
@@ -217,14 +202,15 @@ def _mean(values: Sequence[Tensor]) -> list[float] | None:
 # --- hidden states ---------------------------------------------------------------------------------------------------
 
 
-def hidden_states(model: Any, rows: Int[Tensor, "1 S T"]) -> dict[str, HiddenState]:
+def hidden_states(model: Any, rows: Int[Tensor, "1 S T"], behind: int = 0) -> dict[str, HiddenState]:
     """Of every mixer whose state is a vector per row."""
-    mixers = {f"layers.{k}.{getattr(mixer, 'called', 'mixer')}": mixer for k, mixer in enumerate(model.mixers)}
+    mixers = _mixers(model)
     read: dict[str, tuple[Tensor, Context]] = {}
-    hooks = [
-        mixer.register_forward_pre_hook(lambda module, given, name=name: read.__setitem__(name, given[:2]))
-        for name, mixer in mixers.items()
-    ]
+
+    def keep(name: str):
+        return lambda module, given: read.__setitem__(name, given[:2])
+
+    hooks = [mixer.register_forward_pre_hook(keep(name)) for name, mixer in mixers.items()]
     try:
         with torch.no_grad():
             model.hidden(rows)
@@ -234,10 +220,15 @@ def hidden_states(model: Any, rows: Int[Tensor, "1 S T"]) -> dict[str, HiddenSta
     found = {}
     for name, mixer in mixers.items():
         x, context = read[name]
+        x = x[:, :, : x.shape[2] - behind]
         steps = [step_jacobians(mixer, x[:, row : row + 1], context) for row in range(x.shape[1])]
         if steps[0] is not None:
             found[name] = _hidden_state(mixer, [one for one in steps if one is not None])
     return found
+
+
+def _mixers(model: Any) -> dict[str, Mixer]:
+    return {f"layers.{k}.{getattr(mixer, 'called', 'mixer')}": mixer for k, mixer in enumerate(model.mixers)}
 
 
 def step_jacobians(mixer: Mixer, x: Float[Tensor, "1 1 T D"], context: Context) -> Float[Tensor, "N S S"] | None:
@@ -246,7 +237,7 @@ def step_jacobians(mixer: Mixer, x: Float[Tensor, "1 1 T D"], context: Context) 
     def step(t: int, state: Any, rows: int) -> Any:
         slots = context.queries[t : t + 1]
         one = replace(context, shape=(1, rows), queries=slots, keys=slots, padding_mask=None, views=[])
-        return mixer(x[:, :, t : t + 1].detach().expand(-1, rows, -1, -1), one, state)[1]
+        return mixer.advance(x[:, :, t : t + 1].detach().expand(-1, rows, -1, -1), one, state)
 
     with torch.no_grad():
         state = step(0, None, 1)

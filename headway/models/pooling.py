@@ -1,7 +1,7 @@
 """How the vectors of a row become one. Padding has no say; a row without a single token becomes zeros."""
 
 from abc import abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,6 +17,9 @@ Pooled = Float[Tensor, "R B D"]
 
 class PoolingSpec(Variant):
     """How the vectors of a row become one."""
+
+    reaches: ClassVar[str | None] = None
+    """Which tokens a gradient comes to from the pooled vector without another between, in words; None: not known."""
 
     @abstractmethod
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
@@ -36,6 +39,8 @@ class Mean(PoolingSpec):
 
     kind: Literal["mean"] = "mean"
 
+    reaches = "pooling by mean reaches every token directly, however far it is"
+
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
         count = padding_mask.sum(2).clamp(min=1)[..., None]
         return torch.where(padding_mask[..., None], x, 0.0).sum(2) / count
@@ -45,6 +50,8 @@ class First(PoolingSpec):
     """The vector of the first token, which gathers what matters if it is trained to."""
 
     kind: Literal["first"] = "first"
+
+    reaches = "pooling reaches the first token directly, and the others through the layers"
 
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
         first = padding_mask.int().argmax(2)[..., None, None]  # of equals, the first one
@@ -57,6 +64,8 @@ class Pooler(PoolingSpec):
     https://arxiv.org/abs/1810.04805"""
 
     kind: Literal["pooler"] = "pooler"
+
+    reaches = "pooling reaches the first token directly, and the others through the layers"
 
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
         return First().pool(x, padding_mask)
@@ -82,6 +91,8 @@ class Last(PoolingSpec):
 
     kind: Literal["last"] = "last"
 
+    reaches = "pooling reaches the last token directly, and the others through the layers"
+
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
         return First().pool(x.flip(2), padding_mask.flip(2))
 
@@ -90,6 +101,8 @@ class Max(PoolingSpec):
     """In every dimension, the largest of all tokens."""
 
     kind: Literal["max"] = "max"
+
+    reaches = "pooling by max reaches directly every token that is the largest in some dimension, however far it is"
 
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
         largest = x.masked_fill(~padding_mask[..., None], -torch.inf).amax(2)

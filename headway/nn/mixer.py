@@ -43,10 +43,17 @@ class Mixer(nn.Module):
     knows_order: bool = False
     """Whether it tells by itself in which order the tokens of an encoder stand; else only positions can."""
 
+    advances: str | None = None
+    """Whose state `advance` leads from token to token, in words, where that is not all there is."""
+
     def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream | Unbiased, Any]:
         """What each position makes of the others, and the state to go on from: whatever this mixer wants to be given
         with the next tokens of the same rows. None = nothing came before."""
         raise NotImplementedError
+
+    def advance(self, x: Stream, context: Context, state: Any = None) -> Any:
+        """The state alone, behind these tokens: for those who follow how it is led from one to the next."""
+        return self(x, context, state)[1]
 
     def prepare(self, context: Context) -> None:
         """What layers share of a context, computed before the first of them: then all layers are alike to a compiler,

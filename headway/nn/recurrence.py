@@ -317,6 +317,7 @@ class Recurrence(Mixer):
         out = spec.directions * self.units
         self.output = None if out == width else Linear(replicas, out, width, bias=spec.bias, gain=out_gain)
         self.hidden = Tap()
+        self.advances = None if self.against is None else "the direction that reads forwards"
 
     def forward(
         self, x: Float[Tensor, "R B T D"], context: Context, state: Carried | None = None
@@ -331,6 +332,10 @@ class Recurrence(Mixer):
             after |= {name + AGAINST: part for name, part in zip(self.against.parts, last.unbind(), strict=True)}
         y = self.hidden(y)
         return y if self.output is None else self.output(y), after
+
+    def advance(self, x: Float[Tensor, "R B T D"], context: Context, state: Carried | None = None) -> Carried:
+        _, last = self.along(x, self._first(x, state), context.padding_mask)
+        return dict(zip(self.along.parts, last.unbind(), strict=True))
 
     def summary(self, state: Carried) -> Float[Tensor, "R B N"]:
         return torch.cat(list(state.values()), -1)

@@ -35,16 +35,15 @@ def of(recipe: Recipe) -> type[Task]:
     return TASKS.find(recipe.model.kind)
 
 
-def able(run: Run, ability: type[SomeAbility], asked: str | None = None) -> type[SomeAbility]:
-    """The task of this run, if its models can do this. `asked`: what of it, where that is not the whole."""
+def able(run: Run, ability: type[SomeAbility]) -> type[SomeAbility]:
+    """The task of this run, if its models can do this."""
     task = of(run.recipe)
     if not issubclass(task, ability):
-        others = " and ".join(dict.fromkeys(other.models for other in TASKS.values() if issubclass(other, ability)))
+        *more, last = dict.fromkeys(other.models for other in TASKS.values() if issubclass(other, ability))
+        others = f"{', '.join(more)} and {last}" if more else last
         kind = run.recipe.model.kind
         is_a = f"{run.name} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-        raise UserError(
-            f"{asked or ability.asked} asked of {others}, and {is_a}; try {task.example.format(run=run.name)}"
-        )
+        raise UserError(f"{ability.asked} asked of {others}, and {is_a}; try {task.example.format(run=run.name)}")
     return task
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from headway.core.errors import UserError
 from headway.data.running.sources import read_text
 from headway.data.tokenizers import Tokenizer
+from headway.look.followed import FollowedRows
 from headway.look.picture_maps import PictureMaps
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
@@ -63,6 +64,16 @@ class ReadsSegments(Ability):
     @abstractmethod
     def nats(self, model: Any, rows: Tensor) -> Tensor:
         """Of every token but the first of rows [1, N, T]."""
+
+
+class FollowsGradients(Ability):
+    """Gradients can be followed back from the last token of a row, by distance."""
+
+    asked = "how far gradients reach is"
+
+    @abstractmethod
+    def followed(self, split: str, most: int) -> FollowedRows:
+        """At most so many rows from all over a split, and whose loss is followed back in them."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from headway.data.labelled.sources import FILES, Columns
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.marks import BETWEEN
 from headway.data.spec import Labelled
+from headway.look.followed import FollowedRows, long_enough
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses
 from headway.models.classifier import Classifier, ClassifierSpec
@@ -42,6 +43,7 @@ from headway.tasks.abilities import (
     Classified,
     ClassifiedTexts,
     Classifies,
+    FollowsGradients,
     GivenFile,
     JoinsOthers,
     ReadingWindow,
@@ -64,7 +66,7 @@ class Classes(Probing):
 
 
 @dataclass(frozen=True)
-class Classification(Task, JoinsOthers, Classifies, ScoresFiles):
+class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFiles):
     kind, models, example = "classifier", "classifiers", 'headway classify {run} "…"'
     metrics = (LOSS, ACCURACY, ACCURACY_SEEN, ACCURACY_UNSEEN, PRECISION, RECALL, F1)
     headline = ACCURACY
@@ -182,6 +184,21 @@ class Classification(Task, JoinsOthers, Classifies, ScoresFiles):
             )
         ]
         return ScoredTogether(scores, [one.scores(split) for one in told], gains)
+
+    def followed(self, split: str, most: int) -> FollowedRows:
+        """Texts that are long enough, cut as training cuts those that are too long."""
+        whole = self.data.split(split)
+        tokens, chosen, ends = long_enough(whole.lengths, self.recipe.segment, most, f"texts of '{split}'")
+        texts, reaches = whole.only(chosen), _spec(self.recipe).pooling.reaches
+        return FollowedRows(
+            torch.as_tensor(texts.padded(tokens)[0]).long()[None],
+            torch.as_tensor(texts.labels)[None],
+            lambda model, ids, labels: model.losses(model(ids), labels),
+            loss="the label of the text",
+            called="texts",
+            ends=ends,
+            notes=(reaches,) if reaches else (),
+        )
 
     @classmethod
     def losing(cls, run: Run, model: Classifier, text: str) -> Losing:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headway.audit.baselines import ORDER, CheapMethods
@@ -24,6 +25,7 @@ from headway.data.running.sources import FILES
 from headway.data.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import Given
+from headway.look.followed import FollowedRows, long_enough
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses
 from headway.models.masked_language_model import MaskedLanguageModel, MaskedLanguageModelSpec
@@ -34,7 +36,16 @@ from headway.scoring.masked import Guesses, alone, guess
 from headway.scoring.metrics import LOSS, MASKED_ACCURACY, PSEUDO_PERPLEXITY
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText
-from headway.tasks.abilities import Filled, FillsIn, GivenFile, JoinsOthers, ReadingWindow, ScoredTogether, ScoresText
+from headway.tasks.abilities import (
+    Filled,
+    FillsIn,
+    FollowsGradients,
+    GivenFile,
+    JoinsOthers,
+    ReadingWindow,
+    ScoredTogether,
+    ScoresText,
+)
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
@@ -67,7 +78,7 @@ class HiddenTokens(Probing):
 
 
 @dataclass(frozen=True)
-class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
+class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
     kind, models = "masked-language-model", "masked language models"
     example = 'headway fill {run} "… [MASK] …"'
     metrics = (LOSS, MASKED_ACCURACY, PSEUDO_PERPLEXITY)
@@ -210,6 +221,33 @@ class MaskedModelling(Task, JoinsOthers, ScoresText, FillsIn):
         ]
         gained = gain(f"{split}.{LOSS.name}", LOSS.unit, nats, whole, LOSS.lower_is_better, PIECES)
         return ScoredTogether(scores, [one.scores(split) for one in told], [gained])
+
+    def followed(self, split: str, most: int) -> FollowedRows:
+        """Rows that are long enough; the last token of text is hidden in each, and to be guessed."""
+        rows, marks = self.data.split(split), self.data.tokenizer.marks
+        assert marks is not None
+        tokens, chosen, ends = long_enough(
+            rows.lengths + marks.room(), self.recipe.segment, most, f"rows of '{split}', with their marks,"
+        )
+        begins = (rows.ends - rows.lengths)[chosen]
+        ids = np.stack([marks.row([rows.ids[begin : begin + tokens - marks.room()]]) for begin in begins])
+        last = tokens - 1 - marks.behind
+        targets = ids[:, last].copy()
+        ids[:, last] = marks.mask
+
+        def nats(model: MaskedLanguageModel, ids: Tensor, targets: Tensor) -> Tensor:
+            guesses = model.guesses(ids, torch.full_like(targets, last)[..., None]).float()
+            return F.cross_entropy(guesses.flatten(0, 2), targets.flatten(), reduction="none").view(targets.shape)
+
+        return FollowedRows(
+            torch.as_tensor(ids).long()[None],
+            torch.as_tensor(targets).long()[None],
+            nats,
+            loss="the hidden token t",
+            called="rows",
+            ends=ends,
+            behind=marks.behind,
+        )
 
     @classmethod
     def losing(cls, run: Run, model: MaskedLanguageModel, text: str) -> Losing:

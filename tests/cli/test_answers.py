@@ -26,6 +26,7 @@ ASKED = {
     "look": "look finished 'The fox'",
     "look gradients": "look classifier 'the cold day' --show gradients",
     "look gradient flow": "look finished interrupted --gradient-flow",
+    "look gradient flow of classes": "look classifier finished --gradient-flow",
     "look beside": "look finished 'The fox' --beside interrupted",
     "classify": "classify classifier 'the cold day'",
     "recipe": "recipe demo",

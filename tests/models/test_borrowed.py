@@ -8,6 +8,7 @@ from folders_of_others import FOREIGN, PIECES
 from tiny import cache_in
 
 from headway.core.errors import UserError
+from headway.look.gradient_flow import stream_norms
 from headway.look.maps import maps_of
 from headway.nn.taps import intervene, watch
 from headway.recipe.recipe import from_tree
@@ -62,6 +63,16 @@ def test_their_vectors_their_maps_and_taps(encoder_folder, family):
         with intervene(model, {"layers.1.stream": torch.zeros_like}):
             changed, _ = model.hidden(given["input_ids"][None], padding_mask=there[None])
         assert not torch.allclose(changed, ours)
+
+
+@pytest.mark.parametrize("family", ["mpnet", "albert"])
+def test_gradients_are_followed_where_layers_can_be_told_apart(encoder_folder, family):
+    model, row = started(recipe(encoder_folder(family)[0])), torch.tensor([[[2, 5, 6, 11, 3]]])
+    if family == "albert":
+        with pytest.raises(UserError, match="cannot be told apart"):
+            stream_norms(model, row)
+    else:
+        assert all(norm > 0 for norms in stream_norms(model, row).values() for norm in norms.typical)
 
 
 def test_padding_and_rows_make_no_difference(encoder_folder):
