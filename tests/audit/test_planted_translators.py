@@ -8,7 +8,8 @@ from tiny import cache_in
 
 from headway import tasks
 from headway.audit.audit import AUDITS, run_audits
-from headway.audit.data.pairs import PAIR_AUDITS, PairSet
+from headway.audit.data.pairs import PAIR_AUDITS, PairSet, swapped_sides
+from headway.audit.data.two_languages import TwoLanguages
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, JUDGED_BY_BLEU, ONE_STACK, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
@@ -126,6 +127,23 @@ def test_pairs_seen_in_train_and_sources_with_two_targets_are_found(numbers):
     assert "seen-pairs" in {f.audit for f in run_audits(PAIR_AUDITS, leaky).failures}
     two = PairSet({**pairs, "train": [*pairs["train"], (pairs["train"][0][0], "autre chose")]}, one_answer=True)
     assert "many-targets" in {f.audit for f in run_audits(PAIR_AUDITS, two).failures}
+
+
+@pytest.mark.parametrize(("direction", "verdict"), [("there", "pass"), ("back", "fail")])
+def test_languages_that_are_much_alike_are_not_taken_for_swapped(direction: str, verdict: str):
+    """Letters tell only four in five of these apart."""
+    rng = np.random.default_rng(0)
+    words = ["".join(chr(97 + k) for k in rng.integers(16, size=rng.integers(2, 8))) for _ in range(300)]
+
+    def line(own: int) -> str:
+        return " ".join(words[k if rng.random() < 0.7 else k // 2 + own] for k in rng.integers(300, size=8))
+
+    pairs = [(line(0), line(150)) for _ in range(2400)]
+    held_out = pairs[2000:] if direction == "there" else [(target, source) for source, target in pairs[2000:]]
+    data = PairSet({"train": pairs[:2000], "valid": held_out})
+    assert 0.15 < TwoLanguages(pairs[:2000]).mistaken < 0.25
+    (finding,) = run_audits([swapped_sides], data).findings
+    assert finding.verdict == verdict
 
 
 NOISY = ["model.dropout=0.2", "model.label_smoothing=0.1", "model.width=32", "model.layers=1"]

@@ -13,6 +13,8 @@ LEARNT = 1000
 """Pairs that say what sources and targets are made of; as many others say whether that tells them apart."""
 TELLS = 0.75
 """Of those, so many must be told rightly: by chance half of them are."""
+SURE = 4.0
+"""Standard deviations of a share: some dozens are looked at, and the largest may not lie above that by chance."""
 
 
 class TwoLanguages:
@@ -29,9 +31,18 @@ class TwoLanguages:
             for run in counts[0].keys() | counts[1].keys()
         }
         others = first[1::2]
-        right = sum(not self.are_turned(pair) for pair in others) / len(others)
-        if right < TELLS:
+        self.mistaken = self._look_turned(others)  # taken for turned round, where nobody has turned any
+        if self.mistaken > 1 - TELLS:
             raise DoesNotApply("the letters of sources and targets do not tell them apart")
+
+    def turned(self, pairs: Pairs) -> tuple[float, float]:
+        """The share of pairs that are turned round; and what it may seem to be by chance, where none is."""
+        mistaken = self.mistaken  # of those that are, and of those that are not
+        by_chance = SURE * math.sqrt(mistaken * (1 - mistaken) / len(pairs))
+        return (self._look_turned(pairs) - mistaken) / (1 - 2 * mistaken), by_chance / (1 - 2 * mistaken)
+
+    def _look_turned(self, pairs: Pairs) -> float:
+        return sum(self.are_turned(pair) for pair in pairs) / len(pairs)
 
     def are_turned(self, pair: tuple[str, str]) -> bool:
         """The source looks like a target, and the target like a source."""
