@@ -122,12 +122,14 @@ class _Steps:
         )
 
     def loss_and_gradient(self, number: int) -> tuple[float, dict[str, Tensor]]:
-        """By definition: of the whole batch at once, in whatever parts it is computed."""
+        """By definition: of the whole batch at once, in whatever parts it is computed. Its rows begin anew, with a
+        state of zeros where training keeps one: attention that drops weights draws for empty slots of memory, too."""
         named = moving(dict(self.model.named_parameters()))
+        nothing = {name: torch.zeros_like(rows) for name, rows in self.update.carried.here.items()}
         self.model.train()
         self.model.clock.set(number)
         with torch.enable_grad():
-            loss = self.model.loss(self.batch)[0].sum()
+            loss = self.model.loss(self.batch, nothing or None)[0].sum()
             found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         if any(g is None for g in found):
             raise DoesNotApply("a parameter takes no part in the loss, and no optimizer could step")

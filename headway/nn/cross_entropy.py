@@ -125,6 +125,10 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        if torch.is_grad_enabled():  # `once_differentiable` does not see it where g is a constant
+            raise RuntimeError(
+                "this gradient has none of its own (create_graph=True): take the loss of `logits` instead"
+            )
         gradients = ctx.saved_tensors
         if not bool((g == 1).all()):
             gradients = [None if d is None else d * g.view(-1, *[1] * (d.ndim - 1)) for d in gradients]

@@ -16,6 +16,7 @@ DECODERS = {
     "mingru": ("model.mixer=mingru", *CHAIN, "model.output_bias=true"),
     "lstm, attention": ("model.mixer=[lstm, {heads: 4}]", "model.positions=learned"),
     "memory": ("model.mixer.memory=24", "model.positions=t5"),
+    "memory, dropped": ("model.mixer.memory=24", "model.positions=alibi", "model.mixer.dropout=0.3"),
     "short memories": ("model.mixer=[{heads: 2, memory: 3}, {heads: 4, memory: 1}]", "model.positions=alibi"),
     "lstm, memory": ("model.mixer=[lstm, {heads: 4, memory: 40}]", "model.positions=none"),
     "attention, lstm": ("model.mixer=[{heads: 4}, {kind: lstm, forget_bias: -1.0}]", "model.positions=sinusoidal"),

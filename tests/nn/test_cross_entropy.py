@@ -57,6 +57,40 @@ def test_huge_logits_stay_finite(in_place: bool, monkeypatch):
     assert losses.isfinite().all() and x.grad.isfinite().all()
 
 
+def test_the_loss_in_place_is_differentiated_once():
+    """Its gradient is computed beforehand: what is asked for a gradient of that says so."""
+    x, weight = torch.randn(1, 5, 4, requires_grad=True), torch.randn(1, 7, 4)
+    losses = mean_cross_entropy(x, weight, torch.arange(5)[None])
+    with pytest.raises(RuntimeError, match="create_graph"):
+        torch.autograd.grad(losses.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("at_once", [1, 100, 2**23], ids=["less than a row", "uneven chunks", "all at once"])
+@pytest.mark.parametrize("rows", [0, 1, 150])
+def test_in_place_it_is_torchs_in_odd_sizes_too(rows: int, at_once: int, dtype: torch.dtype, monkeypatch):
+    """Replicas with no counted row, with few and with all; smoothing beside a bias; twice over one graph."""
+    monkeypatch.setattr(cross_entropy, "IN_PLACE_AT_ONCE", at_once)
+    generator = torch.Generator().manual_seed(0)
+    for vocabulary in (1, 33):
+        shapes = (3, rows, 9), (3, vocabulary, 9), (3, vocabulary)
+        given = [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
+        targets = torch.randint(vocabulary, (3, rows), generator=generator)
+        counted = torch.rand(3, rows, generator=generator) < torch.tensor([0.0, 0.1, 1.0])[:, None]
+        ours, theirs = ([one.clone().requires_grad_() for one in given] for _ in range(2))
+        x, weight, bias = ours
+        losses = mean_cross_entropy(x, weight, targets, bias, counted, smoothing=0.1)
+        x, weight, bias = theirs
+        logits = (x @ weight.mT + bias[:, None]).flatten(0, 1)
+        nats = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=0.1).view(3, rows)
+        plain = (nats * counted).sum(1) / counted.sum(1).clamp(min=1)
+        torch.testing.assert_close(losses, plain)
+        for one in (losses.sum(), plain.sum()):
+            one.backward(retain_graph=True)
+            one.backward()
+        torch.testing.assert_close([one.grad for one in ours], [one.grad for one in theirs], rtol=1e-4, atol=1e-5)
+
+
 COMPILED = """
 import torch
 from headway.nn import cross_entropy
