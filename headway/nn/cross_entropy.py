@@ -118,6 +118,7 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
                     turned = of_piece if turned is None else turned.add_(of_piece)
                 if db is not None:
                     db[r].addmv_(e.t(), scale[:, 0])
+                del logits, e  # before there are those of the next chunk, which then lie where these did
             if dw is not None and turned is not None:
                 dw[r] = turned.mT
         ctx.save_for_backward(dx, dw, db)

@@ -139,7 +139,6 @@ class _BesideEachOther:
     def __init__(self, pairs: Pairs):
         self.pairs = pairs
         self.usual = usual_lengths([source for source, _ in pairs], [target for _, target in pairs])
-
         self.stretches = stretches_of(len(pairs))
         self._own: dict[int, float] = {}
 
