@@ -79,7 +79,8 @@ class Adam(Moments):
 
     kind: Literal["adam"] = "adam"
     weight_decay: float = Field(default=0.0, ge=0)
-    """Added to the gradients of the matrices as weight_decay × weight."""
+    """Added to the gradients of the matrices as weight_decay × weight. 1e-6 is usual for LSTMs; 1e-3 can
+    keep a small model from learning."""
 
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
