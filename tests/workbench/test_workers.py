@@ -27,7 +27,7 @@ def test_a_worker_answers_and_dies_alone():
         assert worker.pid is None, "nobody asked for a while"
         hasty = AnsweringProcess(seconds=0.05)
         with pytest.raises(UserError, match="longer than"):
-            await hasty.ask("headway.core.format:number", value=3.0)
+            await hasty.ask("signal:pause")  # which nobody is too fast for
 
     asyncio.run(talk())
 
