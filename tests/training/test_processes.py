@@ -325,7 +325,7 @@ def test_a_bad_recipe_is_one_message_and_two_codes(forge, workshop, tmp_path):
 
 @pytest.mark.slow
 def test_when_one_is_killed_the_other_does_not_wait(forge, workshop, tmp_path):
-    words = ["train", str(workshop.recipe), "--runs", str(tmp_path), "training.duration=1M steps"]
+    words = ["train", str(workshop.recipe), "--runs", str(tmp_path), "--name", "tiny", "training.duration=1M steps"]
     one, other = launch(forge, *words, HEADWAY_CACHE=str(workshop.cache))
     one.wait_until((tmp_path / "tiny" / "metrics.jsonl").exists)
     other.kill()
