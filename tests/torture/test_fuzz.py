@@ -16,9 +16,9 @@ def try_commands(forge: Forge, home: Path, seed: int, count: int) -> list[str]:
     """Those that went wrong. What commands make goes into folders that are made anew now and then."""
     found = []
     for k, words in enumerate(itertools.islice(commands(seed), count)):
-        place = home / f"place-{k // 50}"
+        place = home / f"place-{seed}-{k // 50}"
         if k % 50 == 0:
-            shutil.rmtree(home / f"place-{k // 50 - 1}", ignore_errors=True)
+            shutil.rmtree(home / f"place-{seed}-{k // 50 - 1}", ignore_errors=True)
             shutil.copytree(home / "template", place, symlinks=True)
             lay_traps(place)
         ended = forge.at(place, **forge.variables).run(*words, seconds=10)
