@@ -48,6 +48,21 @@ def spread(ids: Int[Tensor, " N"], length: int, rows: int) -> Int[Tensor, "1 S T
     return torch.stack([ids[start : start + length] for start in starts.tolist()])[None]
 
 
+def in_segments(ids: Int[Tensor, " N"], tokens: int, most: int) -> FollowedRows:
+    """Running text as training reads it, and the loss of the last target of each segment."""
+    if tokens < 2:
+        raise UserError("training has segments of a single token: no gradient ever goes from one to another")
+    rows = spread(ids, tokens + 1, most)
+    return FollowedRows(
+        rows[..., :-1],
+        rows[..., 1:],
+        lambda model, ids, targets: model.losses(ids, targets)[..., -1],
+        loss="the target after token t",
+        called="segments",
+        ends=f"training never sends a gradient beyond its segment of {tokens} tokens",
+    )
+
+
 class LongEnough(NamedTuple):
     """Of texts that have lengths of their own: to what they are cut, and which of them are long enough for that."""
 

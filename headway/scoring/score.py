@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-BETWEEN = " · "
+SEPARATOR = " · "
 """Stands between the parts of a label."""
 FEW_CLASSES = 32
 """Up to which a confusion is written as a table."""
@@ -116,12 +116,12 @@ class Score:
 def label_of_all(labels: Mapping[str, Sequence[str]]) -> str:
     """One label for several arms, from those of their runs: what all say, then what only some arms do. What the runs
     of one arm say differently, such as how many were right, is true of a run alone, and left out."""
-    parts = {arm: [label.split(BETWEEN) for label in of_runs] for arm, of_runs in labels.items() if of_runs}
+    parts = {arm: [label.split(SEPARATOR) for label in of_runs] for arm, of_runs in labels.items() if of_runs}
     of_arms = {arm: [one for one in runs[0] if all(one in run for run in runs)] for arm, runs in parts.items()}
     common = [one for one in next(iter(of_arms.values()), []) if all(one in own for own in of_arms.values())]
     differing: dict[str, list[str]] = {}
     for arm, own in of_arms.items():
-        if only := BETWEEN.join(one for one in own if one not in common):
+        if only := SEPARATOR.join(one for one in own if one not in common):
             differing.setdefault(only, []).append(arm)
-    told = [BETWEEN.join(common), *(f"{', '.join(arms)}: {only}" for only, arms in differing.items())]
+    told = [SEPARATOR.join(common), *(f"{', '.join(arms)}: {only}" for only, arms in differing.items())]
     return "; ".join(one for one in told if one)

@@ -29,7 +29,7 @@ from headway.data.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.tokens import Tokens
 from headway.data.vocabularies import Given
-from headway.look.followed import FollowedRows, spread
+from headway.look.followed import FollowedRows, in_segments
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses
 from headway.models.language_model import LanguageModel, LanguageModelSpec
@@ -244,17 +244,7 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
         return model.losses(rows[..., :-1], rows[..., 1:])
 
     def followed(self, split: str, most: int) -> FollowedRows:
-        if (tokens := self.recipe.segment) < 2:
-            raise UserError("training has segments of a single token: no gradient ever goes from one to another")
-        rows = spread(self.running(split)[0], tokens + 1, most)
-        return FollowedRows(
-            rows[..., :-1],
-            rows[..., 1:],
-            lambda model, ids, targets: model.losses(ids, targets)[..., -1],
-            loss="the target after token t",
-            called="segments",
-            ends=f"training never sends a gradient beyond its segment of {tokens} tokens",
-        )
+        return in_segments(self.running(split)[0], self.recipe.segment, most)
 
     @classmethod
     def score_text(cls, run: Run, model: LanguageModel, text: str, window: ReadingWindow) -> ScoredText:

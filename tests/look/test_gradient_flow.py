@@ -8,7 +8,7 @@ import torch
 from headway.core.errors import UserError
 from headway.look import gradient_flow as module
 from headway.look.flow_page import FlowOfArm, FlowPage
-from headway.look.followed import FollowedRows, spread
+from headway.look.followed import in_segments
 from headway.look.gradient_flow import GradientFlow, Norms, gradient_flow, hidden_states, loss_lengths, stream_norms
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.context import Context
@@ -65,20 +65,8 @@ def text():
     return torch.randint(11, (200,), generator=torch.Generator().manual_seed(0))
 
 
-def followed(rows) -> FollowedRows:
-    """Rows [1, S, T + 1] of running text, as a language model reads them."""
-    return FollowedRows(
-        rows[..., :-1],
-        rows[..., 1:],
-        lambda model, ids, targets: model.losses(ids, targets)[..., -1],
-        loss="the target after token t",
-        called="segments",
-        ends=f"training has segments of {rows.shape[-1] - 1} tokens",
-    )
-
-
 def flow(model, text, **more) -> GradientFlow:
-    return gradient_flow(model, followed(spread(text, T + 1, 5)), **more)
+    return gradient_flow(model, in_segments(text, T, 5), **more)
 
 
 @pytest.mark.parametrize("name", ["attention", "recurrence"])
@@ -115,8 +103,9 @@ def test_beyond_small_widths_the_typical_norm_is_estimated(attention, text, monk
 
 
 def test_losses_are_those_of_the_last_target_alone(attention, text):
-    rows = text[: 3 * (T + 1)].view(1, 3, T + 1)
-    found = loss_lengths(attention, followed(rows), at_once=2)
+    read = in_segments(text, T, 3)
+    rows = torch.cat([read.ids, read.targets[..., -1:]], -1)
+    found = loss_lengths(attention, read, at_once=2)
     x = attention.embedded(attention.positions.embed(attention.embedding(rows[..., :-1]), torch.arange(T)))
     x = x.detach().requires_grad_()
     hook = attention.embedded.register_forward_hook(lambda *_: x)
@@ -214,7 +203,7 @@ def test_attention_has_no_hidden_state(attention, text):
 def test_no_gradient_goes_beyond_the_segment(attention, text):
     assert len(flow(attention, text, distance=2).losses) == 3
     for distance in (T, 0, -1):
-        with pytest.raises(UserError, match=f"segments of {T} tokens, so distances go from 1 to {T - 1}"):
+        with pytest.raises(UserError, match=f"segment of {T} tokens, so distances go from 1 to {T - 1}"):
             flow(attention, text, distance=distance)
     with pytest.raises(UserError, match="the text has 4 tokens, too few"):
         flow(attention, text[:4])
@@ -243,7 +232,7 @@ def test_several_models_in_one_picture(attention, recurrence, text, tmp_path):
 
 
 def test_what_vanishes_is_not_drawn_where_it_is_zero():
-    rows = followed(torch.zeros(1, 1, 5, dtype=torch.long))
+    rows = in_segments(torch.zeros(5, dtype=torch.long), 4, 1)
     gone = GradientFlow("gone", rows, [1.0, 0.5, 0.0, 0.0], {"embedded": Norms([1.0, 0.5, 0.0, 0.0])}, {})
     chart = FlowPage([FlowOfArm("gone", [gone])], "valid").draw().charts[0]
     assert chart.drawn[0].x == [0, 1] and "<svg" in chart.svg()
