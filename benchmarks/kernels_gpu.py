@@ -4,10 +4,10 @@
 
 A JSON line per shape, R and mode: tokens/s of whole, recorded training steps on random tokens, the seconds until the
 first of them (kernels built, programs compiled), and the losses of the first steps, which must agree between modes.
-Modes: `plain` and `kernels` compile nothing, without and with the kernels of `headway/nn/fused.py`; `layers` compiles
-one layer, `whole` the loss as a whole. With --table, the dearest kernels of a replayed step, as Markdown. With --check,
-first how far each kernel is from its plain lines, the milliseconds of kernels for attention, there and back, and how
-fast those are that only move numbers. Without a SHAPE all are measured; `none` is no shape.
+Modes: `plain` and `kernels` compile nothing, without and with the kernels of `headway/nn/kernels`; `layers` compiles
+one layer, `whole` the loss as a whole. With --table, the dearest kernels of a replayed step, as Markdown. With
+--check, first how far each kernel is from its plain lines, the milliseconds of kernels for attention, there and back,
+and how fast those are that only move numbers. Without a SHAPE all are measured; `none` is no shape.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.populations_gpu import SHAPES
 from headway.data.running.batches import Crops
 from headway.experiment.bench import Size
-from headway.nn import backends, fused, fused_adamw, fused_loss, fused_norm, launching, products
+from headway.nn import backends
+from headway.nn.kernels import fused, fused_adamw, fused_loss, fused_norm, launching, products
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import STEPS_BEFORE_RECORDING, Update

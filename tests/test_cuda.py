@@ -20,10 +20,10 @@ from headway.experiment.train import train
 from headway.models.classifier import ClassifierSpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
-from headway.nn import fused, fused_adamw, fused_loss, fused_norm, launching, products
+from headway.nn.kernels import fused, fused_adamw, fused_loss, fused_norm, launching, products
+from headway.nn.kernels.trusted import WITHIN
 from headway.nn.replicated import copies_for_products
 from headway.nn.scan import CELLS, scan
-from headway.nn.trusted import WITHIN
 from headway.recipe.recipe import load
 from headway.scoring.likelihood import losses_going_on
 from headway.training.optimizers import AdamW

@@ -1,4 +1,4 @@
-"""As much of Triton as the kernels of `headway/nn/fused_kernels.py` need, on a CPU: programs run one after the other,
+"""As much of Triton as the kernels of `nn/kernels/fused_kernels.py` need, on a CPU: programs run one after the other,
 and numbers are torch's. It shows whether a kernel reads, computes and writes what it should; nothing of its speed."""
 
 import itertools

@@ -15,8 +15,8 @@ from typing import Any
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS, Comparison
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
-from headway.audit.definitions import rate_of
-from headway.audit.recount import Recount
+from headway.audit.models.definitions import rate_of
+from headway.audit.scores.recount import Recount
 from headway.audit.training import TRAINING_AUDITS
 from headway.audit.training.curve import TrainingCurve
 from headway.core import plugins

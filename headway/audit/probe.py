@@ -172,7 +172,8 @@ class Padded(NamedTuple):
 @dataclass(frozen=True)
 class Probe:
     model: Any
-    """A single replica, in evaluation mode; or several side by side, where all are asked at once (`members.py`)."""
+    """A single replica, in evaluation mode; or several side by side, where all are asked at once
+    (`populations/members.py`)."""
     recipe: Recipe
     batch: Any
     """A batch of training: inputs [R, B, T] and what belongs to them."""

@@ -6,32 +6,32 @@ from typing import NamedTuple
 
 import torch
 
-from headway.audit.answers import ABOUT_ANSWERS, finite
-from headway.audit.attention import ABOUT_ATTENTION
 from headway.audit.audit import Audit, Finding, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS
-from headway.audit.carried import ABOUT_CARRYING
 from headway.audit.data.batches import LABEL_AUDITS, READ_AUDITS
 from headway.audit.data.pair_batches import BATCH_AUDITS
 from headway.audit.data.pairs import PAIR_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.data.text import TEXT_AUDITS
 from headway.audit.data.tokens import TOKEN_AUDITS
-from headway.audit.gradient import ABOUT_GRADIENTS
-from headway.audit.heads import HEAD_AUDITS, HeadEntropies
-from headway.audit.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, one_batch
 from headway.audit.masking.batches import MASKING_AUDITS
-from headway.audit.members import Member, OneOrMember
-from headway.audit.moving import ABOUT_WEIGHTS, moved
-from headway.audit.noise import ABOUT_NOISE
+from headway.audit.models.answers import ABOUT_ANSWERS, finite
+from headway.audit.models.attention import ABOUT_ATTENTION
+from headway.audit.models.carried import ABOUT_CARRYING
+from headway.audit.models.gradient import ABOUT_GRADIENTS
+from headway.audit.models.heads import HEAD_AUDITS, HeadEntropies
+from headway.audit.models.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, one_batch
+from headway.audit.models.moving import ABOUT_WEIGHTS, moved
+from headway.audit.models.noise import ABOUT_NOISE
+from headway.audit.models.pieces import ABOUT_PIECES
+from headway.audit.models.steps import ABOUT_STEPS
 from headway.audit.pictures.data import PICTURE_AUDITS, PICTURE_BATCH_AUDITS
 from headway.audit.pictures.matching import OF_MATCHING, caption_matters, picture_matters
 from headway.audit.pictures.recount import RETRIEVAL_AUDITS
-from headway.audit.pieces import ABOUT_PIECES
-from headway.audit.populations import POPULATION_AUDITS
+from headway.audit.populations.members import Member, OneOrMember
+from headway.audit.populations.populations import POPULATION_AUDITS
 from headway.audit.probe import Probe, Probing
-from headway.audit.scores import SCORE_AUDITS
-from headway.audit.steps import ABOUT_STEPS
+from headway.audit.scores.scores import SCORE_AUDITS
 from headway.audit.training import TRAINING_AUDITS
 from headway.audit.translation.crossing import OF_CROSSING
 from headway.audit.translation.sources import OF_TRANSLATORS, source_matters
@@ -66,7 +66,7 @@ ALL_AUDITS: tuple[Audit, ...] = (
 _NOT_TRAINED = "these weights were imported, and nobody has trained on them here"
 OF_EACH_REPLICA = (finite, moved, collapsed_answers)
 """What replicas may differ in; they share an architecture, so the other audits of a model are made once. These take a
-member's share of what all are asked at once (`members.py`)."""
+member's share of what all are asked at once (`populations/members.py`)."""
 OF_EACH_ALONE = (source_matters, picture_matters, caption_matters)
 """What they may differ in as well, and is asked of each by itself: what training made of its pairs."""
 

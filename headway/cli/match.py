@@ -12,7 +12,7 @@ from headway.core.errors import UserError
 
 if TYPE_CHECKING:
     from headway.draw.match_page import MatchPage
-    from headway.scoring.matching import Matched, Played, Zeroshot
+    from headway.scoring.pictures.matching import Matched, Played, Zeroshot
 
 
 def match(
@@ -58,7 +58,7 @@ def match(
     from headway.core.files import write_whole
     from headway.experiment.match import captions_named, matcher_by_name, pictures_named
     from headway.formats.hub import fetch_model
-    from headway.scoring import matching
+    from headway.scoring.pictures import matching
 
     if not images:
         raise UserError("there are no pictures: give --images PATH (a file, a folder, or test:0..15 of a run's data)")

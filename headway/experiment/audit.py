@@ -16,13 +16,13 @@ import torch
 
 from headway import tasks
 from headway.audit.audit import Report, write_report
-from headway.audit.members import Member
-from headway.audit.populations import audit_population
+from headway.audit.populations.members import Member
+from headway.audit.populations.populations import audit_population
+from headway.audit.populations.side_by_side import MEMBERS, SideBySide
 from headway.audit.probe import LONGEST, TOKENS
 from headway.audit.runner import OF_A_TRAINED_MODEL, CloseLook, audit_model, audit_models
-from headway.audit.scored import ScoredPopulation
-from headway.audit.scores import audit_scores
-from headway.audit.side_by_side import MEMBERS, SideBySide
+from headway.audit.scores.scored import ScoredPopulation
+from headway.audit.scores.scores import audit_scores
 from headway.audit.training.trained import diverged
 from headway.core.errors import UserError, did_you_mean
 from headway.core.files import side_by_side

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from headway.audit.members import Member
+from headway.audit.populations.members import Member
 from headway.audit.probe import Probe
-from headway.audit.scored import HeardAlone
+from headway.audit.scores.scored import HeardAlone
 from headway.core.errors import UserError
 from headway.nn.replicated import set_dropout
 from headway.recipe.recipe import Recipe

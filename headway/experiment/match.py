@@ -13,8 +13,8 @@ from headway.data.running.sources import read_text
 from headway.draw.picture import Picture
 from headway.experiment.train import load_usable
 from headway.run.folder import Run, open_run, run_names
-from headway.scoring.borrowed_matcher import open_borrowed
-from headway.scoring.matching import Matcher, Shown
+from headway.scoring.pictures.borrowed_matcher import open_borrowed
+from headway.scoring.pictures.matching import Matcher, Shown
 from headway.tasks.abilities import MatchesPictures
 
 MOST_PICTURES = 5_000

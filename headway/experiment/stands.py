@@ -20,11 +20,11 @@ from torch import Tensor
 from headway import tasks
 from headway.audit.audit import NOT_CARRIED_OUT, Audit, DoesNotApply, Report, run_audits
 from headway.audit.plants.planting import Fault, Patches, planted
-from headway.audit.populations import POPULATION_AUDITS
+from headway.audit.populations.populations import POPULATION_AUDITS
+from headway.audit.populations.side_by_side import MEMBERS, SideBySide
 from headway.audit.probe import Probe
 from headway.audit.runner import audit_model, audits_of
-from headway.audit.scores import audit_scores
-from headway.audit.side_by_side import MEMBERS, SideBySide
+from headway.audit.scores.scores import audit_scores
 from headway.core.errors import UserError
 from headway.experiment import train as training
 from headway.experiment.assembly import assemble

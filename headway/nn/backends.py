@@ -17,10 +17,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headway.core.errors import UserError
 from headway.nn.context import AttentionContext
+from headway.nn.kernels.trusted import numbers, there_and_back, trusted
 from headway.nn.masks import Everything
 from headway.nn.replicated import Dropout
 from headway.nn.similarity import Similarity, scaled_dot
-from headway.nn.trusted import numbers, there_and_back, trusted
 
 Heads = Float[Tensor, "R B H T d"]
 BackendName = Literal["auto", "plain", "sdpa", "flex"]

@@ -139,7 +139,7 @@ class FeedForward(nn.Module):
 
 
 _KERNELS: dict[Any, str] = {one.nonlinearity: one.model_fields["kind"].default for one in (Relu, Gelu, GeluTanh, Silu)}
-"""What one kernel does together with the bias (`nn/fused.py`): by the function itself, so that another is another."""
+"""What one kernel does with the bias (`kernels/fused.py`): by the function itself, so that another is another."""
 
 
 class GatedFeedForward(nn.Module):

@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headway.nn import fused_loss, products
-from headway.nn.onednn import product_by
+from headway.nn.kernels import fused_loss, products
+from headway.nn.kernels.onednn import product_by
 
 LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
 """Numbers in one chunk of logits: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""

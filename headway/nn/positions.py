@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from headway.core.spec import Problem
 from headway.core.variants import Variant
-from headway.nn import fused
+from headway.nn.kernels import fused
 from headway.nn.replicated import Embedding, parameter
 
 

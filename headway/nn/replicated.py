@@ -19,8 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headway.core import random
-from headway.nn import fused, fused_norm, launching, products
-from headway.nn.onednn import Multiplying, PackedWeight, by_onednn
+from headway.nn.kernels import fused, fused_norm, launching, products
+from headway.nn.kernels.onednn import Multiplying, PackedWeight, by_onednn
 
 
 class Unbiased(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.nn import launching
+from headway.nn.kernels import launching
 from headway.nn.replicated import Dropout, Linear, Norm, Unbiased, with_bias
 
 Stream = Float[Tensor, "R B T D"]

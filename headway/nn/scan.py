@@ -6,8 +6,8 @@
     kept        [R, B, T, K·H]       what the cell remembers of every step for its gradient: the gates
 
 A step is one matrix product and one pointwise operation, the cell. On a GPU the latter is a single kernel
-(`scan_kernels.py`). The gradient of the recurrent matrix is one product over all steps at the end. To a compiler
-(and to autograd) the whole loop is one operation: it is not unrolled. On padding a state stays what it is.
+(`kernels/scan_kernels.py`). The gradient of the recurrent matrix is one product over all steps at the end. To a
+compiler (and to autograd) the whole loop is one operation: it is not unrolled. On padding a state stays what it is.
 """
 
 from functools import cache
@@ -243,7 +243,7 @@ def _has_kernels(states: Tensor) -> bool:
 def _forward(kind: str, has_kernels: bool) -> Any:
     """One step: it gives the hidden state after it, in the precision of the products."""
     if has_kernels:
-        from headway.nn.scan_kernels import FORWARD
+        from headway.nn.kernels.scan_kernels import FORWARD
 
         return FORWARD[kind]
     cell = CELLS[kind]
@@ -261,7 +261,7 @@ def _forward(kind: str, has_kernels: bool) -> Any:
 def _backward(kind: str, has_kernels: bool) -> Any:
     """One step back: it gives the slope in the state before."""
     if has_kernels:
-        from headway.nn.scan_kernels import BACKWARD
+        from headway.nn.kernels.scan_kernels import BACKWARD
 
         return BACKWARD[kind]
     cell = CELLS[kind]

@@ -18,7 +18,7 @@ from headway.core import random
 from headway.data.pairs.dataset import PairedTexts, ids_of
 from headway.data.tokenizers import Tokenizer
 from headway.models.translator import Translator
-from headway.nn.onednn import packed_weights
+from headway.nn.kernels.onednn import packed_weights
 from headway.scoring import bleu
 from headway.scoring.continued import Continued, Found, Hypothesis
 from headway.scoring.decoding import DecodingSpec

@@ -23,7 +23,7 @@ from headway.scoring.accuracy import Predictions
 from headway.scoring.decoding import DecodingSpec
 from headway.scoring.ensemble import Gain
 from headway.scoring.likelihood import Surprise
-from headway.scoring.matching import Matcher, Shown
+from headway.scoring.pictures.matching import Matcher, Shown
 from headway.scoring.reading import Reading
 from headway.scoring.score import Score
 from headway.scoring.sentence import ScoredText

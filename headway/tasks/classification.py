@@ -15,11 +15,11 @@ from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audit
 from headway.audit.baselines import CheapMethods, bag_of_words, majority, one_word
 from headway.audit.data.batches import LABEL_AUDITS, READ_AUDITS, LabelledBatches, ReadInTraining, RowPlaces
 from headway.audit.data.rows import ROW_AUDITS, RowSet
-from headway.audit.definitions import cross_entropy
 from headway.audit.evidence import Evidence
-from headway.audit.learning import equal_chances
+from headway.audit.models.definitions import cross_entropy
+from headway.audit.models.learning import equal_chances
 from headway.audit.probe import Probing
-from headway.audit.recount_rows import RowRecount, rows_again
+from headway.audit.scores.recount_rows import RowRecount, rows_again
 from headway.core.errors import UserError, did_you_mean
 from headway.data.labelled import dataset
 from headway.data.labelled.batches import RowSampler, RowTable

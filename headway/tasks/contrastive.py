@@ -21,9 +21,9 @@ from headway.look.picture_maps import PictureMaps, picture_maps
 from headway.models.clip import Clip, ClipSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
-from headway.scoring.matching import OwnMatcher, Shown
 from headway.scoring.metrics import ACCURACY, CAPTIONS_AT, LOSS, PICTURES_AT, Metric
-from headway.scoring.retrieval import Retrieved, prompt_tokens, retrieve, spread_out
+from headway.scoring.pictures.matching import OwnMatcher, Shown
+from headway.scoring.pictures.retrieval import Retrieved, prompt_tokens, retrieve, spread_out
 from headway.scoring.score import Score
 from headway.tasks.abilities import MatchesPictures
 from headway.tasks.task import Task

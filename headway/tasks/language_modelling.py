@@ -15,11 +15,11 @@ from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audit
 from headway.audit.baselines import ORDER, CheapMethods, language_baselines
 from headway.audit.data.batches import READ_AUDITS, ReadInTraining, TextPlaces
 from headway.audit.data.text import TEXT_AUDITS, TextSet
-from headway.audit.definitions import cross_entropy
 from headway.audit.evidence import Evidence
-from headway.audit.learning import OF_NEXT_TOKENS, equal_chances
+from headway.audit.models.definitions import cross_entropy
+from headway.audit.models.learning import OF_NEXT_TOKENS, equal_chances
 from headway.audit.probe import Probing
-from headway.audit.recount_text import TextRecount, text_again
+from headway.audit.scores.recount_text import TextRecount, text_again
 from headway.core import random
 from headway.core.errors import UserError
 from headway.data.running import corpus as corpora

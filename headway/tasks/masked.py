@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.audit.baselines import ORDER, CheapMethods
-from headway.audit.definitions import cross_entropy
-from headway.audit.learning import equal_chances
 from headway.audit.masking.evidence import MaskedEvidence
+from headway.audit.models.definitions import cross_entropy
+from headway.audit.models.learning import equal_chances
 from headway.audit.probe import Probing
 from headway.core.errors import UserError
 from headway.data.labelled.batches import RowTable, Shuffled

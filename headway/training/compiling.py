@@ -2,7 +2,7 @@
 
 Dynamo tells layers apart by what their code depends on, and finds that the layers of a stack differ in their weights
 alone, which are inputs: so of four, twelve or fifty layers one is compiled. What stands around them (embeddings, the
-loss, the optimizer) has kernels of its own on a GPU (`nn/fused.py`) and need not be. That takes half of the time, and
+loss, the optimizer) has kernels of its own on a GPU (`nn/kernels`) and need not be. That takes half of the time, and
 gains less: across the borders of layers nothing is joined. A model without repeated layers is always compiled whole.
 """
 

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.variants import Variant
-from headway.nn import fused_adamw
+from headway.nn.kernels import fused_adamw
 from headway.nn.trainable import pace_of
 
 Table = Float[Tensor, "R n"]
@@ -191,7 +191,7 @@ class Optimizer:
 
 
 class AdamWOptimizer(Optimizer):
-    """Several replicas at once, where one kernel does the arithmetic for all of them (`nn/fused_adamw.py`, or a
+    """Several replicas at once, where one kernel does the arithmetic for all of them (`nn/kernels/fused_adamw.py`, or a
     compiler's); else `fused`: many small kernels are slow."""
 
     memories = ("mean", "square")

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headway.nn import launching
+from headway.nn.kernels import launching
 from headway.nn.replicated import copies_for_products
 from headway.nn.trainable import Trainable
 from headway.training.averaging import Averages
@@ -122,7 +122,7 @@ class Update:
         self.on_trial = True
 
     def _try_kernels(self) -> None:
-        """Which kernels are right is found out where nothing is compiled (`nn/trusted.py`)."""
+        """Which kernels are right is found out where nothing is compiled (`nn/kernels/trusted.py`)."""
         if isinstance(self.sampler, SamplerOfShapes):  # of short texts, for which none is in question
             return
         self.model.train()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headway import tasks
-from headway.audit.learning import initial_loss, one_batch
+from headway.audit.models.learning import initial_loss, one_batch
 from headway.audit.probe import Probe
 from headway.audit.runner import MODEL_AUDITS
 from headway.core import random as noise

@@ -10,7 +10,7 @@ from tiny import TEXT
 
 from headway import tasks
 from headway.audit.audit import Report
-from headway.audit.scores import audit_scores
+from headway.audit.scores.scores import audit_scores
 from headway.experiment.audit import scored_population
 from headway.experiment.train import train
 from headway.recipe.recipe import Recipe, from_tree

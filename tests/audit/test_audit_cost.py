@@ -12,8 +12,8 @@ from headway import tasks
 from headway.audit.audit import run_audits
 from headway.audit.data import text
 from headway.audit.runner import audit_model
-from headway.audit.scored import ScoredPopulation
-from headway.audit.scores import SCORE_AUDITS
+from headway.audit.scores.scored import ScoredPopulation
+from headway.audit.scores.scores import SCORE_AUDITS
 from headway.core import plugins
 from headway.experiment.audit import audit_run, audit_runs
 from headway.experiment.train import train

@@ -5,8 +5,8 @@ import torch
 from examined import OF_WEIGHTS, examine
 from pairwise import pairwise
 
-from headway.audit.learning import initial_loss, one_batch
-from headway.audit.moving import moved
+from headway.audit.models.learning import initial_loss, one_batch
+from headway.audit.models.moving import moved
 from headway.audit.runner import MODEL_AUDITS, audit_model
 
 POSITIONS = ("none", "learned", "sinusoidal", "alibi", "rotary", "t5")

@@ -3,7 +3,7 @@
 import pytest
 from examined import OF_WEIGHTS, examine
 
-from headway.audit.learning import initial_loss, one_batch
+from headway.audit.models.learning import initial_loss, one_batch
 from headway.audit.runner import audit_model
 
 CHAIN = ("model.norm=none", "model.feedforward=none", "model.positions=none")

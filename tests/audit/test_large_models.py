@@ -5,8 +5,8 @@ import torch
 from examined import OF_WEIGHTS, examine, fresh, small_recipe
 from test_planted_bugs import OF_MODELS
 
-from headway.audit import gradient, steps
 from headway.audit.audit import find_audit
+from headway.audit.models import gradient, steps
 from headway.audit.plants.planting import planted
 from headway.audit.runner import MODEL_AUDITS, audit_model
 from headway.nn.seeding import drawn_anew, drawn_once

@@ -7,8 +7,8 @@ import torch
 from tiny import tiny_recipe
 
 from headway import tasks
-from headway.audit.members import Member, excerpts
 from headway.audit.pictures.matching import caption_matters, picture_matters
+from headway.audit.populations.members import Member, excerpts
 from headway.audit.runner import audit_model, audit_models
 from headway.audit.translation.sources import source_matters
 from headway.core import plugins

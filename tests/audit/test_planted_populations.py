@@ -11,7 +11,7 @@ from headway import tasks
 from headway.audit.audit import AUDITS, Report
 from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault, planted
-from headway.audit.populations import POPULATION_AUDITS
+from headway.audit.populations.populations import POPULATION_AUDITS
 from headway.experiment import assembly
 from headway.experiment.audit import audit_run, population_report
 from headway.experiment.train import train

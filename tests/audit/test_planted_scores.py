@@ -15,9 +15,9 @@ from headway.audit.audit import AUDITS
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import MASKED, MATCHER, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
-from headway.audit.recount import Counted
-from headway.audit.scored import ScoredPopulation, Twice
-from headway.audit.scores import SCORE_AUDITS, _off_parts
+from headway.audit.scores.recount import Counted
+from headway.audit.scores.scored import ScoredPopulation, Twice
+from headway.audit.scores.scores import SCORE_AUDITS, _off_parts
 from headway.data.tokens import Tokens
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import load_model, train

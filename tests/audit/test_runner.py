@@ -8,7 +8,7 @@ from headway.audit.audit import Report
 from headway.audit.data.batches import LABEL_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.masking.batches import MASKING_AUDITS
-from headway.audit.populations import POPULATION_AUDITS
+from headway.audit.populations.populations import POPULATION_AUDITS
 from headway.audit.runner import ALL_AUDITS, MODEL_AUDITS, OF_PICTURES, OF_TRANSLATION
 from headway.experiment.audit import audit_recipe, audit_run, audit_runs, one_close_look_each
 from headway.experiment.train import train

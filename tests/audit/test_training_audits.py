@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headway.audit.audit import DoesNotApply, run_audits
-from headway.audit.heads import HeadEntropies, collapsed_heads
+from headway.audit.models.heads import HeadEntropies, collapsed_heads
 from headway.audit.training import TRAINING_AUDITS
 from headway.audit.training.curve import TrainingCurve
 from headway.audit.training.fit import overfitted, plateaued, still_improving, underfitted

@@ -8,7 +8,7 @@ import torch
 
 from headway.cases.library import D8
 from headway.data.embedded import scenes
-from headway.scoring.matching import Matcher, Told
+from headway.scoring.pictures.matching import Matcher, Told
 
 PAIRS = [one for number in range(60) if (one := scenes.scene(number)).second is not None]
 ONES = [one for number in range(400) if (one := scenes.scene(number)).second is None]
@@ -73,7 +73,7 @@ def test_who_reads_all_wins_and_who_reads_a_part_does_not(knows, wins, monkeypat
 
 
 def _named(matcher, one):
-    from headway.scoring.matching import Shown
+    from headway.scoring.pictures.matching import Shown
 
     name = f"{one.number} {one.content}"
     matcher.seen[name] = matcher.knows(one)

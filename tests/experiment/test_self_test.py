@@ -131,7 +131,7 @@ def mask_of_mine(patch):
 
 @bed.plant("causality")
 def leak_of_mine(patch):
-    from headway.audit.plants.parts import written_out
+    from headway.audit.plants.models.parts import written_out
     written_out(patch)
     patch.setattr(masks.Causal, "allows", lambda self, row, i, j: j <= i + 1)
 """

@@ -10,8 +10,8 @@ import torch
 from headway.models import encoder_decoder
 from headway.models.decoder_only import DecoderOnlySpec
 from headway.models.encoder_decoder import EncoderDecoderSpec
-from headway.nn import onednn
 from headway.nn.attention import AttentionSpec
+from headway.nn.kernels import onednn
 from headway.nn.positions import Learned, Rotary
 from headway.nn.recurrence import LstmSpec
 from headway.scoring.beam import largest, likeliest, repeated

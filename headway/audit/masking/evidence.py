@@ -16,7 +16,7 @@ from headway.audit.data.text import TEXT_AUDITS, TextSet
 from headway.audit.evidence import Evidence
 from headway.audit.masking.batches import MASKING_AUDITS, RestoredLines, RestoredPlaces, looked_at
 from headway.audit.masking.recount import MaskedRecount, chosen
-from headway.audit.recount_text import text_again
+from headway.audit.scores.recount_text import text_again
 from headway.data.running.rows import TextRows
 from headway.data.tokenizers import Tokenizer
 from headway.scoring.metrics import MASKED_ACCURACY, PSEUDO_PERPLEXITY

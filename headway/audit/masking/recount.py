@@ -1,4 +1,4 @@
-"""The scores of guessed tokens a second time, by plain definitions; as in headway/audit/recount.py, nothing here uses
+"""The scores of guessed tokens a second time, by plain definitions; as in audit/scores/recount.py, nothing here uses
 headway/scoring, nor what hides tokens in training."""
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from headway.audit.recount import CLOSE, Answer, Asked, Counted, CountedOneByOne, exp
+from headway.audit.scores.recount import CLOSE, Answer, Asked, Counted, CountedOneByOne, exp
 from headway.core.random import key
 from headway.data.marks import Marks
 from headway.data.running.rows import TextRows

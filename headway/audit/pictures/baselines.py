@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 
 from headway.audit.audit import Baseline
 from headway.scoring.metrics import ACCURACY, CAPTIONS_AT, PICTURES_AT
-from headway.scoring.retrieval import chances, groups, hits_at
+from headway.scoring.pictures.retrieval import chances, groups, hits_at
 from headway.scoring.score import Score
 
 RIDGE = 0.1

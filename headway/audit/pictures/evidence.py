@@ -12,7 +12,7 @@ from headway.audit.pictures.baselines import measured
 from headway.audit.pictures.data import PICTURE_AUDITS, PICTURE_BATCH_AUDITS, PictureRows, PicturesRead
 from headway.audit.pictures.recount import RETRIEVAL_AUDITS, RetrievalRecount
 from headway.data.images.sources import RawPictures, read_pictures
-from headway.scoring.retrieval import pair_groups
+from headway.scoring.pictures.retrieval import pair_groups
 
 
 class PictureEvidence(Evidence):

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.audit import definitions
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.models import definitions
+from headway.audit.models.pieces import learnt
 from headway.audit.pictures.definitions import CONTRASTS, also_right
-from headway.audit.pieces import learnt
 from headway.audit.probe import TINY, Probe, difference
 from headway.core import random as noise
 from headway.nn.attention import Attention

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from headway.audit.audit import DoesNotApply
-from headway.audit.learning import equal_chances
+from headway.audit.models.learning import equal_chances
 from headway.audit.pictures.definitions import CONTRASTS, also_right, clueless
 from headway.audit.pictures.matching import OF_MATCHING
 from headway.audit.probe import Probing

@@ -1,4 +1,4 @@
-"""The scores of models that match a second time, by plain definitions; as in headway/audit/recount.py, nothing here
+"""The scores of models that match a second time, by plain definitions; as in audit/scores/recount.py, nothing here
 computes with headway/scoring."""
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.audit.audit import Audit, Outcome, audit, failed, passed
 from headway.audit.pictures.definitions import CONTRASTS
-from headway.audit.recount import Answer, Counted, CountedOneByOne
+from headway.audit.scores.recount import Answer, Counted, CountedOneByOne
 from headway.core import random
 from headway.data.images.sources import RawPictures
 from headway.data.tokenizers import Tokenizer

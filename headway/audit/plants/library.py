@@ -2,32 +2,20 @@
 
 from collections import Counter
 
-from headway.audit.plants import (  # noqa: F401 (to be read is to be known)
-    accuracies,
-    bleu,
+from headway.audit.plants import masking, pictures, populations, translators  # noqa: F401 (to be read is to be known)
+from headway.audit.plants.data import reading, rows, text, tokens  # noqa: F401
+from headway.audit.plants.models import (  # noqa: F401
     carrying,
     definitions,
     kernels,
     leaks,
-    learning,
-    likelihoods,
-    masking,
     masks,
-    pictures,
-    populations,
     positions,
-    reading,
     recurrence,
-    rows,
-    scored,
-    steps,
-    text,
-    tokens,
-    training,
-    translators,
-    tuning,
 )
 from headway.audit.plants.planting import FAULTS, Fault
+from headway.audit.plants.scores import accuracies, bleu, likelihoods, scored  # noqa: F401
+from headway.audit.plants.training import learning, steps, training, tuning  # noqa: F401
 
 
 def faults() -> list[Fault]:

@@ -11,7 +11,7 @@ from headway.audit.plants.planting import Bed
 from headway.data.images import batches, dataset
 from headway.models import clip
 from headway.models.clip import Clip, ContrastiveLoss, PictureEncoder
-from headway.scoring import retrieval
+from headway.scoring.pictures import retrieval
 
 _bed = Bed("pictures", MATCHER)
 SCORES = ("scores-again", "kept-checkpoint", "score-and-curve", "says-nothing")

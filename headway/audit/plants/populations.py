@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from headway.audit.plants.models.parts import written_out
 from headway.audit.plants.needs import ADAM, ATTENTION, CLASSIFIER, CROPS, DROPOUT, LANGUAGE_MODEL, averaging, norm
-from headway.audit.plants.parts import written_out
 from headway.audit.plants.planting import Bed, Patch
 from headway.data.labelled.batches import Shuffled
 from headway.data.running.batches import Crops, CropSampler

@@ -8,7 +8,7 @@ import torch
 from headway.audit.data.pairs import PairSet
 from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, ONE_STACK, TRANSLATOR
 from headway.audit.plants.planting import Bed
-from headway.audit.plants.steps import PARTS
+from headway.audit.plants.training.steps import PARTS
 from headway.data.pairs import batches
 from headway.models import decoder_only
 from headway.models.backbone import ModelState

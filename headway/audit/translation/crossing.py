@@ -1,4 +1,4 @@
-"""Audits of what passes from an encoder to a decoder, beside the formulas of the papers (`audit/definitions.py`): what
+"""Audits of what passes from an encoder to a decoder, beside the formulas of the papers (`models/definitions.py`): what
 cross attention makes of the source, and the state that a recurrent decoder begins with.
 """
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.audit import definitions
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
-from headway.audit.pieces import learnt
+from headway.audit.models import definitions
+from headway.audit.models.pieces import learnt
 from headway.audit.probe import TINY, Probe, difference
 from headway.models.encoder_decoder import EncoderDecoder, FirstStates
 from headway.nn.attention import Attention

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from headway.audit.audit import DoesNotApply
-from headway.audit.learning import equal_chances, targets
+from headway.audit.models.learning import equal_chances, targets
 from headway.audit.probe import Probing
 from headway.audit.translation.crossing import OF_CROSSING
 from headway.audit.translation.sources import OF_TRANSLATORS

@@ -1,4 +1,4 @@
-"""The scores of translators a second time, by plain definitions; as in headway/audit/recount.py, nothing here uses
+"""The scores of translators a second time, by plain definitions; as in audit/scores/recount.py, nothing here uses
 headway/scoring.
 
     pairs   read from their files again → tokens, cut, without any padding → log-softmax in float64 → nats, counts
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.audit.recount import CLOSE, Answer, Asked, Counted, CountedOneByOne, spread
+from headway.audit.scores.recount import CLOSE, Answer, Asked, Counted, CountedOneByOne, spread
 from headway.audit.translation.ngrams import counts_of, made_of
 from headway.data.pairs import sources as pair_sources
 from headway.data.tokenizers import Tokenizer

@@ -30,7 +30,7 @@ from headway.data.embedded.scenes import COLOURS, COUNTS, RELATIONS, SHAPES, Sce
 from headway.draw.match_page import as_uri
 from headway.experiment.train import load_model, train
 from headway.recipe.recipe import load
-from headway.scoring.matching import Matcher, Shown, play
+from headway.scoring.pictures.matching import Matcher, Shown, play
 from headway.stats.intervals import wilson
 from headway.study.design.claims import Reported
 from headway.study.report.figures import Figure

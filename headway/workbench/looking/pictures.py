@@ -17,7 +17,7 @@ from headway import tasks
 from headway.core.errors import UserError
 from headway.data.images.pictures import open_image
 from headway.run.folder import Run
-from headway.scoring.matching import Shown
+from headway.scoring.pictures.matching import Shown
 from headway.tasks.abilities import MatchesPictures
 from headway.workbench.looking.frames import pack
 

@@ -1,0 +1,1 @@
+"""Audits of a model: its answers, attention and pieces, and what a step of training does to it."""

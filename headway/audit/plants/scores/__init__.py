@@ -1,0 +1,1 @@
+"""Faults of the numbers that are reported."""

@@ -1,0 +1,1 @@
+"""Faults of how a model is trained."""

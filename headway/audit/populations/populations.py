@@ -1,0 +1,323 @@
+"""Audits of the path that populations take: R replicas in one model, trained and scored side by side.
+
+The audits of a model look at one replica alone, and with R = 1 every module takes a path of its own: what is lost only
+beside others they cannot see. Here up to three members are put side by side, as training had them, and each is held to
+what it does alone: its answers, its gradient, two of its steps, its data, its noise. What is found is found once, for
+all members.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import mul
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
+from headway.audit.models.answers import LEAK
+from headway.audit.populations.side_by_side import SideBySide, gradient_of, in_a_row
+from headway.audit.probe import TINY, difference
+from headway.audit.scores.scores import AGAIN, ROUNDED, in_float32
+from headway.nn.trainable import Trainable
+from headway.training.update import Update
+
+COUNTS = 1e-3
+"""Of the largest gradient: weights with less are moved by rounding, which optimizers blow up to a whole step."""
+USUAL_RATE = 0.03
+SAME_STEPS = 0.05
+"""Of what two steps move. Those of two replicas differ by more than their whole length."""
+
+
+@audit("population")
+def beside_others(members: SideBySide) -> Outcome:
+    """A replica says beside others what it says alone.
+
+    Up to three members, with the weights they ended with, answer rows of their own training: side by side in one model,
+    as they were trained and scored, and each alone. Answers and losses must be the same, in evaluation and in training
+    mode (whose noise depends on the seed and the step alone), but for rounding: a thousandth of their spread. When it
+    fails, nothing that was found of a replica alone holds for what was trained: look for masks, norms and biases that
+    are broadcast over the wrong axis where there is more than one replica.
+    """
+    batch, worst = members.batch(), 0.0
+    told: list[str] = []
+
+    def look(mode: str) -> None:
+        nonlocal worst
+        answers, losses = members.answers(members.together, batch), members.together.loss(batch)[0]
+        for r, alone in enumerate(members.alone):
+            own = members.batch(member=r)
+            evaluated = members.said[r] if mode == "evaluation" else None
+            said, loss = evaluated or (members.answers(alone, own), alone.loss(own)[0])
+            off = max(difference(answers[r : r + 1], said), abs(float(losses[r] - loss[0])) / max(float(loss), 0.1))
+            if not off <= TINY:
+                told.append(f"replica {r + 1}, in {mode}, by {off:.2g} of the spread of answers")
+            worst = max(worst, off)
+
+    members.in_both_modes(look)
+    if told:
+        return failed(worst, f"what a replica says beside others is not what it says alone: {told[0]}")
+    return passed(worst, f"{len(members.all)} replicas say the same side by side as each alone, in both modes")
+
+
+@audit("population")
+def causality_beside_others(members: SideBySide) -> Outcome:
+    """Beside others, too, no answer depends on a later token.
+
+    As `causality`, with replicas side by side: all tokens after a position are exchanged, in each row another position,
+    and nothing that any replica says up to there may move by more than a millionth of what moves later. A mask, or a
+    norm over time, may be wrong only where there is more than one replica.
+    """
+    if members.how.looks_ahead or not members.how.per_token:
+        raise DoesNotApply("such a model may look ahead")
+    ids = members.batch().inputs
+    R, B, T = ids.shape
+    if T < 2:
+        raise DoesNotApply("sequences of one token have no future")
+    probed = torch.linspace(0, T - 2, B, device=ids.device).round().long()
+    later = (torch.arange(T, device=ids.device) > probed[:, None]).expand(R, B, T)
+    by = members.how.draw(members.together, "exchanged", R * B, T).view(R, B, T).to(ids.device)
+    other, leaks = members.how.exchanged(members.together, ids, later, by), {}
+
+    def look(mode: str) -> None:
+        moved = (
+            (members.how.answer(members.together, ids) - members.how.answer(members.together, other)).abs().amax(-1)
+        )  # [R, B, T]
+        leaks[mode] = float(moved.masked_fill(later, 0).max() / moved[later].max().clamp(min=1e-30))
+
+    members.in_both_modes(look)
+    mode, worst = max(leaks.items(), key=lambda item: item[1])
+    if not worst <= LEAK:
+        sentence = f"side by side, replicas see the future: later tokens move earlier answers by {worst:.2g}"
+        return failed(worst, f"{sentence} of what they move later ones, in {mode}")
+    return passed(worst, f"side by side, exchanging later tokens moves no earlier answer ({worst:.1g})")
+
+
+@audit("population")
+def gradients_apart(members: SideBySide) -> Outcome:
+    """A replica's loss has no gradient in the others' weights, and in its own the one that it has alone.
+
+    The loss of each member is differentiated by the weights of all. In those of the others it must be exactly zero; in
+    its own it may differ from the gradient alone by rounding, a thousandth of its length. When it fails, replicas learn
+    from each other's mistakes, and their seeds are no samples of anything.
+    """
+    worst = 0.0
+    for r in members.all:
+        beside = gradient_of(members.together, members.batch(), r)
+        in_all, own = in_a_row(beside.values()), in_a_row(members.gradients[r].values())
+        if _largest_but(r, in_all) != 0:  # NaN is not, either
+            name, others = next((n, most) for n, g in beside.items() if (most := _largest_but(r, g)) != 0)
+            return failed(others, f"the loss of replica {r + 1} has a gradient of {others:.2g} in another's {name}")
+        apart = _length(in_all[r] - own[0]) / max(_length(own), 1e-30)
+        if not apart <= TINY:
+            return failed(
+                apart, f"the gradient of replica {r + 1} beside others is off by {apart:.1%} of the one alone"
+            )
+        worst = max(worst, apart)
+    return passed(worst, "the gradient of a replica is its own, and what it is alone")
+
+
+@audit("population")
+def steps_beside_others(members: SideBySide) -> Outcome:
+    """Two steps of training move a replica beside others where they move it alone.
+
+    Members take two real steps, with their optimizer, side by side and each alone, from the same weights, on the same
+    rows. Where they end may differ by 5 % of what the steps moved (only weights count whose gradient is above a
+    thousandth of the largest: optimizers make a whole step of mere rounding). At rates above 0.03 one step is taken.
+    So are the averages of the weights compared, and what a step without any gradient takes away: weight decay. When it
+    fails, something between the loss and the weights mixes replicas: an optimizer's state, a norm for clipping, a
+    gradient that is added up, an average; or a rate, decay or dropout of one is that of another.
+    """
+    update, worst = members.update_of_training(), 0.0
+    trained = list(members.gradients[0])
+    # At a rate beyond all measure, the second step is taken from wherever rounding has thrown the first.
+    highest = max(recipe.training.optimizer.learning_rate for recipe in members.recipes)
+    steps = 2 if highest <= USUAL_RATE else 1
+    for step in range(steps):
+        update(step, 1.0)
+    theirs, averages = _weights(update.model, trained), update.averages
+    shrunk = _decayed(update)
+    for r in members.all:
+        sizes = in_a_row(members.gradients[r].values()).abs()
+        counts = sizes > COUNTS * sizes.max()
+        with members.to_train(members.alone[r]) as alone:
+            before, update_alone = _weights(alone, trained), members.update(alone, [r])
+            for step in range(steps):
+                update_alone(step, 1.0)
+            ours = _weights(alone, trained)
+            own = _decayed(update_alone)[0]
+        if not (length := _length(torch.where(counts, ours - before, 0))):
+            continue  # a learning rate of zero
+        apart = _length(torch.where(counts, theirs[r] - ours, 0)) / length
+        if not apart <= SAME_STEPS:
+            sentence = f"two steps beside others end off by {apart:.1%} of what they move replica {r + 1} alone"
+            return failed(apart, sentence)
+        if averages is not None and update_alone.averages is not None:
+            means, theirs_mean = (in_a_row(one.tensors.values()) for one in (update_alone.averages, averages))
+            if not (mixed := _length(torch.where(counts, theirs_mean[r] - means, 0)) / length) <= SAME_STEPS:
+                return failed(mixed, f"the average of replica {r + 1} beside others is off by {mixed:.1%} of its way")
+        decay = shrunk[r]
+        if decay != own and not abs(decay - own) <= SAME_STEPS * max(abs(own), 1e-7):
+            return failed(
+                decay, f"weight decay takes {decay:.2g} of replica {r + 1} beside others, and {own:.2g} alone"
+            )
+        worst = max(worst, apart)
+    return passed(worst, "two steps of training end where they end alone")
+
+
+@audit("population")
+def seeds_apart(members: SideBySide) -> Outcome:
+    """Each replica runs its own seed: starting weights, data and noise are those of that seed, and differ.
+
+    Side by side and alone, a seed must give the same starting weights and the same batches (of the first two steps and
+    of the first in the second pass), to the bit; other seeds must give other weights, and other batches where batches
+    are drawn at all. And the runs themselves are looked
+    at: the loss of the first step that was written down must be what this seed has at its first step (within a
+    thousandth; 2 % where training computed in bf16), and no two seeds may have written down the same losses. When it
+    fails, several seeds are one run several times, and every interval over them is a fiction.
+    """
+    fresh, starts = members.model(members.all, trained=False), [members.model([r], trained=False) for r in members.all]
+    batches = members.sampler.at(0)
+    begins = in_a_row(fresh.parameters())
+    for r, alone in enumerate(starts):
+        if not torch.equal(begins[r], in_a_row(alone.parameters())[0]):
+            both = zip(fresh.named_parameters(), alone.parameters(), strict=True)
+            name = next(name for (name, p), own in both if not torch.equal(p[r], own[0]))
+            return failed(None, f"replica {r + 1} begins with a {name} that is not that of its seed {members.seeds[r]}")
+        sampler = members.task.sampler([members.seeds[r]], members.device)
+        for step in (0, 1, sampler.steps_per_epoch):
+            if not torch.equal(members.sampler.at(step).inputs[r], sampler.at(step).inputs[0]):
+                words = f"replica {r + 1} reads what its seed {members.seeds[r]} does not read"
+                return failed(None, f"{words}, at step {step + 1:,}")
+        if (problem := _first_loss(members, r, starts[r], sampler.at(0))) is not None:
+            return failed(None, problem)
+    for a in members.all:
+        for b in members.all[a + 1 :]:
+            if members.seeds[a] != members.seeds[b] and (same := _same(members, a, b, starts, batches)) is not None:
+                return failed(None, f"seeds {members.seeds[a]} and {members.seeds[b]} have {same}")
+    return passed(None, "weights, data and the first loss of each replica are those of its seed")
+
+
+@audit("population")
+def diverged_apart(members: SideBySide) -> Outcome:
+    """A replica whose numbers are lost does not take the others with it.
+
+    All weights of the first are made NaN. What the others say must stay what it was, and a step of training must move
+    them where it would have moved them. NaN times zero is NaN: replicas that are only multiplied by zero are not apart.
+    """
+    batch, names = members.batch(), [name for name, _ in members.together.named_parameters()]
+    before = members.answers(members.together, batch)[1:].detach()
+    with members.to_train(members.together) as healthy:
+        members.update(healthy, members.all)(0, 1.0)
+        ours = [p.detach().clone() for p in healthy.parameters()]
+    with members.to_train(members.together) as spoilt:
+        with torch.no_grad():
+            for p in spoilt.parameters():
+                p[0] = torch.nan
+        after = members.answers(spoilt, batch)[1:].detach()
+        if not (off := difference(after, before)) <= TINY:
+            return failed(off, f"with NaN in the first replica's weights, the others' answers are off by {off:.2g}")
+        members.update(spoilt, members.all)(0, 1.0)
+        if not _are_close(in_a_row(spoilt.parameters())[1:], in_a_row(ours)[1:]):
+            both = zip(names, spoilt.parameters(), ours, strict=True)
+            name = next(name for name, p, own in both if not _are_close(p[1:], own[1:]))
+            return failed(None, f"with NaN in the first replica's weights, a step moves the others' {name} elsewhere")
+    return passed(off, "a replica whose weights are NaN leaves the others as they are")
+
+
+POPULATION_AUDITS: tuple[Audit, ...] = (
+    beside_others,
+    causality_beside_others,
+    gradients_apart,
+    steps_beside_others,
+    seeds_apart,
+    diverged_apart,
+)
+
+
+def audit_population(members: SideBySide) -> Report:
+    """Of all members at once. One whose numbers are lost is looked at as it began."""
+    weights = [w if w is not None and _speaks(members, r) else None for r, w in enumerate(members.weights)]
+    lost = any(one is None and w is not None for one, w in zip(weights, members.weights, strict=True))
+    with torch.enable_grad():
+        return run_audits(POPULATION_AUDITS, replace(members, weights=weights) if lost else members)
+
+
+@torch.no_grad()
+def _decayed(update: Update) -> list[float]:
+    """By how much a step without gradients shrinks the weights of each replica, as a share; nothing is left of it."""
+    parameters = update.optimizer.parameters
+    before, was = [p.detach().clone() for p in parameters], in_a_row(parameters)
+    for kept in update.optimizer.state().values():
+        kept.zero_()
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    update.optimizer.step(torch.ones((), device=update.alive.device), update.alive, None)
+    lost, whole = (torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in (in_a_row(parameters) - was, was))
+    shares = (lost / whole.clamp(min=1e-30)).tolist()
+    for p, old in zip(parameters, before, strict=True):
+        p.copy_(old)
+        p.grad = None
+    return shares
+
+
+def _speaks(members: SideBySide, r: int) -> bool:
+    """Its answers and their loss are numbers, and such that float32 can compare them."""
+    answers, loss = members.said[r]
+    return bool(answers.isfinite().all() and loss.isfinite().all() and answers.abs().max() < 1e6)
+
+
+def _first_loss(members: SideBySide, r: int, model: Trainable, batch: Any) -> str | None:
+    """What is wrong with the first loss that the run has written down."""
+    run, recipe = members.runs[r], members.recipes[r]
+    lines = [line for line in run.metrics() if "loss" in line][:1] if run is not None else []
+    if run is None or not lines or lines[0]["step"] != 1:
+        return None
+    model.train()
+    parts, losses, counts = recipe.training.accumulate, [], []
+    with torch.no_grad():
+        for k in range(parts):
+            part = batch.part(k, parts)
+            model.clock.set(0, part.first_row)
+            losses.append(float(model.loss(part)[0][0]))
+            counted = model.counted(part)
+            counts.append(1.0 if counted is None else float(counted[0]))
+    model.eval()
+    then, now = lines[0]["loss"], sum(map(mul, losses, counts)) / sum(counts)
+    if abs(then - now) <= (AGAIN if in_float32(run) else ROUNDED) * max(abs(now), 0.1):
+        return None
+    return f"{run.name} wrote down a first loss of {then:.5g}; its seed {recipe.seed} begins with {now:.5g}"
+
+
+def _same(members: SideBySide, a: int, b: int, starts: Sequence[Trainable], batches: Any) -> str | None:
+    """What two replicas of different seeds share, and should not."""
+    if all(torch.equal(p, q) for p, q in zip(starts[a].parameters(), starts[b].parameters(), strict=True)):
+        return "the same starting weights"
+    drawn = getattr(getattr(members.recipes[0].data, "batches", None), "by_seed", False)
+    if drawn and torch.equal(batches.inputs[a], batches.inputs[b]):
+        return "the same data"
+    curves = [
+        [line["loss"] for line in run.metrics() if "loss" in line] for run in (members.runs[a], members.runs[b]) if run
+    ]
+    if len(curves) == 2 and curves[0] and curves[0] == curves[1]:
+        return f"written down the same {len(curves[0]):,} losses"
+    return None
+
+
+def _weights(model: Trainable, names: Sequence[str]) -> Tensor:
+    """Of each replica, in a row."""
+    named = dict(model.named_parameters())
+    return in_a_row(named[name] for name in names)
+
+
+def _largest_but(r: int, numbers: Tensor) -> float:
+    """Of all replicas but this one."""
+    return float(torch.cat([numbers[:r], numbers[r + 1 :]]).abs().max())
+
+
+def _are_close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-6)
+
+
+def _length(numbers: Tensor) -> float:
+    return float(torch.linalg.vector_norm(numbers, dtype=torch.float64))

@@ -1,0 +1,184 @@
+"""The scores of language models a second time, by plain definitions: see `recount.py`."""
+
+import gzip
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.audit.scores.recount import Answer, Asked, Counted, Recount, exp, file_of
+from headway.data.running.sources import FILES, KNOWN_SETS, known_files
+from headway.data.tokens import Tokens
+from headway.scoring.score import Score
+
+AT_ONCE = 2**22
+"""Logits, of all members: 32 MB in float64."""
+
+
+@dataclass(frozen=True)
+class TextRecount(Recount):
+    text: str
+    """Read again."""
+    tokens: Tokens
+    """Of it, made again."""
+    used: Tokens
+    """What the scorer takes for them."""
+    segment: int
+    stride: int
+    carried: bool = False
+    """The text is one stream: each segment goes on from the state of the one before."""
+
+    @property
+    def whole(self) -> slice:
+        return slice(0, len(self.tokens))
+
+    @property
+    def parts(self) -> list[slice]:
+        """At the beginning, in the middle and at the end, three windows and a half each: the last one is moved back."""
+        n, length = len(self.tokens), self.segment + 2 * self.stride + self.stride // 2 + 1
+        begins = sorted({max(0, (n - length) * k // 2) for k in range(3)})
+        return [slice(begin, min(begin + length, n)) for begin in begins]
+
+    def counts(self, part: slice, asked: Asked) -> list[Counted]:
+        ids = torch.as_tensor(self.tokens.ids[part]).long()
+        if self.carried:
+            nats = stream_nats(asked.together, ids, self.segment)
+        else:
+            nats = token_nats(asked.together, ids, self.segment, self.stride)
+        return [self._made_of(own, part) for own in nats]
+
+    def _made_of(self, nats: np.ndarray, part: slice) -> Counted:
+        is_whole = part == self.whole
+        size = len(self.text.encode()) if is_whole else int(self.tokens.bytes[part].sum())
+        words = len(self.text.split()) if is_whole else int(self.tokens.starts[part].sum())
+        # The first token has nothing before it and is not predicted: neither is what it stands for.
+        size -= int(self.tokens.bytes[part][0])
+        words -= int(self.tokens.starts[part][0])
+        values = {"loss": nats.mean(), "perplexity": exp(nats.mean())}
+        if words:
+            values["perplexity_per_word"] = exp(nats.sum() / words)
+        if size:
+            values["bits_per_byte"] = nats.sum() * math.log2(math.e) / size
+        pieces = [nats[k : k + self.segment].mean() for k in range(0, len(nats), self.segment)]
+        return Counted({name: float(value) for name, value in values.items()}, np.array(pieces))
+
+    def given(self, part: slice) -> Tokens:
+        return Tokens(self.tokens.ids[part], self.tokens.bytes[part], self.tokens.starts[part])
+
+    def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
+        """The same nats are shared out among tokens, words and bytes: from two scores one knows how many there were."""
+        loss, tokens = scores["loss"].value if "loss" in scores else 0.0, len(self.tokens) - 1
+        names = ("perplexity_per_word", "bits_per_byte")
+        per_word, bits = (scores[name].value if name in scores else 0.0 for name in names)
+        shared = {
+            "words": (math.log(per_word) if 0 < per_word < math.inf else 0.0, int(self.tokens.starts[1:].sum())),
+            "bytes": (bits * math.log(2), int(self.tokens.bytes[1:].sum())),
+        }
+        for what, (nats, there) in shared.items():
+            if not (loss > 0 and nats > 0 and there):
+                continue
+            share = loss / nats * tokens
+            if not abs(share - there) <= max(1e-5 * there, 0.5):
+                return (
+                    f"its {tokens:,} tokens have {there:,} {what}; its scores are of text with {share:,.1f} to as many"
+                )
+        return None
+
+    @torch.no_grad()
+    def unaided(self, asked: Asked) -> list[float]:
+        """Eight windows of each of 16 lengths, spread over the text, and the token behind each: it is nowhere in what
+        the model is given, nor is anything that comes later."""
+        ids, nats = torch.as_tensor(self.tokens.ids).long(), []
+        longest = min(self.segment, len(ids) - 1)
+        lengths = np.linspace(min(longest, self.segment - self.stride + 1), longest, 16).astype(int)
+        for length in map(int, np.unique(lengths)):
+            begins = np.linspace(0, len(ids) - 1 - length, 8).astype(int)
+            rows = torch.stack([ids[begin : begin + length + 1] for begin in begins])
+            nats.append(_nats(asked.together(rows[None, :, :-1])[:, :, -1], rows[:, -1]))
+        return torch.cat(nats, 1).mean(1).tolist()
+
+    def size(self, part: slice) -> int:
+        return (part.stop - part.start) * self.segment // self.stride
+
+    def compare(self) -> str | None:
+        ours, theirs = self.tokens.ids, self.used.ids
+        if len(ours) != len(theirs):
+            return f"{len(theirs):,} tokens are scored, and the text has {len(ours):,}"
+        if off := int((ours != theirs).sum()):
+            return f"{off:,} of the {len(ours):,} tokens that are scored are not those of the text"
+        if (size := int(self.used.bytes.sum())) != len(self.text.encode()):
+            return f"its tokens are said to stand for {size:,} bytes, and the text has {len(self.text.encode()):,}"
+        if (words := int(self.used.starts.sum())) != len(self.text.split()):
+            return f"its tokens are said to begin {words:,} words, and the text has {len(self.text.split()):,}"
+        return None
+
+
+@torch.no_grad()
+def token_nats(answer: Answer, ids: Tensor, segment: int, stride: int) -> np.ndarray:
+    """Of every token but the first, for every member. Windows begin every `stride` tokens, and the last one ends where
+    the text ends; a token is due in the first window that reaches it."""
+    targets = len(ids) - 1
+    length, last = min(segment, targets), max(0, targets - segment)
+    begins, found = [*range(0, last, stride), last], []
+    at_once, done = 1, 0
+    while begins:
+        some, begins = begins[:at_once], begins[at_once:]
+        rows = torch.stack([ids[begin : begin + length + 1] for begin in some])
+        logits = answer(rows[None, :, :-1])
+        for begin, of_targets in zip(some, _nats(logits, rows[:, 1:]).unbind(1), strict=True):
+            found.append(of_targets[:, done - begin :])
+            done = begin + length
+        at_once = max(1, AT_ONCE // (logits.shape[0] * length * logits.shape[-1]))
+    return torch.cat(found, 1).numpy()
+
+
+@torch.no_grad()
+def stream_nats(answer: Answer, ids: Tensor, segment: int) -> np.ndarray:
+    """Of every token but the first, for every member, each segment read once, from left to right."""
+    found, state = [], None
+    for read, due in zip(ids[:-1].split(segment), ids[1:].split(segment), strict=True):
+        logits, state = answer.going_on(read[None, None], state)
+        found.append(_nats(logits[:, 0], due))
+    return torch.cat(found, 1).numpy()
+
+
+def _nats(logits: Tensor, due: Tensor) -> Tensor:
+    """What the tokens that were due cost each member, by a log-softmax in float64 where the logits are."""
+    logits = logits.double()
+    logits = logits - logits.amax(-1, keepdim=True)
+    chances = logits - logits.exp().sum(-1, keepdim=True).log()
+    return -chances.gather(-1, due.to(logits.device).expand(logits.shape[:-1])[..., None])[..., 0].cpu()
+
+
+def text_again(source: str, path: str | None, split: str, texts: dict[str, str], encoding: str | None = None) -> str:
+    """The text of a split as its file has it. What was cut off one text for it must be all that is left of that text.
+    What a program makes, or the hub has, is taken as it was read."""
+    file, cut = None, False
+    if source == FILES and path is not None:
+        folder = Path(path).expanduser()
+        file = file_of(folder, split, (".txt", ".txt.gz")) if folder.is_dir() else folder
+        cut = not folder.is_dir()
+    elif source in KNOWN_SETS:
+        known = KNOWN_SETS[source]
+        cut = known.train_share is not None
+        file = known_files(source, known.files)["train" if cut else split]
+    if file is None:
+        return texts[split]
+    content = file.read_bytes()
+    content = gzip.decompress(content) if file.suffix == ".gz" else content
+    is_wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    try:
+        text = content.decode(encoding or ("utf-16" if is_wide else "utf-8-sig"))
+    except UnicodeDecodeError:
+        text = content.decode("utf-32" if is_wide else "utf-16-le")
+    if encoding is None and "\0" in text:  # UTF-16 without a mark is UTF-8 as well, with zeros in it
+        text = content.decode("utf-16-be" if content[:1] == b"\0" else "utf-16-le")
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if not cut:
+        return text
+    length = len(texts["train"])
+    return text[:length] if split == "train" else text[length:]

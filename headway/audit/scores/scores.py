@@ -1,0 +1,217 @@
+"""Audits of the scores themselves: is what was scored what was said, and is the number right?
+
+Nothing here trusts the scorer. What a split is comes from its source, read again; what a score is comes from its plain
+definition (headway/audit/scores/recount.py); which checkpoint it is of comes from the evaluations in metrics.jsonl.
+"""
+
+import math
+
+from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
+from headway.audit.probe import TINY
+from headway.audit.scores.recount import Counted
+from headway.audit.scores.scored import ScoredRun
+from headway.core.status import State
+from headway.run.folder import Run
+from headway.run.record import read_json
+from headway.scoring.metrics import LOSS, METRICS
+
+NEAR = 2e-5
+"""Of a loss: sums of float32 in another order differ by a thousandth of it."""
+AGAIN = 1e-3
+"""Of a loss that was computed on another machine, perhaps."""
+ROUNDED = 2e-2
+"""Of a loss that bf16 had a part in."""
+DEVIATIONS = 6
+"""Standard errors by which the loss of a part may be off that of the whole."""
+
+
+@audit("scores")
+def scored_split(scored: ScoredRun) -> Outcome:
+    """What is scored under the name of a split is what the source has under that name.
+
+    Every split that was scored is read from its file again, made into tokens again with the run's own tokenizer, and
+    compared with what the scorer reads, token by token (for classifiers: row by row, with the classes). A split that
+    was cut off train must be what train has not, and train what its file has. There is no threshold. When it fails,
+    the score is of something else: look for the wrong file, for splits that overlap, for rows or tokens left out.
+    """
+    for split, recount in scored.recounts.items():
+        if (difference := recount.difference) is not None:
+            return failed(None, f"what is scored as {split} is not what the source has: {difference}")
+    if (difference := scored.task.evidence.train_again) is not None:
+        return failed(None, f"what was trained on is not what the source has as train: {difference}")
+    names = " and ".join(scored.recounts)
+    return passed(0, f"what is scored as {names} is what the source has under that name, read again")
+
+
+@audit("scores")
+def scores_again(scored: ScoredRun) -> Outcome:
+    """Every score is what its plain definition gives.
+
+    Scores are computed a second time by a few lines that share no code with the scorer. Of a language model:
+    windows by a plain loop, log-softmax in float64, the nats of every token that is due, and from them loss,
+    perplexity per token and per word, bits per byte. Of a classifier: rows one length at a time, without padding,
+    softmax, the likeliest class, and counts. Of a translator: loss and counts likewise, and from the translations
+    that are kept, with their n-grams, BLEU and chrF; some of these, unless they were drawn, are searched for again
+    without a cache. Whole splits are compared with what was stored, where that takes a second; of large ones, parts
+    at the beginning, in the middle and at the end are compared with what the scorer says of them, and what was
+    stored must lie where the parts can (six standard errors; if it does not, thousands of rows are asked, since few
+    of them may have most of the loss). And scores of one split must be of all of it: the nats per token and per
+    word tell how many there were, and an interval of how many rows it is. Members of a population are asked all at
+    once, and each must say there what it says alone. Two sums of the same numbers differ by
+    less than a millionth; the threshold is a fifty-thousandth of the loss, and for counts the rows that are too
+    close to call. When it fails, the reported number is not what it is called: look for label smoothing or a
+    temperature in the loss, for tokens or sentences that are left out or counted twice, for dropout that is on, for
+    the wrong base of a logarithm, for means of the wrong thing, for the weights of another checkpoint.
+    """
+    if not scored.apart <= TINY:
+        return failed(scored.apart, f"beside the others it says what it does not say alone: off by {scored.apart:.2g}")
+    worst, compared, parts = 0.0, 0, []
+    for split, found in scored.twice.items():
+        for what, _, said, counted, at_odds in found:
+            for name in [name for name in counted.values if name in said]:  # the loss first
+                value, right = said[name].value, counted.values[name]
+                off = _off(name, value, counted)
+                if not off <= 1:
+                    sentence = f"{split}.{name} is said to be {value:.6g}; counted again ({what}) it is {right:.6g}"
+                    return failed(off * NEAR, sentence)
+                worst, compared = max(worst, off), compared + 1
+            if at_odds is not None:
+                return failed(None, f"{what}: {at_odds}")
+        parts += [found[0].what]
+        if not found[0].is_whole and (off := _off_parts(scored, split)) is not None:
+            return failed(None, off)
+        recount, stored = scored.recounts[split], scored.scores[split]
+        off = recount.not_of_the_whole(stored)
+        if off is None and not found[0].is_whole:
+            off = recount.at_odds(recount.whole, stored)
+        if off is not None:
+            return failed(None, f"{split}: {off}")
+    if not compared:
+        raise DoesNotApply("nothing that was scored could be counted again")
+    return passed(worst * NEAR, f"counted again by their definitions, scores are the same ({', '.join(parts)})")
+
+
+@audit("scores")
+def kept_checkpoint(scored: ScoredRun) -> Outcome:
+    """The checkpoint that is scored is the one that was said: the best if the best is kept, else the last.
+
+    With training.keep_best the evaluation at its step must be the best of all in metrics.jsonl, by training.best_by, on
+    the first split of training.evaluate_on; without, no step may come after it. And its weights, evaluated again, must
+    give the loss that was written down at that step, within a thousandth (2 % where training computed in bf16). When it
+    fails, the scores are of other weights than one thinks: look at what is compared when a new best is kept, and at
+    when it is saved.
+    """
+    recipe, losses = scored.run.recipe, scored.evaluations
+    if scored.run.status.state not in (State.FINISHED, State.STOPPED):
+        raise DoesNotApply(f"training did not come to its end: {scored.run.status}")
+    if not losses:
+        raise DoesNotApply("nothing was evaluated while it trained")
+    if recipe.training.keep_best:
+        on = recipe.training.evaluate_on[0]
+        by = recipe.training.best_by
+        sign, by_step = METRICS[by].sign, scored.evaluated(f"{on}.{by}")
+        best = max(by_step, key=lambda step: sign * by_step[step])
+        here = by_step.get(scored.step, math.nan)
+        if not sign * here >= sign * by_step[best]:
+            with_a = f"with {'an' if by[0] in 'aeiou' else 'a'} {by} of {here:.4g} on {on}"
+            sentence = f"what was kept as the best is of step {scored.step:,}, {with_a}"
+            return failed(here - by_step[best], f"{sentence}; at step {best:,} it was {by_step[best]:.4g}")
+    last = max(line["step"] for line in scored.run.metrics())
+    if not recipe.training.keep_best and scored.step < last:
+        return failed(last - scored.step, f"step {scored.step:,} is scored, and training went on to step {last:,}")
+    if scored.step not in losses:
+        raise DoesNotApply(f"nothing was evaluated at step {scored.step:,}")
+    again, worst = scored.evaluated_again, 0.0
+    for split, then in losses[scored.step].items():
+        now = again.get(f"{split}.{LOSS.name}", math.nan)
+        off = abs(now - then) / max(then, 0.1)
+        if not off <= (AGAIN if in_float32(scored.run) else ROUNDED):
+            sentence = f"the weights that are scored give {now:.5g} on the part of {split} that was evaluated"
+            return failed(off, f"{sentence}; at step {scored.step:,}, when they were kept, it was {then:.5g}")
+        worst = max(worst, off)
+    which = f"is the best by {recipe.training.best_by}" if recipe.training.keep_best else "is the last"
+    return passed(worst, f"the checkpoint that is scored, of step {scored.step:,}, {which}, and gives that loss again")
+
+
+@audit("scores")
+def score_and_curve(scored: ScoredRun) -> Outcome:
+    """The score of a split fits the curve of its evaluations.
+
+    The loss on the whole split, after training, is set beside the evaluation at the step of the checkpoint, which is of
+    a part of it. They may differ by six standard errors of such a part (by how much windows or rows of the split differ
+    among themselves), by 5 % of the loss, and by another 20 % where the split is scored in other windows than it is
+    evaluated in. When it fails, one of the two is wrong, or the evaluated part is nothing like the rest: set
+    training.evaluate_tokens to null.
+    """
+    recipe, compared = scored.run.recipe, []
+    for split, then in scored.evaluations.get(scored.step, {}).items():
+        now = scored.stored.get(split, {}).get(LOSS.name)
+        if now is None:
+            continue
+        same = recipe.reading == (recipe.segment, recipe.segment, recipe.carries)
+        tolerated = (0.05 if same else 0.25) * max(then, 0.1)
+        whole = scored.recounts[split].size(scored.recounts[split].whole) / recipe.segment
+        there = min(whole, (recipe.training.evaluate_tokens or math.inf) / recipe.segment)
+        allowed = 0.0
+        for pieces in scored.pieces(split):
+            allowed = DEVIATIONS * float(pieces.std()) / math.sqrt(max(1.0, there)) + tolerated
+            if abs(now - then) <= allowed:
+                break
+        if not abs(now - then) <= allowed:
+            sentence = f"the loss on {split} is scored as {now:.4g}, and was {then:.4g} when it was evaluated"
+            return failed(now - then, f"{sentence} at step {scored.step:,}: {allowed:.2g} could be chance")
+        compared.append(f"{now:.4g} on {split}, evaluated as {then:.4g}")
+    if not compared:
+        raise DoesNotApply("no split that is scored was evaluated with these weights")
+    return passed(None, f"the scored loss fits the evaluations: {'; '.join(compared)}")
+
+
+SCORE_AUDITS: tuple[Audit, ...] = (scored_split, scores_again, kept_checkpoint, score_and_curve)
+
+
+def audit_scores(scored: ScoredRun) -> Report:
+    """Of one run."""
+    reason = None
+    if not scored.stored:
+        reason = "nothing was scored"
+    elif not scored.is_finite:
+        reason = "the weights are not finite numbers"
+    if reason is None:
+        return run_audits(SCORE_AUDITS, scored) + scored.task.evidence.audit_answers(scored)
+    return Report(not_run={one.name: reason for one in SCORE_AUDITS})
+
+
+def in_float32(run: Run) -> bool:
+    """Whether training computed so."""
+    precision = run.recipe.training.precision
+    if precision == "auto" and (run.folder / "environment.json").exists():
+        return not str(read_json(run.folder / "environment.json").get("device", "")).startswith("cuda")
+    return precision == "float32"
+
+
+def _off(name: str, said: float, counted: Counted) -> float:
+    """How far apart, where 1 is too far."""
+    right = counted.values[name]
+    if not math.isfinite(said) and not math.isfinite(right):
+        return 0.0
+    is_ratio = name in METRICS and METRICS[name].is_ratio
+    if is_ratio:
+        said, right = (math.log(said) if said > 0 else math.nan), math.log(right)
+    if name in ("loss", "bits_per_byte") or is_ratio:
+        return abs(said - right) / (NEAR * max(abs(right), 0.1))
+    return abs(said - right) / (NEAR + counted.loose.get(name, 0.0))
+
+
+def _off_parts(scored: ScoredRun, split: str) -> str | None:
+    """Where what is stored cannot be what was seen of it."""
+    stored, off = scored.stored[split].get(LOSS.name), None
+    for pieces in scored.pieces(split):
+        if stored is None or len(pieces) < 3:
+            return None
+        mean = float(pieces.mean())
+        allowed = DEVIATIONS * float(pieces.std(ddof=1)) / math.sqrt(len(pieces)) + 0.05 * max(mean, 0.1)
+        if abs(stored - mean) <= allowed:
+            return None
+        off = f"the loss on {split} is said to be {stored:.4g}; parts of it, counted again, have {mean:.4g}"
+        off = f"{off} ± {allowed:.2g}"
+    return off

@@ -1,0 +1,206 @@
+"""What a small model is made of, one kernel each for a GPU: biases with nonlinearities, dropout, turned heads.
+
+Uncompiled, each of these is three to twenty launches, which read and write the same numbers again and again; compiled,
+they are as few, after half a minute. The kernels (`fused_kernels.py`) need no such wait. They are for training on CUDA
+where nothing is compiled: a compiler makes its own of the plain lines, and everywhere else those are what runs.
+
+Every function here gives None where the plain lines must do, and its caller has them. Before a kernel is used, what it
+gives is compared with those lines, there and back, at the sizes and precisions it will be used with (`trusted.py`).
+The rest of a step is done so as well: norms and the additions before them (`fused_norm.py`), the loss of logits
+(`fused_loss.py`) and AdamW (`fused_adamw.py`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from headway.core import random
+from headway.nn.kernels import launching
+from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
+
+WIDEST = 8192
+
+
+# --- biases and nonlinearities ---------------------------------------------------------------------------------------
+
+NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def activate(
+    products: Float[Tensor, "R B T D"], bias: Float[Tensor, "R D"], kind: str
+) -> Float[Tensor, "R B T D"] | None:
+    """This nonlinearity of products + bias."""
+    if not launching.wanted(products) or kind not in NONLINEARITIES:
+        return None
+    case = products.shape[-1], products.dtype, kind
+    return by_kernel("activate", products.device, check_activate, case, lambda: _Activate.apply(products, bias, kind))
+
+
+def plain_activate(products: Tensor, bias: Tensor, kind: str) -> Tensor:
+    return NONLINEARITIES[kind](products.float() + bias[:, None, None]).to(products.dtype)
+
+
+class _Activate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, products, bias, kind):
+        products = products.contiguous()
+        R, D = bias.shape
+        rows, N = products.numel() // D, products.numel() // D // R
+        y = torch.empty_like(products)
+        ROWS, BLOCK = launching.tile(min(D, 256))
+        grid = (launching.parts(rows, ROWS), launching.parts(D, BLOCK))
+        launching.kernels().activate_forward[grid](products, bias, y, rows, N, D, kind, ROWS, BLOCK)
+        ctx.save_for_backward(*(() if kind == "none" else (products,)), bias)
+        ctx.kind = kind
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
+        *kept, bias = ctx.saved_tensors
+        dy, (R, D) = dy.contiguous(), bias.shape
+        N = dy.numel() // D // R
+        ROWS, BLOCK = launching.tile(min(D, 256))
+        columns = launching.parts(D, BLOCK)
+        parts, per = launching.shared(N, ROWS, R * columns)
+        dx = torch.empty_like(dy) if kept else dy
+        sums = torch.empty(R, parts, D, dtype=torch.float32, device=dy.device)
+        launching.kernels().activate_backward[(R, parts, columns)](
+            dy, kept[0] if kept else dy, bias, dx, sums, N, D, per, ctx.kind, ROWS, BLOCK
+        )
+        return dx, sums.sum(1), None
+
+
+def check_activate(device, D, dtype, kind) -> float:
+    products, bias = numbers((2, 3, 16, D), device, 1, dtype), numbers((2, D), device, 2)
+    return there_and_back(
+        lambda x, b: _Activate.apply(x, b, kind), lambda x, b: plain_activate(x, b, kind), (products, bias)
+    )
+
+
+# --- dropout ---------------------------------------------------------------------------------------------------------
+
+
+class Drawing(NamedTuple):
+    """What tells which numbers are dropped: see `core/random.py`."""
+
+    keys: Int[Tensor, "R 2"]
+    step: Int[Tensor, ""]
+    rates: Float[Tensor, "R"]
+    first: int
+    """The index of each replica's first number."""
+
+
+def dropped(x: Float[Tensor, "R *rest"], drawing: Drawing) -> Float[Tensor, "R *rest"] | None:
+    """x times the factors of `replicated.Dropout`: the same to the bit."""
+    if not launching.wanted(x):
+        return None
+    case = x.dtype, x[0].numel() % 16 == 0
+    return by_kernel("dropout", x.device, check_dropout, case, lambda: _Dropped.apply(x, *drawing))
+
+
+def plain_dropped(x: Tensor, drawing: Drawing) -> Tensor:
+    drawn = random.bits(drawing.keys, drawing.step, x[0].numel(), drawing.first)
+    kept = (drawn >= (drawing.rates * 65536 - 32768).to(torch.int32)[:, None]).view(x.shape)
+    return x * (kept * (1 / (1 - drawing.rates)).to(x.dtype).view(-1, *[1] * (x.ndim - 1)))
+
+
+class _Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x, keys, step, rates, first):
+        ctx.save_for_backward(keys, step, rates)
+        ctx.first = first
+        return _Dropped.times(x.contiguous(), keys, step, rates, first)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
+        keys, step, rates = ctx.saved_tensors
+        return _Dropped.times(dy.contiguous(), keys, step, rates, ctx.first), None, None, None, None
+
+    @staticmethod
+    def times(x: Tensor, keys: Tensor, step: Tensor, rates: Tensor, first: int) -> Tensor:
+        y, R = torch.empty_like(x), len(x)
+        count = x.numel() // R
+        launching.kernels().dropped[(launching.parts(count, 1024), R)](x, y, keys, step, rates, count, first, 1024)
+        return y
+
+
+def a_drawing(device: torch.device) -> Drawing:
+    """Of two replicas, to check with."""
+    keys, rates = random.stream_keys([1, 2], "check").to(device), torch.tensor([0.125, 0.5], device=device)
+    return Drawing(keys, torch.tensor(5, dtype=torch.int32, device=device), rates, 7)
+
+
+def check_dropout(device, dtype, even) -> float:
+    """`even`: a replica has a multiple of 16 numbers."""
+    x, drawing = numbers((2, 3, 16, 16) if even else (2, 3, 5, 5), device, 1, dtype), a_drawing(device)
+    return there_and_back(lambda x: _Dropped.apply(x, *drawing), lambda x: plain_dropped(x, drawing), (x,))
+
+
+# --- heads that are turned -------------------------------------------------------------------------------------------
+
+
+def turned(
+    x: Float[Tensor, "R B H T d"], at: Int[Tensor, "*b T"], frequencies: Float[Tensor, "half"]
+) -> Float[Tensor, "R B H T d"] | None:
+    """As `positions.RotaryPositions` turns them, where all rows stand at the same places; laid out as fused attention
+    likes it, the heads of a token together."""
+    if not launching.wanted(x) or at.ndim != 1 or x.stride(-1) != 1 or x.shape[2] * x.shape[4] > 2 * WIDEST:
+        return None
+    case = x.shape[2], x.shape[4], x.dtype
+    return by_kernel("turn", x.device, check_turn, case, lambda: _Turned.apply(x, at, frequencies))
+
+
+def plain_turned(x: Tensor, at: Tensor, frequencies: Tensor) -> Tensor:
+    angle = at[:, None] * frequencies
+    cos, sin, wide = angle.cos(), angle.sin(), x.float()
+    even, odd = wide[..., 0::2], wide[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
+
+
+class _Turned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x, at, frequencies):
+        ctx.save_for_backward(at, frequencies)
+        return _Turned.by(x, at, frequencies, 1.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
+        at, frequencies = ctx.saved_tensors
+        return _Turned.by(dy, at, frequencies, -1.0), None, None
+
+    @staticmethod
+    def by(x: Tensor, at: Tensor, frequencies: Tensor, sign: float) -> Tensor:
+        R, B, H, T, d = x.shape
+        x = x.flatten(0, 1)  # a view where rows are evenly spaced, as those of products are
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        y = torch.empty(R * B, T, H, d, dtype=x.dtype, device=x.device).transpose(1, 2)
+        launching.kernels().turned[(R * B, T)](
+            x, y, at, frequencies, T, *x.stride()[:3], *y.stride()[:3], sign, H, d // 2, launching.power(H * d // 2)
+        )
+        return y.unflatten(0, (R, B))
+
+
+def check_turn(device, H, d, dtype) -> float:
+    x, at = (
+        numbers((1, 2, 16, 3, H, d), device, 1, dtype)[..., 1, :, :].transpose(2, 3),
+        torch.arange(16, device=device),
+    )
+    frequencies = 100.0 ** -(torch.arange(0, d, 2, device=device) / d)
+    turn = at * 61  # as far as a long segment goes
+    return there_and_back(
+        lambda x: _Turned.apply(x, turn, frequencies), lambda x: plain_turned(x, turn, frequencies), (x,)
+    )

@@ -1,0 +1,68 @@
+"""The loss of logits as one kernel for a GPU, which puts its derivative in their place (`fused.py` says what for)."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headway.nn.kernels import launching
+from headway.nn.kernels.trusted import WITHIN, by_kernel, difference, numbers
+
+LARGEST_PIECE = 8192
+"""Numbers that a program has at once. With 16 warps to a program few rows are under way on a GPU, 25 MB of 50,000 words
+in bf16, and what is read again is still in its cache."""
+SIDE = 8
+"""Of these a lane has so many side by side: in bf16, as many as are read at once."""
+
+
+def loss_and_slope(
+    logits: Float[Tensor, "R n W"],
+    targets: Int[Tensor, "R n"],
+    shares: Float[Tensor, "R n"],
+    vocabulary: int,
+    smoothing: float,
+) -> Float[Tensor, "R n"]:
+    """What each row adds to the loss, which is its share; the derivative takes the place of the logits. W is a multiple
+    of 64."""
+    losses = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
+    W = logits.shape[-1]
+    piece = _piece(W)
+    launching.kernels().loss_and_slope[(targets.numel(),)](
+        logits, targets.contiguous(), shares.contiguous(), losses, vocabulary, W, smoothing, smoothing > 0,
+        piece // SIDE, SIDE, num_warps=max(4, piece // 512),
+    )  # fmt: skip
+    return losses
+
+
+def lost(x: Tensor, dtype: torch.dtype, width: int, smoothing: float, run: Callable[[], Tensor]) -> Tensor | None:
+    """What `run` gives, which calls `loss_and_slope` for logits of this precision and width; None = do without."""
+    if not launching.wanted(x) or dtype not in WITHIN:
+        return None
+    return by_kernel("loss", x.device, check_loss, (dtype, _piece(width), smoothing > 0), run)
+
+
+def plain_loss_and_slope(
+    logits: Tensor, targets: Tensor, shares: Tensor, vocabulary: int, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        given = logits.detach().float().requires_grad_()
+        rows = given[..., :vocabulary].flatten(0, 1)
+        nats = F.cross_entropy(rows, targets.flatten(), reduction="none", label_smoothing=smoothing).view(targets.shape)
+        (slope,) = torch.autograd.grad((nats * shares).sum(), given)
+    return (nats * shares).detach(), slope.to(logits.dtype)
+
+
+def _piece(width: int) -> int:
+    return min(LARGEST_PIECE, launching.power(width))
+
+
+def check_loss(device, dtype, piece, smooth) -> float:
+    W = piece if piece < LARGEST_PIECE else piece + 64
+    V, smoothing = W - 3, 0.1 if smooth else 0.0
+    logits, targets = numbers((2, 16, W), device, 1, dtype), torch.arange(32, device=device).view(2, 16) * 5 % V
+    shares = torch.where(torch.arange(16, device=device) % 5 > 0, 1 / 16, 0.0).expand(2, 16)
+    expected = plain_loss_and_slope(logits, targets, shares, V, smoothing)
+    losses = loss_and_slope(logits, targets, shares, V, smoothing)
+    return difference((losses, logits), expected)

@@ -1,0 +1,112 @@
+"""Whether a kernel can be trusted: what it gives, beside the plain lines that say what it should give.
+
+Kernels are written, or chosen, where nobody can see all machines and versions that they will run on, and one that is
+wrong says nothing. So each is compared with plain lines of torch, on the machine at hand, before its first use: where
+it cannot be built, or is off by more than rounding explains, that is said once, and the plain lines stay. One for a GPU
+that was right is not compared again by other processes of the same machine (`compared.py`).
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.nn.kernels.compared import KernelCase
+
+WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+"""The largest difference from the plain lines, as a share of the largest number that they give."""
+_LOG = logging.getLogger("headway")
+_verdicts: dict[tuple[Any, ...], bool] = {}
+
+
+def trusted(operation: str, device: torch.device, check: Callable[..., float], *case: Any) -> bool:
+    """Whether a kernel gives what the plain lines give, in a case of its sizes and precisions: `check` says how far it
+    is off. Found out when first asked, and not while a graph is recorded."""
+    key = operation, str(device), *case
+    if key not in _verdicts:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return False
+        _verdicts[key] = _found_right(KernelCase(operation, device, check, case))
+    return _verdicts[key]
+
+
+def by_kernel(
+    operation: str, device: torch.device, check: Callable[..., float], case: tuple[Any, ...], run: Callable[[], Any]
+) -> Any:
+    """What `run` gives, or None: where the kernel is not trusted, or cannot be built for just these sizes after all."""
+    if not trusted(operation, device, check, *case):
+        return None
+    try:
+        return run()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        _verdicts[operation, str(device), *case] = False
+        KernelCase(operation, device, check, case).forget()
+        _refuse(operation, error)
+        return None
+
+
+def _refuse(operation: str, error: Exception) -> None:
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    _LOG.warning(f"the kernel '{operation}' cannot be used ({told[:200]}); the plain way takes its place")
+
+
+def _found_right(kernel: KernelCase) -> bool:
+    operation, device, check, case = kernel
+    within = max(WITHIN[dtype] for dtype in (*_precisions(case), torch.float32))
+    known = kernel.found()
+    if known is not None and known <= within:
+        return True
+    try:
+        with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
+            off = check(device, *case)
+    except Exception as error:  # whatever a compiler of kernels can raise: the plain lines still work
+        _refuse(operation, error)
+        return False
+    if off <= within:
+        kernel.keep(off)
+        return True
+    told = f"it is off by {off:.2g} of the largest number, and {within:g} is rounding"
+    _LOG.warning(f"the kernel '{operation}' is not used: {told}; the plain way takes its place")
+    return False
+
+
+def _precisions(case: tuple[Any, ...]) -> Iterator[torch.dtype]:
+    for one in case:
+        if isinstance(one, torch.dtype):
+            yield one
+        elif isinstance(one, tuple):
+            yield from _precisions(one)
+
+
+def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest, as a share of the largest number of what was expected; infinite where something is no number."""
+    shares = [
+        ((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-6)).item()
+        for a, b in zip(found, expected, strict=True)
+    ]
+    return max((share if math.isfinite(share) else math.inf for share in shares), default=0.0)
+
+
+def there_and_back(fused: Callable[..., Any], plain: Callable[..., Any], given: Sequence[Tensor | None]) -> float:
+    """Of functions that give a tensor, or several."""
+    results = []
+    for compute in (fused, plain):
+        mine = [None if t is None else t.clone().requires_grad_() for t in given]
+        with torch.enable_grad():
+            found = compute(*mine)
+            found = (found,) if isinstance(found, Tensor) else found
+            torch.autograd.backward(found, [numbers(y.shape, y.device, 7 + k, y.dtype) for k, y in enumerate(found)])
+        results.append([*(y.detach() for y in found), *(t.grad for t in mine if t is not None)])
+    return difference(*results)
+
+
+def numbers(shape: Sequence[int], device: torch.device, seed: int, like: torch.dtype = torch.float32) -> Tensor:
+    """Numbers of about -2 … 2 that nobody has to draw."""
+    return (torch.arange(math.prod(shape), device=device, dtype=torch.float32) * (seed + 0.618)).sin().mul_(2).view(
+        tuple(shape)
+    ).to(like)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Scores of models that match pictures and captions."""

@@ -1,0 +1,129 @@
+"""A kernel that was right is not compared again on the same machine; whatever may have changed, it is."""
+
+import json
+
+import pytest
+import torch
+
+from headway.data import cache
+from headway.nn.kernels import compared, trusted
+
+CPU = torch.device("cpu")
+H200 = {"torch": "2.11", "triton": "3.6", "gpu": "NVIDIA H200"}
+
+
+class Kernel:
+    """One that is off by so much, and counts how often it was compared."""
+
+    def __init__(self, off: float = 0.0):
+        self.off, self.times = off, 0
+
+    def is_trusted(self, *case) -> bool:
+        """As a process says that has just begun."""
+
+        def check(device, *case) -> float:
+            self.times += 1
+            return self.off
+
+        trusted._verdicts.clear()
+        return trusted.trusted("norm", CPU, check, *case)
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu(tmp_path, monkeypatch):
+    """As far as what is kept goes."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(trusted, "_verdicts", {})
+    monkeypatch.setattr(compared, "machine", lambda device: H200)
+
+
+def kept():
+    return [entry.path for entry in cache.entries()]
+
+
+def test_one_that_agrees_is_compared_once():
+    kernel = Kernel(1e-6)
+    assert [kernel.is_trusted(64, torch.float32) for _ in range(3)] == [True] * 3 and kernel.times == 1
+    assert len(kept()) == 1  # where `headway cache` finds it
+    assert kernel.is_trusted(128, torch.float32) and kernel.times == 2  # another width is another case
+    assert cache.clear(cache.entries()) > 0
+    assert kernel.is_trusted(64, torch.float32) and kernel.times == 3
+
+
+def test_one_that_does_not_agree_is_compared_every_time(caplog):
+    kernel = Kernel(0.5)
+    assert [kernel.is_trusted(64, torch.float32) for _ in range(2)] == [False] * 2
+    assert kernel.times == 2 and not kept() and caplog.text.count("not used") == 2
+
+
+@pytest.mark.parametrize("changed", ["torch", "triton", "gpu"])
+def test_another_machine_is_another_comparison(monkeypatch, changed):
+    kernel = Kernel()
+    assert kernel.is_trusted(64)
+    monkeypatch.setattr(compared, "machine", lambda device: H200 | {changed: "another"})
+    assert kernel.is_trusted(64) and kernel.times == 2
+
+
+def test_another_source_is_another_comparison(monkeypatch):
+    kernel = Kernel()
+    assert kernel.is_trusted(64)
+    monkeypatch.setattr(compared, "_digest", lambda *sources: "another")
+    assert kernel.is_trusted(64) and kernel.times == 2
+
+
+def test_the_sources_of_kernels_and_checks_count(tmp_path):
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("x = 1")
+    other.write_text("x = 2")
+    assert compared._digest(one) != compared._digest(other) != compared._digest(one, other)
+
+
+@pytest.mark.parametrize(
+    "spoilt", [b"", b"\0\xff", b"[]", b'"off"', b'{"off": 0.0}', b'{"off": true, "of": {}}', b"[" * 100_000]
+)
+def test_what_is_damaged_is_compared_again(spoilt):
+    kernel = Kernel()
+    assert kernel.is_trusted(64)
+    (path,) = kept()
+    path.write_bytes(spoilt)
+    assert kernel.is_trusted(64) and kernel.times == 2
+    assert kernel.is_trusted(64) and kernel.times == 2  # and whole again
+
+
+@pytest.mark.parametrize("off", [0.5, float("nan"), -1.0, "0", None])
+def test_what_is_forged_is_judged_by_its_number(off):
+    kernel = Kernel()
+    assert kernel.is_trusted(64)
+    (path,) = kept()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"off": off}))
+    assert kernel.is_trusted(64) and kernel.times == 2
+
+
+def test_of_another_comparison_it_says_nothing():
+    kernel = Kernel()
+    assert kernel.is_trusted(64)
+    (path,) = kept()
+    content = path.read_bytes()
+    assert kernel.is_trusted(128)
+    (other,) = set(kept()) - {path}
+    other.write_bytes(content)
+    assert kernel.is_trusted(128) and kernel.times == 3
+
+
+def test_where_nothing_can_be_kept_it_is_compared(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "file"))
+    kernel = Kernel()
+    assert kernel.is_trusted(64) and kernel.is_trusted(64) and kernel.times == 2
+
+
+def test_one_that_cannot_be_built_after_all_is_forgotten():
+    assert trusted.by_kernel("norm", CPU, lambda device: 0.0, (), lambda: 5) == 5
+    assert kept()
+    assert trusted.by_kernel("norm", CPU, lambda device: 0.0, (), lambda: 1 / 0) is None
+    assert not kept()
+
+
+def test_on_a_processor_nothing_is_kept(monkeypatch):
+    monkeypatch.undo()
+    assert compared.machine(CPU) is None

@@ -1,0 +1,302 @@
+"""Kernels for a GPU, beside the plain lines they stand for: here by programs on a CPU, in test_cuda.py on a GPU."""
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from triton_on_cpu import triton_on_cpu
+
+from headway.core import random
+from headway.data.running.batches import Batch
+from headway.models.encoder_decoder import EncoderDecoderSpec
+from headway.models.language_model import LanguageModelSpec
+from headway.nn import cross_entropy
+from headway.nn.block import Layer
+from headway.nn.kernels import fused, fused_adamw, fused_loss, fused_norm, launching, products, trusted
+from headway.nn.replicated import Dropout, LayerNorm, Linear, Unbiased, copies_for_products, with_bias
+from headway.nn.residual import Unadded, with_norm
+from headway.nn.taps import intervene, watch
+from headway.training.optimizers import AdamW
+
+CPU = torch.device("cpu")
+FLOAT, BF16 = torch.float32, torch.bfloat16
+CHECKS = {name: getattr(fused, f"check_{name}") for name in ("activate", "dropout", "turn")}
+CHECKS |= {"norm": fused_norm.check_norm, "loss": fused_loss.check_loss}
+CHECKS |= {"adamw": fused_adamw.check_adamw, "product": products.check_product}
+CASES = [
+    ("norm", (48, FLOAT, None, BF16, True, True, 1e-5)),
+    ("norm", (17, FLOAT, None, FLOAT, True, False, 1e-5)),
+    ("norm", (100, FLOAT, None, BF16, False, False, 1e-6)),
+    ("norm", (300, BF16, None, BF16, True, True, 1e-5)),
+    ("norm", (48, FLOAT, (FLOAT, True, False), FLOAT, True, True, 1e-5)),
+    ("norm", (300, FLOAT, (BF16, True, True), BF16, True, False, 1e-5)),
+    ("norm", (17, FLOAT, (FLOAT, False, True), FLOAT, False, False, 1e-6)),
+    ("norm", (64, BF16, (BF16, False, False), BF16, True, True, 1e-5)),
+    *(("activate", (64, FLOAT, kind)) for kind in fused.NONLINEARITIES),
+    ("activate", (300, BF16, "gelu")),
+    ("dropout", (FLOAT, True)),
+    ("dropout", (BF16, False)),
+    ("turn", (3, 16, FLOAT)),
+    ("turn", (2, 8, BF16)),
+    ("loss", (FLOAT, 128, False)),
+    ("loss", (BF16, 8192, False)),
+    ("loss", (FLOAT, 64, True)),
+    ("adamw", (True,)),
+    ("adamw", (False,)),
+    *(("product", (BF16, several, biased)) for several, biased in ((False, True), (False, False), (True, False))),
+]
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    found = spec_from_file_location("kernels_on_cpu", Path(fused.__file__).with_name("fused_kernels.py"))
+    assert found is not None and found.loader is not None
+    made = module_from_spec(found)
+    with triton_on_cpu():
+        found.loader.exec_module(made)
+        monkeypatch.setattr(launching, "kernels", lambda: made)
+        yield made
+
+
+@pytest.mark.parametrize(("operation", "case"), CASES, ids=str)
+def test_a_kernel_gives_what_the_plain_lines_give(kernels, operation, case):
+    off = CHECKS[operation](CPU, *case)
+    assert off <= (1e-2 if "bfloat16" in str(case) else 1e-5)
+    if operation == "dropout":
+        assert off == 0
+
+
+MODELS = [
+    {"positions": "rotary", "dropout": 0.1},
+    {"positions": "learned", "feedforward": {"kind": "relu", "bias": False}, "norm": {"kind": "rms"}},
+    {"positions": "alibi", "feedforward": "swiglu", "norm": {"kind": "layer", "placement": "post"}, "dropout": 0.1},
+    {"positions": "none", "mixer": {"heads": 2, "memory": 4}, "noise": {"kind": "locked"}, "dropout": 0.2},
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("seeds", [[1], [1, 2]], ids=["alone", "two"])
+def test_a_model_learns_by_kernels_what_it_learns_without(kernels, monkeypatch, model, seeds):
+    """Whatever stands between the kernels: layouts, precisions, replicas. Two steps of AdamW, decay and clipping."""
+    spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}, **model})
+    ids = torch.arange(len(seeds) * 2 * 9).view(len(seeds), 2, 9) * 7 % 41
+    monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
+    found = []
+    for by_kernels in (True, False):
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
+        monkeypatch.setattr(fused_adamw, "can_step", lambda x, use=by_kernels: use)
+        made = spec.build(41, seeds).train()
+        optimizer = AdamW().build(dict(made.named_parameters()), [1e-2] * len(seeds), [0.1] * len(seeds))
+        losses, norms, gradients = [], [], []
+        for step in range(3):
+            made.clock.set(step)
+            with copies_for_products(made).in_use():
+                loss, _ = made.loss(Batch(ids[..., :-1], ids[..., 1:], begins=torch.tensor(True)))
+            loss.sum().backward()
+            losses.append(loss.detach())
+            gradients.append(torch.cat([p.grad.flatten() for p in made.parameters() if p.grad is not None]))
+            norms.append(optimizer.step(torch.ones(()), torch.ones(len(seeds), dtype=torch.bool), 1.0))
+            for p in made.parameters():
+                p.grad = None
+        found.append([torch.stack(losses), torch.stack(norms), gradients[0]])
+    assert trusted.difference(*found) < 1e-5
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("seeds", [[1], [1, 2]], ids=["alone", "two"])
+def test_under_autocast_a_model_learns_by_copies_what_it_learns_without(kernels, monkeypatch, seeds, tied):
+    """Weights are copied once for all; what each gets back is float32, and close to what autocast gives it."""
+    settings = {"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}, "tied": tied}
+    ids = torch.arange(len(seeds) * 2 * 9).view(len(seeds), 2, 9) * 7 % 41
+    batch, found, made_at_once = Batch(ids[..., :-1], ids[..., 1:], begins=torch.tensor(True)), [], []
+    at_once = torch._foreach_copy_  # pyright: ignore
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda into, of: (made_at_once.append(len(of)), at_once(into, of)))
+    monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
+    for by_kernels in (True, False):
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
+        made = LanguageModelSpec.model_validate(settings).build(41, seeds).train()
+        copies = copies_for_products(made)
+        with copies.in_use(), torch.autocast("cpu", BF16):
+            losses, _ = made.loss(batch)
+            losses.sum().backward()
+        assert not copies.made  # by tomorrow they are old
+        found.append([losses.detach(), *(p.grad for p in made.parameters())])
+    assert made_at_once == [2 * 4 * 2 + (not tied)]  # four maps of each layer, and their biases
+    assert all(one.dtype == FLOAT for one in found[0])
+    assert trusted.difference(*found) < 2e-2
+
+
+def test_only_a_bias_that_stays_is_left_to_another_layer(kernels, monkeypatch):
+    """One that was gathered from several processes is gone by then."""
+    monkeypatch.setattr(launching, "wanted", lambda x: True)
+    one, x = Linear(2, 3, 4), torch.ones(2, 1, 5, 3)
+    assert isinstance(one.left_open(x), torch.Tensor)
+    with copies_for_products(Linear(2, 3, 4)).in_use():
+        assert isinstance(one.left_open(x), torch.Tensor)
+    with copies_for_products(one).in_use():
+        left = one.left_open(x)
+    assert isinstance(left, Unbiased) and torch.equal(with_bias(left), one(x))
+
+
+def test_a_translator_learns_by_kernels_what_it_learns_without(kernels, monkeypatch):
+    """Three sublayers, another sequence between them, and an encoder."""
+    spec = EncoderDecoderSpec.model_validate({"layers": 2, "width": 16, "mixer": {"heads": 2}, "dropout": 0.1})
+    ids, found = torch.arange(36).view(2, 2, 9) * 7 % 40, []
+    for by_kernels in (True, False):
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
+        made = spec.build(41, 41, [1, 2]).train()
+        with copies_for_products(made).in_use():
+            written, _ = made.written(ids, made.read(ids.flip(2)))
+        (written * torch.linspace(-1, 1, 16)).sum().backward()
+        found.append([written.detach(), *(p.grad for p in made.parameters() if p.grad is not None)])
+    assert trusted.difference(*found) < 1e-5
+
+
+def test_streams_that_are_looked_at_or_changed_are_added_up(kernels, monkeypatch):
+    spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}})
+    ids, found = torch.arange(16).view(1, 2, 8), []
+    for by_kernels in (True, False):
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use and torch.is_grad_enabled())
+        made = spec.build(41, [1]).train()
+        looked_at = "layers.0.stream", "layers.1.attention.output"
+        twice = intervene(made, {"layers.0.stream": lambda x: 2 * x})
+        with twice, watch(made, *looked_at) as seen, copies_for_products(made).in_use():
+            logits, _ = made(ids)
+        found.append([logits.detach(), *(seen[name].detach() for name in looked_at)])
+    assert trusted.difference(*found) < 1e-5
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_additions_and_norms_are_one_kernel(kernels, monkeypatch, placement):
+    """Of all sublayers, and back: none is left out without a word."""
+    spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}})
+    spec = spec.model_copy(update={"norm": Layer(placement=placement)})
+    adds, biases, joins = [], [], []
+    for kernel, seen, which in (
+        (kernels.norm_forward, adds, -5),
+        (kernels.norm_forward, biases, -4),
+        (kernels.norm_backward, joins, -6),
+    ):
+
+        def noted(*given, run=kernel.function, seen=seen, which=which):
+            seen.append(given[which])
+            run(*given)
+
+        monkeypatch.setattr(kernel, "function", noted)
+    monkeypatch.setattr(launching, "wanted", lambda x: torch.is_grad_enabled())
+    monkeypatch.setattr(launching, "tile", lambda D: (16, 16))  # so that each launch is one program
+    made = spec.build(41, [1]).train()
+    with copies_for_products(made).in_use():
+        made(torch.arange(16).view(1, 2, 8))[0].sum().backward()
+    # The first has nothing to add; of the last, which comes first on the way back, the stream ends there.
+    expected = ([False] + [True] * 4, [False] + [True] * 4) if placement == "pre" else ([True] * 4, [False] * 4)
+    assert (adds, joins) == expected and biases == adds
+
+
+@given(
+    R=st.integers(1, 3), B=st.integers(1, 3), T=st.integers(1, 5), D=st.integers(1, 70), seed=st.integers(0, 99),
+    centred=st.booleans(), biased=st.booleans(), biased_more=st.booleans(), drops=st.booleans(), goes_on=st.booleans(),
+)  # fmt: skip
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_sum_and_its_norm_are_the_plain_lines(
+    kernels, R, B, T, D, seed, centred, biased, biased_more, drops, goes_on
+):
+    draw = torch.Generator().manual_seed(seed)
+    x, more = (torch.randn(R, B, T, D, generator=draw) for _ in range(2))
+    more_bias, weight, bias = (torch.randn(R, D, generator=draw) for _ in range(3))
+    keys, rates = random.stream_keys(range(seed, seed + R), "here"), torch.rand(R, generator=draw) * 0.9
+    drawing = fused.Drawing(keys, torch.tensor(seed, dtype=torch.int32), rates, 3 * seed) if drops else None
+    eps, found = 1e-2, []  # of one unit, with a smaller one, all slopes are what rounding leaves
+    given_tensors = x, more, more_bias if biased_more else None, weight, bias if biased else None
+    for compute in (fused_norm._SumAndNorm.apply, fused_norm.plain_sum_and_norm):
+        mine = [None if t is None else t.clone().requires_grad_() for t in given_tensors]
+        total, normed = compute(*mine[:3], drawing, *mine[3:], eps, centred, FLOAT)  # pyright: ignore
+        ((normed * more).sum() + ((total * x).sum() if goes_on else 0)).backward()
+        found.append([total.detach(), normed.detach(), *(t.grad for t in mine if t is not None)])
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0], found[1], atol=3e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("R", "V", "smoothing"), [(1, 128, 0.0), (2, 70, 0.1)])
+@pytest.mark.parametrize("at_once", [1, 700, 10**6])
+def test_a_loss_in_chunks_is_the_plain_one(kernels, monkeypatch, R, V, smoothing, at_once):
+    """Chunks of any size, the vocabulary filled up, a bias, and rows that do not count."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = (R, 11, 8), (R, V, 8), (R, V)
+    tensors, targets = [torch.randn(s, generator=draw) for s in shapes], torch.arange(R * 11).view(R, 11) * 5 % V
+    counted, found = torch.arange(11).expand(R, 11) % 3 > 0, []
+    monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
+    monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cuda", at_once)
+    for by_kernels in (True, False):
+        monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use)
+        x, weight, bias = (t.clone().requires_grad_() for t in tensors)
+        nats = cross_entropy.mean_cross_entropy(x, weight, targets, bias, counted, smoothing)
+        (nats * torch.tensor([0.5, 2.0])[:R]).sum().backward()
+        found.append([nats.detach(), x.grad, weight.grad, bias.grad])
+    assert trusted.difference(*found) < 1e-5
+
+
+def test_a_norm_that_somebody_else_has_written_is_asked_as_it_is(kernels, monkeypatch):
+    class Doubled(LayerNorm):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    monkeypatch.setattr(launching, "wanted", lambda x: True)
+    x = torch.arange(24.0).view(1, 2, 3, 4)
+    for norm, times in ((LayerNorm(1, 4), 1), (Doubled(1, 4), 2)):
+        stream, normed = with_norm(Unadded(x, x, Dropout(1, 0.0)), norm.train())
+        torch.testing.assert_close(stream, 2 * x)
+        torch.testing.assert_close(normed, times * torch.nn.functional.layer_norm(2 * x, (4,)))
+
+
+PLANTED = [
+    ("norm", "norm_forward"),
+    ("norm", "norm_backward"),
+    ("activate", "activate_backward"),
+    ("dropout", "dropped"),
+    ("turn", "turned"),
+]
+
+
+@pytest.mark.parametrize(("operation", "name"), PLANTED)
+def test_a_kernel_that_is_wrong_is_not_trusted(kernels, monkeypatch, caplog, operation, name):
+    """The same kernel, but what it wrote last is a little larger than it should be."""
+    right = getattr(kernels, name).function
+
+    def wrong(*given):
+        right(*given)
+        written = next(g for g in given if hasattr(g, "memory") and g.memory.dtype == FLOAT and g.memory.max() > 0)
+        written.memory.mul_(1.01)
+
+    monkeypatch.setattr(getattr(kernels, name), "function", wrong)
+    case = next(case for one, case in CASES if one == operation and BF16 not in case)
+    monkeypatch.setattr(trusted, "_verdicts", {})
+    assert not trusted.trusted(operation, CPU, CHECKS[operation], *case)
+    assert "not used" in caplog.text
+
+
+def test_what_cannot_be_built_is_not_used(monkeypatch, caplog):
+    monkeypatch.setattr(trusted, "_verdicts", {})
+    assert not trusted.trusted("adamw", CPU, lambda device: 1 / 0)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_cannot_be_built_for_some_sizes_after_all_is_not_used_either(monkeypatch, caplog):
+    monkeypatch.setattr(trusted, "_verdicts", {})
+    wanted = ("norm", CPU, lambda device, width: 0.0, (3,))
+    assert trusted.by_kernel(*wanted, lambda: 5) == 5
+    assert trusted.by_kernel(*wanted, lambda: 1 / 0) is None
+    assert trusted.by_kernel(*wanted, lambda: 5) is None  # nor asked again
+    assert caplog.text.count("ZeroDivisionError") == 1
+    with pytest.raises(torch.OutOfMemoryError):  # which says nothing of the kernel
+        trusted.by_kernel("turn", CPU, lambda device: 0.0, (), lambda: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+
+
+def test_on_a_cpu_nothing_changes():
+    x = torch.ones(1, 2, 3, 4)
+    assert not launching.wanted(x)
+    assert fused_norm.sum_and_norm(x, None, torch.ones(1, 4), None, 1e-5, True, FLOAT) is None
+    assert not fused_adamw.can_step(x)
