@@ -69,6 +69,8 @@ class VerdictSchema(Schema):
     unit: str
     relative: Number
     relative_interval: list[Number] | None
+    factor: Number
+    factor_interval: list[Number] | None
     bootstrap: list[Number] | None
     seeds: int
     p: Number
@@ -76,6 +78,7 @@ class VerdictSchema(Schema):
     p_permutation: Number
     smallest_visible: Number
     smallest_visible_interval: list[Number] | None
+    smallest_visible_factor: Number
     method: str
     earlier_looks: list[str]
     arms: list[str]

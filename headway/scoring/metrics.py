@@ -132,6 +132,10 @@ class Metric:
         """An improvement on the natural scale, as a share of what it improves upon: 0.04 = 4 % lower (or higher)."""
         return self.sign * (math.expm1(self.sign * improvement) if self.sign * improvement < LARGEST else math.inf)
 
+    def factor(self, improvement: float) -> float:
+        """The same as a factor: 2 = half the perplexity, 0.5 = twice as much."""
+        return math.exp(improvement) if improvement < LARGEST else math.inf
+
 
 METRICS: Registry[Metric] = Registry("metric")
 

@@ -58,6 +58,30 @@ def test_not_distinguishable_says_what_could_have_been_seen():
     assert verdict.interval[0] < 0 < verdict.interval[1]
 
 
+def test_an_arm_that_did_not_train_is_told_as_a_factor_from_either_side():
+    trained, lost = {0: 80.0, 1: 82.0, 2: 79.0, 3: 81.0}, {0: 9e3, 1: 4e8, 2: 7e4, 3: 3e3}
+    ahead = ask(Better(arm="new", than="old"), {"new": trained, "old": lost})
+    behind = ask(Better(arm="new", than="old"), {"new": lost, "old": trained})
+    ratios = np.log([lost[seed] / trained[seed] for seed in trained])
+    assert ahead.factor == pytest.approx(math.exp(ratios.mean())) and behind.factor == pytest.approx(1 / ahead.factor)
+    low, high = ahead.factor_interval
+    assert low < 1 < high and behind.factor_interval == pytest.approx((1 / high, 1 / low))
+    told = ahead.sentence[ahead.sentence.index("a factor of") : ahead.sentence.index(", 4 seeds")]
+    assert told in behind.sentence and "in perplexity" in told and "a factor ≥" in ahead.sentence
+    assert ahead.smallest_visible_factor == pytest.approx(behind.smallest_visible_factor)
+    best = ask(Best(), {"new": trained, "old": lost})
+    assert "a factor of" in best.sentence
+
+
+def test_what_only_one_interval_end_makes_endless_is_no_difference_in_units():
+    """Half as much is still told in perplexity; where an end of the interval goes beyond a factor of four, no more."""
+    half = {seed: value / 2 for seed, value in arm().items()}
+    assert "a factor of" not in ask(Better(arm="new", than="old"), {"new": half, "old": arm()}).sentence
+    eighth = {seed: value / 8 for seed, value in arm().items()}
+    verdict = ask(Better(arm="new", than="old"), {"new": eighth, "old": arm()})
+    assert "better than old by a factor of 8" in verdict.sentence and "%" not in verdict.sentence
+
+
 def test_three_seeds_do_not_say_what_they_could_have_shown():
     verdict = is_better({"new": arm(0.0005, n=3), "old": arm(n=3)})
     assert verdict.outcome == "not distinguishable" and "4 or more do" in verdict.sentence

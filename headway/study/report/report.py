@@ -29,8 +29,9 @@ from headway.study.report.figures import Figure, figures
 from headway.study.report.scaling import LawInReport, laws_in_report
 from headway.study.results.results import Results
 from headway.study.verdicts.analysis import Verdict, notes_once
+from headway.study.verdicts.effects import is_beyond_units
 from headway.study.verdicts.judgement import ClaimStatus, Judgement, overall
-from headway.study.verdicts.wording import amount, chance, large, listed, percent, sentence
+from headway.study.verdicts.wording import amount, chance, large, listed, percent, sentence, times
 
 STANDS: dict[ClaimStatus, str] = {
     "holds": "That holds:",
@@ -245,7 +246,10 @@ def _effect(verdict: Verdict) -> str:
     """The numbers of a verdict, for those who want them."""
     if verdict.effect is None or verdict.interval is None:
         return ""
-    found = [amount(verdict.effect, verdict.interval, verdict.unit)]
+    if verdict.factor is not None and verdict.factor_interval is not None and is_beyond_units(vars(verdict)):
+        found = [f"{times(verdict.factor, verdict.factor_interval, verdict.unit)}, above 1 if better"]
+    else:
+        found = [amount(verdict.effect, verdict.interval, verdict.unit)]
     if verdict.relative is not None:
         found.append(f"{'+' * (verdict.relative >= 0)}{percent(verdict.relative)}")
     if verdict.p_corrected is not None:

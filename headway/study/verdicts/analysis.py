@@ -6,7 +6,7 @@ down, it is known.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +18,7 @@ from headway.stats.stopping import ANY_TIME, FIXED_SEEDS
 from headway.study.design.questions import Question
 from headway.study.results.evidence import Circumstances, Column, Correct, EarlierLook, StudyEvidence, column
 from headway.study.verdicts.caveats import caveats, qualified
-from headway.study.verdicts.wording import chance, fixed, seeds
+from headway.study.verdicts.wording import chance, seeds
 
 Outcome = Literal[
     "better",
@@ -53,6 +53,9 @@ class Verdict:
     relative: float | None = None
     """The effect as a share of what is compared with, for perplexities: 0.04 = 4 % lower."""
     relative_interval: Range | None = None
+    factor: float | None = None
+    """The effect as a factor, for perplexities: 2 = half as much as what is compared with."""
+    factor_interval: Range | None = None
     bootstrap: Range | None = None
     """The same interval as `interval`, by resampling the seeds."""
     seeds: int = 0
@@ -66,6 +69,8 @@ class Verdict:
     """The effect that these seeds would have shown with probability 0.8, at the corrected level; None below 4 seeds."""
     smallest_visible_interval: Range | None = None
     """95 %: the spread that it follows from is itself estimated."""
+    smallest_visible_factor: float | None = None
+    """The same as a factor."""
     method: str = ""
     earlier_looks: tuple[str, ...] = ()
     """Verdicts on this question that were seen before the study had these seeds."""
@@ -208,24 +213,6 @@ def seed_notes(found: Contrast, columns: dict[str, Column]) -> tuple[str, ...]:
     if found.degrees_of_freedom < 2:
         notes.append("2 seeds bear an interval on one degree of freedom: it is right, and too wide to be of much use")
     return tuple(notes)
-
-
-def visible(found: Contrast, level: float, units: Callable[[float], float]) -> dict[str, Any]:
-    """The smallest effect that these seeds could have shown, as facts of a verdict."""
-    smallest = found.smallest_visible(level)
-    if smallest is None:
-        return {}
-    low, high = map(units, smallest.interval)
-    return {"smallest_visible": units(smallest.effect), "smallest_visible_interval": (low, high)}
-
-
-def could_show(facts: Mapping[str, Any], decimals: int) -> str:
-    """The same in words."""
-    if "smallest_visible" not in facts:
-        return "so few seeds do not say what they could have shown: 4 or more do"
-    shown = [facts["smallest_visible"], *facts["smallest_visible_interval"]]
-    smallest, low, high = (fixed(value, decimals) for value in shown)
-    return f"these seeds could only show ≥ {smallest} [{low}, {high}]"
 
 
 def method(found: Contrast, metric: Metric) -> str:

@@ -14,13 +14,12 @@ from headway.study.verdicts.analysis import (
     Family,
     Outcome,
     Verdict,
-    could_show,
     method,
     seed_notes,
-    visible,
 )
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
-from headway.study.verdicts.wording import amount, digits, listed, mirrored, plain, seeds
+from headway.study.verdicts.effects import could_show, measured, said, visible
+from headway.study.verdicts.wording import digits, listed, plain, seeds
 
 
 class BestArm(Analysis):
@@ -94,47 +93,39 @@ class BestArm(Analysis):
     def _against_the_closest(self, found: Contrast, family: Family) -> dict[str, Any]:
         """How far ahead the best is, with an interval that allows for its having been picked."""
         scale, level = self.metric, self.means[self.closest]
-        low, high = found.interval(LEVEL / self.correction)
         return {
-            "effect": scale.in_units(found.estimate, level),
-            "interval": (scale.in_units(low, level), scale.in_units(high, level)),
-            "unit": scale.unit,
-            "relative": scale.relative(found.estimate) if scale.is_ratio else None,
-            "relative_interval": (scale.relative(low), scale.relative(high)) if scale.is_ratio else None,
-            **visible(found, family.level / self.correction, lambda natural: scale.in_units(natural, level)),
+            **measured(found, scale, level, LEVEL / self.correction),
+            **visible(found, family.level / self.correction, scale, lambda natural: scale.in_units(natural, level)),
             "method": f"{method(found, scale)}, allowing for the pick among {len(self.running)}",
         }
 
     def _sentence(self, tied: list[str], facts: dict[str, Any]) -> str:
         of, count = f"of {len(self.running)}", seeds(len(self.against[self.closest].seeds))
         if not tied:
-            shown = amount(facts["effect"], facts["interval"], facts["unit"])
-            said = f"{self.best} is best {of}: better than the closest, {self.closest}, by {shown}, {count}"
+            told = f"{self.best} is best {of}: better than the closest, {self.closest}, by {said(facts)}, {count}"
         else:
-            said = f"not distinguishable: {self.best} has the best mean {of}, but {listed(tied)} cannot "
-            said += f"be told from it with {count}"
+            told = f"not distinguishable: {self.best} has the best mean {of}, but {listed(tied)} cannot "
+            told += f"be told from it with {count}"
             if facts:
-                said += f"; {self._lead(facts)}, and {could_show(facts, digits(facts['interval']))}"
-        return f"{said}; out: {self._outsiders}" if self.out else said
+                told += f"; {self._lead(facts)}, and {could_show(facts, digits(facts['interval']))}"
+        return f"{told}; out: {self._outsiders}" if self.out else told
 
     def _lead(self, facts: dict[str, Any]) -> str:
-        effect, interval = facts["effect"], facts["interval"]
-        if effect >= 0:
-            return f"it is ahead of {self.closest} by {amount(effect, interval, facts['unit'])}"
-        behind = amount(-effect, mirrored(interval), facts["unit"])
-        return f"on the seeds that only these two have in common it is behind {self.closest} by {behind}"
+        if facts["effect"] >= 0:
+            return f"it is ahead of {self.closest} by {said(facts)}"
+        return f"on the seeds that only these two have in common it is behind {self.closest} by {said(facts)}"
 
     def _flattery(self) -> list[str]:
         """The winner's curse, as a number where there is one."""
         if len(self.running) < 3:
             return []
-        said = f"{self.best} was picked as the best of {len(self.running)}, so its mean flatters it"
+        told = f"{self.best} was picked as the best of {len(self.running)}, so its mean flatters it"
         if not self.shared:
-            return [f"{said}: score it once more, on new seeds or on test"]
+            return [f"{told}: score it once more, on new seeds or on test"]
         table = np.array([[values[seed] for values in self.running.values()] for seed in self.shared])
         expected, seen = shrunk_best(table, self.metric.lower_is_better), self.means[self.best]
         seen, expected = (plain(self.metric.back(natural)) for natural in (seen, expected))
-        return [f"{said}: {seen} was seen, about {expected} is to be expected of new seeds"]
+        return [f"{told}: {seen} was seen, about {expected} is to be expected of new seeds"]
 
     def _why_out(self, arm: str) -> str:
         """Empty for an arm that can be the best."""

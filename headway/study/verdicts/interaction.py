@@ -13,12 +13,11 @@ from headway.study.verdicts.analysis import (
     Family,
     Outcome,
     Verdict,
-    could_show,
     method,
     seed_notes,
-    visible,
     why_not,
 )
+from headway.study.verdicts.effects import could_show, visible
 from headway.study.verdicts.wording import amount, digits, fixed, seeds
 
 Levels = tuple[str, str]
@@ -110,7 +109,7 @@ class Interaction(Analysis):
         found, scale = self.found, self.metric
         low, high = found.interval(LEVEL / len(self.choices))
         effect, interval = self._units(found.estimate), (self._units(low), self._units(high))
-        smallest = visible(found, family.level / len(self.choices), self._units)
+        smallest = visible(found, family.level / len(self.choices), scale, self._units)
         outcome: Outcome = "depends" if family.p < LEVEL else "not distinguishable"
         example = f"{self._example(interval)}, {seeds(len(found.seeds))}"
         if outcome == "depends":

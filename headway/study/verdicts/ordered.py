@@ -1,6 +1,8 @@
 """Are several scores of one arm in the order somebody gave?"""
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -8,8 +10,9 @@ from headway.scoring.metrics import METRICS, metric_of, parsed
 from headway.stats.intervals import LEVEL, contrast
 from headway.study.design.questions import Ordered
 from headway.study.results.evidence import Correct, StudyEvidence, column
-from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, visible, why_not
-from headway.study.verdicts.wording import amount, mirrored, plain, seeds
+from headway.study.verdicts.analysis import Analysis, Family, Outcome, Verdict, method, why_not
+from headway.study.verdicts.effects import measured, said, visible
+from headway.study.verdicts.wording import plain, seeds
 
 
 class OrderedScores(Analysis):
@@ -48,33 +51,25 @@ class OrderedScores(Analysis):
         elif found.estimate < 0 and worst < LEVEL:
             outcome = "not in order"
         level = float(np.mean(list(self.columns[narrowest[1]].values.values())))
-        low, high = found.interval()
-        effect, interval = (
-            scale.in_units(found.estimate, level),
-            (scale.in_units(low, level), scale.in_units(high, level)),
-        )
+        facts = measured(found, scale, level) | {"unit": self._unit}
         return self.concluded(
             [self.question.arm],
             outcome,
-            self._sentence(outcome, narrowest, effect, interval, seeds(len(found.seeds))) + family.undoes(self.p),
-            effect=effect,
-            interval=interval,
-            unit=self._unit,
+            self._sentence(outcome, narrowest, facts, seeds(len(found.seeds))) + family.undoes(self.p),
+            **facts,
             seeds=len(found.seeds),
             p=self.p,
             p_corrected=family.p,
-            **visible(found, family.level, lambda natural: scale.in_units(natural, level)),
+            **visible(found, family.level, scale, lambda natural: scale.in_units(natural, level)),
             method=method(found, scale) + self._of_several(", of the narrowest of {} steps"),
         )
 
-    def _sentence(
-        self, outcome: Outcome, narrowest: tuple[str, str], effect: float, interval: tuple[float, float], count: str
-    ) -> str:
+    def _sentence(self, outcome: Outcome, narrowest: tuple[str, str], facts: Mapping[str, Any], count: str) -> str:
         names = self._names
         values = ", ".join(f"{names[score]} {self._mean(score)}" for score in self.question.scores)
         first, second = (names[score] for score in narrowest)
-        place, shown = ("ahead of", (effect, interval)) if effect >= 0 else ("behind", (-effect, mirrored(interval)))
-        step = f"{first} is {place} {second} by {amount(*shown, self._unit)}"
+        place = "ahead of" if facts["effect"] >= 0 else "behind"
+        step = f"{first} is {place} {second} by {said(facts)}"
         return f"{outcome}: {values}; {self._of_several('the narrowest of {} steps: ')}{step}, {count}"
 
     @property

@@ -18,13 +18,12 @@ from headway.study.verdicts.analysis import (
     Outcome,
     Range,
     Verdict,
-    could_show,
     method,
     seed_notes,
-    visible,
     why_not,
 )
-from headway.study.verdicts.wording import amount, chance, digits, mirrored, percent, seeds
+from headway.study.verdicts.effects import could_show, is_beyond_units, measured, said, visible
+from headway.study.verdicts.wording import chance, digits, percent, seeds
 
 
 class TwoArms(Analysis):
@@ -62,14 +61,11 @@ class TwoArms(Analysis):
         def units(natural: float) -> float:
             return scale.in_units(natural, level)
 
-        low, high = found.interval()
-        effect, interval = units(found.estimate), (units(low), units(high))
-        smallest = visible(found, family.level, units)
-        relative = (scale.relative(low), scale.relative(high)) if scale.is_ratio else None
+        facts = measured(found, scale, level) | visible(found, family.level, scale, units)
         outcome: Outcome = "not distinguishable"
         if family.p < LEVEL:
-            outcome = "better" if effect > 0 else "worse"
-        sentence = self._sentence(outcome, effect, interval, relative, smallest, family)
+            outcome = "better" if found.estimate > 0 else "worse"
+        sentence = self._sentence(outcome, facts, family)
         lost, lost_by_other = (len(column.diverged) for column in self.columns)
         if (outcome == "better" and lost > lost_by_other) or (outcome == "worse" and lost < lost_by_other):
             outcome, sentence = "not comparable", f"not comparable: {sentence}"  # the winner is also the less reliable
@@ -81,17 +77,12 @@ class TwoArms(Analysis):
             self.trained,
             outcome,
             sentence,
-            effect=effect,
-            interval=interval,
-            unit=scale.unit,
-            relative=scale.relative(found.estimate) if scale.is_ratio else None,
-            relative_interval=relative,
             bootstrap=resampled and (units(resampled[0]), units(resampled[1])),
             seeds=len(found.seeds),
             p=self.p,
             p_corrected=family.p,
             p_permutation=relabelled,
-            **smallest,
+            **facts,
             method=self.method,
             notes=(
                 *self.more_notes(units),
@@ -152,27 +143,19 @@ class TwoArms(Analysis):
     def _skew_notes(self, relabelled: float | None) -> Iterator[str]:
         if not self._skewed or self.contrast is None:
             return
-        said = "the scores of this study are skewed, and t intervals may hold the truth in fewer than 95 of 100 studies"
+        told = "the scores of this study are skewed, and t intervals may hold the truth in fewer than 95 of 100 studies"
         if relabelled is not None:
             how = "turning the signs of differences" if self.contrast.paired else "dealing the scores out anew"
-            said += f"; by {how}, which needs no shape, {chance(relabelled)} for this question alone"
-        yield said
+            told += f"; by {how}, which needs no shape, {chance(relabelled)} for this question alone"
+        yield told
 
-    def _sentence(
-        self,
-        outcome: Outcome,
-        effect: float,
-        interval: Range,
-        relative: Range | None,
-        smallest: Mapping[str, Any],
-        family: Family,
-    ) -> str:
+    def _sentence(self, outcome: Outcome, facts: Mapping[str, Any], family: Family) -> str:
         assert self.contrast is not None and self.p is not None
-        arm, than, unit, count = *self.arms, self.metric.unit, seeds(len(self.contrast.seeds))
-        shown = (effect, interval) if effect >= 0 else (-effect, mirrored(interval))
+        arm, than, count = *self.arms, seeds(len(self.contrast.seeds))
         if outcome != "not distinguishable":
-            share = "" if relative is None else f" ({percent(abs(self.metric.relative(self.contrast.estimate)))})"
-            return f"{arm} is {outcome} than {than} by {amount(*shown, unit)}{share}, {count}"
-        place = "ahead of" if effect >= 0 else "behind"
-        said = f"not distinguishable: {arm} is {place} {than} by {amount(*shown, unit)}, {count}"
-        return f"{said}{family.undoes(self.p)}; {could_show(smallest, digits(interval))}"
+            in_units = "relative" in facts and not is_beyond_units(facts)
+            share = f" ({percent(abs(facts['relative']))})" if in_units else ""
+            return f"{arm} is {outcome} than {than} by {said(facts)}{share}, {count}"
+        place = "ahead of" if facts["effect"] >= 0 else "behind"
+        told = f"not distinguishable: {arm} is {place} {than} by {said(facts)}, {count}"
+        return f"{told}{family.undoes(self.p)}; {could_show(facts, digits(facts['interval']))}"
