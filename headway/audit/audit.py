@@ -37,6 +37,9 @@ from headway.scoring.score import Score
 
 Verdict = Literal["pass", "warn", "fail"]
 Subject = Literal["model", "population", "data", "baselines", "training", "scores"]
+Asked = Literal["once", "of each", "of each alone"]
+"""Of the models of a population: of one that stands for all, since they share an architecture; of every member, which
+takes its share of what all are asked at once (`populations/members.py`); or of every member by itself."""
 FILE = "audit.json"
 NOT_CARRIED_OUT = "the check could not be carried out"
 """How the sentence begins of an audit that broke."""
@@ -152,6 +155,8 @@ class Audit:
     check: Callable[[Any], Outcome]
     rests_on: tuple[str, ...] = ()
     """Audits, run earlier, without whose pass this one cannot say anything."""
+    asked: Asked = "once"
+    """Of whom, where models were trained as one."""
 
     def run(self, given: Any) -> Report:
         """The one finding, or the one reason why there is none."""
@@ -176,13 +181,15 @@ def of_plugins(subject: Subject | None = None) -> list[Audit]:
     return [one for one in found if subject in (None, one.subject)]
 
 
-def audit(subject: Subject, rests_on: tuple[str, ...] = ()) -> Callable[[Callable[[Any], Outcome]], Audit]:
+def audit(
+    subject: Subject, rests_on: tuple[str, ...] = (), asked: Asked = "once"
+) -> Callable[[Callable[[Any], Outcome]], Audit]:
     """Make an audit of a check. The function's name is the audit's, its docstring the audit's documentation."""
 
     def made(check: Callable[[Any], Outcome]) -> Audit:
         about, _, explanation = cleandoc(check.__doc__ or "").partition("\n\n")
         name = check.__name__.replace("_", "-")
-        one = Audit(name, subject, about.replace("\n", " "), explanation, check, rests_on)
+        one = Audit(name, subject, about.replace("\n", " "), explanation, check, rests_on, asked)
         return AUDITS.add(name, one, check.__module__)
 
     return made

@@ -20,13 +20,13 @@ from headway.audit.models.attention import ABOUT_ATTENTION
 from headway.audit.models.carried import ABOUT_CARRYING
 from headway.audit.models.gradient import ABOUT_GRADIENTS
 from headway.audit.models.heads import HEAD_AUDITS, HeadEntropies
-from headway.audit.models.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, collapsed_answers, one_batch
-from headway.audit.models.moving import ABOUT_WEIGHTS, moved
+from headway.audit.models.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, one_batch
+from headway.audit.models.moving import ABOUT_WEIGHTS
 from headway.audit.models.noise import ABOUT_NOISE
 from headway.audit.models.pieces import ABOUT_PIECES
 from headway.audit.models.steps import ABOUT_STEPS
 from headway.audit.pictures.data import PICTURE_AUDITS, PICTURE_BATCH_AUDITS
-from headway.audit.pictures.matching import OF_MATCHING, caption_matters, picture_matters
+from headway.audit.pictures.matching import OF_MATCHING
 from headway.audit.pictures.recount import RETRIEVAL_AUDITS
 from headway.audit.populations.members import Member, OneOrMember
 from headway.audit.populations.populations import POPULATION_AUDITS
@@ -34,7 +34,7 @@ from headway.audit.probe import Probe, Probing
 from headway.audit.scores.scores import SCORE_AUDITS
 from headway.audit.training import TRAINING_AUDITS
 from headway.audit.translation.crossing import OF_CROSSING
-from headway.audit.translation.sources import OF_TRANSLATORS, source_matters
+from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.audit.translation.written import WRITTEN_AUDITS
 
 ABOUT_TRAINING = (*ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_WEIGHTS, *ABOUT_GRADIENTS, *ABOUT_STEPS)
@@ -64,11 +64,8 @@ ALL_AUDITS: tuple[Audit, ...] = (
 """Every audit there is, in the order in which they are run and shown."""
 
 _NOT_TRAINED = "these weights were imported, and nobody has trained on them here"
-OF_EACH_REPLICA = (finite, moved, collapsed_answers)
-"""What replicas may differ in; they share an architecture, so the other audits of a model are made once. These take a
-member's share of what all are asked at once (`populations/members.py`)."""
-OF_EACH_ALONE = (source_matters, picture_matters, caption_matters)
-"""What they may differ in as well, and is asked of each by itself: what training made of its pairs."""
+OF_EACH_REPLICA = tuple(one for one in ALL_AUDITS if one.asked == "of each")
+"""What replicas may differ in; they share an architecture, so most audits of a model are made once."""
 
 OF_A_TRAINED_MODEL = (
     *(*OF_EACH_REPLICA, one_batch, *HEAD_AUDITS, *BASELINE_AUDITS, *TRAINING_AUDITS),
@@ -149,8 +146,8 @@ def _by_itself(member: Member, speaks: bool) -> Report:
 
 def _asked_alone(probe: OneOrMember) -> list[Audit]:
     """Those of models of this kind, and the user's own: nobody knows what they look at."""
-    asked = (*OF_EACH_ALONE, *of_plugins("model"))
-    return [one for one in audits_of(probe) if one in asked]
+    own = of_plugins("model")
+    return [one for one in audits_of(probe) if one.asked == "of each alone" or one in own]
 
 
 def _with_what_they_rest_on(audits: Sequence[Audit], probe: OneOrMember) -> list[Audit]:

@@ -190,12 +190,13 @@ class Optimizer:
         }
 
 
-class AdamWOptimizer(Optimizer):
+class MomentsOptimizer(Optimizer):
     """Several replicas at once, where one kernel does the arithmetic for all of them (`nn/kernels/fused_adamw.py`, or a
     compiler's); else `fused`: many small kernels are slow."""
 
     memories = ("mean", "square")
-    kernel = staticmethod(torch._fused_adamw_)
+    kernel: Callable[..., None]
+    """torch's own, of the same name."""
 
     def __init__(self, spec: Moments, parameters, rates, decays):
         super().__init__(parameters, rates, decays)
@@ -227,9 +228,10 @@ class AdamWOptimizer(Optimizer):
         filled_mean, filled_square = (1 - torch.pow(beta, self.steps) for beta in (self.spec.beta1, self.spec.beta2))
         self.filled = filled_mean, filled_square.sqrt()
 
-    def move(self, weights, gradient, scale, rates, decays, *memory):
-        (mean, square), betas = memory, (self.spec.beta1, self.spec.beta2)
+    def by_moments(self, weights, gradient, scale, rates, decays, mean, square) -> None:
+        """AdamW's arithmetic, which is Adam's where nothing decays."""
         adamw = fused_adamw.adamw if fused_adamw.can_step(weights) else fused_adamw.plain_adamw
+        betas = self.spec.beta1, self.spec.beta2
         adamw(weights, gradient, mean, square, scale, rates, decays, self.filled, betas, self.spec.epsilon)
 
     @torch.no_grad()
@@ -269,14 +271,21 @@ class AdamWOptimizer(Optimizer):
         return norms
 
 
-class AdamOptimizer(AdamWOptimizer):
-    """As AdamW, but for decay that is part of the gradient, and so of both memories."""
+class AdamWOptimizer(MomentsOptimizer):
+    kernel = staticmethod(torch._fused_adamw_)
+
+    def move(self, weights, gradient, scale, rates, decays, *memory):
+        self.by_moments(weights, gradient, scale, rates, decays, *memory)
+
+
+class AdamOptimizer(MomentsOptimizer):
+    """Decay is part of the gradient here, and so of both memories."""
 
     kernel = staticmethod(torch._fused_adam_)
 
     def move(self, weights, gradient, scale, rates, decays, *memory):
         gradient = _scaled(gradient, scale) + decays * weights
-        super().move(weights, gradient, torch.ones_like(scale), rates, torch.zeros_like(decays), *memory)
+        self.by_moments(weights, gradient, torch.ones_like(scale), rates, torch.zeros_like(decays), *memory)
 
 
 class SgdOptimizer(Optimizer):

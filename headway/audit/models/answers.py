@@ -26,7 +26,7 @@ USED = 1e-5
 """What other sums of the same numbers do not reach: less than this, and the positions are not used."""
 
 
-@audit("model")
+@audit("model", asked="of each")
 def finite(probe: OneOrMember) -> Outcome:
     """All weights, answers and gradients are finite numbers.
 

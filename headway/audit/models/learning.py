@@ -191,7 +191,7 @@ def _learn(probe: Probe, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
     return _Attempt(losses)
 
 
-@audit("model")
+@audit("model", asked="of each")
 def collapsed_answers(probe: OneOrMember) -> Outcome:
     """What the model says depends on what it has read: its answers are not the same everywhere.
 

@@ -23,7 +23,7 @@ from headway.nn.attention import Attention
 from headway.nn.trainable import moving, pace_of
 
 
-@audit("model")
+@audit("model", asked="of each")
 def moved(probe: OneOrMember) -> Outcome:
     """Training has moved every parameter away from its start, and every part of it that means something.
 

@@ -221,7 +221,7 @@ def repeats(probe: Probe) -> Outcome:
     return passed(off, f"repeats in a batch are {'left out' if spec.repeats == 'left-out' else 'wrong'}, as asked")
 
 
-@audit("model", rests_on=("determinism", "loss"))
+@audit("model", rests_on=("determinism", "loss"), asked="of each alone")
 def picture_matters(probe: Probe) -> Outcome:
     """Captions fit their own pictures better than others': the picture is not ignored.
 
@@ -237,7 +237,7 @@ def picture_matters(probe: Probe) -> Outcome:
     return _matters(probe, batch, ("pictures", "picture"), "picture")
 
 
-@audit("model", rests_on=("determinism", "loss"))
+@audit("model", rests_on=("determinism", "loss"), asked="of each alone")
 def caption_matters(probe: Probe) -> Outcome:
     """Pictures fit their own captions better than others': the caption is not ignored.
 

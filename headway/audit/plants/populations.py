@@ -16,7 +16,7 @@ from headway.models.language_model import LanguageModel
 from headway.nn import backends, replicated
 from headway.nn.replicated import Embedding, LayerNorm, Linear, Noisy
 from headway.training.averaging import Averages
-from headway.training.optimizers import AdamWOptimizer
+from headway.training.optimizers import MomentsOptimizer
 
 _bed = Bed("populations")
 BESIDE, CAUSAL, GRADIENTS = "beside-others", "causality-beside-others", "gradients-apart"
@@ -131,7 +131,7 @@ def loss_with_a_fifth_of_the_neighbours(patch):
 
 
 def _before_the_step(patch: Patch, change: Any, after: Any = None) -> None:
-    original = AdamWOptimizer.step
+    original = MomentsOptimizer.step
 
     def step(self: Any, factor: Any, alive: Any, limit: Any = None) -> Any:
         change(self, alive)
@@ -141,7 +141,7 @@ def _before_the_step(patch: Patch, change: Any, after: Any = None) -> None:
                 after(self)
         return norms
 
-    patch.setattr(AdamWOptimizer, "step", step)
+    patch.setattr(MomentsOptimizer, "step", step)
 
 
 @_bed.plant(STEPS, ADAM, also=ALSO)

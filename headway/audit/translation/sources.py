@@ -131,7 +131,7 @@ def cross_attention_rows(probe: Probe) -> Outcome:
     return passed(worst, f"attention to the source sums to 1 over its tokens, within {worst:.1g}, and is 0 on padding")
 
 
-@audit("model", rests_on=("determinism", "loss"))
+@audit("model", rests_on=("determinism", "loss"), asked="of each alone")
 def source_matters(probe: Probe) -> Outcome:
     """Targets are likelier behind their own source than behind another's.
 

@@ -11,7 +11,7 @@ from headway.models import language_model
 from headway.models.language_model import LanguageModel
 from headway.training import optimizers, schedule
 from headway.training.averaging import Averages, Moving, Tail
-from headway.training.optimizers import Adam, AdamOptimizer, AdamWOptimizer
+from headway.training.optimizers import Adam, AdamOptimizer, AdamWOptimizer, MomentsOptimizer
 from headway.training.update import Update
 
 _bed = Bed("steps")
@@ -40,14 +40,14 @@ def table_that_learns_nothing_as_the_output(patch):
 
 
 def _before_the_step(patch: Patch, change: Any, limit: Any = lambda given: given) -> None:
-    honest = AdamWOptimizer.step
+    honest = MomentsOptimizer.step
 
     def step(self: Any, factor: Any, alive: Any, given: Any = None) -> Any:
         with torch.no_grad():
             change(self, given)
         return honest(self, factor, alive, limit(given))
 
-    patch.setattr(AdamWOptimizer, "step", step)
+    patch.setattr(MomentsOptimizer, "step", step)
 
 
 @_bed.plant(STEP, ADAM)
