@@ -1,4 +1,4 @@
-"""Kernels for a GPU, beside the plain lines they stand for: here by programs on a CPU, in test_cuda.py on a GPU."""
+"""Kernels for a GPU, beside the plain lines they stand for: here by programs on a CPU, in tests/cuda on a GPU."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
