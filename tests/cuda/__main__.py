@@ -1,5 +1,5 @@
-"""`python tests/cuda`: every test of this folder, a line per case, without the fixtures and checks of shapes of the other
-tests, whose packages a machine with a GPU may not have. `python tests/cuda recurrence` makes those of that name."""
+"""`python tests/cuda`: every test of this folder, a line per case, without fixtures and shape checks of the other
+tests, whose packages a machine with a GPU may lack. `python tests/cuda recurrence` makes those of that name."""
 
 import importlib
 import inspect
