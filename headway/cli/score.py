@@ -141,7 +141,11 @@ def _show_lengths(page: "LengthPage", out: Path | None, as_json: bool) -> None:
         print_json("score", {**page.as_json(), "file": None if out is None else str(out)})
         return
     print(f"nats per token · the first {page.tokens:,} tokens of {page.split}, the same at every length")
-    printing.show_table(page.table.columns, page.table.rows)
+    columns, rows = page.table.columns, page.table.rows
+    if len(runs := {row[0] for row in rows}) == 1:  # its name once, in place of a column
+        print(*runs)
+        columns, rows = columns[1:], [row[1:] for row in rows]
+    printing.show_table(columns, rows)
     if out is not None:
         print(out)
 
