@@ -30,7 +30,8 @@ from headway.audit.pictures.matching import OF_MATCHING
 from headway.audit.pictures.recount import RETRIEVAL_AUDITS
 from headway.audit.populations.members import Member, OneOrMember
 from headway.audit.populations.populations import POPULATION_AUDITS
-from headway.audit.probe import Probe, Probing
+from headway.audit.probe import Probe
+from headway.audit.probing import Probing
 from headway.audit.scores.scores import SCORE_AUDITS
 from headway.audit.training import TRAINING_AUDITS
 from headway.audit.translation.crossing import OF_CROSSING

@@ -6,8 +6,7 @@ prepare, assemble, open, restore, run, finish.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ import torch
 
 from headway import tasks
 from headway.audit.audit import write_report
-from headway.core import events
 from headway.core.errors import UserError
-from headway.core.events import Began, Ended, Event, Listener, Noted, Trained, Warned
+from headway.core.events import Began, Ended, Listener, Noted, Trained
 from headway.core.files import check_names, side_by_side
-from headway.core.plugins import reason_of
 from headway.core.status import State, Status
 from headway.experiment import assembly
+from headway.experiment.announcer import Announcer
 from headway.experiment.assembly import check_population, parameters_of, trained_parameters_of
 from headway.experiment.audit import audit_runs
 from headway.experiment.beside import compile_beside
@@ -77,51 +75,6 @@ def train_first(recipes: Sequence[Recipe], listeners: Sequence[Listener] = ()) -
             raise KeyboardInterrupt
         if run.status.state not in ended:
             raise UserError(f"{start.called}, which is to be trained first, came to no good end: {run.status}")
-
-
-class Announcer:
-    """Tells events to those who listen, and writes them into the folders of the runs they are of: those that come
-    before there are folders, as soon as there are."""
-
-    def __init__(self, runs: Path, names: Sequence[str], listeners: Sequence[Listener], processes: Processes):
-        self.runs, self.names, self.processes = runs, tuple(names), processes
-        self.listeners = listeners if processes.is_writer else ()
-        self.waiting: list[Event] | None = []
-
-    def __call__(self, event: Event) -> str | None:
-        if self.waiting is None:
-            self._write(event)
-        else:
-            self.waiting.append(event)
-        return events.tell(self.listeners, event)
-
-    def open(self) -> None:
-        """The folders are there, and ours."""
-        waiting, self.waiting = self.waiting or [], None
-        for event in waiting:
-            self._write(event)
-
-    def warn(self, text: str) -> None:
-        self(Warned(of=self.names, text=text))
-
-    def abandon(self, error: BaseException) -> None:
-        """An error has ended all of them; what cannot be written is left: it may be the disk that is full."""
-        if self.waiting is not None or not self.processes.is_writer:
-            return
-        state = State.INTERRUPTED if isinstance(error, KeyboardInterrupt) else State.FAILED
-        for name in self.names:
-            event = Ended(of=(name,), status=Status(state, reason=reason_of(error)))
-            with suppress(OSError):
-                events.append(self.runs / name, event)
-            events.tell(self.listeners, event)
-
-    def _write(self, event: Event) -> None:
-        if event.is_written:
-            self.processes.write(lambda: self._append(event))
-
-    def _append(self, event: Event) -> None:
-        for name in event.of:
-            events.append(self.runs / name, replace(event, of=(name,)))
 
 
 class Training:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headway.core.spec import Problem
-from headway.models.backbone import ModelState
+from headway.models.state import ModelState
 from headway.models.translator import Translator, TranslatorSpec
 from headway.nn.masks import Causal, Everything, Mask, Prefix
 from headway.nn.replicated import Linear, parameter

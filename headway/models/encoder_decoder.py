@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
-from headway.models.backbone import Backbone, BackboneSpec, ModelState, SourceMemory
+from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.spec import MOST_LAYERS
+from headway.models.state import ModelState, SourceMemory
 from headway.models.translator import Translator, TranslatorSpec
 from headway.nn import mixer
 from headway.nn.attention import AttentionSpec

@@ -13,8 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headway.core.spec import Problem
-from headway.models.backbone import Backbone, BackboneSpec, ModelState
+from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.start import BorrowedBody
+from headway.models.state import ModelState
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.masks import Causal
 from headway.nn.replicated import Linear, parameter

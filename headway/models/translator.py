@@ -21,7 +21,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.spec import Problem
-from headway.models.backbone import Backbone, BackboneSpec, ModelState
+from headway.models.backbone import Backbone, BackboneSpec
+from headway.models.state import ModelState
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.replicated import Linear
 from headway.nn.taps import Tap

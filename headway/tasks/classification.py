@@ -18,7 +18,7 @@ from headway.audit.data.rows import ROW_AUDITS, RowSet
 from headway.audit.evidence import Evidence
 from headway.audit.models.definitions import cross_entropy
 from headway.audit.models.learning import equal_chances
-from headway.audit.probe import Probing
+from headway.audit.probing import Probing
 from headway.audit.scores.recount_rows import RowRecount, rows_again
 from headway.core.errors import UserError, did_you_mean
 from headway.data.labelled import dataset

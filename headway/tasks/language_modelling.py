@@ -18,7 +18,7 @@ from headway.audit.data.text import TEXT_AUDITS, TextSet
 from headway.audit.evidence import Evidence
 from headway.audit.models.definitions import cross_entropy
 from headway.audit.models.learning import OF_NEXT_TOKENS, equal_chances
-from headway.audit.probe import Probing
+from headway.audit.probing import Probing
 from headway.audit.scores.recount_text import TextRecount, text_again
 from headway.core import random
 from headway.core.errors import UserError

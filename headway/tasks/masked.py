@@ -14,7 +14,7 @@ from headway.audit.baselines import ORDER, CheapMethods
 from headway.audit.masking.evidence import MaskedEvidence
 from headway.audit.models.definitions import cross_entropy
 from headway.audit.models.learning import equal_chances
-from headway.audit.probe import Probing
+from headway.audit.probing import Probing
 from headway.core.errors import UserError
 from headway.data.labelled.batches import RowTable, Shuffled
 from headway.data.running import corpus as corpora

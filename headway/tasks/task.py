@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from headway.audit.baselines import CheapMethods
 from headway.audit.evidence import Evidence
-from headway.audit.probe import Probing
+from headway.audit.probing import Probing
 from headway.core.errors import UserError
 from headway.core.variants import Registry
 from headway.data.tokenizers import Tokenizer

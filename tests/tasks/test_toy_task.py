@@ -19,7 +19,8 @@ from headway import tasks
 from headway.audit.audit import AUDITS, Baseline, Outcome, audit, failed, passed, read_report
 from headway.audit.baselines import CheapMethods
 from headway.audit.evidence import Evidence
-from headway.audit.probe import Probe, Probing
+from headway.audit.probe import Probe
+from headway.audit.probing import Probing
 from headway.core import random
 from headway.core.errors import UserError, did_you_mean
 from headway.data.labelled.batches import RowTable, Shuffled

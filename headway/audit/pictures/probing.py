@@ -16,7 +16,7 @@ from headway.audit.audit import DoesNotApply
 from headway.audit.models.learning import equal_chances
 from headway.audit.pictures.definitions import CONTRASTS, also_right, clueless
 from headway.audit.pictures.matching import OF_MATCHING
-from headway.audit.probe import Probing
+from headway.audit.probing import Probing
 from headway.models.clip import Clip
 
 ROWS = 4

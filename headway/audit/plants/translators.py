@@ -11,8 +11,8 @@ from headway.audit.plants.planting import Bed
 from headway.audit.plants.training.steps import PARTS
 from headway.data.pairs import batches
 from headway.models import decoder_only
-from headway.models.backbone import ModelState
 from headway.models.encoder_decoder import EncoderDecoder, FirstStates
+from headway.models.state import ModelState
 from headway.models.translator import Translator
 from headway.nn import attention, backends
 from headway.nn.block import CrossBlock

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.audit.probe import Found, Probe, Probing
+from headway.audit.probe import Found, Probe
+from headway.audit.probing import Probing
 from headway.recipe.recipe import Recipe
 
 

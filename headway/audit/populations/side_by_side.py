@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.populations.members import cut
-from headway.audit.probe import Probing
+from headway.audit.probing import Probing
 from headway.nn.replicated import set_dropout
 from headway.nn.seeding import drawn_anew
 from headway.nn.trainable import Trainable, moving

@@ -12,12 +12,12 @@ from torch.nn import Module
 
 from headway.audit.audit import DoesNotApply
 from headway.audit.models.learning import equal_chances, targets
-from headway.audit.probe import Probing
+from headway.audit.probing import Probing
 from headway.audit.translation.crossing import OF_CROSSING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.core import random as noise
-from headway.models.backbone import ModelState
 from headway.models.decoder_only import DecoderOnly
+from headway.models.state import ModelState
 from headway.models.translator import Translator
 
 PROBED = 12

@@ -7,7 +7,7 @@ wrong is said by the same reader that the command line has.
 
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt

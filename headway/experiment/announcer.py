@@ -1,0 +1,57 @@
+"""What happens to the runs of a training: told to those who listen, and written into the folders of the runs."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from headway.core import events
+from headway.core.events import Ended, Event, Listener, Warned
+from headway.core.plugins import reason_of
+from headway.core.status import State, Status
+from headway.training.processes import Processes
+
+
+class Announcer:
+    """Tells events to those who listen, and writes them into the folders of the runs they are of: those that come
+    before there are folders, as soon as there are."""
+
+    def __init__(self, runs: Path, names: Sequence[str], listeners: Sequence[Listener], processes: Processes):
+        self.runs, self.names, self.processes = runs, tuple(names), processes
+        self.listeners = listeners if processes.is_writer else ()
+        self.waiting: list[Event] | None = []
+
+    def __call__(self, event: Event) -> str | None:
+        if self.waiting is None:
+            self._write(event)
+        else:
+            self.waiting.append(event)
+        return events.tell(self.listeners, event)
+
+    def open(self) -> None:
+        """The folders are there, and ours."""
+        waiting, self.waiting = self.waiting or [], None
+        for event in waiting:
+            self._write(event)
+
+    def warn(self, text: str) -> None:
+        self(Warned(of=self.names, text=text))
+
+    def abandon(self, error: BaseException) -> None:
+        """An error has ended all of them; what cannot be written is left: it may be the disk that is full."""
+        if self.waiting is not None or not self.processes.is_writer:
+            return
+        state = State.INTERRUPTED if isinstance(error, KeyboardInterrupt) else State.FAILED
+        for name in self.names:
+            event = Ended(of=(name,), status=Status(state, reason=reason_of(error)))
+            with suppress(OSError):
+                events.append(self.runs / name, event)
+            events.tell(self.listeners, event)
+
+    def _write(self, event: Event) -> None:
+        if event.is_written:
+            self.processes.write(lambda: self._append(event))
+
+    def _append(self, event: Event) -> None:
+        for name in event.of:
+            events.append(self.runs / name, replace(event, of=(name,)))
