@@ -67,6 +67,7 @@ CLEAN = [
     ("training.optimizer.learning_rate=3", "training.clip=0.01", "training.optimizer=adagrad"),
     (CLASSIFIER,),
     (CLASSIFIER, "model.dropout=0.3", "model.pooling=max", "training.accumulate=2"),
+    (CLASSIFIER, "model.dropout=0.3", "training.tuning=frozen"),
 ]
 
 

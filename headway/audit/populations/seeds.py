@@ -5,6 +5,7 @@ It is asked of every member: one that runs another's seed makes an interval too 
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import combinations
 from operator import mul
 from typing import Any, NamedTuple
@@ -54,6 +55,8 @@ def seeds_apart(members: SideBySide) -> Outcome:
         for step, read in zip(steps, batches, strict=True):
             if not torch.equal(read[r], own.at(step).inputs[0]):
                 return failed(None, f"replica {r + 1} reads what its seed {seed} does not read, at step {step + 1:,}")
+        if members.recipes[r].training.tuning.keeps_features:  # below which nothing is dropped
+            own = members.task.with_features(alone, own, nullcontext)
         problem = _first_loss(members, r, alone, own.at(0))
         if problem is None and r in _first_middle_last(members):
             problem = _next_losses(members, r, alone, own)
@@ -93,9 +96,7 @@ def _next_losses(members: SideBySide, r: int, model: Trainable, sampler: Any) ->
     moved."""
     run, recipe, lines = members.runs[r], members.recipes[r], _losses(members, r, TAKEN_AGAIN)
     spec = recipe.training
-    if run is None or len(lines) < 2 or not in_float32(run) or spec.tuning.keeps_features:
-        return None
-    if spec.optimizer.learning_rate > USUAL_RATE:
+    if run is None or len(lines) < 2 or not in_float32(run) or spec.optimizer.learning_rate > USUAL_RATE:
         return None
     length = lambda one: one.in_steps(sampler.steps_per_epoch, members.task.tokens_per_step)  # noqa: E731
     total, warmup = length(spec.duration), length(spec.schedule.warmup) if spec.schedule.warmup else 0
