@@ -248,6 +248,12 @@ def concerning(*specs: Spec) -> list[Plugin]:
     return [p for p in loaded() if p in used or any(registry.of_module(p.module) for registry in looking)]
 
 
+def texts_for(*specs: Spec) -> dict[str, str]:
+    """What another process must be told to know what we know of these: files, by their names. Packages it finds for
+    itself, where they are installed."""
+    return {plugin.name: plugin.text for plugin in concerning(*specs) if plugin.is_file}
+
+
 def _parts(value: Any) -> Iterator[Spec]:
     if isinstance(value, Spec):
         yield value

@@ -107,7 +107,7 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
 
     with drawn_once():
         of_models = audit_models(members(), look)
-        population = population_report(runs, task, kept)
+        population = population_report(runs, task, kept, at_once)
     reports = [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]
     return [_of_diverged(one) if run.status.is_diverged else one for run, one in zip(runs, reports, strict=True)]
 
@@ -163,11 +163,13 @@ def audit_recipe(recipe: Recipe) -> Report:
     return model + task.evidence.data + task.evidence.reading()
 
 
-def population_report(runs: Sequence[Run], task: Task, kept: Callable[[Run], Checkpoint]) -> Report:
+def population_report(
+    runs: Sequence[Run], task: Task, kept: Callable[[Run], Checkpoint], at_once: int = MEMBERS
+) -> Report:
     """Of members that were trained side by side, or of one of them beside others of the same seeds. Runs that were
-    trained alone have nothing to be asked."""
-    members: list[Run | None] = [*runs[:MEMBERS]]
-    recipes = [run.recipe for run in runs[:MEMBERS]]
+    trained alone have nothing to be asked. `at_once`: so many may be at hand at a time, with all that they kept."""
+    members: list[Run | None] = [*runs]
+    recipes = [run.recipe for run in runs]
     if len(runs) == 1:  # the others may be anywhere by now
         others = list(runs[0].facts.get("population", ()))
         if runs[0].recipe.seed in others:
@@ -176,13 +178,18 @@ def population_report(runs: Sequence[Run], task: Task, kept: Callable[[Run], Che
         members += [None] * (len(recipes) - 1)
     if len(recipes) == 1:
         return Report()
-    weights = [None if run is None else kept(run).weights for run in members]
+    at_hand = len(runs) <= at_once
+    weights = [
+        None if run is None or not (at_hand or place < MEMBERS) else kept(run).weights
+        for place, run in enumerate(members)
+    ]
 
     def assemble(recipes: Sequence[Recipe]) -> Any:
         setting = Setting(torch.device(device()), torch.float32, False, False, ())
         return assembly.assemble(recipes, task, setting)[0]
 
-    return audit_population(SideBySide(recipes, weights, members, task, device(), assemble))
+    everyone = SideBySide(recipes, weights, members, task, device(), assemble)
+    return audit_population(everyone.first(MEMBERS), everyone)
 
 
 def scored_population(

@@ -23,7 +23,7 @@ from headway.experiment import assembly
 from headway.experiment.announcer import Announcer
 from headway.experiment.assembly import check_population, parameters_of, trained_parameters_of
 from headway.experiment.audit import audit_runs
-from headway.experiment.beside import compile_beside
+from headway.experiment.beside import compiler_for, kind_of_step
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, going_on, newest_checkpoints, restore
 from headway.nn.trainable import Trainable
@@ -40,7 +40,7 @@ from headway.training.parallel import check_rows
 from headway.training.pays import WhenItPays
 from headway.training.population import Population, load_weights
 from headway.training.processes import Processes, started
-from headway.training.update import Sampler
+from headway.training.update import Sampler, SamplerOfShapes
 
 
 def train(
@@ -191,17 +191,15 @@ class Training:
         )
         if self.setting.may_compile:
             self.loop.compiling = self.when_it_pays()
+        if self.loop.compiling is not None:
             self.held.callback(self.loop.compiling.stop)
         if self.loop.warmup >= self.loop.total:
             steps = f"{self.loop.warmup:,} steps"
             self.announce.warn(f"training ends in the warm-up ({steps}): the full rate is never reached")
 
-    def when_it_pays(self) -> WhenItPays:
+    def when_it_pays(self) -> WhenItPays | None:
         """What may compile the training, and where the step at which it did so is written down."""
-        shape = self.recipe.model.model_dump_json(), len(self.recipes), self.recipe.training.batch
-        shape += self.recipe.training.accumulate, self.task.tokens_per_step, str(self.setting.precision)
         device = self.setting.device
-        machine = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu", torch.__version__
         noted = [run.facts["compiled_from"] for run in self.written if "compiled_from" in run.facts]
         at, way = max(map(tuple, noted)) if self.resume and noted else (None, "whole")
 
@@ -212,10 +210,12 @@ class Training:
         def tell(text: str) -> None:
             self.announce(Noted(of=self.names, text=text))
 
+        if isinstance(self.sampler, SamplerOfShapes) and at is None:  # there may be dozens of them
+            return tell("not compiled: batches have several lengths, and each would have to be compiled by itself")
         return WhenItPays(
-            repr((*shape, *machine)),
+            kind_of_step(self.recipe, self.population.model, self.sampler, self.task.tokens_per_step, self.setting),
             self.loop.total,
-            start=lambda way: compile_beside(self.recipes, device, way),
+            compiler=lambda: compiler_for(self.recipes, device),
             note=note,
             tell=tell,
             swap_at=at,

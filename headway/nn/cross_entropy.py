@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from headway.nn.kernels import fused_loss, products
+from headway.nn.kernels.once import differentiable_once
 from headway.nn.kernels.onednn import product_by
 
 LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
@@ -125,11 +125,8 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
         return losses
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        if torch.is_grad_enabled():  # `once_differentiable` does not see it where g is a constant
-            raise RuntimeError(
-                "this gradient has none of its own (create_graph=True): take the loss of `logits` instead"
-            )
         gradients = ctx.saved_tensors
         if not bool((g == 1).all()):
             gradients = [None if d is None else d * g.view(-1, *[1] * (d.ndim - 1)) for d in gradients]
@@ -179,7 +176,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum(0)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         dx, dw, db = ctx.saved_tensors
         x_dtype, w_dtype = ctx.dtypes
@@ -241,6 +238,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return torch.stack(losses).sum(0)
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         dx, dw, db = ctx.saved_tensors
         x_dtype, w_dtype = ctx.dtypes

@@ -144,6 +144,8 @@ class Loop:
                     self.score()
                 if last or self.step % self.checkpoint_every == 0 or not self.anyone_left:
                     self.save()
+            if self.compiling is not None:
+                self.compiling.stop()
             self.processes.agree()  # that everything could be written
 
     @property

@@ -2,9 +2,10 @@
 
 It begins uncompiled and recorded, measures its step, and knows how many are left. Where compiling ends sooner, another
 process does it, beside the training, into a cache that both share; then the training stands still for a moment, takes
-the compiled program out of the cache, and goes on with it from the next step on. There are two ways (`compiling.py`):
-one layer, which serves them all, is compiled sooner; the model as a whole is faster then. What a way brought is kept
-among the caches, so that the next training of this kind knows before its first step.
+the compiled program out of the cache, and goes on with it from the next step on. Where the device has no room for
+another process, the training would stand still for all of it, and that is what it reckons with. There are two ways
+(`compiling.py`): one layer, which serves them all, is compiled sooner; the model as a whole is faster then. What a way
+brought is kept among the caches, so that the next training of this kind knows before its first step.
 
 A compiler's kernels round in other places than others do: the weights are the same to the bit up to the swap, and after
 it as good. So the step of the swap stands in the run's folder (`compiled_from` in run.json) before it is taken, and
@@ -50,11 +51,19 @@ class Costs:
         seconds = self.compiling, self.pause, self.step
         return all(math.isfinite(one) and one >= 0 for one in seconds) and math.isfinite(self.times) and self.times > 0
 
-    def until_the_end(self, plain: float, at_once: bool = False) -> float:
-        """Of a training that would take `plain` seconds more without; `at_once`: it is compiled already, or the
-        training waits for it."""
-        beside = 0.0 if at_once else min(self.compiling, plain)
-        return beside + self.pause + (plain - beside) / self.times
+    def beside(self, plain: float) -> float:
+        """Until the end of a training that would take `plain` seconds more without, and goes on while another process
+        compiles."""
+        meanwhile = min(self.compiling, plain)
+        return meanwhile + self.at_hand(plain - meanwhile)
+
+    def waiting(self, plain: float) -> float:
+        """Of one that stands still while it is compiled."""
+        return self.compiling + plain / self.times
+
+    def at_hand(self, plain: float) -> float:
+        """Of one for which it is compiled already."""
+        return self.pause + plain / self.times
 
 
 USUAL = {
@@ -65,14 +74,72 @@ USUAL = {
 seconds and a whole model after 34, or 17 out of the cache (docs/speed.md); beside one, nobody has measured it yet."""
 
 
-class Beside(Protocol):
-    """Somebody who compiles in another process."""
+class UnderWay(Protocol):
+    """Another process, which compiles."""
 
     def ended(self) -> str | None:
         """None = not yet; '' = it is done; else why it failed."""
         ...
 
     def stop(self) -> None: ...
+
+
+class Compiler(Protocol):
+    """Who would compile, if it paid."""
+
+    def until_the_end(self, costs: Costs, plain: float) -> float: ...
+    def told(self, costs: Costs) -> str: ...
+    def start(self, way: str) -> UnderWay | None:
+        """None = nobody else does: the training itself, from the next step on."""
+        ...
+
+    def learnt(self, costs: Costs, stood_still: float) -> Costs:
+        """When the training had stood still for so long."""
+        ...
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Another process."""
+
+    begin: Callable[[str], UnderWay]
+
+    def until_the_end(self, costs: Costs, plain: float) -> float:
+        return costs.beside(plain)
+
+    def told(self, costs: Costs) -> str:
+        return f"{costs.compiling:.0f} s beside it, a pause of {costs.pause:.0f} s"
+
+    def start(self, way: str) -> UnderWay:
+        return self.begin(way)
+
+    def learnt(self, costs: Costs, stood_still: float) -> Costs:
+        return replace(costs, pause=stood_still)
+
+
+class Here:
+    """The training itself, which stands still meanwhile: the device has no room for another process."""
+
+    def until_the_end(self, costs: Costs, plain: float) -> float:
+        return costs.waiting(plain)
+
+    def told(self, costs: Costs) -> str:
+        return f"a pause of {costs.compiling:.0f} s, since another process would find no room"
+
+    def start(self, way: str) -> None:
+        return None
+
+    def learnt(self, costs: Costs, stood_still: float) -> Costs:
+        """Out of the cache it takes no longer than that, either."""
+        return replace(costs, compiling=stood_still, pause=min(costs.pause, stood_still))
+
+
+class AtHand:
+    """Nobody: it was compiled before."""
+
+    def learnt(self, costs: Costs, stood_still: float) -> Costs:
+        """Once it may take longer, since the cache was emptied meanwhile, or the machine was busy."""
+        return replace(costs, pause=min(costs.pause, stood_still))
 
 
 class WhenItPays:
@@ -82,17 +149,19 @@ class WhenItPays:
         self,
         kind: str,
         total: int,
-        start: Callable[[str], Beside],
+        compiler: Callable[[], Compiler],
         note: Callable[[int, str], None],
         tell: Callable[[str], None],
         swap_at: int | None = None,
         way: str = "whole",
     ):
-        """`kind` is a name for all trainings that are compiled to the same; `note` writes the step of the swap, and the
-        way, into the runs' folders; `swap_at` and `way`: they stand there already."""
-        self.kind, self.total, self.start, self.note, self.tell = kind, total, start, note, tell
+        """`kind` is a name for all trainings that are compiled to the same; `compiler` tells who would do it, by the
+        room that there is when it is asked; `note` writes the step of the swap, and the way, into the runs' folders;
+        `swap_at` and `way`: they stand there already."""
+        self.kind, self.total, self.compiler, self.note, self.tell = kind, total, compiler, note, tell
         self.swap_at, self.way, self.known = swap_at, way, known(kind)
-        self.beside: Beside | None = None
+        self.by: Compiler | AtHand = AtHand()
+        self.beside: UnderWay | None = None
         self.decided, self.swapped, self.warmed = swap_at is not None, False, False
         self.first: int | None = None
         self.began = self.plain_step = 0.0
@@ -109,7 +178,9 @@ class WhenItPays:
             update.compile(whole=self.way == "whole")
         elif self.swapped and not self.warmed and step > (self.swap_at or 0) + STEPS_BEFORE_RECORDING:
             self.warmed = True
-            self.costs = replace(self.costs, pause=time.perf_counter() - self.began)
+            self.costs = self.by.learnt(self.costs, time.perf_counter() - self.began)
+            if self.costs.measured:
+                self._keep()
 
     def after(self, first: int, last: int, seconds: float) -> None:
         """These steps were taken, in so many seconds; about once a second."""
@@ -119,17 +190,21 @@ class WhenItPays:
         warm = STEPS_BEFORE_RECORDING + 1  # before that, kernels are chosen and steps are recorded
         if self.swapped:
             if self.plain_step and self.warmed and first > (self.swap_at or 0) + warm:
-                self._keep(each)
+                brought = replace(self.costs, times=self.plain_step / each, measured=True, step=self.plain_step)
+                self.costs, self.plain_step = brought, 0.0  # once is enough
+                self._keep()
             return
-        if first < self.first + warm:
+        if first < self.first + warm or self.beside is not None:  # who compiles beside it makes it slower
             return
         self.plain_step = each
         if not self.decided:
             self._decide(last)
 
     def stop(self) -> None:
+        """No more steps follow: what is still being compiled would only be in the way of scores and audits."""
         if self.beside is not None:
             self.beside.stop()
+            self.beside = None
 
     def _decide_at_the_start(self, step: int) -> None:
         """Where a training of this kind was compiled here before, and what it brought is known."""
@@ -138,27 +213,31 @@ class WhenItPays:
             return
         each = next(iter(measured.values())).step
         plain = (self.total - step) * each
-        compiled, self.way = min((costs.until_the_end(plain, at_once=True), way) for way, costs in measured.items())
+        compiled, self.way = min((costs.at_hand(plain), way) for way, costs in measured.items())
         was = f"{self._told(plain, each, step)}; compiled, as before on this machine, {compiled:.0f} s"
         self.decided = True
         if compiled + WORTH < plain:
             self._swap(step)
-            self.tell(f"compiled from the first step ({self.way}): {was}")
+            self.tell(f"compiled from {f'step {step}' if step else 'the first step'} on ({self.way}): {was}")
         else:
             self.tell(f"not compiled: {was}")
 
     def _decide(self, step: int) -> None:
-        self.decided, plain = True, (self.total - step) * self.plain_step
-        compiled, self.way = min((costs.until_the_end(plain), way) for way, costs in self.known.items())
+        self.decided, plain, by = True, (self.total - step) * self.plain_step, self.compiler()
+        compiled, self.way = min((by.until_the_end(costs, plain), way) for way, costs in self.known.items())
         basis = "as measured before on this machine" if self.costs.measured else "as is usual"
-        would = f"{self._told(plain, self.plain_step, step)}; with compiling {compiled:.0f} s ("
-        would += f"{self.costs.compiling:.0f} s beside it, a pause of {self.costs.pause:.0f} s, then "
-        would += f"{self.costs.times:.2f} times faster: {basis})"
-        if compiled + WORTH < plain:
-            self.tell(f"compiling beside the training ({self.way}): {would}")
-            self.began, self.beside = time.perf_counter(), self.start(self.way)
-        else:
+        would = f"{self._told(plain, self.plain_step, step)}; with compiling {compiled:.0f} s ({by.told(self.costs)}, "
+        would += f"then {self.costs.times:.2f} times faster: {basis})"
+        if not compiled + WORTH < plain:
             self.tell(f"not compiled: {would}")
+            return
+        self.by, self.began = by, time.perf_counter()
+        self.beside = by.start(self.way)
+        if self.beside is None:
+            self._swap(step)
+            self.tell(f"compiled from step {step} on ({self.way}): {would}")
+        else:
+            self.tell(f"compiling beside the training ({self.way}): {would}")
 
     def _take_over(self, step: int, why: str) -> None:
         assert self.beside is not None
@@ -169,7 +248,7 @@ class WhenItPays:
             return
         self.costs = replace(self.costs, compiling=time.perf_counter() - self.began)
         plain = (self.total - step) * self.plain_step
-        compiled = self.costs.until_the_end(plain, at_once=True)
+        compiled = self.costs.at_hand(plain)
         took = f"it took {self.costs.compiling:.0f} s; {self._told(plain, self.plain_step, step)}"
         took += f", compiled {compiled:.0f} s"
         if compiled < plain:
@@ -182,10 +261,8 @@ class WhenItPays:
         self.note(step, self.way)
         self.swap_at = step
 
-    def _keep(self, compiled_step: float) -> None:
+    def _keep(self) -> None:
         """What it brought, for the next training of this kind."""
-        times, step = self.plain_step / compiled_step, self.plain_step
-        self.costs, self.plain_step = replace(self.costs, times=times, measured=True, step=step), 0.0  # once is enough
         kept = {way: asdict(costs) for way, costs in self.known.items() if costs.measured}
         with suppress(OSError, RuntimeError):  # a cache that does not work costs time, never a run
             entry = _entry(self.kind)
@@ -211,7 +288,14 @@ def known(kind: str) -> dict[str, Costs]:
         told: dict[str, Any] = json.loads(_entry(kind).read_bytes())
         found = {way: Costs(**told[way]) if way in told else usual for way, usual in USUAL.items()}
         return found if all(costs.make_sense for costs in found.values()) else dict(USUAL)
-    except (OSError, RuntimeError, AttributeError, TypeError, ValueError):  # none yet, or by another version
+    except (
+        OSError,
+        RuntimeError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # none yet, or by another version
         return dict(USUAL)
 
 

@@ -94,7 +94,7 @@ class Update:
         self.averages = averages
         self.loss = model.loss
         self.copies = copies_for_products(model)
-        self.on_trial = False  # whether the next step is the first that is compiled
+        self.tried: set[int] | None = None  # shapes that were compiled and could be; None = nothing is
         if alive.device.type == "cpu":
             keep_freed_memory()
         self.rate = torch.zeros((), device=alive.device)
@@ -119,7 +119,7 @@ class Update:
         self.loss = compiled_loss(self.model, dynamic, backend, whole)
         with launching.in_use():
             self.optimizer.compile()
-        self.on_trial = True
+        self.tried = set()
 
     def _try_kernels(self) -> None:
         """Which kernels are right is found out where nothing is compiled (`nn/kernels/trusted.py`)."""
@@ -142,27 +142,28 @@ class Update:
             shape = sampler.shape_of(step)
             sampler = sampler.of_shape(shape)
         if self.stream is None:
-            return self.compute(sampler)
+            return self.compute(sampler, shape)
         with launching.in_use():
             return self.on_gpu(sampler, shape)
 
     def on_gpu(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:
         if not self.setting.recorded:
-            return self.compute(sampler)
+            return self.compute(sampler, shape)
         if shape not in self.recordings and self.steps_taken[shape] == STEPS_BEFORE_RECORDING:
-            self.recordings[shape] = self.record(sampler)
+            self.recordings[shape] = self.record(sampler, shape)
         self.steps_taken[shape] += 1
         if shape not in self.recordings:
-            return self.on_side_stream(sampler)
+            return self.on_side_stream(sampler, shape)
         recorded = self.recordings[shape]
         recorded.graph.replay()
         return recorded.losses.clone(), recorded.norms.clone()  # the next replay writes to the same place
 
-    def compute(self, sampler: Sampler) -> tuple[Losses, Losses]:
-        """A step; the first one that is compiled is taken without, if it cannot be compiled."""
-        if not self.on_trial:
+    def compute(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:
+        """A step; the first one of a shape that is compiled is taken without, if it cannot be compiled."""
+        if self.tried is None or shape in self.tried:
             return self.take(sampler)
-        self.on_trial, steps = False, self.optimizer.steps.clone()
+        self.tried.add(shape)
+        steps = self.optimizer.steps.clone()
         try:
             return self.take(sampler)
         except Exception as error:  # a compiler has many: a cache that was cut short, a program that cannot be made
@@ -171,7 +172,7 @@ class Update:
             told = " ".join(f"{type(error).__name__}: {error}".split())
             _LOG.warning(f"what was compiled cannot be used ({told[:300]}); going on without")
         # Whatever is compiled is so when it is first called: nothing has moved yet.
-        self.loss = self.model.loss
+        self.tried, self.loss = None, self.model.loss
         self.optimizer.uncompile()
         self.optimizer.steps.copy_(steps)
         for p in self.optimizer.parameters:
@@ -210,18 +211,18 @@ class Update:
             p.grad = None
         return losses, norms
 
-    def on_side_stream(self, sampler: Sampler) -> tuple[Losses, Losses]:
+    def on_side_stream(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:
         """As the recording will run: autograd remembers the stream it first ran on."""
         assert self.stream is not None
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            found = self.compute(sampler)
+            found = self.compute(sampler, shape)
         torch.cuda.current_stream().wait_stream(self.stream)
         return found
 
-    def record(self, sampler: Sampler) -> Recording:
+    def record(self, sampler: Sampler, shape: int) -> Recording:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            found = self.compute(sampler)
+            found = self.compute(sampler, shape)
         return Recording(graph, *found)

@@ -15,7 +15,10 @@ from headway.audit.populations.populations import POPULATION_AUDITS
 from headway.experiment import assembly
 from headway.experiment.audit import audit_run, population_report
 from headway.experiment.train import train
+from headway.models import language_model
+from headway.nn.replicated import Noisy
 from headway.run.folder import Run
+from headway.training.optimizers import MomentsOptimizer
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def trained(ground: Ground):
 
 def examined(runs: list[Run]) -> Report:
     with torch.no_grad():
-        return population_report(runs, tasks.load_for(runs[0]), lambda run: run.checkpoint("auto"))
+        return population_report(runs, tasks.load_for(runs[0]), lambda run: run.checkpoint("auto"), len(runs))
 
 
 OF_POPULATIONS = [fault for fault in faults() if AUDITS[fault.caught_by].subject == "population"]
@@ -64,6 +67,7 @@ CLEAN = [
     ("training.optimizer.learning_rate=3", "training.clip=0.01", "training.optimizer=adagrad"),
     (CLASSIFIER,),
     (CLASSIFIER, "model.dropout=0.3", "model.pooling=max", "training.accumulate=2"),
+    (CLASSIFIER, "model.dropout=0.3", "training.tuning=frozen"),
 ]
 
 
@@ -97,6 +101,73 @@ def test_replicas_that_all_ran_seed_zero(ground: Ground, monkeypatch: pytest.Mon
     assert [f.audit for f in examined(runs).failures] == ["seeds-apart"]
     (finding,) = examined(runs[1:2]).failures  # by one of them alone
     assert finding.audit == "seeds-apart" and "first loss" in finding.sentence
+
+
+def _start_of_the_fourth(patch):
+    honest = language_model.seed
+    of = lambda seeds: [*seeds[:4], seeds[3]] if len(seeds) == 5 else seeds  # noqa: E731
+    patch.setattr(language_model, "seed", lambda model, seeds, device="cpu": honest(model, of(seeds), device))
+
+
+def _noise_of_the_fourth(patch):
+    honest = language_model.seed
+
+    def seed(model, seeds, device="cpu"):
+        honest(model, seeds, device)
+        for one in model.modules() if len(seeds) == 5 else ():
+            if isinstance(one, Noisy):
+                one.keys[4] = one.keys[3]
+
+    patch.setattr(language_model, "seed", seed)
+
+
+def _after_each_step(patch, change):
+    honest = MomentsOptimizer.step
+
+    def step(self, *given):
+        norms = honest(self, *given)
+        with torch.no_grad():
+            change(self)
+        return norms
+
+    patch.setattr(MomentsOptimizer, "step", step)
+
+
+def _memory_of_the_fourth(patch):
+    def change(optimizer):
+        for tensor in (tensor for kept in optimizer.memory.values() for tensor in kept if len(tensor) == 5):
+            tensor[4] = tensor[3]
+
+    _after_each_step(patch, change)
+
+
+def _weights_of_the_fourth_once(patch):
+    """As where two go on from one checkpoint."""
+
+    def change(optimizer):
+        for p in optimizer.parameters if int(optimizer.steps) == 9 else ():
+            if len(p) == 5:
+                p[4] = p[3]
+
+    _after_each_step(patch, change)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (_start_of_the_fourth, "replica 5 begins with"),
+        (_noise_of_the_fourth, "a first loss of"),
+        (_memory_of_the_fourth, "at step 3; alone"),
+        (_weights_of_the_fourth_once, "leans towards that of seed 3"),
+    ],
+)
+def test_the_last_of_five_that_runs_anothers_seed(fault, told, ground: Ground):
+    """In training, and while it is audited: it is not among those that are compared side by side."""
+    with pytest.MonkeyPatch.context() as patch:
+        fault(patch)
+        runs = ground.train("model.dropout=0.2", "training.optimizer.learning_rate=0.02", seeds=5)
+        found = examined(runs).failures
+    assert [f.audit for f in found] == ["seeds-apart"] and told in found[0].sentence
 
 
 def test_one_that_diverged_leaves_the_audits_of_the_others(trained):

@@ -33,8 +33,7 @@ KERNELS = [
     ("loss", (FLOAT, 128, True)),
     ("loss", (BF16, 4096, False)),
     ("loss", (BF16, 8192, False)),
-    ("adamw", (True,)),
-    ("adamw", (False,)),
+    *(("adamw", (count,)) for count in fused_adamw.COUNTS),
     *(("product", (BF16, several, biased)) for several, biased in ((False, True), (False, False), (True, False))),
 ]
 

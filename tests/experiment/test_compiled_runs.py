@@ -8,7 +8,6 @@ from varied import losses, same_end, trained
 
 from headway.core.events import Noted
 from headway.experiment import train as training
-from headway.experiment.beside import CompileHere
 from headway.training import checkpoint, pays
 from headway.training import setting as settings
 from headway.training.update import Update
@@ -20,8 +19,8 @@ def compiles(monkeypatch):
     chosen = settings.choose
     monkeypatch.setattr(settings, "choose", lambda *given: replace(chosen(*given), may_compile=True))
     monkeypatch.setattr(pays, "WORTH", -1e9)
-    monkeypatch.setattr(pays.Costs, "until_the_end", lambda self, plain, at_once=False: 0.0 if at_once else -self.pause)
-    monkeypatch.setattr(training, "compile_beside", lambda recipes, device, way: CompileHere())
+    monkeypatch.setattr(pays.Costs, "waiting", lambda self, plain: -self.pause)
+    monkeypatch.setattr(training, "compiler_for", lambda recipes, device: pays.Here())
 
     def compile(self, whole):
         plain = self.loss

@@ -57,8 +57,11 @@ def test_huge_logits_stay_finite(in_place: bool, monkeypatch):
     assert losses.isfinite().all() and x.grad.isfinite().all()
 
 
-def test_the_loss_in_place_is_differentiated_once():
-    """Its gradient is computed beforehand: what is asked for a gradient of that says so."""
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "in chunks"])
+def test_a_loss_that_is_computed_with_its_gradient_is_differentiated_once(in_place: bool, monkeypatch):
+    """Whoever asks for a gradient of that is told so, and gets none without a graph."""
+    if not in_place:
+        as_elsewhere(monkeypatch, worth_it=0, at_once=10**9)
     x, weight = torch.randn(1, 5, 4, requires_grad=True), torch.randn(1, 7, 4)
     losses = mean_cross_entropy(x, weight, torch.arange(5)[None])
     with pytest.raises(RuntimeError, match="create_graph"):

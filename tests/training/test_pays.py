@@ -3,7 +3,7 @@
 import pytest
 
 from headway.training import pays
-from headway.training.pays import Costs, WhenItPays
+from headway.training.pays import Beside, Costs, Here, WhenItPays
 
 
 class Update:
@@ -35,7 +35,9 @@ def training(monkeypatch, tmp_path):
     """So many steps, each of so many seconds by a clock of its own; compiled ones are twice as fast."""
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
 
-    def run(total, each, process=None, swap_at=None, first=0, window=10):
+    def run(total, each, process=None, swap_at=None, first=0, window=10, by=None, contended=1.0, first_compiled=0.0):
+        """`contended`: how many times slower a step is while somebody compiles beside it; `first_compiled`: seconds
+        that the first compiled step takes more."""
         clock = [0.0]
         monkeypatch.setattr(pays.time, "perf_counter", lambda: clock[0])
         update, notes, said, started = Update(), [], [], []
@@ -44,12 +46,15 @@ def training(monkeypatch, tmp_path):
             started.append(process)
             return process
 
-        watched = WhenItPays("a kind", total, start, lambda at, way: notes.append(at), said.append, swap_at)
+        compiler = by or Beside(start)
+        watched = WhenItPays("a kind", total, lambda: compiler, lambda at, way: notes.append(at), said.append, swap_at)
         began, mark = 0.0, first
         for step in range(first, total):
             update.step = step
             watched.before(step, update)
-            clock[0] += each / 2 if update.compiled_at else each
+            slower = contended if watched.beside is not None else 1.0
+            clock[0] += each / 2 if update.compiled_at else each * slower
+            clock[0] += first_compiled if update.compiled_at == [step] else 0.0
             if (step + 1 - first) % window == 0:
                 watched.after(mark, step + 1, clock[0] - began)
                 began, mark = clock[0], step + 1
@@ -92,7 +97,8 @@ def test_the_longer_the_training_the_more_is_compiled(training):
     """One layer is ready sooner, the whole is faster then."""
     ways = []
     for steps in (1500, 20000):
-        watched = WhenItPays("another", steps, lambda way: ways.append(way) or Process(10), print, print)
+        beside = Beside(lambda way: ways.append(way) or Process(10))
+        watched = WhenItPays("another", steps, lambda beside=beside: beside, print, print)
         watched.before(0, Update())
         watched.after(10, 20, 1.0)
     assert ways == ["layers", "whole"]
@@ -118,6 +124,7 @@ def test_a_compiler_that_fails_changes_nothing(training):
         '{"whole": {"compiling": 1, "pause": 1, "times": 0, "measured": true}}',
         '{"whole": {"compiling": 1, "pause": NaN, "times": 2, "measured": true}}',
         '{"whole": {"compiling": 1, "pause": -1e9, "times": 2, "measured": true}}',
+        '{"whole": {"compiling": 1, "pause": 1' + "0" * 400 + ', "times": 2, "measured": true}}',
     ],
 )
 def test_what_is_kept_and_makes_no_sense_is_not_believed(training, kept):
@@ -129,6 +136,45 @@ def test_what_is_kept_and_makes_no_sense_is_not_believed(training, kept):
 
 def test_the_end_is_told_by_arithmetic():
     costs = Costs(compiling=20, pause=5, times=2)
-    assert costs.until_the_end(100) == 20 + 5 + 40
-    assert costs.until_the_end(100, at_once=True) == 55
-    assert costs.until_the_end(10) == 15  # it ends before the compiler does
+    assert costs.beside(100) == 20 + 5 + 40
+    assert costs.at_hand(100) == 55
+    assert costs.beside(10) == 15  # it ends before the compiler does
+    assert costs.waiting(100) == 20 + 50
+
+
+def test_where_another_process_has_no_room_the_training_reckons_with_all_of_the_compiling(training):
+    """A pause of 8 s would pay for 200 s of training, and one of 25 does not: 25 + 200 / 1.12."""
+    compiled, notes, said, started = training(2020, 0.1, by=Here())
+    assert (compiled, notes, started) == ([], [], [])
+    assert "200 s; with compiling 204 s (a pause of 25 s" in said[0]
+
+
+def test_and_what_it_stood_still_for_is_told_to_the_next_as_compiling(training):
+    compiled, notes, said, _ = training(10_000, 0.1, by=Here(), first_compiled=40.0)
+    assert compiled == notes == [20] and len(said) == 1 and "a pause of 45 s" in said[0]
+    costs = pays.known("a kind")["whole"]
+    assert costs.measured and costs.compiling == pytest.approx(40, abs=1)
+    assert costs.pause == pays.USUAL["whole"].pause  # out of the cache: nobody has seen that yet
+    training(10_000, 0.1, first_compiled=6.0)
+    assert pays.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
+    training(10_000, 0.1, first_compiled=60.0)  # the cache was emptied
+    assert pays.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
+
+
+def test_a_step_is_measured_while_nobody_compiles_beside_it(training):
+    compiled, _, said, _ = training(2000, 0.1, Process(steps=50), contended=3.0)
+    left = 2000 - compiled[0]
+    assert f"{left:,} steps of 100.00 ms are left, {left / 10:.0f} s" in said[1]
+    assert pays.known("a kind")["layers"].times == pytest.approx(2, rel=0.05)
+
+
+def test_when_no_more_steps_follow_nobody_compiles_on(training):
+    process = Process(steps=10**9)
+    training(2000, 0.1, process)
+    assert process.stopped
+
+
+def test_who_resumes_is_not_told_of_a_first_step(training):
+    training(2000, 0.1, Process(steps=50))
+    said = training(2000, 0.1, first=500)[2]
+    assert "compiled from step 500 on" in said[0] and "1,500 steps" in said[0]

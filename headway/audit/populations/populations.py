@@ -2,29 +2,26 @@
 
 The audits of a model look at one replica alone, and with R = 1 every module takes a path of its own: what is lost only
 beside others they cannot see. Here up to three members are put side by side, as training had them, and each is held to
-what it does alone: its answers, its gradient, two of its steps, its data, its noise. What is found is found once, for
-all members.
+what it does alone: its answers, its gradient, two of its steps. Whether each runs its own seed is asked of all of them
+(`seeds.py`). What is found is found once, for all members.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import mul
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
 from headway.audit.models.answers import LEAK
-from headway.audit.populations.side_by_side import SideBySide, gradient_of, in_a_row
+from headway.audit.populations.seeds import seeds_apart
+from headway.audit.populations.side_by_side import USUAL_RATE, SideBySide, gradient_of, in_a_row
 from headway.audit.probe import TINY, difference
-from headway.audit.scores.scores import AGAIN, ROUNDED, in_float32
 from headway.nn.trainable import Trainable
 from headway.training.update import Update
 
 COUNTS = 1e-3
 """Of the largest gradient: weights with less are moved by rounding, which optimizers blow up to a whole step."""
-USUAL_RATE = 0.03
 SAME_STEPS = 0.05
 """Of what two steps move. Those of two replicas differ by more than their whole length."""
 
@@ -166,39 +163,6 @@ def steps_beside_others(members: SideBySide) -> Outcome:
 
 
 @audit("population")
-def seeds_apart(members: SideBySide) -> Outcome:
-    """Each replica runs its own seed: starting weights, data and noise are those of that seed, and differ.
-
-    Side by side and alone, a seed must give the same starting weights and the same batches (of the first two steps and
-    of the first in the second pass), to the bit; other seeds must give other weights, and other batches where batches
-    are drawn at all. And the runs themselves are looked
-    at: the loss of the first step that was written down must be what this seed has at its first step (within a
-    thousandth; 2 % where training computed in bf16), and no two seeds may have written down the same losses. When it
-    fails, several seeds are one run several times, and every interval over them is a fiction.
-    """
-    fresh, starts = members.model(members.all, trained=False), [members.model([r], trained=False) for r in members.all]
-    batches = members.sampler.at(0)
-    begins = in_a_row(fresh.parameters())
-    for r, alone in enumerate(starts):
-        if not torch.equal(begins[r], in_a_row(alone.parameters())[0]):
-            both = zip(fresh.named_parameters(), alone.parameters(), strict=True)
-            name = next(name for (name, p), own in both if not torch.equal(p[r], own[0]))
-            return failed(None, f"replica {r + 1} begins with a {name} that is not that of its seed {members.seeds[r]}")
-        sampler = members.task.sampler([members.seeds[r]], members.device)
-        for step in (0, 1, sampler.steps_per_epoch):
-            if not torch.equal(members.sampler.at(step).inputs[r], sampler.at(step).inputs[0]):
-                words = f"replica {r + 1} reads what its seed {members.seeds[r]} does not read"
-                return failed(None, f"{words}, at step {step + 1:,}")
-        if (problem := _first_loss(members, r, starts[r], sampler.at(0))) is not None:
-            return failed(None, problem)
-    for a in members.all:
-        for b in members.all[a + 1 :]:
-            if members.seeds[a] != members.seeds[b] and (same := _same(members, a, b, starts, batches)) is not None:
-                return failed(None, f"seeds {members.seeds[a]} and {members.seeds[b]} have {same}")
-    return passed(None, "weights, data and the first loss of each replica are those of its seed")
-
-
-@audit("population")
 def diverged_apart(members: SideBySide) -> Outcome:
     """A replica whose numbers are lost does not take the others with it.
 
@@ -235,12 +199,15 @@ POPULATION_AUDITS: tuple[Audit, ...] = (
 )
 
 
-def audit_population(members: SideBySide) -> Report:
-    """Of all members at once. One whose numbers are lost is looked at as it began."""
+def audit_population(members: SideBySide, everyone: SideBySide) -> Report:
+    """Of a few members, and of everyone where it may be any of them. One whose numbers are lost is looked at as it
+    began."""
     weights = [w if w is not None and _speaks(members, r) else None for r, w in enumerate(members.weights)]
     lost = any(one is None and w is not None for one, w in zip(weights, members.weights, strict=True))
+    few = [one for one in POPULATION_AUDITS if one is not seeds_apart]
     with torch.enable_grad():
-        return run_audits(POPULATION_AUDITS, replace(members, weights=weights) if lost else members)
+        of_few = run_audits(few, replace(members, weights=weights) if lost else members)
+        return of_few + run_audits([seeds_apart], everyone)
 
 
 @torch.no_grad()
@@ -265,43 +232,6 @@ def _speaks(members: SideBySide, r: int) -> bool:
     """Its answers and their loss are numbers, and such that float32 can compare them."""
     answers, loss = members.said[r]
     return bool(answers.isfinite().all() and loss.isfinite().all() and answers.abs().max() < 1e6)
-
-
-def _first_loss(members: SideBySide, r: int, model: Trainable, batch: Any) -> str | None:
-    """What is wrong with the first loss that the run has written down."""
-    run, recipe = members.runs[r], members.recipes[r]
-    lines = [line for line in run.metrics() if "loss" in line][:1] if run is not None else []
-    if run is None or not lines or lines[0]["step"] != 1:
-        return None
-    model.train()
-    parts, losses, counts = recipe.training.accumulate, [], []
-    with torch.no_grad():
-        for k in range(parts):
-            part = batch.part(k, parts)
-            model.clock.set(0, part.first_row)
-            losses.append(float(model.loss(part)[0][0]))
-            counted = model.counted(part)
-            counts.append(1.0 if counted is None else float(counted[0]))
-    model.eval()
-    then, now = lines[0]["loss"], sum(map(mul, losses, counts)) / sum(counts)
-    if abs(then - now) <= (AGAIN if in_float32(run) else ROUNDED) * max(abs(now), 0.1):
-        return None
-    return f"{run.name} wrote down a first loss of {then:.5g}; its seed {recipe.seed} begins with {now:.5g}"
-
-
-def _same(members: SideBySide, a: int, b: int, starts: Sequence[Trainable], batches: Any) -> str | None:
-    """What two replicas of different seeds share, and should not."""
-    if all(torch.equal(p, q) for p, q in zip(starts[a].parameters(), starts[b].parameters(), strict=True)):
-        return "the same starting weights"
-    drawn = getattr(getattr(members.recipes[0].data, "batches", None), "by_seed", False)
-    if drawn and torch.equal(batches.inputs[a], batches.inputs[b]):
-        return "the same data"
-    curves = [
-        [line["loss"] for line in run.metrics() if "loss" in line] for run in (members.runs[a], members.runs[b]) if run
-    ]
-    if len(curves) == 2 and curves[0] and curves[0] == curves[1]:
-        return f"written down the same {len(curves[0]):,} losses"
-    return None
 
 
 def _weights(model: Trainable, names: Sequence[str]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,8 @@ ROWS, LONGEST = 4, 128
 ANSWERS = 2**23
 """Numbers that members are answered by: where there are more choices, two rows will do."""
 STEPS_AVERAGED = 2
+USUAL_RATE = 0.03
+"""Beyond it, a second step is taken from wherever rounding has thrown the first."""
 LATER = 3
 """A step that is not the first."""
 
@@ -44,6 +46,11 @@ class SideBySide:
     device: str
     assemble: Callable[[Sequence[Recipe]], Any] | None = None
     """How training puts members side by side (a `Population`); None = nobody says, and it is done here."""
+
+    def first(self, members: int) -> "SideBySide":
+        """So many of them, by themselves."""
+        recipes, weights, runs = (one[:members] for one in (self.recipes, self.weights, self.runs))
+        return replace(self, recipes=recipes, weights=weights, runs=runs)
 
     @property
     def how(self) -> Probing:

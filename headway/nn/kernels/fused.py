@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from headway.core import random
 from headway.nn.kernels import launching
+from headway.nn.kernels.once import differentiable_once
 from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
 
 WIDEST = 8192
@@ -66,7 +66,7 @@ class _Activate(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
         *kept, bias = ctx.saved_tensors
         dy, (R, D) = dy.contiguous(), bias.shape
@@ -124,7 +124,7 @@ class _Dropped(torch.autograd.Function):
         return _Dropped.times(x.contiguous(), keys, step, rates, first)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
         keys, step, rates = ctx.saved_tensors
         return _Dropped.times(dy.contiguous(), keys, step, rates, ctx.first), None, None, None, None
@@ -177,7 +177,7 @@ class _Turned(torch.autograd.Function):
         return _Turned.by(x, at, frequencies, 1.0)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
         at, frequencies = ctx.saved_tensors
         return _Turned.by(dy, at, frequencies, -1.0), None, None

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from headway.nn.kernels import launching
 from headway.nn.kernels.fused import WIDEST, Drawing, a_drawing, plain_dropped
+from headway.nn.kernels.once import differentiable_once
 from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
 
 
@@ -82,7 +82,7 @@ class _SumAndNorm(torch.autograd.Function):
         return total, normed
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, d_total, d_normed):  # pyright: ignore[reportIncompatibleMethodOverride]
         total, weight, mean, scale, *drawn = ctx.saved_tensors
         centred, biased, biased_more, drops, into = ctx.kinds

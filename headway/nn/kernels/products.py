@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from headway.nn.kernels import launching
+from headway.nn.kernels.once import differentiable_once
 from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
 
 _in_use: "CopiedWeights | None" = None
@@ -92,7 +92,7 @@ class _Product(torch.autograd.Function):
         return (x.flatten(1, 2) @ copy.mT).unflatten(1, x.shape[1:3])
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, copy = ctx.saved_tensors
         rows = dy.flatten(1, 2)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from headway.core import events
 from headway.core.events import Began, Ended, Event, Listener, Noted, Stepped, Warned
-from headway.core.plugins import concerning
+from headway.core.plugins import texts_for
 from headway.core.status import State, Status
 from headway.study.design.study import PlannedRun
 from headway.study.folder import StudyFolder
@@ -84,5 +84,4 @@ class Log:
 
 def order_for(run: PlannedRun) -> dict[str, Any]:
     """All that another process needs to know."""
-    files = {plugin.name: plugin.text for plugin in concerning(run.recipe) if plugin.is_file}
-    return {"recipe": run.recipe.model_dump(mode="json"), "plugins": files, "name": run.name}
+    return {"recipe": run.recipe.model_dump(mode="json"), "plugins": texts_for(run.recipe), "name": run.name}

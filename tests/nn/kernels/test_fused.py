@@ -44,8 +44,7 @@ CASES = [
     ("loss", (FLOAT, 128, False)),
     ("loss", (BF16, 8192, False)),
     ("loss", (FLOAT, 64, True)),
-    ("adamw", (True,)),
-    ("adamw", (False,)),
+    *(("adamw", (count,)) for count in fused_adamw.COUNTS),
     *(("product", (BF16, several, biased)) for several, biased in ((False, True), (False, False), (True, False))),
 ]
 
@@ -194,6 +193,100 @@ def test_additions_and_norms_are_one_kernel(kernels, monkeypatch, placement):
     # The first has nothing to add; of the last, which comes first on the way back, the stream ends there.
     expected = ([False] + [True] * 4, [False] + [True] * 4) if placement == "pre" else ([True] * 4, [False] * 4)
     assert (adds, joins) == expected and biases == adds
+
+
+X, BIAS = torch.linspace(-2, 2, 96).view(2, 2, 3, 8), torch.linspace(-1, 1, 16).view(2, 8)
+ONCE = {
+    "activate": lambda x: fused._Activate.apply(x, BIAS, "gelu"),
+    "dropout": lambda x: fused._Dropped.apply(x, *fused.a_drawing(CPU)),
+    "turn": lambda x: fused._Turned.apply(x[:, :, None], torch.arange(3), torch.ones(4)),
+    "norm": lambda x: fused_norm._SumAndNorm.apply(x, None, None, None, BIAS, None, 1e-5, True, FLOAT)[1],
+    "product": lambda x: products._Product.apply(x, *(torch.eye(8).expand(2, 8, 8), None) * 2),
+    "loss": lambda x: cross_entropy._FusedCrossEntropy.apply(
+        x.flatten(1, 2), torch.ones(2, 70, 8), torch.arange(12).view(2, 6), None, None, 0.0, FLOAT
+    ),
+}
+
+
+@pytest.mark.parametrize("operation", ONCE)
+def test_by_a_kernel_there_is_a_gradient_and_none_of_that(kernels, operation):
+    """Not one without a graph, either, which is what torch gives where what comes back is a constant."""
+    x = X.clone().requires_grad_()
+    total = ONCE[operation](x).sum()
+    (gradient,) = torch.autograd.grad(total, x, retain_graph=True)
+    assert gradient.isfinite().all() and not gradient.requires_grad
+    with pytest.raises(RuntimeError, match="create_graph"):
+        torch.autograd.grad(total, x, create_graph=True)
+
+
+def test_numbers_that_are_none_stay_none_and_in_their_row(kernels):
+    """A kernel that took the largest of what is no number for a number would hide that a training has diverged."""
+    for lost in (torch.nan, torch.inf, -torch.inf):
+        x = X.clone()
+        x[1, 0, 1, 2] = lost
+        for compute, plain in (
+            (lambda x: fused._Activate.apply(x, BIAS, "relu"), lambda x: fused.plain_activate(x, BIAS, "relu")),
+            (lambda x: fused._Activate.apply(x, BIAS, "silu"), lambda x: fused.plain_activate(x, BIAS, "silu")),
+            (
+                ONCE["norm"],
+                lambda x: fused_norm.plain_sum_and_norm(x, None, None, None, BIAS, None, 1e-5, True, FLOAT)[1],
+            ),
+        ):
+            torch.testing.assert_close(compute(x), plain(x), equal_nan=True, atol=1e-5, rtol=1e-4)
+        logits, targets, shares = torch.cat([x.flatten(1, 2)] * 8, 2), torch.arange(12).view(2, 6), torch.ones(2, 6)
+        expected = fused_loss.plain_loss_and_slope(logits, targets, shares, 61, 0.0)
+        found = fused_loss.loss_and_slope(logits, targets, shares, 61, 0.0), logits[..., :61]
+        torch.testing.assert_close(found[0], expected[0], equal_nan=True)
+        torch.testing.assert_close(found[1], expected[1][..., :61], equal_nan=True)
+
+
+@given(
+    R=st.integers(1, 5), N=st.integers(1, 40), D=st.integers(1, 300), kind=st.sampled_from([*fused.NONLINEARITIES]),
+    seed=st.integers(0, 99), scattered=st.booleans(),
+)  # fmt: skip
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+def test_nonlinearities_are_the_plain_lines_in_float64(kernels, R, N, D, kind, seed, scattered):
+    draw = torch.Generator().manual_seed(seed)
+    x, bias = torch.randn(R, D, N, 1, generator=draw) * 3, torch.randn(R, D, generator=draw)
+    x = x.transpose(1, 3) if scattered else x.transpose(1, 3).contiguous()
+    slope, found = torch.randn(x.shape, generator=draw), []
+    for compute, dtype in (
+        (fused._Activate.apply, FLOAT),
+        (lambda x, b, k: fused.NONLINEARITIES[k](x + b[:, None, None]), torch.float64),
+    ):
+        mine = [t.to(dtype).detach().requires_grad_() for t in (x, bias)]
+        y = compute(*mine, kind)
+        y.backward(slope.to(dtype))
+        found.append([t.float() for t in (y.detach(), *(t.grad for t in mine))])
+    torch.testing.assert_close(found[0], found[1], atol=2e-4, rtol=1e-4)
+
+
+@given(
+    R=st.integers(1, 5), N=st.integers(1, 9), V=st.integers(1, 200), seed=st.integers(0, 99),
+    scale=st.sampled_from([1e-3, 1.0, 10.0]), smoothing=st.sampled_from([0.0, 0.1]), some=st.booleans(),
+)  # fmt: skip
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+def test_a_loss_is_the_one_in_float64(kernels, R, N, V, seed, scale, smoothing, some):
+    draw = torch.Generator().manual_seed(seed)
+    tensors = [torch.randn(shape, generator=draw) * scale for shape in ((R, N, 6), (R, V, 6), (R, V))]
+    targets = torch.randint(V, (R, N), generator=draw)
+    counted, found = torch.rand(R, N, generator=draw) < 0.7 if some else None, []
+    for dtype in (FLOAT, torch.float64):
+        x, weight, bias = (t.to(dtype).detach().requires_grad_() for t in tensors)
+        if dtype == FLOAT:
+            nats = cross_entropy._FusedCrossEntropy.apply(x, weight, targets, bias, counted, smoothing, FLOAT)
+        else:
+            rows = (x @ weight.mT + bias[:, None]).flatten(0, 1)
+            each = torch.nn.functional.cross_entropy(
+                rows, targets.flatten(), reduction="none", label_smoothing=smoothing
+            )
+            share = (
+                torch.full((R, N), 1 / N) if counted is None else counted / counted.sum(1, keepdim=True).clamp(min=1)
+            )
+            nats = (each.view(R, N) * share).sum(1)
+        nats.sum().backward()
+        found.append([nats.detach(), x.grad, weight.grad, bias.grad])
+    assert trusted.difference(*found) < 1e-4
 
 
 @given(

@@ -1,0 +1,204 @@
+"""An audit of seeds: does each member of a population run its own, from its start to what was kept of it?
+
+It is asked of every member: one that runs another's seed makes an interval too narrow, whichever it is.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import combinations
+from operator import mul
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headway.audit.audit import Outcome, audit, failed, passed
+from headway.audit.populations.side_by_side import USUAL_RATE, SideBySide, in_a_row
+from headway.audit.scores.scores import AGAIN, ROUNDED, in_float32
+from headway.nn.trainable import Trainable, moving
+from headway.training import schedule
+from headway.training.setting import Setting
+from headway.training.update import Update
+
+TAKEN_AGAIN = 3
+"""Steps of a training that are taken again."""
+LEANS = 0.1
+"""Cosine of what is left of a start, and of the start of another seed: by chance it is a hundredth."""
+
+
+@audit("population")
+def seeds_apart(members: SideBySide) -> Outcome:
+    """Each replica runs its own seed: starting weights, data and noise are those of that seed, and differ.
+
+    Side by side and alone, a seed must give the same starting weights and the same batches (of the first two steps and
+    of the first in the second pass), to the bit; other seeds must give other weights, and other batches where batches
+    are drawn at all. And the runs themselves are looked at, each of them: the loss of the first step that was written
+    down must be what this seed has at its first step (within a thousandth; 2 % where training computed in bf16), and no
+    two seeds may have written down the same losses. Of the first, the one in the middle and the last, the next two
+    steps are taken again, alone, with the rate and the optimizer of their recipe: their losses may be off by a
+    thousandth (where training computed in float32, at rates up to 0.03). What was kept, at last, must not lean towards
+    the start of another seed: a cosine of 0.1 that is more than half of that with its own. When it fails, several seeds
+    are one run several times, in part or as a whole, and every interval over them is a fiction: look for a list of
+    seeds, rates or checkpoints that is off by one, and for what is copied from member to member.
+    """
+    fresh, sampler = members.model(members.all, trained=False), members.sampler
+    begins = in_a_row(fresh.parameters())
+    steps = 0, 1, sampler.steps_per_epoch
+    batches = [sampler.at(step).inputs for step in steps]
+    for r, seed in enumerate(members.seeds):
+        alone, own = members.model([r], trained=False), members.task.sampler([seed], members.device)
+        if not torch.equal(begins[r], in_a_row(alone.parameters())[0]):
+            both = zip(fresh.named_parameters(), alone.parameters(), strict=True)
+            name = next(name for (name, p), mine in both if not torch.equal(p[r], mine[0]))
+            return failed(None, f"replica {r + 1} begins with a {name} that is not that of its seed {seed}")
+        for step, read in zip(steps, batches, strict=True):
+            if not torch.equal(read[r], own.at(step).inputs[0]):
+                return failed(None, f"replica {r + 1} reads what its seed {seed} does not read, at step {step + 1:,}")
+        if members.recipes[r].training.tuning.keeps_features:  # below which nothing is dropped
+            own = members.task.with_features(alone, own, nullcontext)
+        problem = _first_loss(members, r, alone, own.at(0))
+        if problem is None and r in _first_middle_last(members):
+            problem = _next_losses(members, r, alone, own)
+        if problem is not None:
+            return failed(None, problem)
+    if (problem := _alike(members, begins, batches[0]) or _leaning(members, fresh)) is not None:
+        return failed(None, problem)
+    return passed(None, "weights, data and the first loss of each replica are those of its seed")
+
+
+# --- what each wrote down --------------------------------------------------------------------------------------------
+
+
+def _first_loss(members: SideBySide, r: int, model: Trainable, batch: Any) -> str | None:
+    """What is wrong with the first loss that the run has written down."""
+    run, recipe, lines = members.runs[r], members.recipes[r], _losses(members, r, 1)
+    if run is None or not lines:
+        return None
+    model.train()
+    parts, losses, counts = recipe.training.accumulate, [], []
+    with torch.no_grad():
+        for k in range(parts):
+            part = batch.part(k, parts)
+            model.clock.set(0, part.first_row)
+            losses.append(float(model.loss(part)[0][0]))
+            counted = model.counted(part)
+            counts.append(1.0 if counted is None else float(counted[0]))
+    model.eval()
+    then, now = lines[0], sum(map(mul, losses, counts)) / sum(counts)
+    if _is_near(then, now, AGAIN if in_float32(run) else ROUNDED):
+        return None
+    return f"{run.name} wrote down a first loss of {then:.5g}; its seed {recipe.seed} begins with {now:.5g}"
+
+
+def _next_losses(members: SideBySide, r: int, model: Trainable, sampler: Any) -> str | None:
+    """What is wrong with those after it: here they hang on the rate, the optimizer and what it remembers. The model is
+    moved."""
+    run, recipe, lines = members.runs[r], members.recipes[r], _losses(members, r, TAKEN_AGAIN)
+    spec = recipe.training
+    if run is None or len(lines) < 2 or not in_float32(run) or spec.optimizer.learning_rate > USUAL_RATE:
+        return None
+    length = lambda one: one.in_steps(sampler.steps_per_epoch, members.task.tokens_per_step)  # noqa: E731
+    total, warmup = length(spec.duration), length(spec.schedule.warmup) if spec.schedule.warmup else 0
+    rates, decays = [spec.optimizer.learning_rate], [spec.optimizer.weight_decay]
+    optimizer = spec.optimizer.build(moving(dict(model.named_parameters())), rates, decays)
+    alive, where = torch.ones(1, dtype=torch.bool, device=members.device), torch.device(members.device)
+    update = Update(model, optimizer, sampler, spec, Setting(where, torch.float32, False, False, ()), alive)
+    for step, then in enumerate(lines):
+        now = float(update(step, schedule.factor(spec.schedule, step, warmup, total))[0])
+        if not _is_near(then, now, AGAIN):
+            return (
+                f"{run.name} wrote down a loss of {then:.5g} at step {step + 1}; alone, with its own rate and "
+                f"optimizer, it is {now:.5g} there"
+            )
+    return None
+
+
+def _losses(members: SideBySide, r: int, steps: int) -> list[float]:
+    """Of its first steps, as far as they were written down."""
+    run = members.runs[r]
+    lines = [line for line in run.metrics() if "loss" in line][:steps] if run is not None else []
+    return [line["loss"] for step, line in enumerate(lines, 1) if line["step"] == step]
+
+
+def _is_near(then: float, now: float, within: float) -> bool:
+    return abs(then - now) <= within * max(abs(now), 0.1)
+
+
+def _first_middle_last(members: SideBySide) -> set[int]:
+    return {0, len(members.all) // 2, len(members.all) - 1}
+
+
+# --- what two share, and should not ----------------------------------------------------------------------------------
+
+
+def _alike(members: SideBySide, begins: Tensor, read: Tensor) -> str | None:
+    """Of replicas of different seeds: their starts, what they read first, and what they wrote down."""
+    drawn = getattr(getattr(members.recipes[0].data, "batches", None), "by_seed", False)
+    curves = [[line["loss"] for line in run.metrics() if "loss" in line] if run else [] for run in members.runs]
+    sums = begins.sum(1, dtype=torch.float64).tolist()  # to look closely at those alone that may be the same
+    for a, b in combinations(members.all, 2):
+        if members.seeds[a] == members.seeds[b]:
+            continue
+        both = f"seeds {members.seeds[a]} and {members.seeds[b]} have"
+        if sums[a] == sums[b] and torch.equal(begins[a], begins[b]):
+            return f"{both} the same starting weights"
+        if drawn and torch.equal(read[a], read[b]):
+            return f"{both} the same data"
+        if curves[a] and curves[a] == curves[b]:
+            return f"{both} written down the same {len(curves[a]):,} losses"
+    return None
+
+
+class _Leaning(NamedTuple):
+    """Of what each kept [R], towards each start [S]: both without what all of them have in common."""
+
+    cosines: Tensor
+    by_chance: Tensor
+    """Their standard deviation, were the starts drawn anew."""
+
+
+def _leaning(members: SideBySide, fresh: Trainable) -> str | None:
+    """Whose weights did not come from their own start. (After a long training nothing is left of any start.)"""
+    there = [r for r, weights in enumerate(members.weights) if weights is not None and _is_whole(weights)]
+    starts = {members.seeds[r]: r for r in reversed(there)}
+    if len(starts) < 2:
+        return None
+    seeds = list(starts)
+    found = _towards([members.weights[r] or {} for r in there], dict(fresh.named_parameters()), list(starts.values()))
+    for row, r in enumerate(there):
+        own = seeds.index(members.seeds[r])
+        most = found.cosines[row].clone()
+        most[own] = -math.inf
+        other = int(most.argmax())
+        leans, limit = float(most[other]), max(LEANS, 8 * float(found.by_chance[row, other]))
+        if leans > max(limit, 0.5 * float(found.cosines[row, own])):
+            return (
+                f"what replica {r + 1} kept did not come from the start of its seed {members.seeds[r]} alone: it leans "
+                f"towards that of seed {seeds[other]} (a cosine of {leans:.2f})"
+            )
+    return None
+
+
+def _towards(kept: Sequence[dict[str, Tensor]], begins: dict[str, Tensor], starts: Sequence[int]) -> _Leaning:
+    """Parameter by parameter: all of them at once would fill the memory a few times over."""
+    R, S = len(kept), len(starts)
+    inner, chance = torch.zeros(R, S, dtype=torch.float64), torch.zeros(R, S, dtype=torch.float64)
+    lengths = torch.zeros(R, 1, dtype=torch.float64), torch.zeros(1, S, dtype=torch.float64)
+    for name, p in begins.items():
+        start = p.detach()[list(starts)].reshape(S, -1).double().cpu()
+        start = start - start.mean(0)
+        if not start.any():  # ones, zeros, or what was lent to all of them
+            continue
+        end = torch.stack([own[name] for own in kept]).reshape(R, -1).double().cpu()
+        end = torch.where(start.any(0), end - end.mean(0), 0.0)
+        inner += end @ start.mT
+        chance += end.square() @ start.square().mT
+        lengths[0].add_(end.square().sum(1, keepdim=True))
+        lengths[1].add_(start.square().sum(1)[None])
+    both = (lengths[0] * lengths[1]).sqrt().clamp(min=1e-30)
+    return _Leaning(inner / both, chance.sqrt() / both)
+
+
+def _is_whole(weights: dict[str, Tensor]) -> bool:
+    return all(bool(w.isfinite().all()) for w in weights.values())
