@@ -71,15 +71,25 @@ class HiddenStateSchema(NormsSchema):
     singular_values: list[Number] = Field(description="Of one step's Jacobian, the largest first.")
 
 
-class FlowOfRunSchema(Schema):
-    run: str
-    tokens: int
-    segments: int = Field(description="How many rows of so many tokens: segments of running text, or texts.")
-    loss_of: str = Field(description="Whose loss is differentiated, in words.")
-    notes: list[str]
+class SideFlowSchema(Schema):
+    """Along one side of what is read, by distance: 0, 1, 2 …"""
+
+    tokens: int = Field(description="That every row has there.")
     losses: list[Number]
     streams: dict[str, NormsSchema]
     hidden: dict[str, HiddenStateSchema]
+
+
+class FlowOfRunSchema(SideFlowSchema):
+    """Along the side that ends with token t, whose loss is followed."""
+
+    run: str
+    segments: int = Field(description="How many rows: segments of running text, texts, or pairs.")
+    loss_of: str = Field(description="Whose loss is differentiated, in words.")
+    notes: list[str]
+    source: SideFlowSchema | None = Field(
+        description="Of a translator: the same from the end of the source on, END being at distance 0."
+    )
 
 
 class FlowOfArmSchema(Schema):

@@ -11,16 +11,47 @@ from headway.draw.chart_page import Chart, ChartPage
 from headway.draw.charts import Curve
 from headway.draw.picture import PictureTable
 from headway.look.followed import FollowedRows
-from headway.look.gradient_flow import GradientFlow
+from headway.look.gradient_flow import GradientFlow, SideFlow
 
 TOLD = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """The distances of the table."""
-
+FROM_T, FROM_END = "distance t − s", "distance from the end of the source"
+"""What is drawn to the right."""
 
 HIGHEST_BOUND = 100.0
 """A bound that grows beyond this says nothing any more, and would leave no room for what was measured."""
 LOWEST = 1e-12
 """Of the largest number in a chart: what is smaller no training feels, and would leave no room for what is larger."""
+
+
+@dataclass(frozen=True)
+class FlowAlong:
+    """Of runs that differ in their seed alone, how far gradients reach along one side of what they read."""
+
+    name: str
+    """Of the arm."""
+    side: str
+    """Which one, before the names of what is inside: empty, where it is the one that ends with t."""
+    seeds: Sequence[SideFlow]
+
+    def curve(self, of: Callable[[SideFlow], Sequence[float]], name: str = "") -> Curve:
+        at = list(zip(*(of(flow) for flow in self.seeds), strict=False))
+        middle, low, high = ([f(values) for values in at] for f in (statistics.mean, min, max))
+        return Curve(name or self.name, list(range(len(at))), middle, low, high)
+
+    @property
+    def recurrences(self) -> list[str]:
+        return list(self.seeds[0].hidden)
+
+    @property
+    def lines(self) -> dict[str, Curve]:
+        """What there is by distance, by its name."""
+        found = {"loss": self.curve(lambda flow: flow.losses)}
+        for name in self.seeds[0].streams:
+            found[name] = self.curve(lambda flow, name=name: flow.streams[name].typical)
+        for name in self.recurrences:
+            found[name] = self.curve(lambda flow, name=name: flow.hidden[name].norms.typical)
+        return {f"{self.side}{name}": curve for name, curve in found.items()}
 
 
 @dataclass(frozen=True)
@@ -30,14 +61,19 @@ class FlowOfArm:
     name: str
     seeds: Sequence[GradientFlow]
 
-    def curve(self, of: Callable[[GradientFlow], Sequence[float]], name: str = "") -> Curve:
-        at = list(zip(*(of(flow) for flow in self.seeds), strict=False))
-        middle, low, high = ([f(values) for values in at] for f in (statistics.mean, min, max))
-        return Curve(name or self.name, list(range(len(at))), middle, low, high)
+    @property
+    def own(self) -> FlowAlong:
+        return FlowAlong(self.name, "", [flow.own for flow in self.seeds])
 
     @property
-    def recurrences(self) -> list[str]:
-        return list(self.seeds[0].hidden)
+    def source(self) -> FlowAlong | None:
+        """Of translators."""
+        along = [flow.source for flow in self.seeds if flow.source is not None]
+        return FlowAlong(self.name, "source: ", along) if along else None
+
+    @property
+    def sides(self) -> list[FlowAlong]:
+        return [self.own, *([] if self.source is None else [self.source])]
 
 
 @dataclass(frozen=True)
@@ -48,16 +84,24 @@ class FlowPage:
     split: str
 
     def draw(self) -> ChartPage:
-        read = [f"{rows.ids.shape[1]} {rows.called} of {rows.reach} tokens" for rows in self._rows]
+        read = [f"{len(rows.rows)} {rows.called}" for rows in self._rows]
         how = (
             f"From the last token t of {_or(read)} from {self.split} to the token s so many before it: the mean over "
             "them. Norms of matrices are ‖J‖_F/√D, 1 for the identity."
         )
         if any(len(arm.seeds) > 1 for arm in self.arms):
             how += " Lines are the mean of the seeds, and bands lie between the lowest and highest."
-        charts = list(map(_down_to_lowest, [self._losses(), self._streams(), self._hidden(), self._singular_values()]))
+        own, source = [arm.own for arm in self.arms], [along for arm in self.arms if (along := arm.source)]
+        charts = [
+            self._losses(own, "token s", FROM_T),
+            self._losses(source, "token s of the source", FROM_END),
+            self._streams(own, "token s", FROM_T),
+            self._streams(source, "token s of the source", FROM_END),
+            self._hidden(),
+            self._singular_values(),
+        ]
         how += f" What is below {LOWEST:g} of the largest is not drawn; the table has it."
-        drawn = [chart for chart in charts if chart.drawn]
+        drawn = [chart for chart in map(_down_to_lowest, charts) if chart.drawn]
         return ChartPage("How far gradients reach", how, drawn, self.notes, self.table)
 
     @property
@@ -74,60 +118,58 @@ class FlowPage:
     def _rows(self) -> list[FollowedRows]:
         return [flow.rows for arm in self.arms for flow in arm.seeds]
 
-    def _losses(self) -> Chart:
-        curves = [arm.curve(lambda flow: flow.losses) for arm in self.arms]
+    def _losses(self, flows: Sequence[FlowAlong], where: str, across: str) -> Chart:
+        curves = [along.curve(lambda flow: flow.losses) for along in flows]
         whose = _or([rows.loss for rows in self._rows])
-        what = f"The loss: ‖∂loss_t/∂x_s‖, what {whose} says to the embedding of token s"
-        return Chart(curves, "distance t − s", "‖∂loss_t/∂x_s‖", what, logarithmic=True)
+        what = f"The loss: ‖∂loss_t/∂x_s‖, what {whose} says to the embedding of {where}"
+        return Chart(curves, across, "‖∂loss_t/∂x_s‖", what, logarithmic=True)
 
-    def _streams(self) -> Chart:
-        curves = [arm.curve(lambda flow: flow.streams["embedded"].typical) for arm in self.arms]
-        what = "The whole stack: ‖∂h_t/∂x_s‖, from the embedding of token s to what the last layer gives at t"
-        return Chart(curves, "distance t − s", "‖∂h_t/∂x_s‖", what, logarithmic=True)
+    def _streams(self, flows: Sequence[FlowAlong], where: str, across: str) -> Chart:
+        curves = [along.curve(lambda flow: flow.streams["embedded"].typical) for along in flows]
+        what = f"The whole stack: ‖∂h_t/∂x_s‖, from the embedding of {where} to what the last layer gives at t"
+        return Chart(curves, across, "‖∂h_t/∂x_s‖", what, logarithmic=True)
 
     def _hidden(self) -> Chart:
         states, bounds = [], []
-        for arm, name, called in self._recurrences():
-            states.append(arm.curve(lambda flow, name=name: flow.hidden[name].norms.typical, called))
-            if all(flow.hidden[name].bound for flow in arm.seeds):
-                bound = arm.curve(lambda flow, name=name: flow.hidden[name].bound or [], f"bound, {called}")
+        for along, name, called in self._recurrences():
+            states.append(along.curve(lambda flow, name=name: flow.hidden[name].norms.typical, called))
+            if all(flow.hidden[name].bound for flow in along.seeds):
+                bound = along.curve(lambda flow, name=name: flow.hidden[name].bound or [], f"bound, {called}")
                 bounds.append(replace(_up_to(bound, HIGHEST_BOUND), beside=called))
         what = "The state of each recurrence alone: ‖∂state_t/∂state_s‖"
         if bounds:
             what += f", and (steepest slope · σ_max(W))^(t − s) as far as {HIGHEST_BOUND:g}"
-        return Chart([*states, *bounds], "distance t − s", "‖∂state_t/∂state_s‖", what, logarithmic=True)
+        return Chart([*states, *bounds], FROM_T, "‖∂state_t/∂state_s‖", what, logarithmic=True)
 
     def _singular_values(self) -> Chart:
         curves = []
-        for arm, name, called in self._recurrences():
-            if all(flow.hidden[name].singular_values for flow in arm.seeds):
-                curve = arm.curve(lambda flow, name=name: flow.hidden[name].singular_values, called)
+        for along, name, called in self._recurrences():
+            if all(flow.hidden[name].singular_values for flow in along.seeds):
+                curve = along.curve(lambda flow, name=name: flow.hidden[name].singular_values, called)
                 curves.append(replace(curve, x=[100 * k / max(1, len(curve.x) - 1) for k in curve.x]))
         what = "One step of each recurrence: the singular values of ∂state_t/∂state_{t−1}, the largest first"
         return Chart(curves, "% of the singular values", "singular value", what, logarithmic=True)
 
-    def _recurrences(self) -> Iterator[tuple[FlowOfArm, str, str]]:
-        """Each with its arm, its name there, and what its curve is called."""
+    def _recurrences(self) -> Iterator[tuple[FlowAlong, str, str]]:
+        """Each with the side that it reads, its name there, and what its curve is called."""
         for arm in self.arms:
-            for name in arm.recurrences:
-                alone = len(arm.recurrences) == 1
-                yield arm, name, arm.name if alone else f"{arm.name} {name.removeprefix('layers.')}"
+            found = [(along, name) for along in arm.sides for name in along.recurrences]
+            for along, name in found:
+                called = f"{along.side}{name.removeprefix('layers.')}"
+                yield along, name, arm.name if len(found) == 1 else f"{arm.name} {called}"
 
     @property
     def table(self) -> PictureTable:
         """At a few distances, and where a hundredth is left of what there is at distance 1."""
-        longest = max(len(flow.losses) for arm in self.arms for flow in arm.seeds)
+        lines = [
+            (arm.name, what, curve) for arm in self.arms for side in arm.sides for what, curve in side.lines.items()
+        ]
+        longest = max(len(curve.middle) for _, _, curve in lines)
         told = [distance for distance in TOLD if distance < longest]
         rows = []
-        for arm in self.arms:
-            lines = {"loss": arm.curve(lambda flow: flow.losses)}
-            for name in arm.seeds[0].streams:
-                lines[name] = arm.curve(lambda flow, name=name: flow.streams[name].typical)
-            for name in arm.recurrences:
-                lines[name] = arm.curve(lambda flow, name=name: flow.hidden[name].norms.typical)
-            for what, curve in lines.items():
-                values = [_shown(curve.middle[n]) if n < len(curve.middle) else "" for n in told]
-                rows.append([arm.name, what, *values, _one_percent(curve.middle)])
+        for name, what, curve in lines:
+            values = [_shown(curve.middle[n]) if n < len(curve.middle) else "" for n in told]
+            rows.append([name, what, *values, _one_percent(curve.middle)])
         return PictureTable(["run", "what", *(f"at {n}" for n in told), "1 % is left"], rows)
 
     def as_json(self) -> dict[str, Any]:

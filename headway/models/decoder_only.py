@@ -79,18 +79,35 @@ class DecoderOnly(Translator):
         mask = Everything() if self.spec.mask == "prefix" else Causal()
         return self.hidden(ids, padding_mask=told, mask=mask)[1]
 
+    def vectors(
+        self,
+        sources: Int[Tensor, "R B S"],
+        ids: Int[Tensor, "R B T"],
+        source_mask: Bool[Tensor, "R B S"] | None = None,
+        padding_mask: Bool[Tensor, "R B T"] | None = None,
+    ) -> Float[Tensor, "R B T D"]:
+        known = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
+        return self._in_one_pass(*self._moved_right(sources, source_mask), ids, known)[:, :, sources.shape[2] :]
+
+    def _in_one_pass(
+        self,
+        sources: Int[Tensor, "R B S"],
+        told: Bool[Tensor, "R B S"],
+        ids: Int[Tensor, "R B T"],
+        known: Bool[Tensor, "R B T"],
+    ) -> Float[Tensor, "R B S+T D"]:
+        """What reading and going on would give in two, of a source that stands at the right end of its slots."""
+        mask: Mask = Prefix(sources.shape[2]) if self.spec.mask == "prefix" else Causal()
+        return self.hidden(torch.cat((sources, ids), 2), padding_mask=torch.cat((told, known), 2), mask=mask)[0]
+
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
-        """In one pass: what reading and going on would give in two."""
-        sources, told = self._moved_right(batch.sources, batch.source_mask)
-        S = sources.shape[2]
-        mask: Mask = Prefix(S) if self.spec.mask == "prefix" else Causal()
-        row, known = torch.cat((sources, batch.inputs), 2), torch.cat((told, batch.padding_mask), 2)
-        x, _ = self.hidden(row, padding_mask=known, mask=mask)
         if self.spec.loss_on == "target" or not self.training:
-            return self.mean_nats(x[:, :, S:], batch.targets, batch.padding_mask), None
+            return super().loss(batch, state)
+        sources, told = self._moved_right(batch.sources, batch.source_mask)
+        x = self._in_one_pass(sources, told, batch.inputs, batch.padding_mask)
         # Behind each token of the source the next one, behind its last one END, with which the inputs begin.
         targets = torch.cat((sources[..., 1:], batch.inputs[..., :1], batch.targets), 2)
-        return self.mean_nats(x, targets, known), None
+        return self.mean_nats(x, targets, torch.cat((told, batch.padding_mask), 2)), None
 
     def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
         targets = batch.padding_mask.sum((1, 2)).float()

@@ -103,6 +103,16 @@ class Translator(Backbone):
         """The same without the output layer."""
         return self.hidden(ids, state, padding_mask)
 
+    def vectors(
+        self,
+        sources: Int[Tensor, "R B S"],
+        ids: Int[Tensor, "R B T"],
+        source_mask: Bool[Tensor, "R B S"] | None = None,
+        padding_mask: Bool[Tensor, "R B T"] | None = None,
+    ) -> Float[Tensor, "R B T D"]:
+        """What scores are made of, after each token of the targets, where nothing goes on from them."""
+        return self.written(ids, self.read(sources, source_mask), padding_mask)[0]
+
     def forward(
         self,
         sources: Int[Tensor, "R B S"],
@@ -147,7 +157,7 @@ class Translator(Backbone):
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
         """What training lowers: mean nats per target token, one number per replica; padding is none."""
-        x, _ = self.written(batch.inputs, self.read(batch.sources, batch.source_mask), batch.padding_mask)
+        x = self.vectors(batch.sources, batch.inputs, batch.source_mask, batch.padding_mask)
         return self.mean_nats(x, batch.targets, batch.padding_mask), None
 
     def counted(self, batch: Any) -> Float[Tensor, "R"] | None:

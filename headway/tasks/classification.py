@@ -28,7 +28,7 @@ from headway.data.labelled.sources import FILES, Columns
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.marks import BETWEEN
 from headway.data.spec import Labelled
-from headway.look.followed import FollowedRows, long_enough
+from headway.look.followed import FollowedRows, FollowedSide, long_enough, rows_of, some_of
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses
 from headway.models.classifier import Classifier, ClassifierSpec
@@ -188,14 +188,15 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
     def followed(self, split: str, most: int) -> FollowedRows:
         """Texts that are long enough, cut as training cuts those that are too long."""
         whole = self.data.split(split)
-        tokens, chosen, ends = long_enough(whole.lengths, self.recipe.segment, most, f"texts of '{split}'")
-        texts, reaches = whole.only(chosen), _spec(self.recipe).pooling.reaches
+        tokens, fit, ends = long_enough(whole.lengths, self.recipe.segment, f"texts of '{split}'")
+        texts = whole.only(some_of(fit, most, f"texts of '{split}' with {tokens} tokens or more"))
+        reaches = _spec(self.recipe).pooling.reaches
         return FollowedRows(
-            torch.as_tensor(texts.padded(tokens)[0]).long()[None],
-            torch.as_tensor(texts.labels)[None],
-            lambda model, ids, labels: model.losses(model(ids), labels),
+            rows_of(torch.as_tensor(texts.padded(tokens)[0]).long()[None], torch.as_tensor(texts.labels)[None]),
+            FollowedSide(tokens),
+            lambda model, row: model.losses(model(row.ids), row.target),
             loss="the label of the text",
-            called="texts",
+            called=f"texts of {tokens} tokens",
             ends=ends,
             notes=(reaches,) if reaches else (),
         )

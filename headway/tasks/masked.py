@@ -25,7 +25,7 @@ from headway.data.running.sources import FILES
 from headway.data.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import Given
-from headway.look.followed import FollowedRows, long_enough
+from headway.look.followed import FollowedRow, FollowedRows, FollowedSide, long_enough, rows_of, some_of
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses
 from headway.models.masked_language_model import MaskedLanguageModel, MaskedLanguageModelSpec
@@ -226,27 +226,27 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
         """Rows that are long enough; the last token of text is hidden in each, and to be guessed."""
         rows, marks = self.data.split(split), self.data.tokenizer.marks
         assert marks is not None
-        tokens, chosen, ends = long_enough(
-            rows.lengths + marks.room(), self.recipe.segment, most, f"rows of '{split}', with their marks,"
+        tokens, fit, ends = long_enough(
+            rows.lengths + marks.room(), self.recipe.segment, f"rows of '{split}', with their marks,"
         )
+        chosen = some_of(fit, most, f"rows of '{split}' with {tokens} tokens or more, marks among them")
         begins = (rows.ends - rows.lengths)[chosen]
         ids = np.stack([marks.row([rows.ids[begin : begin + tokens - marks.room()]]) for begin in begins])
         last = tokens - 1 - marks.behind
         targets = ids[:, last].copy()
         ids[:, last] = marks.mask
 
-        def nats(model: MaskedLanguageModel, ids: Tensor, targets: Tensor) -> Tensor:
-            guesses = model.guesses(ids, torch.full_like(targets, last)[..., None]).float()
-            return F.cross_entropy(guesses.flatten(0, 2), targets.flatten(), reduction="none").view(targets.shape)
+        def nats(model: MaskedLanguageModel, row: FollowedRow) -> Tensor:
+            guesses = model.guesses(row.ids, torch.full_like(row.target, last)[..., None]).float()
+            return F.cross_entropy(guesses.flatten(0, 2), row.target.flatten(), reduction="none").view(row.target.shape)
 
         return FollowedRows(
-            torch.as_tensor(ids).long()[None],
-            torch.as_tensor(targets).long()[None],
+            rows_of(torch.as_tensor(ids).long()[None], torch.as_tensor(targets).long()[None]),
+            FollowedSide(last + 1, behind=marks.behind),
             nats,
             loss="the hidden token t",
-            called="rows",
+            called=f"rows of {last + 1} tokens",
             ends=ends,
-            behind=marks.behind,
         )
 
     @classmethod

@@ -18,6 +18,7 @@ from headway.data.pairs.batches import BucketSampler
 from headway.data.pairs.dataset import PairedSet
 from headway.data.spec import Pairs
 from headway.data.tokenizers import Tokenizer
+from headway.look.followed import FollowedRows, FollowedSide, LongPairs, in_pairs, long_pairs
 from headway.look.gradients import Explained, likeliest
 from headway.look.reading import Sentence, read
 from headway.look.token_losses import Losing, TokenLosses
@@ -40,13 +41,13 @@ from headway.scoring.metrics import (
 )
 from headway.scoring.score import Score
 from headway.scoring.translation import Forced, Model, decoded, forced, forced_scores, spread_out, translated
-from headway.tasks.abilities import JoinsOthers, ScoredTogether, Translates, Translation
+from headway.tasks.abilities import FollowsGradients, JoinsOthers, ScoredTogether, Translates, Translation
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
 
 @dataclass(frozen=True)
-class Translating(Task, Translates, JoinsOthers):
+class Translating(Task, Translates, JoinsOthers, FollowsGradients):
     kind, models, example = "encoder-decoder", "translators", 'headway translate {run} "…"'
     metrics = (LOSS, TOKEN_ACCURACY, EXACT_MATCH, BLEU, BLEU_LOWERCASED, CHRF, SENTENCE_BLEU)
     headline = BLEU
@@ -181,6 +182,13 @@ class Translating(Task, Translates, JoinsOthers):
     def forced(self, model: Translator, split: str, at_most: int) -> Forced:
         return forced(model, spread_out(self.data.split(split), at_most))[0]
 
+    def followed(self, split: str, most: int) -> FollowedRows:
+        pairs = self._long_pairs(split, most)
+        return in_pairs(pairs, own=FollowedSide(pairs.target), source=FollowedSide(pairs.source, stack="encoder"))
+
+    def _long_pairs(self, split: str, most: int) -> LongPairs:
+        return long_pairs(self.data.split(split), self.recipe.segment, most, split)
+
     def title(self, model: Translator) -> list[str]:
         train, data, context = self.data.split("train"), self.data, self.recipe.model.context
         kinds = f"{model.vocabulary - 1:,} kinds of {data.tokenizer.kind} tokens for both sides"
@@ -290,6 +298,14 @@ class TranslatingAlone(Translating):
 
     kind = "decoder-only"
     probing = TargetsAlone()
+
+    def followed(self, split: str, most: int) -> FollowedRows:
+        """In one row: what is behind the source, END apart, is the target as far as it is known."""
+        pairs = self._long_pairs(split, most)
+        behind = pairs.target - 1
+        note = f"source, END and target are one row: END is {behind} tokens before t, and what is before END the source"
+        own, source = FollowedSide(pairs.source + behind), FollowedSide(pairs.source, behind=behind)
+        return in_pairs(pairs, own, source, (note,))
 
 
 def _built(recipe: Recipe, ours: Tokenizer, theirs: Tokenizer, seeds: Sequence[int], device: str) -> Translator:

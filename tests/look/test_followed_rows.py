@@ -12,8 +12,9 @@ from headway.core.errors import UserError
 from headway.experiment.inspect import flow_in
 from headway.experiment.train import train
 from headway.look.flow_page import FlowOfArm, FlowPage
-from headway.look.followed import long_enough
-from headway.look.gradient_flow import gradient_flow, hidden_states
+from headway.look.followed import FollowedRows, FollowedSide, long_enough, rows_of, some_of
+from headway.look.gradient_flow import gradient_flow
+from headway.look.state_flow import hidden_states
 from headway.models.classifier import ClassifierSpec
 from headway.recipe.recipe import Recipe, from_tree
 
@@ -83,11 +84,11 @@ def test_of_a_classifier_it_is_the_label_that_speaks_to_its_texts(home, changes)
         found = by_hand(model, ids, lambda said, label=label: -said[0, 0].log_softmax(-1)[label], T - 1)
         losses.append(found[0])
         streams.append(found[1])
-    assert rows.ids.shape == (1, len(long), T) == (1, 15, 5)
-    assert flow.losses == pytest.approx(torch.stack(losses).mean(0).tolist(), rel=1e-4)
+    assert [row.ids.shape for row in rows.rows] == [(1, 1, T)] * 15 and len(long) == 15
+    assert flow.own.losses == pytest.approx(torch.stack(losses).mean(0).tolist(), rel=1e-4)
     few = torch.stack(streams)[:: len(long) // 4][:4]
-    assert flow.streams["embedded"].typical == pytest.approx(few.mean(0).tolist(), rel=1e-4)
-    assert len(flow.hidden) == (2 if changes else 0)
+    assert flow.own.streams["embedded"].typical == pytest.approx(few.mean(0).tolist(), rel=1e-4)
+    assert len(flow.own.hidden) == (2 if changes else 0)
 
 
 def test_of_both_directions_the_one_that_reads_forwards_is_led_on():
@@ -97,10 +98,11 @@ def test_of_both_directions_the_one_that_reads_forwards_is_led_on():
     models = [ClassifierSpec.model_validate(spec).build(11, 2).eval() for spec in (one_way, both_ways)]
     models[1].load_state_dict(models[0].state_dict(), strict=False)
     ids = torch.randint(11, (1, 2, 5), generator=torch.Generator().manual_seed(0))
-    ours, theirs = (hidden_states(model, ids)["layers.0.lstm"] for model in models)
+    rows = FollowedRows(rows_of(ids, ids), FollowedSide(5), lambda model, row: row.target, "", "", "")
+    ours, theirs = (hidden_states(model, rows)[0]["layers.0.lstm"] for model in models)
     assert theirs.units == 16 and theirs.norms.typical == pytest.approx(ours.norms.typical)
     assert theirs.norms.typical[1] != pytest.approx(1.0)
-    assert models[0].mixers[0].advances is None and models[1].mixers[0].advances is not None
+    assert ours.part is None and theirs.part is not None
 
 
 def test_of_a_masked_model_it_is_the_last_token_hidden(home):
@@ -112,17 +114,16 @@ def test_of_a_masked_model_it_is_the_last_token_hidden(home):
     model, marks = task.build([3], "cpu").eval(), task.data.tokenizer.marks
     assert marks is not None
     rows = task.followed("train", 4)  # pyright: ignore[reportAttributeAccessIssue]
-    t = rows.reach - 1
-    assert (
-        rows.ids.shape[2] == t + 2 and (rows.ids[..., t] == marks.mask).all() and (rows.ids[..., -1] == marks.sep).all()
-    )
+    t = rows.own.tokens - 1
+    for row in rows.rows:
+        assert row.ids.shape[2] == t + 2 and row.ids[0, 0, t:].tolist() == [marks.mask, marks.sep]
     losses = [
-        by_hand(model, ids, lambda said, target=target: -said[0, 0, t].log_softmax(-1)[target], t)[0]
-        for ids, target in zip(rows.ids[0], rows.targets[0], strict=True)
+        by_hand(model, row.ids[0, 0], lambda said, row=row: -said[0, 0, t].log_softmax(-1)[row.target[0, 0]], t)[0]
+        for row in rows.rows
     ]
     flow = gradient_flow(model, rows)
-    assert flow.losses == pytest.approx(torch.stack(losses).mean(0).tolist(), rel=1e-4)
-    assert len(flow.streams["embedded"].typical) == t + 1
+    assert flow.own.losses == pytest.approx(torch.stack(losses).mean(0).tolist(), rel=1e-4)
+    assert len(flow.own.streams["embedded"].typical) == t + 1
 
 
 def test_texts_that_are_too_few_or_too_short(home):
@@ -130,9 +131,10 @@ def test_texts_that_are_too_few_or_too_short(home):
     with pytest.raises(UserError, match=r"3 texts of 'test' .* 4 at least: name another --split"):
         task.followed("test", 32)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(UserError, match="half of the texts have a single token"):
-        long_enough(np.array([1, 1, 1, 1, 1, 9]), 16, 32, "texts")
-    cut = long_enough(np.array([2, 9, 30, 31, 32, 33, 34]), 16, 4, "texts")
-    assert cut.tokens == 16 and cut.chosen.tolist() == [2, 3, 4, 6] and "reads 16 tokens" in cut.ends
+        long_enough(np.array([1, 1, 1, 1, 1, 9]), 16, "texts")
+    cut = long_enough(np.array([2, 9, 30, 31, 32, 33, 34]), 16, "texts")
+    assert cut.tokens == 16 and cut.fit.tolist() == [2, 3, 4, 5, 6] and "reads 16 tokens" in cut.ends
+    assert some_of(cut.fit, 4, "texts").tolist() == [2, 3, 4, 6]
 
 
 def test_segments_of_a_single_token(home):
@@ -145,21 +147,9 @@ def test_a_run_is_asked_and_the_page_says_what_the_loss_is(home):
     (last,) = train([classifier(home, *LSTM)], ["last"], home / "runs")
     (mean,) = train([classifier(home)], ["mean"], home / "runs")
     page = FlowPage([FlowOfArm(run.name, [flow_in(run, distance=3)]) for run in (last, mean)], "valid")
-    assert [len(arm.seeds[0].losses) for arm in page.arms] == [4, 4]
+    assert [len(arm.seeds[0].own.losses) for arm in page.arms] == [4, 4]
     notes = " | ".join(page.draw().notes)
     assert "the loss is that of the label" in notes and "mean: pooling by mean reaches every token directly" in notes
     assert "the label of the text" in page.draw().charts[0].caption and "15 texts of 5 tokens" in page.draw().subtitle
     with pytest.raises(UserError, match="no more than 5 tokens, so distances go from 1 to 4"):
         flow_in(mean, distance=5)
-
-
-def test_translators_are_told_what_may_be_asked(home):
-    (home / "pairs.txt").write_text("".join(f"{text}\t{text.upper()}\n" for text in texts(40, 0)), "utf-8")
-    tree = {
-        "data": {"kind": "pairs", "source": "files", "path": str(home / "pairs.txt"), "tokenizer": "word"},
-        "model": {"kind": "encoder-decoder", "layers": 1, "width": 8, "context": 16, "mixer": {"heads": 2}},
-        "training": {"duration": "1 step", "batch": 4, "device": "cpu"},
-    }
-    (run,) = train([from_tree(tree, "test")], ["translator"], home / "runs")
-    with pytest.raises(UserError, match=r"asked of classifiers, .*language models.* try headway translate translator"):
-        flow_in(run)

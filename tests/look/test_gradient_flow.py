@@ -7,9 +7,11 @@ import torch
 
 from headway.core.errors import UserError
 from headway.look import gradient_flow as module
+from headway.look import state_flow
 from headway.look.flow_page import FlowOfArm, FlowPage
-from headway.look.followed import in_segments
-from headway.look.gradient_flow import GradientFlow, Norms, gradient_flow, hidden_states, loss_lengths, stream_norms
+from headway.look.followed import FollowedRows, in_segments
+from headway.look.gradient_flow import GradientFlow, SideFlow, gradient_flow, loss_lengths, stream_norms
+from headway.look.state_flow import Norms, hidden_states
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.context import Context
 from headway.nn.masks import Causal
@@ -65,6 +67,11 @@ def text():
     return torch.randint(11, (200,), generator=torch.Generator().manual_seed(0))
 
 
+def rows(text, count: int) -> FollowedRows:
+    """So many, from the beginning of a text to its end."""
+    return in_segments(text, T, count)
+
+
 def flow(model, text, **more) -> GradientFlow:
     return gradient_flow(model, in_segments(text, T, 5), **more)
 
@@ -72,7 +79,8 @@ def flow(model, text, **more) -> GradientFlow:
 @pytest.mark.parametrize("name", ["attention", "recurrence"])
 def test_norms_are_those_of_autograds_jacobian(name, request, text):
     model = request.getfixturevalue(name)
-    row = text[:T][None, None]
+    read = rows(text, 1)
+    row = read.rows[0].ids
     x = model.embedded(model.positions.embed(model.embedding(row), torch.arange(T))).detach()
     top: list[torch.Tensor] = []
 
@@ -88,36 +96,37 @@ def test_norms_are_those_of_autograds_jacobian(name, request, text):
 
     whole: Any = torch.autograd.functional.jacobian(last, x)
     jacobian = whole[:, 0, 0].movedim(1, 0).flip(0)  # [T, D, D]
-    found = stream_norms(model, row)["embedded"]
+    found = stream_norms(model, read)[0]["embedded"]
     torch.testing.assert_close(torch.tensor(found.typical), jacobian.norm(dim=(1, 2)) / 8**0.5)
     torch.testing.assert_close(torch.tensor(found.largest), torch.linalg.matrix_norm(jacobian, ord=2))
 
 
 def test_beyond_small_widths_the_typical_norm_is_estimated(attention, text, monkeypatch):
-    exact = stream_norms(attention, text[: 2 * T].view(1, 2, T))["embedded"]
+    exact = stream_norms(attention, rows(text, 2))[0]["embedded"]
     monkeypatch.setattr(module, "WIDEST", 4)
     monkeypatch.setattr(module, "PROBES", 4000)
-    estimated = stream_norms(attention, text[: 2 * T].view(1, 2, T))["embedded"]
+    estimated = stream_norms(attention, rows(text, 2))[0]["embedded"]
     assert estimated.largest is None
     assert estimated.typical == pytest.approx(exact.typical, rel=0.05)
 
 
 def test_losses_are_those_of_the_last_target_alone(attention, text):
-    read = in_segments(text, T, 3)
-    rows = torch.cat([read.ids, read.targets[..., -1:]], -1)
-    found = loss_lengths(attention, read, at_once=2)
-    x = attention.embedded(attention.positions.embed(attention.embedding(rows[..., :-1]), torch.arange(T)))
+    read = rows(text, 3)
+    ids = torch.cat([row.ids for row in read.rows], 1)
+    (found,) = loss_lengths(attention, read)
+    x = attention.embedded(attention.positions.embed(attention.embedding(ids), torch.arange(T)))
     x = x.detach().requires_grad_()
     hook = attention.embedded.register_forward_hook(lambda *_: x)
-    logits, _ = attention(rows[..., :-1])
+    logits, _ = attention(ids)
     hook.remove()
-    last = torch.nn.functional.cross_entropy(logits[0, :, -1], rows[0, :, -1], reduction="sum")
+    asked = torch.cat([row.target[0, :, -1] for row in read.rows])
+    last = torch.nn.functional.cross_entropy(logits[0, :, -1], asked, reduction="sum")
     (gradient,) = torch.autograd.grad(last, x)
     assert found == pytest.approx(gradient[0].norm(dim=-1).mean(0).flip(0).tolist(), rel=1e-5)
 
 
 def test_a_hidden_states_jacobian_is_the_product_of_its_steps(recurrence, text):
-    found = hidden_states(recurrence, text[:T][None, None])
+    (found,) = hidden_states(recurrence, rows(text, 1))
     assert list(found) == ["layers.0.toy", "layers.1.toy"]
     layer = recurrence.layers[0]
     weight = layer.mixer.weight[0].detach().double()
@@ -155,7 +164,7 @@ def test_a_hidden_states_jacobian_is_the_product_of_its_steps(recurrence, text):
 def test_every_recurrence_has_steps_and_some_have_bounds(mixer, units, bounded, text):
     spec = LanguageModelSpec(layers=1, width=8, context=16, mixer=mixer, positions="none")  # pyright: ignore
     model = spec.build(11).eval()
-    (state,) = flow(model, text).hidden.values()
+    (state,) = flow(model, text).own.hidden.values()
     assert state.units == units == len(state.singular_values) and len(state.norms.typical) == T
     assert (state.bound is not None) == bounded
     for norm, bound in zip(state.norms.largest or [], state.bound or [], strict=False):
@@ -167,7 +176,7 @@ def test_a_step_of_an_lstm_is_as_finite_differences_say(text):
     (mixer,), slots = model.mixers, torch.arange(3)
     context = Context((1, 1), model.positions, Causal(), slots, slots)
     x = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(0))
-    found = module.step_jacobians(mixer, x, context)
+    found = state_flow.step_jacobians(mixer, x, context)
     assert found is not None
 
     @torch.no_grad()
@@ -185,28 +194,31 @@ def test_power_iteration_finds_the_largest_singular_value(monkeypatch):
     matrix = torch.randn(40, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) @ torch.diag(
         0.8 ** torch.arange(40, dtype=torch.float64)
     )
-    monkeypatch.setattr(module, "WIDEST_SINGULAR", 2)
-    assert module._spectral(matrix) == pytest.approx(float(torch.linalg.matrix_norm(matrix, ord=2)), rel=1e-3)
+    monkeypatch.setattr(state_flow, "WIDEST_SINGULAR", 2)
+    assert state_flow._spectral(matrix) == pytest.approx(float(torch.linalg.matrix_norm(matrix, ord=2)), rel=1e-3)
 
 
 def test_attention_has_no_hidden_state(attention, text):
-    assert hidden_states(attention, text[:T][None, None]) == {}
     found = flow(attention, text)
-    assert (
-        len(found.losses) == T
-        and found.rows.ids.shape[1] == 5
-        and list(found.streams) == ["embedded", "layers.0.stream"]
-    )
+    assert found.own.hidden == {} and found.source is None and found.as_json()["source"] is None
+    assert len(found.own.losses) == T and len(found.rows.rows) == 5
+    assert list(found.own.streams) == ["embedded", "layers.0.stream"]
     assert not any(tap._forward_hooks for tap in attention.modules())
 
 
 def test_no_gradient_goes_beyond_the_segment(attention, text):
-    assert len(flow(attention, text, distance=2).losses) == 3
+    assert len(flow(attention, text, distance=2).own.losses) == 3
     for distance in (T, 0, -1):
         with pytest.raises(UserError, match=f"segment of {T} tokens, so distances go from 1 to {T - 1}"):
             flow(attention, text, distance=distance)
     with pytest.raises(UserError, match="the text has 4 tokens, too few"):
         flow(attention, text[:4])
+
+
+def test_replicas_are_followed_one_at_a_time(text):
+    two = LanguageModelSpec(layers=1, width=8, context=16, mixer={"heads": 2}).build(11, (0, 1))  # pyright: ignore
+    with pytest.raises(UserError, match="these are 2 replicas"):
+        flow(two, text)
 
 
 def test_several_models_in_one_picture(attention, recurrence, text, tmp_path):
@@ -233,6 +245,7 @@ def test_several_models_in_one_picture(attention, recurrence, text, tmp_path):
 
 def test_what_vanishes_is_not_drawn_where_it_is_zero():
     rows = in_segments(torch.zeros(5, dtype=torch.long), 4, 1)
-    gone = GradientFlow("gone", rows, [1.0, 0.5, 0.0, 0.0], {"embedded": Norms([1.0, 0.5, 0.0, 0.0])}, {})
+    own = SideFlow(4, [1.0, 0.5, 0.0, 0.0], {"embedded": Norms([1.0, 0.5, 0.0, 0.0])}, {})
+    gone = GradientFlow("gone", rows, own)
     chart = FlowPage([FlowOfArm("gone", [gone])], "valid").draw().charts[0]
     assert chart.drawn[0].x == [0, 1] and "<svg" in chart.svg()

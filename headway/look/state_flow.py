@@ -1,0 +1,167 @@
+"""How far back the state of a recurrence depends on itself: the product of the Jacobians of its steps.
+
+    ∂state_t/∂state_s = J_t · J_{t−1} … J_{s+1},    J_t = ∂state_t/∂state_{t−1} at what is read there, held fixed
+
+Whole Jacobians at any width; beyond 256 numbers the largest singular value is found by power iteration.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headway.look.followed import FollowedRows
+from headway.nn.context import Context
+from headway.nn.mixer import Mixer
+
+WIDEST_SINGULAR = 256
+"""The widest state whose singular values are computed."""
+ROUNDS = 30
+"""Of power iteration."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Of one Jacobian, by distance: 0, 1, 2 …"""
+
+    typical: list[float]
+    largest: list[float] | None = None
+
+    def up_to(self, distance: int) -> "Norms":
+        reach = slice(0, distance + 1)
+        return Norms(self.typical[reach], None if self.largest is None else self.largest[reach])
+
+
+@dataclass(frozen=True)
+class HiddenState:
+    """The state of one recurrence."""
+
+    units: int
+    """All of it: an LSTM has a hidden state and a cell."""
+    norms: Norms
+    singular_values: list[float]
+    """Of the Jacobian of a single step, the largest first: each the mean over steps. Empty for very wide states."""
+    step_bound: float | None
+    """What the weights alone allow: no step's Jacobian has a larger norm, whatever is read."""
+    part: str | None = None
+    """Whose state it is, in words, where it is not all that the recurrence has."""
+
+    @property
+    def bound(self) -> list[float] | None:
+        """… and so for many steps, by distance."""
+        return None if self.step_bound is None else [self.step_bound**n for n in range(len(self.norms.typical))]
+
+
+class MixerInput(NamedTuple):
+    """What a mixer was given where a row was read."""
+
+    x: Float[Tensor, "1 1 T D"]
+    context: Context
+    state: Any = None
+
+    def of_tokens(self, behind: int) -> "MixerInput":
+        """Without padding, which leaves a state as it is; and without so many tokens at the end."""
+        there = torch.arange(self.x.shape[2], device=self.x.device)
+        if (known := self.context.padding_mask) is not None:
+            there = there[known[0, 0]]
+        there = there[: len(there) - behind]
+        context = replace(self.context, queries=self.context.queries[there], padding_mask=None, views=[])
+        return MixerInput(self.x[:, :, there], context, self.state)
+
+
+def hidden_states(model: Any, rows: FollowedRows) -> list[dict[str, HiddenState]]:
+    """Of every side, of every mixer whose state is a vector per row. Where one stack reads two sides, its states are
+    told once, of the whole row."""
+    sides = {side.stack: side for side in reversed(rows.sides)}
+    given = _inputs(model, rows, [mixer for stack in sides for mixer in mixers_of(model, stack).values()])
+    found: list[dict[str, HiddenState]] = []
+    for side in rows.sides:
+        found.append({})
+        for name, mixer in mixers_of(model, side.stack).items() if side is sides[side.stack] else ():
+            steps = [step_jacobians(mixer, *one.of_tokens(side.behind)) for one in given[mixer]]
+            if steps[0] is not None:
+                found[-1][name] = _hidden_state(mixer, [one[1 - side.tokens :] for one in steps if one is not None])
+    return found
+
+
+def mixers_of(model: Any, stack: str) -> dict[str, Mixer]:
+    """Those of a stack, by the names that they have in it."""
+    mixers = model.get_submodule(stack).mixers
+    return {f"layers.{k}.{getattr(mixer, 'called', 'mixer')}": mixer for k, mixer in enumerate(mixers)}
+
+
+def _inputs(model: Any, rows: FollowedRows, mixers: Sequence[Mixer]) -> dict[Mixer, list[MixerInput]]:
+    """Of each mixer, what it is given in every row."""
+    read: dict[Mixer, list[MixerInput]] = {mixer: [] for mixer in mixers}
+
+    def keep(found: list[MixerInput]):
+        return lambda module, given: found.append(MixerInput(*given[:3]))
+
+    hooks = [mixer.register_forward_pre_hook(keep(found)) for mixer, found in read.items()]
+    try:
+        with torch.no_grad():
+            for row in rows.rows:
+                rows.read(model, row)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return read
+
+
+def step_jacobians(
+    mixer: Mixer, x: Float[Tensor, "1 1 T D"], context: Context, first: Any = None
+) -> Float[Tensor, "N S S"] | None:
+    """∂state_t/∂state_{t−1} at every token but the first, from this state on; None where the state is not vectors
+    [R, B, units] by name."""
+
+    def step(t: int, state: Any, rows: int) -> Any:
+        slots = context.queries[t : t + 1]
+        one = replace(context, shape=(1, rows), queries=slots, keys=slots, padding_mask=None, views=[])
+        return mixer.advance(x[:, :, t : t + 1].detach().expand(-1, rows, -1, -1), one, state)
+
+    with torch.no_grad():
+        state = step(0, first, 1)
+    if not isinstance(state, dict) or any(part.ndim != 3 for part in state.values()):
+        return None
+    sizes, found = [part.shape[-1] for part in state.values()], []
+    for t in range(1, x.shape[2]):
+        # A copy of the state for every number of the next one, of which each copy is asked for another.
+        flat = torch.cat(list(state.values()), -1).expand(-1, sum(sizes), -1).detach().requires_grad_()
+        after = step(t, dict(zip(state, flat.split(sizes, -1), strict=True)), sum(sizes))
+        told = torch.cat([after[name] for name in state], -1)[0]  # [S, S]
+        found.append(torch.autograd.grad(told.diagonal().sum(), flat)[0][0].double())
+        state = {name: part[:, :1].detach() for name, part in after.items()}
+    return torch.stack(found) if found else None
+
+
+def _hidden_state(mixer: Mixer, steps: list[Float[Tensor, "N S S"]]) -> HiddenState:
+    units = steps[0].shape[-1]
+    typical, largest = [], []
+    for jacobians in steps:
+        through, norms, spectral = torch.eye(units, dtype=torch.float64, device=jacobians.device), [1.0], [1.0]
+        for jacobian in jacobians.flip(0):
+            through = through @ jacobian
+            norms.append(float(through.norm()) / math.sqrt(units))
+            spectral.append(_spectral(through))
+        typical.append(torch.tensor(norms, dtype=torch.float64))
+        largest.append(torch.tensor(spectral, dtype=torch.float64))
+    several = torch.cat([jacobians[:: max(1, len(jacobians) // 4)] for jacobians in steps])
+    values = torch.linalg.svdvals(several).mean(0).tolist() if units <= WIDEST_SINGULAR else []
+    bound = mixer.step_bound()
+    norms = Norms(torch.stack(typical).mean(0).tolist(), torch.stack(largest).mean(0).tolist())
+    return HiddenState(units, norms, values, None if bound is None else bound[0].item(), mixer.advances)
+
+
+def _spectral(matrix: Float[Tensor, "S S"]) -> float:
+    """The largest singular value."""
+    if len(matrix) <= WIDEST_SINGULAR:
+        return float(torch.linalg.matrix_norm(matrix, ord=2))
+    v = torch.ones(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    for _ in range(ROUNDS):
+        v = matrix.mT @ (matrix @ v)
+        v = v / v.norm().clamp(min=torch.finfo(v.dtype).tiny)
+    return float((matrix @ v).norm())
