@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scored import CLASSIFIER, Ground
 from tiny import tiny_recipe
 
 from headway import tasks
@@ -88,6 +89,23 @@ def test_a_fault_of_one_is_that_ones(runs, change, audit):
         if ours is not None:
             assert ours.verdict == own.verdict and ours.sentence == own.sentence
             assert ours.value == pytest.approx(own.value, rel=1e-4, abs=1e-6)
+
+
+def test_what_should_stay_is_looked_at_in_each(workshop, tmp_path, monkeypatch):
+    """`tuning` looks closely at one of them."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    runs = Ground(tmp_path).train(CLASSIFIER, "training.tuning=lora", seeds=3)
+
+    def decayed(weights, start):
+        name = next(
+            name for name, p in weights.items() if name.startswith("layers.0.") and "adapter" not in name and p.any()
+        )
+        weights[name].mul_(0.999)
+
+    spoil(runs[SPOILT], decayed)
+    found = [report.finding("moved") for report in audit_runs(runs, tasks.load(runs[0].recipe))]
+    assert [finding.verdict for finding in found] == ["pass", "pass", "fail"]
+    assert "should stay" in found[SPOILT].sentence
 
 
 def too_large(weights, start):

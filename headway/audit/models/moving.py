@@ -33,11 +33,13 @@ def moved(probe: OneOrMember) -> Outcome:
     frozen: by a learning rate of zero, a lost gradient, or a layer that nothing flows through. One such part is a
     failure; of embeddings, a quarter. Queries and keys learn more slowly than values: what has a gradient at the start,
     and has moved as far beside the others as that lets expect (a hundredth of it is enough), is not frozen.
-    Weights that were imported began elsewhere and are not compared, and those that training is to leave alone are
-    looked at by `tuning`.
+    Weights that were imported began elsewhere and are not compared. Those that training is to leave alone
+    (training.tuning) must be where they began, to the bit.
     """
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
+    if problem := probe.share(_strayed):
+        return problem
     parts = probe.share(_parameters)
     share = len(parts.still) / len(parts.ways)
     if share == 1:
@@ -68,7 +70,7 @@ def tuning(probe: Probe) -> Outcome:
     or less was trained than was said: look for weight decay of what is frozen, for layers that are counted from the
     wrong end, for weights that were exchanged in a checkpoint.
     """
-    spec, model, fresh = probe.recipe.training.tuning, probe.model, probe.start
+    spec, fresh = probe.recipe.training.tuning, probe.start
     paces = {name: pace_of(p) for name, p in fresh.named_parameters()}
     if all(pace == 1 for pace in paces.values()) and spec.kind == "full":
         raise DoesNotApply("all weights are trained, at one rate")
@@ -78,7 +80,7 @@ def tuning(probe: Probe) -> Outcome:
             if not math.isclose(pace, expected, rel_tol=1e-6):
                 sentence = f"{name} is trained at {pace:.3g} of the rate; {spec.kind} tuning has it at {expected:.3g}"
                 return failed(pace - expected, sentence)
-    start, stays = dict(fresh.named_parameters()), [name for name, pace in paces.items() if pace == 0]
+    stays = [name for name, pace in paces.items() if pace == 0]
     if added := [name for name in paces if fresh.is_added(name)]:
         off = difference(*(probe.how.answer(one, probe.sentences) for one in (fresh, _without(probe.fresh(), added))))
         if not off <= TINY:
@@ -87,14 +89,25 @@ def tuning(probe: Probe) -> Outcome:
         off = difference(probe.answers, probe.how.answer(_as_one(probe, added), probe.sentences)) if ours else 0.0
         if not off <= TINY:
             return failed(off, f"adapters are not what they add to their matrices: answers are off by {off:.2g}")
-    if probe.trained:
-        now = dict(model.named_parameters())
-        if went := [name for name in stays if not torch.equal(now[name], start[name])]:
-            share = len(went) / len(stays)
-            return failed(share, f"{share:.0%} of what should stay as it was has moved: {_first_two(went)}")
+    if probe.trained and (problem := probe.share(_strayed)):
+        return problem
     own = {pace for pace in paces.values() if pace > 0}
     at = f"at paces from {min(own):.2g} to {max(own):.2g}" if len(own) > 1 else "at one rate"
     return passed(0, f"{len(paces) - len(stays)} parameters are trained, {at}; {len(stays)} stay as they were")
+
+
+def _strayed(everyone: Probe) -> list[Outcome | None]:
+    """Of each replica: what should stay as it was, and has moved."""
+    now = dict(everyone.model.named_parameters())
+    stays = {name: p for name, p in everyone.start.named_parameters() if pace_of(p) == 0}
+    same = {name: (now[name] == p).flatten(1).all(1).tolist() for name, p in stays.items()}
+    found: list[Outcome | None] = []
+    for r in range(everyone.model.replicas):
+        went = [name for name in stays if not same[name][r]]
+        share = len(went) / max(1, len(stays))
+        sentence = f"{share:.0%} of what should stay as it was has moved: {_first_two(went)}" if went else ""
+        found.append(failed(share, sentence) if went else None)
+    return found
 
 
 def _as_one(probe: Probe, added: Collection[str]) -> Any:

@@ -14,7 +14,7 @@ def tuned(kind: str, *more: str) -> Need:
     return Need(f"{kind} tuning", lambda recipe: part(recipe, "training.tuning.kind") == kind, changes)
 
 
-@_bed.spoil("tuning", tuned("frozen"))
+@_bed.spoil("tuning", tuned("frozen"), also=("moved",))
 def frozen_weights_that_were_decayed(model):
     for p in model.layers[0].parameters():
         p.data *= 0.999
