@@ -85,13 +85,14 @@ class FlowPage:
 
     def draw(self) -> ChartPage:
         read = [f"{len(rows.rows)} {rows.called}" for rows in self._rows]
+        own, source = [arm.own for arm in self.arms], [along for arm in self.arms if (along := arm.source)]
+        or_end = ", or so many before the end of the source" if source else ""
         how = (
-            f"From the last token t of {_or(read)} from {self.split} to the token s so many before it: the mean over "
-            "them. Norms of matrices are ‖J‖_F/√D, 1 for the identity."
+            f"From the last token t of {_or(read)} from {self.split} to the token s so many before it{or_end}: the "
+            "mean over them. Norms of matrices are ‖J‖_F/√D, 1 for the identity."
         )
         if any(len(arm.seeds) > 1 for arm in self.arms):
             how += " Lines are the mean of the seeds, and bands lie between the lowest and highest."
-        own, source = [arm.own for arm in self.arms], [along for arm in self.arms if (along := arm.source)]
         charts = [
             self._losses(own, "token s", FROM_T),
             self._losses(source, "token s of the source", FROM_END),
@@ -137,6 +138,8 @@ class FlowPage:
                 bound = along.curve(lambda flow, name=name: flow.hidden[name].bound or [], f"bound, {called}")
                 bounds.append(replace(_up_to(bound, HIGHEST_BOUND), beside=called))
         what = "The state of each recurrence alone: ‖∂state_t/∂state_s‖"
+        if any(along.side for along, _, _ in self._recurrences()):
+            what += ", of a source from its end"
         if bounds:
             what += f", and (steepest slope · σ_max(W))^(t − s) as far as {HIGHEST_BOUND:g}"
         return Chart([*states, *bounds], FROM_T, "‖∂state_t/∂state_s‖", what, logarithmic=True)
@@ -155,8 +158,9 @@ class FlowPage:
         for arm in self.arms:
             found = [(along, name) for along in arm.sides for name in along.recurrences]
             for along, name in found:
-                called = f"{along.side}{name.removeprefix('layers.')}"
-                yield along, name, arm.name if len(found) == 1 else f"{arm.name} {called}"
+                # The layer first: long names are cut at their end where they are drawn.
+                called = f"{arm.name} {name.removeprefix('layers.')}{' source' if along.side else ''}"
+                yield along, name, arm.name if len(found) == 1 else called
 
     @property
     def table(self) -> PictureTable:

@@ -183,7 +183,7 @@ def long_pairs(pairs: PairedTexts, context: int, most: int, split: str) -> LongP
         read, said = [*source, chosen.source.end], [*target, chosen.target.end]
         ids, asked, given = (torch.tensor(part)[None, None] for part in ([*begin, *said[: T - 1]], said[T - 1], read))
         rows.append(FollowedRow(ids.long(), asked.long(), given.long()))
-    called = f"pairs with sources of {S} tokens or more, and targets up to token {T}"
+    called = f"pairs (sources of {S} tokens or more, targets up to token {T})"
     return LongPairs(rows, S, T, called, " and ".join(dict.fromkeys(side.ends for side in sides)))
 
 
