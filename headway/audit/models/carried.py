@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
+from headway.audit.models.remembering import remembered
 from headway.audit.probe import TINY, Probe, difference
 from headway.nn.positions import NoPositions
 from headway.nn.replicated import Dropout
@@ -27,13 +28,16 @@ def carried_state(probe: Probe) -> Outcome:
     Sentences are read in three pieces, each going on from what the one before left, kept as training keeps it. Where
     every layer remembers all of them (a recurrence always does, attention as far as its memory goes) the answers must
     be those of one pass, within a thousandth of their spread. Then a piece is read whose rows begin anew: its answers
-    must be those of a piece that nothing came before. And what is kept must have no gradient. Last, training itself
-    takes four steps over such pieces, in as many parts as training.accumulate says and without moving a weight: what
-    it gives each row to go on from must be what that row leaves where it is read alone, whatever the layers and
-    positions are, and the loss must be that of answers which go on from there. When it fails, look for rows or parts
-    that changed places, for a state of the batch before last, or of another layer, for memory that stands at the wrong
-    places or is looked at before there is any, for a reset that was forgotten, for a loss that is computed without the
-    state: the model learns from a past that its rows never had, and nothing else tells.
+    must be those of a piece that nothing came before. And what is kept must have no gradient. Layer by layer, in any
+    model, what is given in the last of several batches must be what one pass over the tokens before gives: over all of
+    them for a recurrence, over as many as its memory has slots for attention, and no more. Last, training itself takes
+    four steps over such pieces, in as many parts as training.accumulate says and without moving a weight: what it gives
+    each row to go on from must be what that row leaves where it is read alone, whatever the layers and positions are,
+    and the loss must be that of answers which go on from there. When it fails, look for rows or parts that changed
+    places, for a state of the batch before last, or of another layer, for parts of a state that were exchanged, for
+    memory that is too long or too short, stands at the wrong places or is looked at before there is any, for a reset
+    that was forgotten, for a loss that is computed without the state: the model learns from a past that its rows never
+    had, and nothing else tells.
     """
     spec, ids = probe.recipe.model, probe.sentences
     if not spec.remembers:
@@ -49,6 +53,9 @@ def carried_state(probe: Probe) -> Outcome:
     anew = difference(_begun_anew(probe, pieces), fresh, probe.answers)
     if not anew <= TINY:
         return failed(anew, f"where rows begin anew, the answers still depend on those before: by {anew:.2g}")
+    if lost := next((one for one in remembered(probe) if not one.off <= TINY), None):
+        said = f"{lost.layer} gives in a later batch what it does not give where it reads {lost.past} at once"
+        return failed(lost.off, f"{said}: off by {lost.off:.2g} of the spread")
     if problem := _in_training(probe, min(size, (ids.shape[2] - 1) // 3)):
         return failed(None, problem)
     own = "in training every row goes on from its own past, and from nothing where it begins anew"

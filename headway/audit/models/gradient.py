@@ -7,16 +7,18 @@ no answer and no loss: the model trains, by another direction than it should, an
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from headway.audit.audit import Audit, Outcome, audit, failed, passed
-from headway.audit.probe import Probe
+from headway.audit.probe import Cut, Probe
 from headway.core import random as noise
 from headway.nn.attention import Attention
 from headway.nn.backends import Plain
+from headway.nn.taps import intervene, watch
+from headway.nn.trainable import Carried
 
 DIRECTIONS = 3
 STEP = 1e-4
@@ -29,6 +31,16 @@ MOST_DRAWN = 65_537
 """Numbers of a direction, for one tensor; a prime, so that rows of no width meet the same ones at the same places."""
 OFF = 0.02
 """Of the gradient of one tensor. Rounding stays below a thousandth."""
+NEAR = 4
+"""Tokens on either side of a position, between which gradients are followed."""
+FELT = 1e-5
+"""Of what is said: what it must change by where embeddings before it become others, or nothing can be told."""
+CUT = 0.2
+"""Of the slope from one side to the other. Where a gradient ends, all of it is missing."""
+SHARE = 0.05
+"""Of what may be spent on asking positions one by one."""
+SMALL_STEP = 1e-6
+"""How far embeddings are moved, beside their size: float64 can tell, and hardly a unit is moved over its corner."""
 
 
 @audit("model", rests_on=("finite", "determinism", "kernel", "definition", "loss"))
@@ -39,14 +51,22 @@ def gradient(probe: Probe) -> Outcome:
     kernels. Beside it stands a copy of the model in float64, with attention written out, whose loss is computed from
     its answers in a line. Its weights are moved in random directions, all tensors so far that each should change the
     loss as much as any other, and the loss must change as gradient and direction say: off by two hundredths of the
-    gradient of a single tensor is too much. Where it fails, tensors are moved one by one, to say which it is. Look for
-    a `detach`, for weights that were copied on their way, for a backward pass that was written by hand.
+    gradient of a single tensor is too much. Where it fails, tensors are moved one by one, to say which it is. Where a
+    state is carried, rows go on from one. Then, in rows as long as those of training, the embeddings of a few tokens up
+    to a position are moved, and what is said of the few behind it must move as the gradient from there to here says: at
+    every position, or where that would take long at many. Look for a `detach`, for weights that were copied on their
+    way, for a backward pass that was written by hand.
     """
     batch = probe.excerpt(rows=2, tokens=24)
     with _off_its_corners(probe.model):
-        names, gradients = _by_autograd(probe, batch)
-        slope = _Slopes(probe, batch, gradients)
+        before = _left_before(probe, batch)
+        names, gradients = _by_autograd(probe, batch, before)
+        slope = _Slopes(probe, batch, before, gradients)
+        ends = _where_it_ends(probe, slope.model)
     off = slope.off(range(len(names)))
+    if off <= OFF and ends is not None:
+        sentence = f"gradients do not go back over position {ends.at} of {ends.length} as they should"
+        return failed(ends.off, f"{sentence}: the slope of what is said behind it is off by {ends.off:.0%}")
     if off <= OFF:
         return passed(off, f"the loss moves with all {len(names)} parameters as its gradient says (off by {off:.1g})")
     alone = {name: slope.off([k]) for k, name in enumerate(names)}
@@ -77,12 +97,18 @@ def _off_its_corners(model: Any) -> Iterator[None]:
             p.copy_(was)
 
 
-def _by_autograd(probe: Probe, batch: Any) -> tuple[list[str], list[Tensor]]:
+def _left_before(probe: Probe, batch: Any) -> Carried | None:
+    """What rows like these leave for the next, where something is carried."""
+    goes_on = probe.recipe.model.remembers and probe.recipe.data.rows_go_on
+    return probe.how.carry_on(probe.model, batch.inputs, None)[1] if goes_on else None
+
+
+def _by_autograd(probe: Probe, batch: Any, before: Carried | None) -> tuple[list[str], list[Tensor]]:
     named = {name: p for name, p in probe.model.named_parameters() if p.requires_grad}
     probe.how.as_trained(probe.model)
     try:
         with torch.enable_grad():
-            loss = probe.model.loss(batch)[0].sum()
+            loss = probe.model.loss(batch, before)[0].sum()
             found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     finally:
         probe.model.eval()
@@ -93,8 +119,9 @@ def _by_autograd(probe: Probe, batch: Any) -> tuple[list[str], list[Tensor]]:
 class _Slopes:
     """A copy of the model in float64, and how its loss changes with its weights."""
 
-    def __init__(self, probe: Probe, batch: Any, gradients: list[Tensor]):
+    def __init__(self, probe: Probe, batch: Any, before: Carried | None, gradients: list[Tensor]):
         self.how, self.batch, self.gradients = probe.how, batch, [g.double() for g in gradients]
+        self.before = before and {name: p.double() if p.is_floating_point() else p for name, p in before.items()}
         self.model = deepcopy(probe.model).double()
         self.how.as_trained(self.model)
         for layer in self.model.modules():
@@ -122,10 +149,79 @@ class _Slopes:
     def _loss(self, moves: dict[int, Tensor], far: float) -> float:
         for k, move in moves.items():
             self.parameters[k].add_(move, alpha=far)
-        loss = self.how.lowered(self.model, self.how.answer_batch(self.model, self.batch), self.batch)
+        loss = self.how.lowered(self.model, self._answers(), self.batch)
         for k, move in moves.items():
             self.parameters[k].sub_(move, alpha=far)
         return loss.item()
+
+    def _answers(self) -> Tensor:
+        if self.before is None:
+            return self.how.answer_batch(self.model, self.batch)
+        return self.how.carry_on(self.model, self.batch.inputs, self.before)[0]
+
+
+# --- from position to position ---------------------------------------------------------------------------------------
+
+
+class _Across(NamedTuple):
+    """How what is said behind each cut changes with what is read before it, for a change of the size of embeddings."""
+
+    said: Tensor
+    """By the gradient, in random directions [directions, rows]."""
+    found: Tensor
+    """The same by moving."""
+    size: float
+    """Of what is said."""
+
+    @property
+    def off(self) -> Tensor:
+        """How far the one is from the other [rows]; where next to nothing goes by, nothing can be told."""
+        either = torch.maximum(self.said.norm(dim=0), self.found.norm(dim=0))
+        telling = (either > FELT * self.size) & (either > SMALL * either.median())
+        return torch.where(telling, (self.said - self.found).norm(dim=0) / either.clamp(min=1e-300), 0.0)
+
+
+class _End(NamedTuple):
+    at: int
+    length: int
+    off: float
+
+
+def _where_it_ends(probe: Probe, in_float64: Any) -> _End | None:
+    """A position that no gradient goes back over, or a wrong one; None = there is none such."""
+    for cut in probe.cuts(SHARE):
+        probe.how.as_trained(probe.model)
+        try:
+            off = _across(probe, in_float64, cut).off
+        finally:
+            probe.model.eval()
+        if not bool((off <= CUT).all()):
+            return _End(int(cut.behind[off.argmax()]), cut.ids.shape[2], off.max().item())
+    return None
+
+
+def _across(probe: Probe, in_float64: Any, cut: Cut) -> _Across:
+    far = torch.arange(cut.ids.shape[2], device=probe.device) - cut.behind[:, None]  # [rows, T]
+    before, behind = (far <= 0) & (far > -NEAR), (far > 0) & (far <= NEAR)
+
+    def told(model: Any) -> Tensor:
+        answers = probe.how.answer(model, cut.ids)[0]  # [rows, T, V], or one for each row
+        signs = 1 - 2 * (7 * torch.arange(answers.shape[-1], device=probe.device) % 11 % 2)
+        sums = (answers * signs).sum(-1)
+        return (sums * behind).sum(-1) if probe.how.per_token else sums
+
+    with torch.enable_grad(), watch(probe.model, "embedded") as seen:
+        (gradient,) = torch.autograd.grad(told(probe.model).sum(), seen["embedded"])
+    size, said, found, moved = float(seen["embedded"].detach().square().mean().sqrt()), [], [], []
+    for direction in range(DIRECTIONS - 1):
+        drawn = _drawn(gradient.double(), "audit gradient across", direction) * before[None, :, :, None] * size
+        moved = []
+        for far in (SMALL_STEP, -SMALL_STEP):
+            with intervene(in_float64, {"embedded": lambda x, far=far, by=drawn: x + far * by}):
+                moved.append(told(in_float64))
+        said.append((gradient.double() * drawn).sum((0, 2, 3)))
+        found.append((moved[0] - moved[1]) / (2 * SMALL_STEP))
+    return _Across(torch.stack(said), torch.stack(found), moved[0].abs().max().item())
 
 
 ABOUT_GRADIENTS: tuple[Audit, ...] = (gradient,)

@@ -5,6 +5,7 @@ what was compared was not what the recipe says.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.probe import Probe
+from headway.models.backbone import BackboneSpec
 from headway.nn.dropout import ORDINARY, LockedDropout, WeightDropout, WordDropout
 from headway.nn.replicated import Dropout
 
@@ -32,13 +34,13 @@ DRAWN = {Dropout: (1, 2, 3), LockedDropout: (1, 3), WordDropout: (2,), WeightDro
 def dropout(probe: Probe) -> Outcome:
     """Dropout is what the recipe says: so much is left out, by this pattern, in every step another, and the rest grows.
 
-    The places are found at which a training pass drops anything, and each is given ones. What comes out must be 0,
-    or 1/(1 − rate) so that the mean stays; as often 0 as the rate says, within what chance allows; the same at all
-    tokens of a row where noise is locked, for a word wherever it stands where words are dropped, and nowhere else
-    the same; other numbers in the next step, and in every layer others than in the one before. All rates must be
-    the recipe's, and none of the recipe's may be missing. That evaluation drops nothing is asked by `determinism`.
-    When it fails, the model is regularised otherwise than its recipe says, and its scores are those of another
-    recipe.
+    The places are found at which a training pass drops anything, and each is given ones. What comes out must be 0, or
+    1/(1 − rate) so that the mean stays; as often 0 as the rate says, within what chance allows; the same at all tokens
+    of a row where noise is locked, for a word wherever it stands where words are dropped, and nowhere else the same;
+    other numbers in the next step, and in every layer others than in the one before. All rates must be the recipe's,
+    each at its place (that of the input is not that of the output), and none of the recipe's may be missing. In
+    evaluation, all must come out as it went in. When it fails, the model is regularised otherwise than its recipe says,
+    and its scores are those of another recipe.
     """
     asked = {rate for rate in _rates(probe.recipe.model.model_dump()) if rate}
     if not asked:
@@ -50,6 +52,10 @@ def dropout(probe: Probe) -> Outcome:
     if twice := _same_at_two(places):
         return failed(None, f"{' and '.join(twice)} drop the same numbers, where each should draw its own")
     found = [float(place.rates[0]) for place in places.values()]
+    for name, place in places.items():
+        meant = _meant(probe.recipe.model, name)
+        if meant is not None and not _same(meant, float(place.rates[0])):
+            return failed(None, f"{name} drops {float(place.rates[0]):.3g}, and the recipe says {meant:g} there")
     if strange := [rate for rate in found if not any(_same(rate, one) for one in asked)]:
         return failed(strange[0], f"a share of {strange[0]:.3g} is dropped, which the recipe does not say")
     for what, rate in _must(probe.recipe.model):
@@ -80,6 +86,27 @@ def _must(spec: Any) -> Iterator[tuple[str, float]]:
     yield from ((what, rate) for what, rate in found if rate)
 
 
+AT_ENDS = {"drop": "input", "drop_words": "words", "drop_output": "output"}
+IN_MIXERS = {"drop": "dropout", "project.together.drop": "weight_dropout"}
+IN_MIXERS |= dict.fromkeys(("along.drop", "against.drop"), "weight_dropout")
+"""Places of the stack that is the model's own, and the keys that their rates have."""
+
+
+def _meant(spec: Any, name: str) -> float | None:
+    """What the recipe says of a place; None where its name does not tell."""
+    if not isinstance(spec, BackboneSpec):
+        return None
+    if name in AT_ENDS:
+        return spec.dropout if (own := getattr(spec.noise, AT_ENDS[name])) is None else own
+    if (place := re.fullmatch(r"layers\.(\d+)\.(around_mixer|around_feedforward|mixer)\.(.+)", name)) is None:
+        return None
+    layer = int(place[1])
+    if place[2] == "mixer":
+        return getattr(spec.mixers[layer], IN_MIXERS.get(place[3], ""), None)
+    ends = not spec.norm.adds and layer == spec.layers - 1  # where layers are chained, the last one's is the output's
+    return spec.noise.output if ends and spec.noise.output is not None else spec.dropout
+
+
 def _used(probe: Probe) -> dict[str, Dropout]:
     """The places that a training pass goes through."""
     seen: dict[str, Dropout] = {}
@@ -108,6 +135,8 @@ def _problem(probe: Probe, place: Dropout) -> str:
     second = _of_ones(place)
     clock.set(before)
     scale, count, telling = 1 / (1 - rate), _count(place, first), _is_telling(place, first)
+    if not torch.equal(_of_ones(place, training=False), torch.ones_like(first)):
+        return "changes what goes by in evaluation, where nothing is to be dropped"
     if telling and not bool((first == 0).any()):
         return "drops nothing"
     if not bool(((first == 0) | ((first - scale).abs() < 1e-4 * scale)).all()):
@@ -146,19 +175,21 @@ def _is_telling(place: Dropout, ones: Tensor) -> bool:
     return max(rate, 1 - rate) ** (_count(place, ones) - 1) < 1e-7
 
 
-def _of_ones(place: Dropout) -> Tensor:
-    """In training mode."""
+def _of_ones(place: Dropout, training: bool = True) -> Tensor:
+    """What it makes of them; of words, each at its number, in whatever order they stand."""
     shape, device, was = SIZES[type(place)], place.rates.device, place.training
     words = min(shape[2], place.vocabulary) if isinstance(place, WordDropout) else 0
     shape = (*shape[:2], words, *shape[3:]) if words else shape
     given = (torch.ones(shape, device=device),)
     if words:
-        given = (*given, torch.arange(words, device=device).expand(shape[:3]))
-    place.train()
+        order = torch.arange(words, device=device)
+        given = (*given, torch.stack((order, order.flip(0)))[None])  # in every row another word at a place
+    place.train(training)
     try:
-        return place(*given)
+        found = place(*given)
     finally:
         place.train(was)
+    return torch.stack((found[:, 0], found[:, 1].flip(1)), 1) if words else found
 
 
 def _same(a: float, b: float) -> bool:

@@ -6,7 +6,7 @@ than its name says (scores without a scale, a slope with the wrong sign) is foun
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,12 @@ TOO_LOUD = 4000
 them, so that nothing can be told."""
 
 
+LOUD = 10
+"""Times as large as the vectors that layers usually read: gates are open or shut, and what was kept once is kept."""
+TOO_LARGE = 1e30
+"""A state that blows up, as that of a ReLU may: float32 ends before the row does."""
+
+
 class _Compared(NamedTuple):
     what: str
     off: float
@@ -42,10 +48,11 @@ def definition(probe: Probe) -> Outcome:
     them; the attention weights, softmax(q·kᵀ/√d + bias) over what may be seen (v·tanh(q + k) if additive); and what the
     kernel makes of them, in evaluation and, where no weights are dropped, in training. Of a recurrence: its hidden
     state at every token of random rows and the state after the last, in each direction, with padding (our own kernel)
-    and without (with one replica, the library's); and where the forget gate of an LSTM starts. A thousandth of the
-    spread is allowed for rounding. Of a scheme or a mixer that has no definition there, nothing is said, nor of weights
-    that have blown up so far that rounding decides them. When it fails, the model is another than its recipe says:
-    compare the formula with the code of the piece that is named.
+    and without (with one replica, the library's), and in a row of the length of training whose vectors are so large
+    that gates stay open or shut; and where the forget gates of an LSTM start. A thousandth of the spread is allowed for
+    rounding. Of a scheme or a mixer that has no definition there, nothing is said, nor of weights that have blown up so
+    far that rounding decides them. When it fails, the model is another than its recipe says: compare the formula with
+    the code of the piece that is named.
     """
     found = [*_positions(probe), *_norms(probe), *_attention(probe), *_recurrences(probe)]
     if not found:
@@ -195,8 +202,7 @@ def _recurrences(probe: Probe) -> Iterator[_Compared]:
         return [
             one
             for name, layer in known.items()
-            for way in ("along", "against")
-            if (direction := getattr(layer, way)) is not None
+            for way, direction in _directions(layer)
             for one in _one_direction(probe, f"{layer.spec.kind} {name}.{way}", layer, direction)
         ]
 
@@ -204,30 +210,50 @@ def _recurrences(probe: Probe) -> Iterator[_Compared]:
         yield from (one if mode == "evaluation" else _Compared(f"{one.what} in training", one.off) for one in found)
     fresh = probe.fresh() if any(hasattr(layer.spec, "forget_bias") for layer in known.values()) else None
     for name, module in [] if fresh is None else fresh.named_modules():
-        if name in known and (bias := module.along.input.bias) is not None and hasattr(module.spec, "forget_bias"):
-            start = bias[0].view(4, -1)[1].double().cpu()
-            off = (start - module.spec.forget_bias).abs().max().item()
-            yield _Compared(f"where the forget gate of {name} starts", off)
+        if name not in known or not hasattr(module.spec, "forget_bias"):
+            continue
+        for way, direction in _directions(module):
+            if (bias := direction.input.bias) is not None:
+                off = (bias[0].view(4, -1)[1].double().cpu() - module.spec.forget_bias).abs().max().item()
+                yield _Compared(f"where the forget gate of {name}.{way} starts", off)
+
+
+def _directions(layer: Recurrence) -> list[tuple[str, Any]]:
+    both = (("along", layer.along), ("against", layer.against))
+    return [(way, direction) for way, direction in both if direction is not None]
 
 
 def _one_direction(probe: Probe, name: str, layer: Recurrence, direction: Direction) -> Iterator[_Compared]:
     parameters = {key: p[0] for key, p in direction.named_parameters()}
     if isinstance(direction, Cells):
         parameters["recurrent"] = direction.drop(direction.recurrent)[0]  # of this step, in training
-    width, rows, T = probe.recipe.model.width, 3, min(probe.length, 16)
-    x, states = _random(probe, 1, rows, T, width), len(direction.parts)
-    first = _random(probe, states, 1, rows, layer.units).abs()
+    width, T = probe.recipe.model.width, min(probe.length, 13)  # no power of two, as scans like it
+    x, first = _random(probe, 1, 3, T, width), _random(probe, len(direction.parts), 1, 3, layer.units).abs()
     slots = torch.arange(T, device=probe.device)
     begins, ends = (torch.tensor(at, device=probe.device)[:, None] for at in ((0, T // 4, 1), (T, T, 3 * T // 4)))
-    for what, real in (("", None), (" around padding", ((slots >= begins) & (slots < ends))[None])):
-        hidden, last = direction(x, first, real)
-        for row in range(rows):
+    padded, long = ((slots >= begins) & (slots < ends))[None], LOUD * _random(probe, 1, 1, probe.length, width)
+    long[:, :, probe.length // 4 :] = long[:, :, -1:]  # from then on, what a gate keeps it keeps to the end
+    given = (
+        ("", x, first, None),
+        (" around padding", x, first, padded),
+        (" in a long row", long, first[:, :, :1], None),
+    )
+    for what, rows, start, real in given:
+        hidden, last = direction(rows, start, real)
+        for row in range(rows.shape[1]):
             told = None if real is None else real[0, row]
-            start = tuple(first[:, 0, row])
-            expected, after = definitions.recurrence(layer.spec, parameters, x[0, row], start, told)
-            yield _Compared(f"the states of the {name}{what}", difference(hidden[0, row].double(), expected))
-            off = difference(last[:, 0, row].double(), torch.stack(after))
+            of_row = definitions.recurrence(layer.spec, parameters, rows[0, row], tuple(start[:, 0, row]), told)
+            expected, after = of_row
+            if not max(part.abs().max() for part in (expected, *after)) <= TOO_LARGE:
+                continue
+            yield _Compared(f"the states of the {name}{what}", _off_state(hidden[0, row], expected))
+            off = max(_off_state(part[0, row], right) for part, right in zip(last, after, strict=True))
             yield _Compared(f"the last state of the {name}{what}", off)
+
+
+def _off_state(found: Tensor, expected: Tensor) -> float:
+    """Beside its largest number: a state that is kept does not vary from token to token."""
+    return (found.double() - expected).abs().max().item() / max(expected.abs().max().item(), 1e-30)
 
 
 def _layers(probe: Probe) -> dict[str, Attention]:

@@ -6,10 +6,12 @@ from headway.audit.plants import masking, pictures, populations, translators  # 
 from headway.audit.plants.data import reading, rows, text, tokens  # noqa: F401
 from headway.audit.plants.models import (  # noqa: F401
     carrying,
+    cells,
     definitions,
     kernels,
     leaks,
     masks,
+    noise,
     positions,
     recurrence,
 )

@@ -15,7 +15,7 @@ from torch import Tensor
 from headway.audit.audit import Audit, DoesNotApply, Outcome, Report, audit, failed, passed, run_audits
 from headway.audit.models.answers import LEAK
 from headway.audit.populations.seeds import seeds_apart
-from headway.audit.populations.side_by_side import USUAL_RATE, SideBySide, gradient_of, in_a_row
+from headway.audit.populations.side_by_side import USUAL_RATE, SideBySide, in_a_row
 from headway.audit.probe import TINY, difference
 from headway.nn.trainable import Trainable
 from headway.training.update import Update
@@ -95,12 +95,13 @@ def gradients_apart(members: SideBySide) -> Outcome:
     """A replica's loss has no gradient in the others' weights, and in its own the one that it has alone.
 
     The loss of each member is differentiated by the weights of all. In those of the others it must be exactly zero; in
-    its own it may differ from the gradient alone by rounding, a thousandth of its length. When it fails, replicas learn
-    from each other's mistakes, and their seeds are no samples of anything.
+    its own it may differ from the gradient alone by rounding, a thousandth of its length. Where a state is
+    carried from batch to batch, rows go on from one. When it fails, replicas learn from each other's mistakes, and
+    their seeds are no samples of anything.
     """
     worst = 0.0
     for r in members.all:
-        beside = gradient_of(members.together, members.batch(), r)
+        beside = members.gradient_of(members.together, members.batch(), r)
         in_all, own = in_a_row(beside.values()), in_a_row(members.gradients[r].values())
         if _largest_but(r, in_all) != 0:  # NaN is not, either
             name, others = next((n, most) for n, g in beside.items() if (most := _largest_but(r, g)) != 0)

@@ -117,7 +117,23 @@ class SideBySide:
     @cached_property
     def gradients(self) -> list[dict[str, Tensor]]:
         """Of each alone, in all its weights that are trained."""
-        return [gradient_of(alone, self.batch(member=r), 0) for r, alone in enumerate(self.alone)]
+        return [self.gradient_of(alone, self.batch(member=r), 0) for r, alone in enumerate(self.alone)]
+
+    def gradient_of(self, model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
+        """Of replica r's loss in all weights that are trained, in the noise of the first step; where training carries a
+        state, of rows that go on from one. (A pass for each: what a compiler made may be gone back through only
+        once.)"""
+        parameters, before = moving(dict(model.named_parameters())), None
+        model.train()
+        model.clock.set(0)
+        if self.recipes[0].model.remembers and self.recipes[0].data.rows_go_on:
+            with torch.no_grad():
+                _, before = model.loss(batch)
+        loss = model.loss(batch, before)[0][r]
+        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        model.eval()
+        both = zip(parameters.items(), found, strict=True)
+        return {name: torch.zeros_like(p) if g is None else g for (name, p), g in both}
 
     @contextmanager
     def to_train(self, model: Trainable) -> Iterator[Trainable]:
@@ -185,20 +201,6 @@ class _Reads:
 
     def at(self, step: Any) -> Any:
         return self.members.batch(step, self.member)
-
-
-def gradient_of(model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
-    """Of replica r's loss in all weights that are trained, in the noise of the first step. (A pass for each: what a
-    compiler made may be gone back through only once.)"""
-    parameters = moving(dict(model.named_parameters()))
-    model.train()
-    model.clock.set(0)
-    loss = model.loss(batch)[0][r]
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    model.eval()
-    return {
-        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
-    }
 
 
 def in_a_row(tensors: Iterable[Tensor]) -> Tensor:

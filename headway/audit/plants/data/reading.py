@@ -87,6 +87,45 @@ def a_state_that_goes_on_from_the_end_of_the_text_to_its_beginning(patch):
     patch.setattr(ContiguousSampler, "at", lambda self, step: replace(honest(self, step), begins=torch.tensor(False)))
 
 
+@_bed.plant(READ, STREAMS)
+def a_state_that_begins_anew_in_the_middle_of_the_text(patch):
+    honest = ContiguousSampler.at
+
+    def at(self, step):
+        middle = torch.as_tensor(step % self.steps_per_epoch == self.steps_per_epoch // 2)
+        batch = honest(self, step)
+        return replace(batch, begins=batch.begins | middle)
+
+    patch.setattr(ContiguousSampler, "at", at)
+
+
+@_bed.plant(READ, STREAMS)
+def one_row_that_begins_anew_at_every_step(patch):
+    honest = ContiguousSampler.at
+
+    def at(self, step):
+        batch = honest(self, step)
+        first = torch.arange(batch.inputs.shape[1], device=batch.inputs.device) == 0
+        return replace(batch, begins=batch.begins | first.expand(batch.inputs.shape[:2]))
+
+    patch.setattr(ContiguousSampler, "at", at)
+
+
+@_bed.plant(READ, STREAMS)
+def a_token_lost_between_two_segments_late_in_the_text(patch):
+    honest = ContiguousSampler.at
+
+    def at(self, step):
+        batch, position = honest(self, step), step % self.steps_per_epoch
+        if not 4 < position < self.steps_per_epoch - 1:
+            return batch
+        rows = self._streams.index_select(1, position * self._segment + 1 + self._within).long()
+        rows = rows.expand(self._replicas, -1, -1)
+        return replace(batch, inputs=rows[..., :-1], targets=rows[..., 1:])
+
+    patch.setattr(ContiguousSampler, "at", at)
+
+
 @_bed.plant(READ, CLASSIFIER)
 def the_same_order_of_rows_in_every_epoch(patch):
     honest = ShuffledSampler._drawn  # pyright: ignore[reportPrivateUsage]

@@ -1,5 +1,6 @@
 """Faults of what is carried from batch to batch: in training, in attention's memory, and in scores."""
 
+import math
 from typing import Any
 
 import torch
@@ -35,6 +36,20 @@ MARKED = Need(
     lambda recipe: RECURRENT.is_met(recipe) and recipe.model.positions.marks_embeddings,
     ("model.mixer=gru", "model.positions=learned"),
 )
+BESIDE_ATTENTION = Need(
+    "an lstm beside attention without a memory",
+    lambda recipe: (
+        {("lstm", math.inf), ("attention", 0.0)}
+        <= {(one.kind, one.remembers) for one in part(recipe, "model.mixers") or ()}
+    ),
+    ("model.mixer=[lstm, {heads: 4}]", "model.positions=none"),
+)
+MEMORY_OF_ONE = Need(
+    "memory in some layers only",
+    lambda recipe: len({one.remembers > 1 for one in part(recipe, "model.mixers") or ()}) == 2,
+    ("model.positions=rotary", "model.mixer=[{heads: 4, memory: 24}, {heads: 4}]"),
+)
+FOLLOWED = Need("batches that follow each other", lambda recipe: recipe.data.rows_go_on, ("data.batches=contiguous",))
 PARTS = Need("a batch in parts", lambda recipe: recipe.training.accumulate > 1, ("training.accumulate=2",))
 STREAM = Need(
     "scores of one stream",
@@ -108,6 +123,23 @@ def states_of_rows_in_another_order(patch):
     patch.setattr(CarriedState, "before", before)
 
 
+@_bed.plant(CARRIED, BESIDE_ATTENTION)
+def hidden_state_and_cell_exchanged_between_batches(patch):
+    honest = Recurrence.carried
+
+    def carried(self, state):
+        kept = honest(self, state)
+        return dict(zip(kept, reversed(kept.values()), strict=True))
+
+    patch.setattr(Recurrence, "carried", carried)
+
+
+@_bed.plant(CARRIED, MARKED)
+def half_of_the_state_lost_between_batches(patch):
+    honest = Recurrence.carried
+    patch.setattr(Recurrence, "carried", lambda self, state: {n: part / 2 for n, part in honest(self, state).items()})
+
+
 @_bed.plant(CARRIED, REMEMBERS, PARTS)
 def state_of_the_other_part_of_the_batch(patch):
     honest = CarriedState.before
@@ -138,6 +170,27 @@ def memory_one_segment_too_old(patch):
         return Memory(old.inputs[:, :, -most:], old.told[:, :, -most:])
 
     patch.setattr(Memory, "extended", extended)
+
+
+@_bed.plant(CARRIED, MEMORY)
+def memory_twice_as_long_as_is_said(patch):
+    """It sees more than it is compared by."""
+    extended, filled_up = Memory.extended, Memory.filled_up
+    patch.setattr(Memory, "extended", lambda self, new, most: extended(self, new, 2 * most))
+    patch.setattr(Memory, "filled_up", lambda self, size: filled_up(self, 2 * size))
+
+
+@_bed.plant(CARRIED, MEMORY_OF_ONE)
+def half_a_memory_in_a_model_that_is_not_to_answer_as_in_one_pass(patch):
+    honest = Memory.extended
+    patch.setattr(Memory, "extended", lambda self, new, most: honest(self, new, most // 2))
+
+
+@_bed.plant("gradient", MEMORY, FOLLOWED)
+def memory_whose_keys_and_values_teach_nothing(patch):
+    """What is remembered has no gradient; the weights that make keys and values of it should have."""
+    honest = SelfProjection.recall
+    patch.setattr(SelfProjection, "recall", torch.no_grad()(honest))
 
 
 @_bed.plant(CARRIED, MEMORY)

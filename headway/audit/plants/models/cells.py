@@ -1,0 +1,195 @@
+"""Faults of how a recurrence is computed: its cells, its scans, their gradients, and all of it beside others."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from headway.audit.plants.models.recurrence import GRU, LSTM, MINGRU, STEPS, TWO_WAYS
+from headway.audit.plants.needs import CLASSIFIER, LANGUAGE_MODEL, rows_of
+from headway.audit.plants.planting import Bed, Patch
+from headway.audit.plants.populations import ALSO, BESIDE
+from headway.nn import recurrence, scan
+from headway.nn.dropout import WeightDropout
+from headway.nn.recurrence import Cells, LstmSpec, Recurrence
+from headway.nn.replicated import parameter
+
+_bed = Bed("recurrence")
+
+
+def _cell(patch: Patch, cell: type[scan.Cell], change: Any) -> None:
+    """Of what a step is given and of the product, in our own way to compute it."""
+    honest = cell.forward
+
+    def forward(self: Any, given: Any, product: Any, *rest: Any) -> None:
+        honest(self, change(given), change(product), *rest)
+
+    patch.setattr(cell, "forward", forward)
+
+
+def _swapped(x: torch.Tensor) -> torch.Tensor:
+    i, f, g, o = x.chunk(4, -1)
+    return torch.cat((f, i, g, o), -1)
+
+
+@_bed.plant("definition", LSTM, also=("padding",))
+def gates_in_another_order_beside_padding(patch):
+    _cell(patch, scan.LstmCell, _swapped)
+
+
+@_bed.plant("definition", GRU, also=("padding",))
+def reset_gate_that_is_always_open(patch):
+    def cells(self, x, recurrent, first):
+        third = len(recurrent[0]) // 3
+        opened = torch.cat((self.input.bias[:, :third] + 30, self.input.bias[:, third:]), 1)
+        other = torch.cat((torch.zeros_like(opened[0, : 2 * third]), self.reset_bias[0]))
+        weights = [self.input.weight[0], recurrent[0], opened[0], other]
+        y, last = torch.gru(x[0], first[0], weights, True, 1, 0.0, self.training, False, True)
+        return y[None], last[None]
+
+    patch.setattr(Cells, "_by_library", cells)
+
+
+@_bed.plant("definition", LSTM)
+def forget_gate_that_starts_with_the_other_sign(patch):
+    honest = LstmSpec.bias_start
+    patch.setattr(LstmSpec, "bias_start", lambda self, hidden: -honest(self, hidden))
+
+
+@_bed.plant("definition", CLASSIFIER, TWO_WAYS)
+def forget_gate_that_starts_at_zero_on_the_way_back(patch):
+    honest = Recurrence.__init__
+
+    def init(self, *given):
+        honest(self, *given)
+        if self.against is not None:
+            self.against.input.bias = parameter(*self.against.input.bias.shape)
+
+    patch.setattr(Recurrence, "__init__", init)
+
+
+@_bed.plant(
+    "causality",
+    LANGUAGE_MODEL,
+    MINGRU,
+    also=("causal-gradient", "cache", "carried-state", "padding", "loss", "targets"),
+)
+def scan_one_step_ahead(patch):
+    honest = recurrence.linear_scan
+    patch.setattr(recurrence, "linear_scan", lambda *given: honest(*given).roll(-1, 2))
+
+
+@_bed.plant("definition", MINGRU, also=("cache", "carried-state", "padding"))
+def scan_one_step_behind(patch):
+    honest = recurrence.linear_scan
+
+    def behind(keep, add, first):
+        return torch.cat((first[:, :, None], honest(keep, add, first)[:, :, :-1]), 2)
+
+    patch.setattr(recurrence, "linear_scan", behind)
+
+
+@_bed.plant("definition", MINGRU, rows_of(32), also=("cache", "carried-state", "padding"))
+def scan_that_remembers_sixteen_steps(patch):
+    def doubling(keep, add):
+        for steps in (1, 2, 4, 8):
+            add = add + keep * F.pad(add, (0, 0, steps, 0))[:, :, : add.shape[2]]
+            keep = keep * F.pad(keep, (0, 0, steps, 0))[:, :, : add.shape[2]]
+        return add
+
+    patch.setattr(recurrence, "_doubling", doubling)
+
+
+@_bed.plant("definition", MINGRU)
+def scan_by_a_product_that_is_divided_by(patch):
+    """Nothing is wrong with it as long as gates are half open, and rows short."""
+
+    def by_division(keep, add, first):
+        through = keep.clamp(min=1e-6).log().cumsum(2).exp()
+        return through * (first[:, :, None] + (add / through.clamp(min=1e-30)).cumsum(2))
+
+    patch.setattr(recurrence, "linear_scan", by_division)
+
+
+@_bed.plant("moved", STEPS, trains=True, also=("gradient",))
+def recurrent_matrix_without_a_gradient(patch):
+    patch.setattr(WeightDropout, "forward", lambda self, x: x.detach() + 0 * x)
+
+
+@_bed.plant("gradient", STEPS)
+def state_cut_off_from_its_past_halfway(patch):
+    """As a `detach` too many does: answers and losses are right, and less is learnt of the past."""
+    honest = Cells.forward
+
+    def forward(self, x, first, real):
+        half, last, found = max(1, x.shape[2] // 2), first, []
+        for some in (slice(half), slice(half, None)) if x.shape[2] > 1 else (slice(None),):
+            y, last = honest(self, x[:, :, some], first, None if real is None else real[:, :, some])
+            first = last.detach()
+            found.append(y)
+        return torch.cat(found, 2), last
+
+    patch.setattr(Cells, "forward", forward)
+
+
+@_bed.plant("gradient", STEPS, rows_of(32))
+def state_cut_off_from_its_past_behind_28_tokens(patch):
+    """Few tokens are longer than that from the beginning of their row: most of the gradient is as it should be."""
+    honest = Cells.forward
+
+    def forward(self, x, first, real):
+        found, last = [], first
+        for start in range(0, x.shape[2], 28):
+            some = slice(start, start + 28)
+            y, last = honest(self, x[:, :, some], last.detach(), None if real is None else real[:, :, some])
+            found.append(y)
+        return torch.cat(found, 2), last
+
+    patch.setattr(Cells, "forward", forward)
+
+
+@_bed.plant("gradient", MINGRU)
+def gate_without_a_gradient(patch):
+    honest = recurrence.linear_scan
+    patch.setattr(recurrence, "linear_scan", lambda keep, add, first: honest(keep.detach(), add, first))
+
+
+@_bed.plant("gradients-apart", LANGUAGE_MODEL, GRU, also=("steps-beside-others",))
+def reset_gate_forgotten_on_the_way_back(patch):
+    honest = scan.GruCell.backward
+
+    def backward(self, slope, kept, before, after, d_given, d_product):
+        passed = honest(self, slope, kept, before, after, d_given, d_product)
+        d_product.copy_(d_given)
+        return passed
+
+    patch.setattr(scan.GruCell, "backward", backward)
+
+
+# --- beside others ---------------------------------------------------------------------------------------------------
+
+
+@_bed.plant(BESIDE, LANGUAGE_MODEL, STEPS, also=ALSO)
+def one_recurrent_matrix_for_all_replicas(patch):
+    honest = scan.scan
+
+    def shared(kind, products, recurrent, bias, first, real=None):
+        return honest(kind, products, recurrent[:1].expand_as(recurrent), bias, first, real)
+
+    patch.setattr(recurrence, "scan", shared)
+
+
+@_bed.plant(BESIDE, LANGUAGE_MODEL, LSTM, also=ALSO)
+def gates_in_another_order_beside_others(patch):
+    _cell(patch, scan.LstmCell, _swapped)
+
+
+@_bed.plant(BESIDE, LANGUAGE_MODEL, STEPS, also=ALSO)
+def state_of_the_neighbour(patch):
+    honest = scan.scan
+
+    def mixed(*given):
+        states, kept = honest(*given)
+        return states + 0.1 * states.roll(1, 1), kept
+
+    patch.setattr(recurrence, "scan", mixed)
