@@ -9,7 +9,7 @@ from tiny import cache_in
 from headway import tasks
 from headway.audit.audit import AUDITS, run_audits
 from headway.audit.data.pairs import PAIR_AUDITS, PairSet, swapped_sides
-from headway.audit.data.two_languages import TwoLanguages
+from headway.audit.data.two_languages import TOGETHER, TwoLanguages, mixture
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, JUDGED_BY_BLEU, ONE_STACK, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
@@ -144,6 +144,44 @@ def test_languages_that_are_much_alike_are_not_taken_for_swapped(direction: str,
     assert 0.15 < TwoLanguages(pairs[:2000]).mistaken < 0.25
     (finding,) = run_audits([swapped_sides], data).findings
     assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.0, "pass"), (0.1, "warn"), (0.3, "fail")])
+@pytest.mark.parametrize("few", [120, 380])
+def test_rows_turned_round_here_and_there_are_found(share: float, verdict: str, few: int, numbers):
+    turned = np.random.default_rng(few).permutation(few) < share * few
+    pairs = [pair[::-1] if is_turned else pair for pair, is_turned in zip(numbers.pairs["train"], turned, strict=False)]
+    (finding,) = run_audits([swapped_sides], PairSet({"train": pairs})).findings
+    assert finding.verdict == verdict
+    assert finding.value == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("apart", [1.0, 0.8, 0.5])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25])
+def test_the_share_that_is_turned_is_told_however_alike_the_sides_are(share: float, apart: float):
+    rng = np.random.default_rng(0)
+    strange = rng.random((2, 40_000)) < (1 - apart) / 2  # each side by itself, the longer texts like the shorter ones
+    strange ^= rng.random(40_000) < share
+    found = mixture(*strange, rng.integers(5, 90, size=40_000))
+    assert found.share == pytest.approx(share, abs=0.02) and found.told_apart == pytest.approx(apart, abs=0.03)
+    assert (found.deviations >= TOGETHER) == (share > 0)
+
+
+@pytest.mark.parametrize("noise", ["words left out", "letters exchanged", "halves"])
+def test_texts_of_one_language_are_not_taken_for_swapped(noise: str):
+    rng = np.random.default_rng(0)
+    words = ["".join(chr(97 + k) for k in rng.integers(26, size=rng.integers(2, 8))) for _ in range(200)]
+
+    def changed(text: str) -> tuple[str, str]:
+        if noise == "halves":
+            return text[: len(text) // 2], text[len(text) // 2 :]
+        if noise == "words left out":
+            return text, " ".join(word for word in text.split() if rng.random() < 0.8)
+        return "".join(chr(rng.integers(97, 123)) if rng.random() < 0.1 else c for c in text), text
+
+    pairs = [changed(" ".join(words[k] for k in rng.integers(200, size=rng.integers(3, 12)))) for _ in range(600)]
+    report = run_audits([swapped_sides], PairSet({"train": pairs}))
+    assert not report.failures and not report.warnings
 
 
 NOISY = ["model.dropout=0.2", "model.label_smoothing=0.1", "model.width=32", "model.layers=1"]

@@ -1,13 +1,26 @@
-"""Which side of a pair is which, told by runs of three letters: no language must be known, only that the two differ."""
+"""Which side of a pair is which, told by runs of three letters: no language must be known, only that the two differ.
+
+    A    the source is made of what targets are made of                  told of each side by itself
+    B    the target is made of what sources are made of
+
+Where languages are alike, A and B happen now and then, and have nothing to do with each other. In pairs that are turned
+round they happen together: so their covariance tells how many such pairs there are, however alike the languages.
+"""
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
 
 from headway.audit.audit import DoesNotApply
 
 Pairs = Sequence[tuple[str, str]]
+Worths = Mapping[str, float]
+"""Of a run of letters: above 0 where it is rather one of sources."""
 
 LEARNT = 1000
 """Pairs that say what sources and targets are made of; as many others say whether that tells them apart."""
@@ -15,6 +28,29 @@ TELLS = 0.75
 """Of those, so many must be told rightly: by chance half of them are."""
 SURE = 4.0
 """Standard deviations of a share: some dozens are looked at, and the largest may not lie above that by chance."""
+TOGETHER = 6.0
+"""Standard deviations of the covariance, where nothing is turned."""
+TOLD_APART = 0.7
+"""By how much likelier a target is to be taken for one than a source is. Below that, letters tell registers and topics
+apart rather than languages, and one side of a pair often has what the other lacks."""
+ENOUGH = 100
+"""Pairs, for a covariance."""
+OF_A_LENGTH = 10
+"""Groups of pairs of about one length, within which covariances are taken: of short texts both sides tell little."""
+
+
+class Mixed(NamedTuple):
+    """Pairs some of which are turned round, here and there among the others."""
+
+    share: float
+    told_apart: float
+    """By how much likelier a target is to be taken for one than a source is, where pairs are as they should be."""
+    deviations: float
+    """By which the sides go together more often than by chance."""
+
+    @property
+    def is_sure(self) -> bool:
+        return self.told_apart >= TOLD_APART and self.deviations >= TOGETHER
 
 
 class TwoLanguages:
@@ -24,16 +60,13 @@ class TwoLanguages:
         first = [pair for pair in pairs[: 2 * LEARNT] if all(pair) and pair[0] != pair[1]]
         if len(first) < 40:
             raise DoesNotApply("there are too few pairs to tell the sides apart by")
-        counts = [Counter(chain.from_iterable(_runs(pair[side]) for pair in first[::2])) for side in (0, 1)]
-        totals = [math.log(sum(count.values()) + len(count)) for count in counts]
-        self._worth = {
-            run: math.log(counts[0][run] + 0.5) - totals[0] - math.log(counts[1][run] + 0.5) + totals[1]
-            for run in counts[0].keys() | counts[1].keys()
-        }
-        others = first[1::2]
-        self.mistaken = self._look_turned(others)  # taken for turned round, where nobody has turned any
-        if self.mistaken > 1 - TELLS:
-            raise DoesNotApply("the letters of sources and targets do not tell them apart")
+        self._learnt, self._others = first[::2], first[1::2]
+        self._worth = _worths(self._learnt)
+        self.mistaken = self._look_turned(self._others)  # taken for turned round, where nobody has turned any
+
+    @property
+    def are_told_apart(self) -> bool:
+        return self.mistaken <= 1 - TELLS
 
     def turned(self, pairs: Pairs) -> tuple[float, float]:
         """The share of pairs that are turned round; and what it may seem to be by chance, where none is."""
@@ -41,13 +74,56 @@ class TwoLanguages:
         by_chance = SURE * math.sqrt(mistaken * (1 - mistaken) / len(pairs))
         return (self._look_turned(pairs) - mistaken) / (1 - 2 * mistaken), by_chance / (1 - 2 * mistaken)
 
+    def mixed(self) -> Mixed:
+        """Of the pairs that were learnt from, each half told by what the other is made of."""
+        if len(self._learnt) + len(self._others) < ENOUGH:
+            return Mixed(0.0, 0.0, 0.0)
+        halves = (self._others, self._worth), (self._learnt, _worths(self._others))
+        strange = np.concatenate([_looks_like_the_other(pairs, worth) for pairs, worth in halves])
+        lengths = np.array([len(source) + len(target) for pairs, _ in halves for source, target in pairs])
+        return mixture(strange[:, 0], strange[:, 1], lengths)
+
     def _look_turned(self, pairs: Pairs) -> float:
         return sum(self.are_turned(pair) for pair in pairs) / len(pairs)
 
     def are_turned(self, pair: tuple[str, str]) -> bool:
         """The source looks like a target, and the target like a source."""
-        source, target = (sum(self._worth.get(run, 0.0) for run in _runs(text)) for text in pair)
+        source, target = (_worth_of(text, self._worth) for text in pair)
         return source < target
+
+
+def mixture(source: Bool[np.ndarray, " n"], target: Bool[np.ndarray, " n"], lengths: np.ndarray) -> Mixed:
+    """Of pairs whose source, and whose target, look like the other side's. If a share e is turned, and D is by how much
+    sides are told apart, then 1 - P(A) - P(B) = D (1 - 2e), and the covariance of A and B is D² e (1 - e)."""
+    covariance, variance, n = 0.0, 0.0, len(lengths)
+    for rows in np.array_split(np.argsort(lengths, kind="stable"), OF_A_LENGTH):
+        ours, theirs = source[rows].astype(float), target[rows].astype(float)
+        covariance += float(((ours - ours.mean()) * (theirs - theirs.mean())).sum()) / n
+        variance += float(ours.var() * theirs.var()) * len(rows) / n**2
+    apart = 1 - float(source.mean() + target.mean())
+    if covariance <= 0 or apart <= 0:
+        return Mixed(0.0, max(0.0, apart), 0.0)
+    ratio = covariance / apart**2  # e (1 - e) / (1 - 2e)²
+    share = (1 - math.sqrt(1 - 4 * ratio / (1 + 4 * ratio))) / 2
+    return Mixed(share, apart / (1 - 2 * share), covariance / math.sqrt(max(variance, 1e-12)))
+
+
+def _worths(pairs: Pairs) -> Worths:
+    counts = [Counter(chain.from_iterable(_runs(pair[side]) for pair in pairs)) for side in (0, 1)]
+    totals = [math.log(sum(count.values()) + len(count)) for count in counts]
+    return {
+        run: math.log(counts[0][run] + 0.5) - totals[0] - math.log(counts[1][run] + 0.5) + totals[1]
+        for run in counts[0].keys() | counts[1].keys()
+    }
+
+
+def _looks_like_the_other(pairs: Pairs, worth: Worths) -> Bool[np.ndarray, "n 2"]:
+    """Of each pair: the source is made of what targets are made of; the target of what sources are."""
+    return np.array([(_worth_of(source, worth) < 0, _worth_of(target, worth) > 0) for source, target in pairs])
+
+
+def _worth_of(text: str, worth: Worths) -> float:
+    return sum(worth.get(run, 0.0) for run in _runs(text))
 
 
 def _runs(text: str) -> list[str]:

@@ -293,6 +293,11 @@ def _turned(pairs, split, rng):
     return pairs if split == "train" else [(target, source) for source, target in pairs]
 
 
+@_pairs("rows_turned_round_here_and_there", "swapped-sides", also=("unlike-lengths",))
+def _turned_here_and_there(pairs, split, rng):
+    return [(t, s) if split == "train" and rng.random() < 0.3 else (s, t) for s, t in pairs]
+
+
 @_pairs("rows_never_translated", "copied-targets", also=("unlike-lengths",))
 def _untranslated(pairs, split, rng):
     return [(s, s) if split == "train" and rng.random() < 0.3 else (s, t) for s, t in pairs]
