@@ -142,7 +142,7 @@ def long_enough(lengths: Int[np.ndarray, " N"], context: int, texts: str) -> Lon
 
 
 def some_of(fit: Int[np.ndarray, " F"], most: int, what: str) -> Int[np.ndarray, " S"]:
-    """At most so many of these texts, from all over. `what`: they are, in words, such as texts of 20 tokens or more."""
+    """At most so many of these texts, from all over. `what` they are, in words, such as texts of 20 tokens or more."""
     if len(fit) < FEWEST:
         reason = f"there are {len(fit)} {what}, and how far gradients reach is a mean over {FEWEST} at least"
         raise UserError(f"{reason}: name another --split")

@@ -273,11 +273,11 @@ def test_distances_end_with_the_longer_side(home):
 
 def pairs_of(sources: list[int], targets: list[int]) -> PairedTexts:
     """With so many tokens, END among them."""
-    sides = [
+    source, target = (
         TextSide([""] * len(n), np.zeros(sum(n) - len(n), np.int32), np.cumsum(n) - np.arange(1, len(n) + 1), 9)
         for n in (sources, targets)
-    ]
-    return PairedTexts(*sides, np.zeros(len(sources), np.bool_))
+    )
+    return PairedTexts(source, target, np.zeros(len(sources), np.bool_))
 
 
 def test_both_sides_of_a_pair_count():
