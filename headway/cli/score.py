@@ -42,7 +42,9 @@ def score(
     lengths: Annotated[
         str | None, typer.Option(help="In segments of these lengths: apart, sliding, carried.", metavar="10,20,…")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="With --lengths: how many tokens of the split.", min=2)] = 20_000,
+    tokens: Annotated[
+        int | None, typer.Option(help="With --lengths: how many tokens of the split; 20000, if not given.", min=2)
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="With --lengths: a .html, .svg or .png file.", metavar="FILE")
     ] = None,
@@ -69,6 +71,8 @@ def score(
     opened, window = [open_run(name, runs) for name in run], ReadingWindow(segment, stride, state)
     if lengths is None and out is not None:
         raise UserError("--out draws what --lengths finds: give both")
+    if lengths is None and tokens is not None:
+        raise UserError("--tokens says how much --lengths reads: give both; without, a split is scored whole")
     if lengths is not None:
         if ensemble or any(window) or file is not None or text is not None:
             raise UserError("--lengths reads a split in its own ways: it goes with --split, --tokens and --out alone")
@@ -116,10 +120,11 @@ def _given(file: Path, columns: list[str], label: str | None, encoding: str | No
 
 
 def _by_length(
-    runs: "Sequence[Run]", lengths: str, splits: list[str] | None, tokens: int, which: str, out: Path | None
+    runs: "Sequence[Run]", lengths: str, splits: list[str] | None, tokens: int | None, which: str, out: Path | None
 ) -> "LengthPage":
     from headway.draw.save import check_place
     from headway.experiment.lengths import by_length
+    from headway.scoring.length import TOKENS
 
     if out is not None:
         check_place(out)
@@ -129,7 +134,7 @@ def _by_length(
         asked = [int(length) for length in lengths.split(",")]
     except ValueError:
         raise UserError(f"--lengths: expected whole numbers such as 10,20,50, not '{lengths}'") from None
-    return by_length(runs, asked, splits[0] if splits else "valid", tokens, which)
+    return by_length(runs, asked, splits[0] if splits else "valid", tokens or TOKENS, which)
 
 
 def _show_lengths(page: "LengthPage", out: Path | None, as_json: bool) -> None:

@@ -65,6 +65,7 @@ def test_what_cannot_be_read_is_refused(workshop, command_line):
         ("--lengths", "4", "--split", "tset"): "tset",
         ("--lengths", "4", "--stride", "2"): "--lengths reads a split in its own ways",
         ("--out", "a.html"): "--out draws what --lengths finds",
+        ("--tokens", "50"): "--tokens says how much --lengths reads",
     }.items():
         answer = command_line(*words, *more)
         assert answer.code == 2 and said in answer.err, answer.err
