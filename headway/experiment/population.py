@@ -62,7 +62,11 @@ class Turns:
         with self.processes.together():
             check_population(self.recipes)
             check_names(self.names)
-            settings.choose(self.recipes[0].training, self.recipes[0].model.width, self.processes)
+            asked = self.recipes[0].training.device
+            device = settings.choose(self.recipes[0].training, self.recipes[0].model.width, self.processes).device
+            gpus = torch.cuda.device_count() if self.processes.world == 1 and device.type == "cuda" else 0
+            if (idle := idle_gpus(asked, len(self.recipes), gpus)) is not None:
+                self._tell(Noted(of=self.names, text=idle))
             for name in self.names if self.processes.is_writer and not self.resume else ():
                 check_new(self.runs / name)
 
@@ -119,6 +123,17 @@ class Turns:
 
     def _tell(self, event: Event) -> None:
         tell(self.listeners if self.processes.is_writer else (), event)
+
+
+def idle_gpus(asked: str, replicas: int, gpus: int) -> str | None:
+    """What stands still though there is work for it, and how it is put to use. A population is one process, which has
+    one GPU; who asks for cuda:1 knows that."""
+    if gpus < 2 or replicas < 2 or ":" in asked:
+        return None
+    return (
+        f"one of {gpus} GPUs trains all {replicas} replicas; a study deals its runs out over all of them: "
+        "headway study run FILE"
+    )
 
 
 def capacity(recipes: Sequence[Recipe], wanted: int, share: float | None = None) -> Capacity:

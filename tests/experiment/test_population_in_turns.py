@@ -9,7 +9,7 @@ from tiny import tiny_recipe
 
 from headway.core.errors import UserError
 from headway.experiment import population
-from headway.experiment.population import train_in_turns
+from headway.experiment.population import idle_gpus, train_in_turns
 from headway.recipe.sweep import varied
 from headway.training import capacity
 from headway.training.capacity import Capacity, is_out_of_memory, largest_population
@@ -147,3 +147,13 @@ def test_what_fits_many_times_is_not_tried(monkeypatch, each: int | None, is_tri
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 1000))
     assert largest_population(torch.device("cuda"), 10, lambda replicas: None, each).replicas == 10
     assert tried == ([1, 2] if is_tried else [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "replicas", "gpus", "is_told"),
+    [("auto", 8, 4, True), ("cuda", 2, 2, True), ("auto", 8, 1, False), ("auto", 1, 4, False), ("cuda:1", 8, 4, False)],
+)
+def test_gpus_that_stand_still_are_told_of_with_the_command_that_uses_them(asked, replicas, gpus, is_told):
+    told = idle_gpus(asked, replicas, gpus)
+    assert (told is not None) == is_told
+    assert told is None or (f"one of {gpus} GPUs" in told and "headway study run" in told)
