@@ -16,7 +16,7 @@ from headway.audit.plants.models import (  # noqa: F401
     recurrence,
 )
 from headway.audit.plants.planting import FAULTS, Fault
-from headway.audit.plants.scores import accuracies, bleu, likelihoods, scored  # noqa: F401
+from headway.audit.plants.scores import accuracies, bleu, likelihoods, scored, searches  # noqa: F401
 from headway.audit.plants.training import learning, steps, training, tuning  # noqa: F401
 
 

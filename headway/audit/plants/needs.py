@@ -108,6 +108,16 @@ JUDGED_BY_BLEU = Need(
     "sources with several right translations", lambda r: part(r, "data.is_exact") is False, ("data.exact=false",)
 )
 BEAM = Need("beam search", lambda r: r.scoring.decoding.kind == "beam", ("scoring.decoding={kind: beam, size: 4}",))
+NO_RUN_TWICE = Need(
+    "a beam in which no run comes twice",
+    lambda r: getattr(r.scoring.decoding, "no_repeat", None) is not None,
+    ("scoring.decoding={kind: beam, size: 4, no_repeat: 2}",),
+)
+DRAWN = Need(
+    "translations that are drawn, with a temperature, top-k and top-p",
+    lambda r: part(r, "scoring.decoding.temperature") not in (None, 0, 1),
+    ("scoring.decoding={kind: sampled, temperature: 0.7, top_k: 6, top_p: 0.9}",),
+)
 CROPS = Need("rows that are drawn from a text", lambda recipe: isinstance(part(recipe, "data.batches"), Crops))
 ADAM = Need("Adam or AdamW", lambda recipe: isinstance(recipe.training.optimizer, Moments))
 ATTENTION = with_attention("attention", lambda one: True)

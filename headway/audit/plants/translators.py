@@ -23,7 +23,7 @@ from headway.scoring import decoding
 
 _bed = Bed("translators", TRANSLATOR)
 _of_one_stack = Bed("translators", ONE_STACK)
-WRITES = ("scores-again", "decoded-alone", "repetition-loops", "length-ratio", "copied-sources")
+WRITES = ("scores-again", "decoded-alone", "repetition-loops", "length-ratio", "copied-sources", "searched")
 """Who decodes wrongly writes something else."""
 SCORES = ("kept-checkpoint", "score-and-curve")
 """Whose weights are used otherwise than in training has other losses."""
@@ -36,7 +36,7 @@ OF_READING = ("batches", "every-pair")
 
 @_bed.plant(
     "source-padding",
-    also=("cross-attention-rows", "crossing", "loss", "decoded-alone", "scores-again", "kept-checkpoint"),
+    also=("cross-attention-rows", "crossing", "loss", "decoded-alone", "scores-again", "kept-checkpoint", "searched"),
 )
 def padding_of_sources_is_read(patch):
     honest = EncoderDecoder.read
@@ -239,7 +239,7 @@ def rows_mixed_up_in_the_cache(patch):
     patch.setattr(ModelState, "of_rows", of_rows)
 
 
-@_bed.plant("scores-again", also=("length-ratio", "decoded-alone", "repetition-loops"))
+@_bed.plant("scores-again", also=WRITES)
 def second_likeliest_token(patch):
     def search(self, text, end, limits, numbers):
         return decoding.one_by_one(text, end, limits, lambda logits, rows: logits.topk(2).indices[..., 1])

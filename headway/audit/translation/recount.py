@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from headway.audit.scores.recount import CLOSE, Answer, Asked, Counted, CountedOneByOne, spread
+from headway.audit.translation import searching
 from headway.audit.translation.ngrams import counts_of, made_of
 from headway.data.pairs import sources as pair_sources
 from headway.data.tokenizers import Tokenizer
@@ -73,7 +73,7 @@ class PairRecount(CountedOneByOne):
         for some in _alike([(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]):
             asked = torch.tensor([targets[k] for k in some])
             begun = torch.cat((torch.full((len(some), 1), self.target.size), asked[:, :-1]), 1)
-            said = _chances(answer, [sources[k] for k in some], begun)
+            said = searching.chances(answer, [sources[k] for k in some], begun)
             of_right = said.gather(-1, asked[..., None])[..., 0]
             nats[some], right[some] = -of_right.sum(-1).numpy(), (said.argmax(-1) == asked).sum(-1).numpy()
             best = said.topk(2).values.exp()
@@ -86,7 +86,7 @@ class PairRecount(CountedOneByOne):
         values, pieces, loose, _ = self._losses(part, answer)
         sources, _ = self._tokens(part)
         again: dict[int, str] = {}
-        if self._takes_the_likeliest:
+        if searching.takes_the_likeliest(self.decoding):
             again = self._likeliest(sources, answer)
             hits = [again[k].split() == self.rows[part[k]][1].split() for k in again]
             values["exact_match"] = sum(hits) / len(part)
@@ -138,15 +138,8 @@ class PairRecount(CountedOneByOne):
 
     # --- what would be written ---------------------------------------------------------------------------------------
 
-    @property
-    def _takes_the_likeliest(self) -> bool:
-        """Greedy, or a beam that keeps one beginning and gives one end."""
-        how = self.decoding
-        return how.kind == "greedy" or (how.kind == "beam" and how.size == how.nbest == 1 and how.no_repeat is None)
-
     def _limit(self, source: list[int]) -> int:
-        limit = math.ceil(self.decoding.per_source * (len(source) - 1)) + self.decoding.extra
-        return min(limit, self.context - 1) if self.ends else limit
+        return searching.limit(self.decoding, source, self.context - 1 if self.ends else None)
 
     def _likeliest(self, sources: list[list[int]], answer: Answer) -> dict[int, str]:
         """The likeliest tokens, one after the other; without the rows in which two are too close to call."""
@@ -156,7 +149,7 @@ class PairRecount(CountedOneByOne):
             going, length = list(some), len(sources[some[0]])
             for _ in range(self._limit(sources[some[0]]) if length > 1 else 0):  # from nothing, nothing is written
                 begun = torch.tensor([[self.target.size, *written[k]] for k in going])
-                said = _chances(answer, [sources[k] for k in going], begun)[:, -1]
+                said = searching.chances(answer, [sources[k] for k in going], begun)[:, -1]
                 said[:, list(self.never)] = -math.inf
                 best, chosen = said.topk(2)
                 for k, two, token in zip(list(going), best.exp().tolist(), chosen[:, 0].tolist(), strict=True):
@@ -171,35 +164,13 @@ class PairRecount(CountedOneByOne):
         return {k: self.target.decode(ids) for k, ids in enumerate(written) if k not in close}
 
     def _best(self, source: list[int], answer: Answer) -> str | None:
-        """By beam search for one source; None where it is too close to call which beginnings are kept."""
-        how, end, limit = self.decoding, self.target.size, self._limit(source)
+        """By beam search for one source; None where it is too close to call."""
         if len(source) == 1:
             return ""
-        begun: list[tuple[float, list[int]]] = [(0.0, [])]
-        ended: list[tuple[float, list[int]]] = []
-        for length in range(limit + 1):
-            ids = torch.tensor([[end, *tokens] for _, tokens in begun])
-            said = _chances(answer, [source] * len(begun), ids)[:, -1]
-            ended += [
-                ((chance + said[k, end].item()) / (length + 1) ** how.length_penalty, tokens)
-                for k, (chance, tokens) in enumerate(begun)
-            ]
-            said[:, [end, *self.never]] = -math.inf
-            for k, (_, tokens) in enumerate(begun):
-                said[k, _repeating(tokens, how.no_repeat)] = -math.inf
-            sums = (said + torch.tensor([chance for chance, _ in begun], dtype=said.dtype)[:, None]).flatten()
-            best, places = sums.topk(min(how.size + 1, len(sums)))
-            kept = [(c, p) for c, p in zip(best.tolist(), places.tolist(), strict=True) if c > -math.inf]
-            if len(kept) > how.size and kept[-2][0] - kept[-1][0] < CLOSE:
-                return None
-            begun = [(c, [*begun[p // said.shape[1]][1], p % said.shape[1]]) for c, p in kept[: how.size]]
-            found = max(chance for chance, _ in ended)
-            if not begun or begun[0][0] / (limit + 1) ** how.length_penalty <= found:
-                break  # nothing that has begun can become better
-        ended.sort(key=lambda one: -one[0])
-        if len(ended) > 1 and ended[0][0] - ended[1][0] < CLOSE:
-            return None
-        return self.target.decode(ended[0][1])
+        only_best = self.decoding.model_copy(update={"nbest": 1})
+        following = searching.after(answer, source, self.target.size)
+        found = searching.best_ended(following, only_best, self.target.size, self._limit(source), self.never)
+        return None if found is None else self.target.decode(found[0].tokens)
 
     def given(self, part: np.ndarray) -> Any:
         return self.used.only(part)
@@ -248,24 +219,8 @@ def _chosen(which: str, lengths: Sequence[int]) -> list[int] | None:
     return [k for k, length in enumerate(lengths) if low <= length <= high]
 
 
-def _repeating(tokens: list[int], n: int | None) -> list[int]:
-    """What would end a run of n tokens that is there already."""
-    if n is None or len(tokens) < n:
-        return []
-    last = tokens[len(tokens) - n + 1 :]
-    return [tokens[k + n - 1] for k in range(len(tokens) - n + 1) if tokens[k : k + n - 1] == last]
-
-
 def _short(text: str) -> str:
     return text if len(text) <= 50 else f"{text[:49]}…"
-
-
-@torch.no_grad()
-def _chances(answer: Answer, sources: list[list[int]], begun: Tensor) -> Tensor:
-    """The logarithms of the chances behind every token [rows, T, V], in float64."""
-    logits = answer(begun[None], sources=torch.tensor(sources)[None])[0].double().cpu()
-    logits = logits - logits.amax(-1, keepdim=True)
-    return logits - logits.exp().sum(-1, keepdim=True).log()
 
 
 def _alike(lengths: Sequence[tuple[int, ...]]) -> list[list[int]]:

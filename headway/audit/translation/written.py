@@ -5,19 +5,25 @@ what people see first in a bad translator: it copies, it stops too early or neve
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
+from headway.audit.translation import searching
 from headway.data.pairs.dataset import ids_of
 from headway.scoring.translation import Translated, decoded, translated
 
 ROWS = 64
 ALONE = 6
+DOUBTS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05)
+"""What scores are multiplied by, the first that is small enough."""
+FAVOURS_LONG = 16.0
+"""A length penalty with which what goes on is better than what ends, however unlikely it becomes."""
 TIMES = 4
 """As often must something be said on end to be a loop."""
 
@@ -125,6 +131,125 @@ def decoded_alone(written: Written) -> Outcome:
     return passed(worst, f"{len(rows)} sources get the same translations alone and anew as among others from a cache")
 
 
+@audit("scores")
+def searched(written: Written) -> Outcome:
+    """What is written is what its search is to find, also where the model is in doubt.
+
+    A model that is sure of its words hides what is wrong with a search: whatever is kept, the same is written. So all
+    scores of tokens are made smaller, until the likeliest has no more than half of the chance, and six sources are
+    translated as the recipe says, together and from a cache, though no longer than a quarter of the source and eight
+    tokens; where no run may come twice, once more, with room for some and long ones favoured. By a plain search, one
+    source at a time and with all of it computed again for every token, the three best must have the same scores, within
+    a thousandth (or the best, where no more are kept). Where tokens are drawn, those of 64 sources must be among the
+    ones that top-k and top-p leave, and be as surprising, on the whole, as the temperature makes them, within five
+    standard errors. When it fails, look for a length penalty that is not used, or of another length, for an END that is
+    counted twice or not at all, for runs that may come twice, for beginnings that change places in one part of the
+    cache and not in another, and for a temperature that is turned round.
+    """
+    how, most = written.decoding, None if written.model.spec.limit is None else written.model.spec.context - 1
+    if how.kind not in ("greedy", "beam", "sampled"):
+        raise DoesNotApply("nothing is known of how this decodes")
+    asked = _Asked(written.model, written.pairs.target.end, how, most)
+    sources = [ids for ids in ids_of(written.pairs.source) if len(ids)]
+    if not sources:
+        raise DoesNotApply("all sources are empty")
+    with searching.in_doubt(written.model, asked.doubt(sources)):
+        return asked.drawn(sources) if how.kind == "sampled" and how.temperature else asked.found(sources[:ALONE])
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A translator in doubt."""
+
+    model: Any
+    end: int
+    """Of targets."""
+    how: Any
+    """The recipe's decoding."""
+    most: int | None
+    """Tokens that a target can have; None = any number."""
+
+    def found(self, sources: Sequence[np.ndarray]) -> Outcome:
+        worst, compared = 0.0, 0
+        for how in self._ways:
+            ours = decoded(self.model, sources, self.end, how)[0]
+            for source, found in zip(map(self._whole, sources), ours, strict=True):
+                right = self._plainly(source, how)
+                if right is None:  # too close to call
+                    continue
+                compared += 1
+                if len(found) != len(right):
+                    return failed(None, f"{len(right)} translations of a source are to be found, and {len(found)} are")
+                for rank, (one, other) in enumerate(zip(found, right, strict=True), 1):
+                    off = other.off(one.nats, one.score)
+                    if not off <= 1e-3:
+                        both = f"{one.nats:.5g} nats and the score {one.score:.5g}, where a plain search finds"
+                        return failed(off, f"in doubt, number {rank} has {both} {other.nats:.5g} and {other.score:.5g}")
+                    worst = max(worst, off)
+        if not compared:
+            raise DoesNotApply("which beginnings are kept is too close to call, for every source")
+        return passed(worst, f"in doubt, what is written is what a plain search finds ({compared} searches)")
+
+    @property
+    def _ways(self) -> Iterator[Any]:
+        """As the recipe decodes, but for the length; and where no run may come twice, once more such that long ones
+        are favoured, in which it might."""
+        how = self.how.model_copy(update={"per_source": 0.25, "extra": 8})
+        if how.kind == "beam":
+            size = min(how.size, 8)
+            how = how.model_copy(update={"size": size, "nbest": min(size, 3)})
+        yield how
+        if how.kind == "beam" and how.no_repeat is not None:
+            yield how.model_copy(update={"length_penalty": FAVOURS_LONG, "extra": 8 + 4 * how.no_repeat})
+
+    def drawn(self, sources: Sequence[np.ndarray]) -> Outcome:
+        how, excess, variance, outside, tokens = self.how, 0.0, 0.0, 0, 0
+        for source, (best, *_) in zip(sources, decoded(self.model, sources, self.end, how)[0], strict=True):
+            ids = [*best.tokens, *([] if best.cut else [self.end])]
+            begun = torch.tensor([[self.end, *best.tokens]])
+            said = searching.chances(self._answer, [self._whole(source)], begun)[0, : len(ids)]
+            by = searching.drawn_by(said, how, self.model.never_written)
+            surprise, weights = -by, by.exp()
+            of_each = surprise.gather(1, torch.tensor(ids)[:, None])[:, 0]
+            there, surprise = of_each.isfinite(), surprise.masked_fill(weights == 0, 0)
+            mean = (weights * surprise).sum(1)
+            excess += float((of_each - mean)[there].sum())
+            variance += float((weights * (surprise - mean[:, None]).square()).sum(1)[there].sum())
+            outside, tokens = outside + int((~there).sum()), tokens + len(ids)
+        if outside > tokens / 100:  # at the borders of top-k and top-p rounding has a say
+            return failed(
+                outside / tokens, f"{outside} of {tokens} tokens are drawn though {how.label} leaves them out"
+            )
+        off = excess / math.sqrt(variance) if variance else 0.0
+        more = f"{excess / max(tokens, 1):+.2g} nats more surprising than they should be"
+        says = f"{tokens} tokens that were drawn are {more}"
+        return (passed if abs(off) <= 5 else failed)(off, f"{says}: {off:+.1f} standard errors ({how.label})")
+
+    def doubt(self, sources: Sequence[np.ndarray]) -> float:
+        """What scores must be multiplied by, so that the likeliest token has half of the chance on average."""
+        said = torch.cat([searching.chances(self._answer, [self._whole(ids)], self._begun) for ids in sources[:ALONE]])
+        return next((by for by in DOUBTS if (by * said).softmax(-1).amax(-1).mean() <= 0.5), DOUBTS[-1])
+
+    @property
+    def _begun(self) -> torch.Tensor:
+        return torch.tensor([[self.end]])
+
+    def _plainly(self, source: list[int], how: Any) -> list[searching.Ended] | None:
+        following = searching.after(self._answer, source, self.end)
+        most, never = searching.limit(how, source, self.most), self.model.never_written
+        if how.kind == "beam" and not searching.takes_the_likeliest(how):
+            return searching.best_ended(following, how, self.end, most, never)
+        return searching.likeliest(following, self.end, most, never)
+
+    def _whole(self, ids: np.ndarray) -> list[int]:
+        """A source as it is read: cut, and with its END."""
+        return [*ids[: self.model.spec.context - 1].tolist(), self.model.source_vocabulary - 1]
+
+    def _answer(self, ids: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
+        device = next(self.model.parameters()).device
+        return self.model(sources.to(device), ids.to(device))
+
+
 def _share_equal(ones: Sequence[str], others: Sequence[str]) -> float:
     return sum(a.split() == b.split() and bool(a.split()) for a, b in zip(ones, others, strict=True)) / max(
         1, len(ones)
@@ -142,4 +267,4 @@ def _loops(tokens: Sequence[int]) -> bool:
     return False
 
 
-WRITTEN_AUDITS: tuple[Audit, ...] = (copied_sources, length_ratio, repetition_loops, decoded_alone)
+WRITTEN_AUDITS: tuple[Audit, ...] = (copied_sources, length_ratio, repetition_loops, decoded_alone, searched)

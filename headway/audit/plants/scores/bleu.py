@@ -1,11 +1,10 @@
 """Faults of scores of texts: what BLEU is counted over, how, and what is kept of it."""
 
-import math
 from dataclasses import replace
 
-from headway.audit.plants.needs import BEAM, JUDGED_BY_BLEU, TRANSLATOR
+from headway.audit.plants.needs import JUDGED_BY_BLEU, TRANSLATOR
 from headway.audit.plants.planting import Bed
-from headway.scoring import bleu, decoding
+from headway.scoring import bleu
 from headway.scoring.metrics import BLEU, CHRF
 from headway.scoring.translation import Translated
 
@@ -174,22 +173,3 @@ def short_sources_under_the_name_of_long_ones(patch):
         return zip(names, reversed(rows), strict=True)
 
     patch.setattr(Translated, "_parts", parts)
-
-
-# --- how it is searched ----------------------------------------------------------------------------------------------
-
-
-@_bed.plant(AGAIN, BEAM)
-def worst_of_the_beam(patch):
-    honest = decoding.Beam.search
-
-    def search(self, *given):
-        found = honest(self.model_copy(update={"nbest": self.size}), *given)
-        return [[list(reversed(best))[: self.nbest] for best in rows] for rows in found]
-
-    patch.setattr(decoding.Beam, "search", search)
-
-
-@_bed.plant(AGAIN, BEAM, also=("length-ratio", "repetition-loops"))
-def length_penalty_that_adds(patch):
-    patch.setattr(decoding.Beam, "score", lambda self, nats, length: -nats + math.sqrt(length))

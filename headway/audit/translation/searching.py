@@ -1,0 +1,149 @@
+"""What decoding is to write, found a second time by plain loops: everything is computed again for every token, one
+source at a time, and nothing here uses headway/scoring.
+
+    chances(answer, sources, begun)     what the model says behind every token, in float64
+    best_ended(…)                       beam search, END a choice like any other
+    likeliest(…)                        the likeliest tokens, one after the other
+    drawn_by(…)                         the chances that tokens are drawn by
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headway.audit.scores.recount import CLOSE
+
+Next = Callable[[list[list[int]]], Tensor]
+"""Of beginnings of one length, without END: the logarithms of the chances of the next token [rows, V]."""
+
+
+class Ended(NamedTuple):
+    tokens: list[int]
+    """Without END."""
+    nats: float
+    """Of all of it and its END."""
+    divided_by: float = 1.0
+    """As the length penalty says, before ends are compared."""
+
+    @property
+    def score(self) -> float:
+        return -self.nats / self.divided_by
+
+    def is_close_to(self, other: "Ended") -> bool:
+        return abs(self.score - other.score) < CLOSE * min(1.0, abs(self.score))
+
+    def off(self, nats: float, score: float) -> float:
+        """How far somebody else's numbers are off these, as a part of the nats."""
+        return max(abs(nats - self.nats), abs(score * self.divided_by + self.nats)) / max(self.nats, 0.1)
+
+
+@torch.no_grad()
+def chances(answer: Any, sources: list[list[int]], begun: Tensor) -> Tensor:
+    """The logarithms of the chances behind every token [rows, T, V], in float64."""
+    logits = answer(begun[None], sources=torch.tensor(sources)[None])[0].double().cpu()
+    logits = logits - logits.amax(-1, keepdim=True)
+    return logits - logits.exp().sum(-1, keepdim=True).log()
+
+
+def after(answer: Any, source: list[int], end: int) -> Next:
+    """What comes next in translations of one source."""
+
+    def following(begun: list[list[int]]) -> Tensor:
+        ids = torch.tensor([[end, *tokens] for tokens in begun])
+        return chances(answer, [source] * len(begun), ids)[:, -1]
+
+    return following
+
+
+def limit(how: Any, source: list[int], most: int | None) -> int:
+    """The most tokens of a translation; `most`: where positions end. The source has its END."""
+    allowed = math.ceil(how.per_source * (len(source) - 1)) + how.extra
+    return allowed if most is None else min(allowed, most)
+
+
+def takes_the_likeliest(how: Any) -> bool:
+    """Greedy, or a beam that keeps one beginning and gives one end."""
+    return how.kind == "greedy" or (how.kind == "beam" and how.size == how.nbest == 1 and how.no_repeat is None)
+
+
+def best_ended(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[Ended] | None:
+    """As many as `how` gives, the best first; None where it is too close to call which beginnings are kept, or which
+    ends are better."""
+    begun: list[tuple[float, list[int]]] = [(0.0, [])]
+    ended: list[Ended] = []
+    for length in range(most + 1):
+        said = following([tokens for _, tokens in begun])
+        for k, (chance, tokens) in enumerate(begun):
+            whole = chance + said[k, end].item()
+            ended.append(Ended(tokens, -whole, (length + 1) ** how.length_penalty))
+        ended = sorted(ended, key=lambda one: -one.score)[: how.nbest + 1]
+        said[:, [end, *never]] = -math.inf
+        for k, (_, tokens) in enumerate(begun):
+            said[k, _repeating(tokens, how.no_repeat)] = -math.inf
+        sums = (said + torch.tensor([chance for chance, _ in begun], dtype=said.dtype)[:, None]).flatten()
+        best, places = sums.topk(min(how.size + 1, len(sums)))
+        kept = [(c, p) for c, p in zip(best.tolist(), places.tolist(), strict=True) if c > -math.inf]
+        if len(kept) > how.size and kept[-2][0] - kept[-1][0] < CLOSE:
+            return None
+        begun = [(c, [*begun[p // said.shape[1]][1], p % said.shape[1]]) for c, p in kept[: how.size]]
+        could = begun[0][0] / (most + 1) ** how.length_penalty if begun else -math.inf
+        if not begun or (len(ended) >= how.nbest and could <= ended[how.nbest - 1].score):
+            break  # nothing that has begun can become better
+    if any(one.is_close_to(next_best) for one, next_best in pairwise(ended)):
+        return None
+    return ended[: how.nbest]
+
+
+def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> list[Ended] | None:
+    """Where the likeliest tokens lead to; None where two of them are too close to call."""
+    nats, tokens = 0.0, []
+    for length in range(most + 1):
+        said = following([tokens])[0]
+        allowed = said.index_fill(0, torch.tensor(list(never), dtype=torch.long), -math.inf)
+        best, chosen = allowed.topk(2)
+        if length < most and best[0].exp() - best[1].exp() < CLOSE:
+            return None
+        token = end if length == most else int(chosen[0])
+        nats -= said[token].item()
+        if token == end:
+            break
+        tokens.append(token)
+    return [Ended(tokens, nats)]
+
+
+def drawn_by(said: Tensor, how: Any, never: Collection[int]) -> Tensor:
+    """Of chances [rows, V], the logarithms of those that tokens are drawn by; minus infinity: it is never drawn."""
+    said = (said / how.temperature).index_fill(1, torch.tensor(list(never), dtype=torch.long), -math.inf)
+    if how.top_k is not None and how.top_k < said.shape[1]:
+        said = said.masked_fill(said < said.topk(how.top_k).values[:, -1:], -math.inf)
+    said = said.log_softmax(-1)
+    if how.top_p is not None:
+        ordered = said.sort(descending=True).values
+        likelier = ordered.exp().cumsum(-1) - ordered.exp()
+        last = (likelier < how.top_p).sum(-1, keepdim=True).clamp(min=1) - 1
+        said = said.masked_fill(said < ordered.gather(-1, last), -math.inf).log_softmax(-1)
+    return said
+
+
+@contextmanager
+def in_doubt(model: Any, by: float) -> Iterator[None]:
+    """As long as this lasts, all scores of tokens are so many times smaller: beginnings that lay far apart are near."""
+    honest = model.scores
+    model.scores = lambda x: honest(x) * by
+    try:
+        yield
+    finally:
+        del model.scores
+
+
+def _repeating(tokens: list[int], n: int | None) -> list[int]:
+    """What would end a run of n tokens that is there already."""
+    if n is None or len(tokens) < n:
+        return []
+    last = tokens[len(tokens) - n + 1 :]
+    return [tokens[k + n - 1] for k in range(len(tokens) - n + 1) if tokens[k : k + n - 1] == last]
