@@ -193,6 +193,8 @@ class Backbone(Trainable):
             at = slots[past:]
         else:
             new = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
+            if before is not None:
+                mixer.check_rows("model", before.shape, new.shape)
             before = new.new_ones(*new.shape[:2], past) if before is None else before
             known = torch.cat((before, new), dim=2)  # [R, B, K]
             self.check_length(len(slots), known)
@@ -255,6 +257,8 @@ class Backbone(Trainable):
         if carried is None:
             return None
         own = [(one, _under(f"layers.{n}.", carried)) for n, one in enumerate(self.mixers)]
+        if len(carried) != sum(len(mine) for _, mine in own):
+            raise UserError(f"a state of {', '.join(carried)} was left by another model: this has {len(own)} layers")
         length, furthest = 0, None
         for one, mine in own:
             told = one.slots_before(mine)

@@ -27,7 +27,7 @@ from headway.nn.context import Context
 from headway.nn.dropout import WeightDropout
 from headway.nn.heads import Concat, FusionSpec
 from headway.nn.masks import Everything, Mask, Window
-from headway.nn.mixer import Mixer, MixerSpec
+from headway.nn.mixer import Mixer, MixerSpec, check_parts, check_rows
 from headway.nn.replicated import Dropout, Linear, Unbiased
 from headway.nn.similarity import ScaledDot, SimilaritySpec
 from headway.nn.taps import Display, Tap
@@ -214,6 +214,8 @@ class SelfProjection(nn.Module):
         self, x: Float[Tensor, "R B T D"], context: Context, past: Cache | Memory | None
     ) -> tuple[Tensor, Cache]:
         positions = context.positions.for_heads(self.heads)
+        if past is not None:
+            check_rows("attention", (past.inputs if isinstance(past, Memory) else past.keys).shape, x.shape)
         past = self.recall(past, context) if isinstance(past, Memory) else past
         q, k, v = (_split(part, self.heads) for part in self.together(x).chunk(3, dim=-1))
         new = Cache(positions.rotate(k, context.queries), v)
@@ -319,6 +321,7 @@ class Attention(Mixer):
         return {"memory": memory.inputs.detach(), "told": memory.told}
 
     def going_on_from(self, carried: Carried) -> Memory | None:
+        check_parts("attention", carried, ("memory", "told") if self.spec.memory else ())
         return Memory(carried["memory"], carried["told"]) if carried else None
 
     def slots_before(self, carried: Carried) -> Bool[Tensor, "R B S"] | None:

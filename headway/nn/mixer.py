@@ -9,13 +9,14 @@ dropout, the state that it goes on from, what it costs, and what it cannot do. A
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any
 
 from jaxtyping import Bool, Float
 from pydantic import Discriminator, Tag
 from torch import Tensor, nn
 
+from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
 from headway.nn.backends import Needs
@@ -80,6 +81,25 @@ class Mixer(nn.Module):
         """Slots that positions of the next segment may look back at: True where one holds a token, False where nothing
         came before. None = what is carried stands at no place."""
         return None
+
+
+def check_parts(kind: str, carried: Carried, parts: Collection[str]) -> None:
+    """A state is of these parts, or of none: what another mixer left would else be taken for nothing at all."""
+    if carried and carried.keys() != set(parts):
+        own = f"goes on from {' and '.join(parts)}" if parts else "goes on from nothing"
+        raise UserError(f"a state of {' and '.join(carried)} was left by another mixer: this {kind} {own}")
+
+
+def check_rows(kind: str, left: Sequence[int], read: Sequence[int]) -> None:
+    """A state [R, B, …] belongs to the rows that left it, and not to those [R, B, …] that are read now."""
+    if tuple(left[:2]) != tuple(read[:2]):
+        (of, rows), (R, B) = left[:2], read[:2]
+        said = f"the state of this {kind} is of {_several(of, 'replica')} and {_several(rows, 'row')}"
+        raise UserError(f"{said}; a batch of {_several(R, 'replica')} and {_several(B, 'row')} cannot go on from it")
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 class MixerSpec(Variant):

@@ -25,7 +25,7 @@ from headway.core.spec import Problem
 from headway.nn.backends import Needs
 from headway.nn.context import Context
 from headway.nn.dropout import WeightDropout
-from headway.nn.mixer import Mixer, MixerSpec
+from headway.nn.mixer import Mixer, MixerSpec, check_parts, check_rows
 from headway.nn.replicated import Linear, parameter
 from headway.nn.scan import CELLS, scan
 from headway.nn.taps import Display, Tap
@@ -346,6 +346,7 @@ class Recurrence(Mixer):
         return {name: part.detach() for name, part in (state or {}).items()}
 
     def going_on_from(self, carried: Carried) -> Carried | None:
+        check_parts(self.spec.kind, carried, self.along.parts)
         return carried or None
 
     def step_bound(self) -> Float[Tensor, "R"] | None:
@@ -356,10 +357,8 @@ class Recurrence(Mixer):
         if not state:
             dtype = torch.promote_types(x.dtype, torch.float32)
             return torch.zeros(len(parts), R, B, self.units, dtype=dtype, device=x.device)
-        if state["hidden"].shape != (R, B, self.units):
-            given = "{} replicas, {} rows and {} units".format(*state["hidden"].shape)
-            raise UserError(
-                f"the state of this {self.spec.kind} is of {given}; a batch of {R} replicas and {B} rows cannot go on "
-                f"from it with {self.units} units"
-            )
+        for part in parts:
+            check_rows(self.spec.kind, state[part].shape, x.shape)
+            if (units := state[part].shape[-1]) != self.units:
+                raise UserError(f"the state of this {self.spec.kind} has {units} units, its cells have {self.units}")
         return torch.stack([state[part] for part in parts])

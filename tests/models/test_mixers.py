@@ -16,6 +16,7 @@ from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.mixer import Mixer, MixerSpec
 from headway.nn.positions import Alibi, Learned, NoPositions, Rotary
+from headway.nn.recurrence import LstmSpec
 from headway.nn.replicated import Linear
 from headway.nn.taps import watch
 from headway.recipe.recipe import Recipe, from_tree, load
@@ -255,3 +256,28 @@ def test_a_mixer_that_there_is_not_is_named_where_it_was_written():
     with pytest.raises(UserError) as caught:
         from_tree({"model": {"mixer": {"kind": "rnnn"}}}, "mine.yaml")
     assert "model.mixer: there is no 'rnnn' here" in str(caught.value)
+
+
+STATES = {
+    "lstm": LanguageModelSpec(layers=2, width=8, context=6, mixer=LstmSpec(), positions=NoPositions()),
+    "memory": LanguageModelSpec(layers=1, width=8, context=6, mixer=AttentionSpec(memory=3), positions=NoPositions()),
+}
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_state_that_is_not_of_these_rows_or_of_this_model_is_refused_in_words(kind: str):
+    model, ids = STATES[kind].build(7, [0]), torch.zeros(1, 3, 6, dtype=torch.long)
+    _, left = model.losses_going_on(ids, ids, None)
+    assert left is not None
+    model.losses_going_on(ids, ids, left)  # its own
+
+    def refused(state: dict[str, torch.Tensor], words: str) -> None:
+        with pytest.raises(UserError, match=words):
+            model.losses_going_on(ids, ids, state)
+
+    refused({name: part[:, :2] for name, part in left.items()}, "is of 1 replica and 2 rows; a batch of .* 3 rows")
+    refused({name: part.repeat(2, *[1] * (part.ndim - 1)) for name, part in left.items()}, "2 replicas and 3 rows")
+    refused(dict(list(left.items())[1:]), "left by another mixer")
+    refused({"layers.7.hidden": torch.zeros(1, 3, 8)}, "left by another model")
+    with pytest.raises(UserError, match="cannot go on"):
+        model.go_on(ids[:, :1], model.go_on(ids, None)[1])
