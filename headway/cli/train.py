@@ -77,11 +77,15 @@ def train(
             names, recipes = varied(base, name, vary or []) if name else _named(recipe, changes or [], base, vary, runs)
             shown = progress.for_this_terminal()
             tracking = [Tracking(track, runs, [shown])] if track and processes.is_writer else []
-        made = train_in_turns(recipes, names, runs, resume, [shown, *tracking], together)
-    if not processes.is_writer:
-        return
-    words = [*processes.command, *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"]
-    tell("train", made, words, strict, as_json)
+        words = [*processes.command, *(w for w in sys.argv[1:] if w not in ("--resume", "--json")), "--resume"]
+        try:
+            made = train_in_turns(recipes, names, runs, resume, [shown, *tracking], together)
+        except KeyboardInterrupt:  # between two steps it is noticed and ends the training; this was anywhere else
+            if processes.is_writer and any((runs / one / "run.json").exists() for one in names):
+                print(f"stopped; what was trained is saved; to go on: {shlex.join(words)}", file=sys.stderr)
+            raise
+    if processes.is_writer:
+        tell("train", made, words, strict, as_json)
 
 
 def tell(verb: str, made: "list[Run]", again: list[str], strict: bool, as_json: bool) -> None:

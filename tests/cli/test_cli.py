@@ -285,3 +285,18 @@ def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothi
     assert json.loads(cut["run.json"])["status"] == "finished"
     for name in ("metrics.jsonl", "scores.json", "checkpoints/step-00000300/weights.safetensors"):
         assert cut[name] == whole[name], name
+
+
+def test_ctrl_c_while_it_is_scored_says_how_to_go_on_and_nothing_is_lost(headway, home, monkeypatch):
+    """Between two steps a training notices by itself; here it is over."""
+    words = ("train", "tiny.yaml", "training.duration=2 steps", "--name", "stopped")
+
+    def ctrl_c(runs, task):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headway.experiment.train.audit_runs", ctrl_c)
+        answer = headway(*words)
+    assert answer.code == 130 and "--resume" in answer.err and "Traceback" not in answer.err
+    again = headway(*words, "--resume")
+    assert again.code == 0 and (home / "runs" / "stopped" / "audit.json").exists()
