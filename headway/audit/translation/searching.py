@@ -22,7 +22,7 @@ Next = Callable[[list[list[int]]], Tensor]
 """Of beginnings of one length, without END: the logarithms of the chances of the next token [rows, V]."""
 
 
-class Ended(NamedTuple):
+class WholeText(NamedTuple):
     tokens: list[int]
     """Without END."""
     nats: float
@@ -34,7 +34,7 @@ class Ended(NamedTuple):
     def score(self) -> float:
         return -self.nats / self.divided_by
 
-    def is_close_to(self, other: "Ended") -> bool:
+    def is_close_to(self, other: "WholeText") -> bool:
         return abs(self.score - other.score) < CLOSE * min(1.0, abs(self.score))
 
     def off(self, nats: float, score: float) -> float:
@@ -71,16 +71,16 @@ def takes_the_likeliest(how: Any) -> bool:
     return how.kind == "greedy" or (how.kind == "beam" and how.size == how.nbest == 1 and how.no_repeat is None)
 
 
-def best_ended(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[Ended] | None:
+def best_ended(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[WholeText] | None:
     """As many as `how` gives, the best first; None where it is too close to call which beginnings are kept, or which
     ends are better."""
     begun: list[tuple[float, list[int]]] = [(0.0, [])]
-    ended: list[Ended] = []
+    ended: list[WholeText] = []
     for length in range(most + 1):
         said = following([tokens for _, tokens in begun])
         for k, (chance, tokens) in enumerate(begun):
             whole = chance + said[k, end].item()
-            ended.append(Ended(tokens, -whole, (length + 1) ** how.length_penalty))
+            ended.append(WholeText(tokens, -whole, (length + 1) ** how.length_penalty))
         ended = sorted(ended, key=lambda one: -one.score)[: how.nbest + 1]
         said[:, [end, *never]] = -math.inf
         for k, (_, tokens) in enumerate(begun):
@@ -99,7 +99,7 @@ def best_ended(following: Next, how: Any, end: int, most: int, never: Collection
     return ended[: how.nbest]
 
 
-def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> list[Ended] | None:
+def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> list[WholeText] | None:
     """Where the likeliest tokens lead to; None where two of them are too close to call."""
     nats, tokens = 0.0, []
     for length in range(most + 1):
@@ -113,7 +113,7 @@ def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> l
         if token == end:
             break
         tokens.append(token)
-    return [Ended(tokens, nats)]
+    return [WholeText(tokens, nats)]
 
 
 def drawn_by(said: Tensor, how: Any, never: Collection[int]) -> Tensor:

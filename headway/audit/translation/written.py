@@ -149,7 +149,7 @@ def searched(written: Written) -> Outcome:
     how, most = written.decoding, None if written.model.spec.limit is None else written.model.spec.context - 1
     if how.kind not in ("greedy", "beam", "sampled"):
         raise DoesNotApply("nothing is known of how this decodes")
-    asked = _Asked(written.model, written.pairs.target.end, how, most)
+    asked = _Doubted(written.model, written.pairs.target.end, how, most)
     sources = [ids for ids in ids_of(written.pairs.source) if len(ids)]
     if not sources:
         raise DoesNotApply("all sources are empty")
@@ -158,7 +158,7 @@ def searched(written: Written) -> Outcome:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Doubted:
     """A translator in doubt."""
 
     model: Any
@@ -234,7 +234,7 @@ class _Asked:
     def _begun(self) -> torch.Tensor:
         return torch.tensor([[self.end]])
 
-    def _plainly(self, source: list[int], how: Any) -> list[searching.Ended] | None:
+    def _plainly(self, source: list[int], how: Any) -> list[searching.WholeText] | None:
         following = searching.after(self._answer, source, self.end)
         most, never = searching.limit(how, source, self.most), self.model.never_written
         if how.kind == "beam" and not searching.takes_the_likeliest(how):
