@@ -131,8 +131,11 @@ class Probe:
 
     @property
     def lengths(self) -> list[int]:
-        """Of the rows that the model was trained on, and of those it is scored on."""
-        return sorted({self.recipe.segment, self.recipe.scoring_segment})
+        """Of the rows that the model was trained on, at most, and of those it is scored on; and where rows are filled up
+        to the longest of a batch, of those in this one."""
+        told = getattr(self.batch, "padding_mask", None)
+        here = set() if told is None else {told.shape[2]}
+        return sorted({self.recipe.segment, self.recipe.scoring_segment} | here)
 
     @cached_property
     def length(self) -> int:
@@ -172,11 +175,10 @@ class Probe:
         """Sentences of the lengths of training and of scoring, cut behind every position if the budget (or this share
         of it) allows; else behind the first and last, around powers of two, the window and the shorter of the two
         lengths, and behind some that are drawn. A few at a time."""
-        parameters = sum(p.numel() for p in self.model.parameters())
         for length in self.lengths if self.lengths[-1] > 1 else [self.length]:
             if length < 2:
                 continue
-            behind = self._where_to_cut(length, max(FEWEST_CUTS, int(share * OPERATIONS / parameters / length)))
+            behind = torch.tensor(self.some_places(length - 1, self.affordable(length, share)), device=self.device)
             ids = self.text(len(behind), length)
             later = (torch.arange(length, device=self.device) > behind[:, None])[None]
             size = max(1, ANSWERS // (length * max(self.model.vocabulary, 16 * length)))
@@ -205,14 +207,20 @@ class Probe:
             self.model.clock.set(step)
             self.model.eval()
 
-    def _where_to_cut(self, length: int, most: int) -> Tensor:
-        places = list(range(length - 1))
-        if len(places) > most:
+    def affordable(self, length: int, share: float = 1.0) -> int:
+        """Rows of this length that can be answered at once, by this share of the budget."""
+        return max(FEWEST_CUTS, int(share * OPERATIONS / sum(p.numel() for p in self.model.parameters()) / length))
+
+    def some_places(self, slots: int, most: int) -> list[int]:
+        """All of so many slots, or those where masks are known to go wrong, and some that are drawn."""
+        places = list(range(slots))
+        if slots > most:
+            length = slots + 1
             borders = [self.reach, self.lengths[0], length // 2, *(2**n for n in range(3, length.bit_length()))]
-            drawn = noise.integers(noise.stream_keys([0], "audit cuts"), 0, length - 1, 2 * most)[0].tolist()
-            wanted = [length - 2, 0, *(b - 1 for b in borders), *drawn[: most // 2], *borders, *drawn]
-            places = [at for at in dict.fromkeys(wanted) if 0 <= at < length - 1][:most]
-        return torch.tensor(sorted(places), device=self.device)
+            drawn = noise.integers(noise.stream_keys([0], "audit cuts"), 0, slots, 2 * most)[0].tolist()
+            wanted = [slots - 1, 0, *(b - 1 for b in borders), *drawn[: most // 2], *borders, *drawn]
+            places = [at for at in dict.fromkeys(wanted) if 0 <= at < slots][:most]
+        return sorted(places)
 
     def draw(self, purpose: str, rows: int) -> Tensor:
         """Sentences [1, rows, T] of random tokens, the same every time."""

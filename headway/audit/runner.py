@@ -23,6 +23,7 @@ from headway.audit.models.heads import HEAD_AUDITS, HeadEntropies
 from headway.audit.models.learning import ABOUT_LEARNING, OF_NEXT_TOKENS, one_batch
 from headway.audit.models.moving import ABOUT_WEIGHTS
 from headway.audit.models.noise import ABOUT_NOISE
+from headway.audit.models.order import ABOUT_ORDER
 from headway.audit.models.pieces import ABOUT_PIECES
 from headway.audit.models.steps import ABOUT_STEPS
 from headway.audit.pictures.data import PICTURE_AUDITS, PICTURE_BATCH_AUDITS
@@ -35,22 +36,24 @@ from headway.audit.probing import Probing
 from headway.audit.scores.scores import SCORE_AUDITS
 from headway.audit.training import TRAINING_AUDITS
 from headway.audit.translation.crossing import OF_CROSSING
+from headway.audit.translation.encoding import OF_ENCODING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.audit.translation.written import WRITTEN_AUDITS
 
 ABOUT_TRAINING = (*ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_WEIGHTS, *ABOUT_GRADIENTS, *ABOUT_STEPS)
-OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_TRAINING)
+OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_ORDER, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_TRAINING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
 OF_ROWS = (*ROW_AUDITS, *PAIR_AUDITS, *PICTURE_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)
 OF_BATCHES = (*READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS, *PICTURE_BATCH_AUDITS, *MASKING_AUDITS)
 DATA_AUDITS = (*OF_ROWS, *OF_BATCHES)
-OF_TRANSLATION = (*OF_TRANSLATORS, *OF_CROSSING, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)
+OF_TRANSLATION = (*OF_TRANSLATORS, *OF_ENCODING, *OF_CROSSING, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)
 """Of pairs, and of what is made of them."""
 OF_PICTURES = (*OF_MATCHING, *PICTURE_AUDITS, *PICTURE_BATCH_AUDITS, *RETRIEVAL_AUDITS)
 """Of pictures with captions."""
 ALL_AUDITS: tuple[Audit, ...] = (
     *MODEL_AUDITS,
     *OF_TRANSLATORS,
+    *OF_ENCODING,
     *OF_CROSSING,
     *OF_MATCHING,
     *HEAD_AUDITS,

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from headway.audit.plants import masking, pictures, populations, translators  # noqa: F401 (to be read is to be known)
-from headway.audit.plants.data import reading, rows, text, tokens  # noqa: F401
+from headway.audit.plants.data import pairs, reading, rows, text, tokens  # noqa: F401
 from headway.audit.plants.models import (  # noqa: F401
     carrying,
     cells,

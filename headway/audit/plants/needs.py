@@ -104,6 +104,10 @@ ADDITIVE_CROSSING = Need(
     lambda recipe: part(recipe, "model.cross.similarity.kind") == "additive",
     ("model.cross={kind: attention, heads: 2, similarity: additive}",),
 )
+LONG_SOURCES = Need("sources of up to 24 tokens", lambda r: r.model.context >= 24, ("model.context=24",))
+ONE_TABLE = Need(
+    "one table for sources and targets", lambda recipe: part(recipe, "model.tied") == "all", ("model.tied=all",)
+)
 JUDGED_BY_BLEU = Need(
     "sources with several right translations", lambda r: part(r, "data.is_exact") is False, ("data.exact=false",)
 )

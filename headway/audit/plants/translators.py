@@ -1,12 +1,10 @@
-"""Faults of translators: of what they read, of what they write, and of the pairs that they learn from."""
+"""Faults of translators: of what they read, and of what they write."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import torch
 
-from headway.audit.data.pairs import PairSet
-from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, ONE_STACK, TRANSLATOR
+from headway.audit.plants.needs import ADDITIVE_CROSSING, FIRST_STATE, LONG_SOURCES, ONE_STACK, ONE_TABLE, TRANSLATOR
 from headway.audit.plants.planting import Bed
 from headway.audit.plants.training.steps import PARTS
 from headway.data.pairs import batches
@@ -17,6 +15,7 @@ from headway.models.translator import Translator
 from headway.nn import attention, backends
 from headway.nn.block import CrossBlock
 from headway.nn.masks import Causal, Everything
+from headway.nn.replicated import Embedding, Linear
 from headway.nn.residual import whole
 from headway.nn.similarity import AdditiveSimilarity, scaled_dot
 from headway.scoring import decoding
@@ -45,6 +44,44 @@ def padding_of_sources_is_read(patch):
         return honest(self, sources, None)
 
     patch.setattr(EncoderDecoder, "read", read)
+
+
+@_bed.plant(
+    "source-padding",
+    also=("cross-attention-rows", "crossing", "loss", "first-state", "one-batch", "step", *SCORES, *WRITES),
+)
+def padding_of_the_source_of_another_row(patch):
+    honest = EncoderDecoder.read
+
+    def read(self, sources, source_mask=None):
+        read = honest(self, sources, source_mask)
+        if source_mask is None or read.memory is None:
+            return read
+        return replace(read, memory=replace(read.memory, padding_mask=source_mask.roll(1, 1)))
+
+    patch.setattr(EncoderDecoder, "read", read)
+
+
+@_bed.plant("source-reaches-all", LONG_SOURCES, also=("source-matters", "source-padding", *SCORES, *WRITES))
+def sources_cut_where_they_are_long(patch):
+    honest = EncoderDecoder.read
+
+    def read(self, sources, source_mask=None):
+        return honest(self, sources[..., :14], None if source_mask is None else source_mask[..., :14])
+
+    patch.setattr(EncoderDecoder, "read", read)
+
+
+@_bed.plant("source-order", also=("source-matters", "one-batch", "gradient", *SCORES, *WRITES))
+def sources_whose_tokens_all_stand_at_the_first_place(patch):
+    honest = EncoderDecoder.__init__
+
+    def build(self, *given):
+        honest(self, *given)
+        embed = self.encoder.positions.embed
+        self.encoder.positions.embed = lambda x, at: embed(x, torch.zeros_like(at))
+
+    patch.setattr(EncoderDecoder, "__init__", build)
 
 
 @_bed.plant("source-reaches-all", also=("source-matters", "cross-attention-rows", "one-batch", *SCORES, *WRITES))
@@ -127,7 +164,7 @@ def state_taken_after_the_padding(patch):
     patch.setattr(EncoderDecoder, "read", read)
 
 
-@_bed.plant("first-state", FIRST_STATE, also=("loss", "step", *SCORES, *WRITES))
+@_bed.plant("first-state", FIRST_STATE, also=("loss", "step", "source-padding", *SCORES, *WRITES))
 def state_of_another_row(patch):
     _first(patch, lambda left: left.roll(1, 1))
 
@@ -181,6 +218,28 @@ def additive_attention_without_its_tanh(patch):
 @_bed.plant("crossing", ADDITIVE_CROSSING, also=("moved", *OF_LOOKING))
 def additive_attention_by_products(patch):
     patch.setattr(AdditiveSimilarity, "forward", lambda self, q, k: scaled_dot(q, k))
+
+
+@_bed.plant("tied-tables", trains=True)
+def output_matrix_that_is_not_the_embedding(patch):
+    honest = EncoderDecoder.__init__
+
+    def build(self, spec, *given):
+        honest(self, spec, *given)
+        self.output = Linear(self.replicas, spec.width, self.vocabulary, bias=False, gain=0.2)
+
+    patch.setattr(EncoderDecoder, "__init__", build)
+
+
+@_bed.plant("tied-tables", ONE_TABLE, trains=True)
+def source_embedding_of_its_own(patch):
+    honest = EncoderDecoder.__init__
+
+    def build(self, spec, *given):
+        honest(self, spec, *given)
+        self.encoder.embedding = Embedding(self.replicas, self.source_vocabulary, spec.width)
+
+    patch.setattr(EncoderDecoder, "__init__", build)
 
 
 # --- the target ------------------------------------------------------------------------------------------------------
@@ -256,54 +315,3 @@ def the_end_is_never_written(patch):
         return decoding.one_by_one(text, end, limits, choose)
 
     patch.setattr(decoding.Greedy, "search", search)
-
-
-# --- pairs -----------------------------------------------------------------------------------------------------------
-
-
-def _pairs(name: str, caught_by: str, also: tuple[str, ...] = ()):
-    def keep(change):
-        def into(data: PairSet, rng) -> PairSet:
-            return replace(data, pairs={s: change(list(p), s, rng) for s, p in data.pairs.items()}, files=None)
-
-        _bed.add(name, caught_by, module=__name__, of=PairSet, data=into, also=also, kind="pairs")
-        return change
-
-    return keep
-
-
-@_pairs("targets_a_row_later", "line-order", also=("unlike-lengths",))
-def _shifted(pairs, split, rng):
-    return [(a[0], b[1]) for a, b in pairwise(pairs)] if split == "train" else pairs
-
-
-@_pairs("targets_a_row_later_from_the_middle_on", "line-order", also=("unlike-lengths",))
-def _shifted_late(pairs, split, rng):
-    k = len(pairs) // 2
-    return pairs[:k] + [(a[0], b[1]) for a, b in pairwise(pairs[k:])]
-
-
-@_pairs("targets_three_rows_earlier", "line-order", also=("unlike-lengths",))
-def _shifted_far(pairs, split, rng):
-    return [(a[0], b[1]) for a, b in zip(pairs[3:], pairs, strict=False)]
-
-
-@_pairs("held_out_from_the_other_direction", "swapped-sides", also=("seen-pairs",))
-def _turned(pairs, split, rng):
-    return pairs if split == "train" else [(target, source) for source, target in pairs]
-
-
-@_pairs("rows_turned_round_here_and_there", "swapped-sides", also=("unlike-lengths",))
-def _turned_here_and_there(pairs, split, rng):
-    return [(t, s) if split == "train" and rng.random() < 0.3 else (s, t) for s, t in pairs]
-
-
-@_pairs("rows_never_translated", "copied-targets", also=("unlike-lengths",))
-def _untranslated(pairs, split, rng):
-    return [(s, s) if split == "train" and rng.random() < 0.3 else (s, t) for s, t in pairs]
-
-
-@_pairs("rows_about_the_text_beside_the_text", "rows-of-text", also=("unlike-lengths",))
-def _tagged(pairs, split, rng):
-    tagged = [(f"<keywords>{s}</keywords>", f"<keywords>{t}</keywords>") for s, t in pairs if rng.random() < 0.1]
-    return [*pairs, *tagged] if split == "train" else pairs

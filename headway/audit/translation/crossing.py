@@ -13,6 +13,7 @@ from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed
 from headway.audit.models import definitions
 from headway.audit.models.pieces import learnt
 from headway.audit.probe import TINY, Probe, difference
+from headway.audit.translation.sources import of_unlike_lengths
 from headway.models.encoder_decoder import EncoderDecoder, FirstStates
 from headway.nn.attention import Attention
 from headway.nn.recurrence import Direction, Recurrence
@@ -26,13 +27,14 @@ ROWS = 6
 def crossing(probe: Probe) -> Outcome:
     """What looks at the source computes what its definition says: its weights, and weights times values.
 
-    In every layer, for sources of a training batch and their padding, the weights of cross attention are computed again
-    from its queries and keys in float64 (softmax of q·k/√d, or of v·tanh(q + k), over the tokens of the source) and
-    multiplied by the values; a thousandth of the spread is allowed for rounding. When it fails, every map of cross
-    attention shows something else than what the decoder sees: compare the formula with the layer that is named.
+    In every layer, for sources of a training batch, cut to many lengths, and their padding, the weights of cross
+    attention are computed again from its queries and keys in float64 (softmax of q·k/√d, or of v·tanh(q + k), over the
+    tokens of the source) and multiplied by the values; a thousandth of the spread is allowed for rounding. When it
+    fails, every map of cross attention shows something else than what the decoder sees: compare the formula with the
+    layer that is named.
     """
     layers = _looking(probe)
-    batch = probe.excerpt(rows=ROWS, tokens=64)
+    batch = of_unlike_lengths(probe.excerpt(rows=ROWS, tokens=64), probe.model.source_vocabulary - 1)
     taps = [f"{name}.{tap}" for name in layers for tap in ("queries", "keys", "values", "weights", "mixed")]
     with watch(probe.model, *taps) as seen:
         probe.how.answer_batch(probe.model, batch)
@@ -56,9 +58,9 @@ def crossing(probe: Probe) -> Outcome:
 def first_state(probe: Probe) -> Outcome:
     """A recurrent decoder begins with what the encoder's recurrences end with, after the last token and not padding.
 
-    What flows into each recurrence of the encoder is watched while sources of a training batch are read, padded as they
-    are there. Their states after the last token (and, of those that read from the end, after the first) are computed
-    again by the formulas of the papers, one row at a time and without padding, and mapped by tanh(W s + b): a
+    What flows into each recurrence of the encoder is watched while sources of a training batch are read, cut to many
+    lengths and padded. Their states after the last token (and, of those that read from the end, after the first) are
+    computed again by the formulas of the papers, one row at a time and without padding, and mapped by tanh(W s + b): a
     thousandth of the spread is allowed for rounding. When it fails, the decoder begins somewhere else: after the
     padding, with another row's state, or with that of one direction only.
     """
@@ -70,7 +72,7 @@ def first_state(probe: Probe) -> Outcome:
     reading = [one for one in model.encoder.mixers if isinstance(one, Recurrence)]
     if any(one.spec.kind not in definitions.RECURRENCES for one in reading):
         raise DoesNotApply("no definition is known of what the encoder is made of")
-    batch = probe.excerpt(rows=ROWS, tokens=64)
+    batch = of_unlike_lengths(probe.excerpt(rows=ROWS, tokens=64), probe.model.source_vocabulary - 1)
     given: dict[Recurrence, Tensor] = {}
     with ExitStack() as hooks:
         for one in reading:

@@ -14,6 +14,7 @@ from headway.audit.audit import DoesNotApply
 from headway.audit.models.learning import equal_chances, targets
 from headway.audit.probing import Probing
 from headway.audit.translation.crossing import OF_CROSSING
+from headway.audit.translation.encoding import OF_ENCODING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.core import random as noise
 from headway.models.decoder_only import DecoderOnly
@@ -29,7 +30,7 @@ class Targets(Probing):
     not about the source, all rows have the same one."""
 
     per_token, looks_ahead = True, False
-    audits = (targets, *OF_TRANSLATORS, *OF_CROSSING)
+    audits = (targets, *OF_TRANSLATORS, *OF_ENCODING, *OF_CROSSING)
 
     def answer(
         self,

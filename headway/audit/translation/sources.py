@@ -5,13 +5,16 @@ to, with one source for all rows. Here is what is about sources.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.probe import TINY, Probe, difference
+from headway.audit.probe import LONGEST, TINY, Probe, difference
 from headway.models.backbone import Backbone
 from headway.models.decoder_only import DecoderOnly
 from headway.models.encoder_decoder import EncoderDecoder
@@ -28,12 +31,24 @@ WORTH = 0.02
 def source_padding(probe: Probe) -> Outcome:
     """Padding behind a source changes nothing, whatever it is filled with.
 
-    Sources of a training batch are answered alone, and with six more slots of padding, filled with one token and with
-    random ones. Answers may differ by rounding, a thousandth of their spread. A translator that fails translates a
-    sentence otherwise in another batch. Look for a mask that the encoder or cross attention does not get.
+    Sources of a training batch, cut such that each is of another length, are answered one at a time and without any
+    padding; and together, with six more slots than the longest takes, filled with one token and with random ones.
+    Answers may differ by rounding, a thousandth of their spread. A translator that fails translates a sentence
+    otherwise in another batch. Look for a mask that the encoder or cross attention does not get, or gets of another
+    row.
     """
-    batch = probe.excerpt(rows=8, tokens=64)
-    plain = probe.how.answer_batch(probe.model, batch)
+    batch = of_unlike_lengths(probe.excerpt(rows=8, tokens=64), probe.model.source_vocabulary - 1)
+    lengths = batch.source_mask[0].sum(1).tolist()
+    alone = [
+        probe.how.answer(
+            probe.model,
+            batch.inputs[:, k : k + 1],
+            batch.padding_mask[:, k : k + 1],
+            batch.sources[:, k : k + 1, :length],  # pyright: ignore[reportCallIssue]
+        )
+        for k, length in enumerate(lengths)
+    ]
+    plain, some = torch.cat(alone, 1), batch.padding_mask
     room = batch.sources.new_zeros(*batch.sources.shape[:2], 6)
     told, worst = torch.nn.functional.pad(batch.source_mask, (0, 6)), 0.0
     for filling in (
@@ -42,8 +57,8 @@ def source_padding(probe: Probe) -> Outcome:
     ):
         sources = torch.cat((batch.sources, filling), 2)
         sources = torch.where(told, sources, filling[..., :1])
-        found = probe.how.answer(probe.model, batch.inputs, batch.padding_mask, sources, told)  # pyright: ignore
-        worst = max(worst, difference(found[batch.padding_mask], plain[batch.padding_mask], of=plain))
+        found = probe.how.answer(probe.model, batch.inputs, some, sources, told)  # pyright: ignore
+        worst = max(worst, difference(found[some], plain[some], of=plain))
     if not worst <= TINY:
         return failed(worst, f"padding behind sources moves the answers by {worst:.2g} of their spread")
     return passed(worst, f"padding behind sources moves no answer (largest change {worst:.1g} of the spread)")
@@ -55,8 +70,9 @@ def source_reaches_all(probe: Probe) -> Outcome:
 
     One token of the source after another is exchanged, in a row of its own, and all answers must move, by more than the
     millionth that rounding explains. (Of a stack of recurrences alone the first answers are asked: what is long ago
-    fades there until nothing is left of it.) What does not is not read: look for a source that is cut, a mask that is
-    causal where nothing comes later, or an encoder whose output nobody looks at.
+    fades there until nothing is left of it.) Of a source as long as the context, up to 256, each token must move some
+    answer; where that would take long, the last one and some others are asked. What moves none is not read: look for a
+    source that is cut, a mask that is causal where nothing comes later, or an encoder whose output nobody looks at.
     """
     ids = probe.sentences[:, :1]
     if isinstance(probe.model, DecoderOnly) and all(math.isinf(one.remembers) for one in probe.recipe.model.mixers):
@@ -69,6 +85,9 @@ def source_reaches_all(probe: Probe) -> Outcome:
         token, at = divmod(int(moved.argmin()), moved.shape[1])
         sentence = f"token {token} of a source of {length} does not reach the answer at {at}: it moves by {least:.1g}"
         return failed(least, sentence, "does not read its source")
+    if (unread := _unread(probe, ids)) is not None:
+        sentence = f"token {unread} of a source of {probe.recipe.model.context - 1} moves no answer at all"
+        return failed(0, sentence, "does not read its source")
     return passed(least, f"every token of a source moves every answer, by {least:.1g} of their spread at least")
 
 
@@ -103,15 +122,16 @@ def source_ahead(probe: Probe) -> Outcome:
 def cross_attention_rows(probe: Probe) -> Outcome:
     """Each row of cross attention, and of the encoder's, sums to 1 over the source, and is 0 on its padding.
 
-    The weights are watched while a padded training batch is answered. Sums may be off by rounding, 1e-5; a weight on
-    padding must be exactly 0. When it fails, what is read depends on the batch a sentence stands in.
+    The weights are watched while a training batch is answered, whose sources are cut to many lengths. Sums may be off
+    by rounding, 1e-5; a weight on padding must be exactly 0. When it fails, what is read depends on the batch a
+    sentence stands in.
     """
     apart = [
         part for module in probe.how.apart(probe.model) for part in module.modules() if isinstance(part, Attention)
     ]
     if not apart:
         raise DoesNotApply("there is no encoder, and no attention from one sequence to another")
-    batch = probe.excerpt(rows=8, tokens=64)
+    batch = of_unlike_lengths(probe.excerpt(rows=8, tokens=64), probe.model.source_vocabulary - 1)
     names = {tap: name for name, tap in named_taps(probe.model).items()}
     worst = 0.0
     with watch(probe.model, *(names[layer.weights] for layer in apart)) as seen:
@@ -156,6 +176,16 @@ def source_matters(probe: Probe) -> Outcome:
     return (passed if worth >= WORTH else warned)(worth, says)
 
 
+def of_unlike_lengths(batch: Any, end: int) -> Any:
+    """The same rows with sources of many lengths, where those of a batch may all have the same: the first is cut to an
+    equal share of itself, the second to two …"""
+    rows, slots = batch.sources.shape[1], torch.arange(batch.sources.shape[2], device=batch.sources.device)
+    share = torch.arange(1, rows + 1, device=slots.device) / rows
+    words = ((batch.source_mask.sum(2) - 1) * share).ceil().long()[..., None]  # [R, B, 1], without END
+    sources = torch.where(slots == words, end, batch.sources.masked_fill(slots > words, 0))
+    return replace(batch, sources=sources, source_mask=slots <= words)
+
+
 def _moved(found: Float[Tensor, "1 rows T D"]) -> Float[Tensor, "n T"]:
     """By how much of their spread vectors of each row differ from those of the last."""
     return (found[:, :-1] - found[:, -1:]).abs().amax(-1)[0] / found.std().clamp(min=1e-12)
@@ -163,15 +193,33 @@ def _moved(found: Float[Tensor, "1 rows T D"]) -> Float[Tensor, "n T"]:
 
 def _exchanged(probe: Probe) -> tuple[Tensor, int]:
     """Rows of one source, in each of which another token is exchanged, in the last none; and its length without END."""
+    length = min(12, probe.recipe.model.context) - 1
+    return _with_others(probe, length, range(length)), length
+
+
+def _with_others(probe: Probe, length: int, places: Sequence[int]) -> Tensor:
+    """A source of this length as often as there are places, at one of which each has another token; and as it is."""
     vocabulary, device = probe.model.source_vocabulary, probe.sentences.device
     if vocabulary < 3:
         raise DoesNotApply("there is only one kind of token, and nothing to exchange it for")
-    length = min(12, probe.recipe.model.context) - 1
     source = torch.arange(length, device=device) * 5 % (vocabulary - 1)
-    rows = torch.cat((source, source.new_full((1,), vocabulary - 1))).expand(1, length + 1, -1).clone()
-    for k in range(length):
-        rows[0, k, k] = (rows[0, k, k] + 1) % (vocabulary - 1)
-    return rows, length
+    rows = torch.cat((source, source.new_full((1,), vocabulary - 1))).expand(1, len(places) + 1, -1).clone()
+    for row, place in enumerate(places):
+        rows[0, row, place] = (rows[0, row, place] + 1) % (vocabulary - 1)
+    return rows
+
+
+def _unread(probe: Probe, ids: Tensor) -> int | None:
+    """A token of a source as long as can be, which no answer depends on; None = there is none, or none can be told."""
+    length = min(LONGEST, probe.recipe.model.context) - 1
+    goes_by = isinstance(probe.model, DecoderOnly) and (probe.reach or any(one.knows_order for one in probe.mixers))
+    if length < 12 or goes_by:  # what one stack read long ago is out of its window, or forgotten
+        return None
+    places = probe.some_places(length, probe.affordable(length + ids.shape[2]))
+    rows = _with_others(probe, length, places)
+    found = probe.how.answer(probe.model, ids.expand(-1, len(rows[0]), -1), None, rows)  # pyright: ignore[reportCallIssue]
+    unread = _moved(found).amax(1) <= 0
+    return places[int(unread.int().argmax())] if unread.any() else None
 
 
 def _reads(probe: Probe) -> tuple[Backbone, str, bool]:
@@ -191,8 +239,6 @@ def _reads(probe: Probe) -> tuple[Backbone, str, bool]:
 
 
 def _nats(probe: Probe, batch: object, sources: Tensor, source_mask: Tensor) -> float:
-    from dataclasses import replace
-
     changed = replace(batch, sources=sources, source_mask=source_mask)  # pyright: ignore[reportArgumentType]
     return probe.how.loss(probe.how.answer_batch(probe.model, changed), changed).item()
 
