@@ -131,8 +131,8 @@ class Probe:
 
     @property
     def lengths(self) -> list[int]:
-        """Of the rows that the model was trained on, at most, and of those it is scored on; and where rows are filled up
-        to the longest of a batch, of those in this one."""
+        """Of the rows that the model was trained on, at most, and of those it is scored on; and where rows are filled
+        up to the longest of a batch, of those in this one."""
         told = getattr(self.batch, "padding_mask", None)
         here = set() if told is None else {told.shape[2]}
         return sorted({self.recipe.segment, self.recipe.scoring_segment} | here)
