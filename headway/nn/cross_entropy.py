@@ -40,10 +40,10 @@ def mean_cross_entropy(
     """Mean nats per row of predicting `targets` from the logits x Wᵀ + b, over the rows that are counted; None = all.
     `smoothing`: this share of each target's chance is asked for all words alike."""
     (R, N, _), V = x.shape, weight.shape[1]
-    if _can_be_in_place(x):
-        return _InPlaceCrossEntropy.apply(x, weight, targets, bias, counted, smoothing)  # pyright: ignore
     device = x.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    if _can_be_in_place(x):
+        return _InPlaceCrossEntropy.apply(x, weight, targets, bias, counted, smoothing, dtype)  # pyright: ignore
     by_kernel = fused_loss.lost(
         x,
         dtype,
@@ -66,13 +66,12 @@ def mean_cross_entropy(
 
 def _can_be_in_place(x: Tensor) -> bool:
     """In training on a CPU, where nothing is compiled."""
-    plain = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
-    return plain and torch.is_grad_enabled()
+    return x.device.type == "cpu" and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 class _InPlaceCrossEntropy(torch.autograd.Function):
-    """Replica by replica, chunk by chunk. With e = exp(logits - their largest) and s = its sum over the words, the
-    slope is (e - s·target) / s: the division waits until the products have made it a matter of one number per row."""
+    """Replica by replica, chunk by chunk: the logits become probabilities, and these the gradient of the logits, where
+    they lie. In bf16 a softmax is the one way that rounds once: its own sums are float32."""
 
     @staticmethod
     def forward(
@@ -83,44 +82,39 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         counted: Tensor | None,
         smoothing: float,
+        dtype: torch.dtype,
     ) -> Tensor:
         R, V = weight.shape[:2]
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        multiply, losses = product_by(weight[0]), x.new_zeros(R)
+        losses = x.new_zeros(R, dtype=torch.promote_types(dtype, torch.float32))
         dx = torch.zeros_like(x) if counted is not None else torch.empty_like(x)
         dw = torch.zeros_like(weight) if needs_weight else None
         db = None if bias is None else torch.zeros_like(bias)
-        for r in range(R):
-            rows = None if counted is None else counted[r].nonzero()[:, 0]
-            mine, aims = (x[r], targets[r]) if rows is None else (x[r, rows], targets[r, rows])
-            share, at_once = 1 / max(1, len(mine)), _evenly(len(mine), IN_PLACE_AT_ONCE // V)
-            turned: Tensor | None = None  # the gradient of the weight, [D, V], as products make it fastest
-            for first in range(0, len(mine), at_once):
-                piece, aim = mine[first : first + at_once], aims[first : first + at_once, None]
-                logits = multiply(piece, weight[r], None if bias is None else bias[r])
-                asked = logits.gather(1, aim)
-                if smoothing:
-                    asked = asked.mul_(1 - smoothing).add_(logits.mean(1, keepdim=True), alpha=smoothing)
-                largest = logits.amax(1, keepdim=True)
-                e = logits.sub_(largest).exp_()
-                total = e.sum(1, keepdim=True)
-                losses[r] += (largest + total.log() - asked).sum() * share
-                e.scatter_add_(1, aim, total * (smoothing - 1))
-                if smoothing:
-                    e.sub_(total * (smoothing / V))
-                scale = share / total
-                if needs_x:
-                    slope = multiply(e, weight[r].mT, None).mul_(scale)
-                    here = slice(first, first + at_once) if rows is None else rows[first : first + at_once]
-                    dx[r, here] = slope
-                if needs_weight:
-                    of_piece = multiply((piece * scale).mT, e.mT, None)
-                    turned = of_piece if turned is None else turned.add_(of_piece)
-                if db is not None:
-                    db[r].addmv_(e.t(), scale[:, 0])
-                del logits, e  # before there are those of the next chunk, which then lie where these did
-            if dw is not None and turned is not None:
-                dw[r] = turned.mT
+        with torch.autocast("cpu", enabled=False):
+            for r in range(R):
+                rows = None if counted is None else counted[r].nonzero()[:, 0]
+                mine, aims = (x[r], targets[r]) if rows is None else (x[r, rows], targets[r, rows])
+                mine, table = mine.to(dtype), weight[r].to(dtype)
+                added = None if bias is None else bias[r].to(dtype)
+                share, at_once = 1 / max(1, len(mine)), _evenly(len(mine), IN_PLACE_AT_ONCE // V)
+                multiply = product_by(table)
+                turned: Tensor | None = None  # the gradient of the weight, [D, V], as products make it fastest
+                for first in range(0, len(mine), at_once):
+                    piece, aim = mine[first : first + at_once], aims[first : first + at_once, None]
+                    logits = multiply(piece, table, added)
+                    losses[r] += share * _summed_nats(logits, aim, smoothing)
+                    slope = logits  # which it is now
+                    if needs_x:
+                        here = slice(first, first + at_once) if rows is None else rows[first : first + at_once]
+                        dx[r, here] = multiply(slope, table.mT, None).to(x.dtype).mul_(share)
+                    if needs_weight:
+                        of_piece = multiply((piece * share).mT, slope.mT, None)
+                        turned = of_piece.to(weight.dtype) if turned is None else turned.add_(of_piece)
+                    if db is not None:
+                        db[r] += slope.sum(0, dtype=db.dtype) * share
+                    del logits, slope  # before there are those of the next chunk, which then lie where these did
+                if dw is not None and turned is not None:
+                    dw[r] = turned.mT
         ctx.save_for_backward(dx, dw, db)
         return losses
 
@@ -129,9 +123,27 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         gradients = ctx.saved_tensors
         if not bool((g == 1).all()):
-            gradients = [None if d is None else d * g.view(-1, *[1] * (d.ndim - 1)) for d in gradients]
+            gradients = [None if d is None else (d * g.view(-1, *[1] * (d.ndim - 1))).to(d.dtype) for d in gradients]
         dx, dw, db = gradients
-        return dx, dw, None, db, None, None
+        return dx, dw, None, db, None, None, None
+
+
+def _summed_nats(logits: Float[Tensor, "n V"], targets: Int[Tensor, "n 1"], smoothing: float) -> Float[Tensor, ""]:
+    """The loss of all rows. Where the logits were, its gradient by them is: probabilities less what is asked for."""
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    asked, largest = logits.gather(1, targets).to(exact), logits.amax(1, keepdim=True).to(exact)
+    if smoothing:
+        asked = asked.mul_(1 - smoothing).add_(logits.mean(1, keepdim=True, dtype=exact), alpha=smoothing)
+    probabilities = torch.softmax(logits, 1, out=logits)
+    # log Σ exp by the likeliest word, whose probability is never too small for a logarithm. Where it is near 1, those of
+    # the others say how near: 1 less a little has few digits of that, in bf16 two or three.
+    likeliest = probabilities.amax(1, keepdim=True).to(exact)
+    others = probabilities.sum(1, keepdim=True, dtype=exact) - likeliest
+    total = largest - torch.where(likeliest > 0.5, torch.log1p(-others), likeliest.log())
+    probabilities.scatter_(1, targets, probabilities.gather(1, targets).add_(smoothing - 1))
+    if smoothing:
+        probabilities.sub_(smoothing / logits.shape[1])
+    return (total - asked).sum()
 
 
 class _FusedCrossEntropy(torch.autograd.Function):

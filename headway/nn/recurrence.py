@@ -219,9 +219,10 @@ class Cells(Direction):
     def _library_can(self, x: Tensor, real: Real | None) -> bool:
         watched = self.gates.is_watched or self.cells.is_watched
         alone = len(x) == 1 and real is None and not watched and self.cell in _LIBRARY
-        # A compiler would unroll it, and what autocast makes of it is not float32.
-        plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled(x.device.type)
-        return alone and plain and x.dtype == torch.float32
+        if not alone or self.recurrent.dtype != torch.float32 or torch.compiler.is_compiling():  # which would unroll it
+            return False
+        # Under autocast a GPU has kernels of ours; on a CPU the library's float32 is the fastest that there is.
+        return not x.is_cuda or not torch.is_autocast_enabled("cuda")
 
     def _by_library(self, x: Tensor, recurrent: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         weights, bias = [self.input.weight[0], recurrent[0]], self.input.bias
@@ -236,7 +237,8 @@ class Cells(Direction):
             # cuDNN would round factors to ten bits, and a replica alone would not be what it is beside others.
             torch.backends.cudnn.allow_tf32 = False
         keeps = self.training or torch.is_grad_enabled()  # what cuDNN goes back by
-        y, *last = _LIBRARY[self.cell](x[0], state, weights, bias is not None, 1, 0.0, keeps, False, True)
+        with torch.autocast(x.device.type, enabled=False):
+            y, *last = _LIBRARY[self.cell](x[0].float(), state, weights, bias is not None, 1, 0.0, keeps, False, True)
         return y[None], torch.stack(last)
 
 

@@ -83,6 +83,8 @@ def _own_gpu(processes: Processes) -> tuple[torch.device, str]:
 
 
 def _precision(asked: str, device: torch.device, width: int) -> tuple[torch.dtype, str]:
+    if device.type == "cpu" and asked == "bf16" and not multiplies_bf16():
+        return torch.bfloat16, "bf16: asked for; this processor has no products of bf16, float32 would be faster"
     if asked != "auto":
         return (torch.bfloat16 if asked == "bf16" else torch.float32), f"{asked}: asked for"
     if device.type == "cuda":
@@ -90,9 +92,17 @@ def _precision(asked: str, device: torch.device, width: int) -> tuple[torch.dtyp
         if major >= 8:
             return torch.bfloat16, f"bf16: CUDA SM {major}{minor} supports it"
         return torch.float32, f"float32: CUDA SM {major}{minor} has no bf16"
+    if not multiplies_bf16():
+        return torch.float32, "float32: this processor has no products of bf16"
     if width < 384:
-        return torch.float32, f"float32: on a CPU, bf16 gains nothing at width {width}"
-    return torch.float32, "float32: the reference; training.precision=bf16 may be faster at this width"
+        return torch.float32, "float32: the reference; training.precision=bf16 gains only where the vocabulary is large"
+    return torch.float32, "float32: the reference; training.precision=bf16 is faster at this width"
+
+
+def multiplies_bf16() -> bool:
+    """Whether this processor has instructions for it; others make such products up, which takes longer than float32."""
+    able = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16"))
 
 
 def _compile(asked: str, device: torch.device, sharded: bool, world: int) -> tuple[bool, bool, str]:

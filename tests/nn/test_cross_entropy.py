@@ -1,5 +1,7 @@
 """In place, chunked or plain, the loss and its gradients are those of torch."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -92,6 +94,38 @@ def test_in_place_it_is_torchs_in_odd_sizes_too(rows: int, at_once: int, dtype: 
             one.backward(retain_graph=True)
             one.backward()
         torch.testing.assert_close([one.grad for one in ours], [one.grad for one in theirs], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_under_autocast_on_a_cpu_it_is_torchs_to_the_digits_of_bf16(smoothing: float):
+    """Beside float64, of what bf16 leaves of the numbers; losses and gradients are float32."""
+    drawn = torch.Generator().manual_seed(0)
+    shapes = (2, 40, 16), (2, 50, 16), (2, 50)
+    given = [torch.randn(*shape, generator=drawn).bfloat16().float() for shape in shapes]
+    targets, counted = torch.randint(50, (2, 40), generator=drawn), torch.rand(2, 40, generator=drawn) < 0.7
+    x, weight, bias = ours = [one.clone().requires_grad_() for one in given]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = mean_cross_entropy(x, weight, targets, bias, counted, smoothing)
+    losses.sum().backward()
+    x, weight, bias = theirs = [one.double().requires_grad_() for one in given]
+    logits = x @ weight.mT + bias[:, None]
+    nats = F.cross_entropy(logits.mT, targets, reduction="none", label_smoothing=smoothing)
+    plain = (nats * counted).sum(1) / counted.sum(1)
+    plain.sum().backward()
+    assert losses.dtype == torch.float32 and all(one.grad.dtype == torch.float32 for one in ours)
+    torch.testing.assert_close(losses, plain.float(), rtol=0, atol=0.01)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, other.grad.float(), rtol=0.02, atol=0.02 * other.grad.abs().max().item())
+
+
+def test_a_nearly_perfect_model_has_a_loss_in_bf16_too():
+    """Which 1 less a little would not tell from none: the next number below 1 is 0.996."""
+    weight = torch.eye(32)[None].requires_grad_()
+    for certain in (6.0, 10.0, 12.0):
+        x = (certain * torch.eye(32))[None].requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            losses = mean_cross_entropy(x, weight, torch.arange(32)[None])
+        assert losses.item() == pytest.approx(math.log1p(31 * math.exp(-certain)), rel=0.01)
 
 
 COMPILED = """

@@ -35,7 +35,18 @@ def test_without_a_gpu_everything_is_plain_and_says_why(no_cuda):
     setting = choose(TrainingSpec(), width=128)
     assert (setting.device.type, setting.precision, setting.compiled) == ("cpu", torch.float32, False)
     assert [reason.split(":")[0] for reason in setting.reasons] == ["cpu", "float32", "not compiled"]
-    assert "no CUDA device found" in setting.reasons[0] and "width 128" in setting.reasons[1]
+    assert "no CUDA device found" in setting.reasons[0]
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_what_bf16_would_bring_on_a_cpu_is_said_by_what_the_processor_can_do(no_cuda, able: bool, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": able}, raising=False)
+    for width in (128, 512):
+        by_default = choose(TrainingSpec(), width)
+        assert by_default.precision == torch.float32
+        assert ("training.precision=bf16" in by_default.reasons[1]) == able
+    asked = choose(TrainingSpec(precision="bf16"), 512)
+    assert asked.precision == torch.bfloat16 and ("float32 would be faster" in asked.reasons[1]) == (not able)
 
 
 def test_with_a_gpu_everything_is_fast_and_says_why(two_gpus):
