@@ -17,16 +17,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.interleave import Turns, ratio, take_turns
-from headway.data.running.batches import Contiguous
+from benchmarks.recurrence import step_of
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.block import NoFeedForward
 from headway.nn.positions import NoPositions
 from headway.nn.recurrence import LstmSpec
-from headway.training.carried import CarriedState
 from headway.training.setting import choose, multiplies_bf16
 from headway.training.spec import TrainingSpec
-from headway.training.update import Update
 
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 
@@ -61,30 +59,18 @@ SHAPES = {
 }
 
 
-def step_of(shape: Shape, precision: torch.dtype) -> Callable[[], Tensor]:
+def in_precision(shape: Shape, precision: torch.dtype) -> Callable[[], Tensor]:
     """Takes a whole training step; gives its loss."""
     training = TrainingSpec(batch=shape.batch, device="cpu")
     setting = dataclasses.replace(choose(training, shape.spec.width), precision=precision)
-    model = shape.spec.build(shape.vocabulary, [0], "cpu")
-    optimizer = training.optimizer.build(dict(model.named_parameters()), [1e-3], [0.1])
     tokens = torch.randint(shape.vocabulary, (100_000,), generator=torch.Generator().manual_seed(0))
-    sampler = Contiguous().build(tokens, shape.spec.context, shape.batch, [0])
-    alive = torch.ones(1, dtype=torch.bool)
-    update, taken = Update(model, optimizer, sampler, training, setting, alive, carried=CarriedState()), 0
-
-    def step() -> Tensor:
-        nonlocal taken
-        losses, _ = update(taken, 1.0)
-        taken += 1
-        return losses
-
-    return step
+    return step_of(shape.spec.build(shape.vocabulary, [0], "cpu"), setting, tokens, training, shape.spec.context)
 
 
 def main(turns: int) -> None:
     torch.set_num_threads(1)
     for name, shape in SHAPES.items():
-        ways = {precision: step_of(shape, dtype) for precision, dtype in PRECISIONS.items()}
+        ways = {precision: in_precision(shape, dtype) for precision, dtype in PRECISIONS.items()}
         times = take_turns(ways, turns, calls=10 if shape.vocabulary < 100 else 1)
         times = {way: Turns(of.cpu, of.cpu) for way, of in times.items()}
         middle, low, high = ratio(times["bf16"], times["float32"])

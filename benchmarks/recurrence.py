@@ -89,11 +89,16 @@ class Plain(Trainable):
         return loss[None], {"hidden": h.transpose(0, 1)[None], "cell": c.transpose(0, 1)[None]}
 
 
-def step_of(model: Trainable, setting: Setting, tokens: Tensor) -> Callable[[], Tensor]:
+AS_PUBLISHED = TrainingSpec(batch=BATCH, optimizer=Sgd(learning_rate=1.0), clip=0.25)
+
+
+def step_of(
+    model: Trainable, setting: Setting, tokens: Tensor, training: TrainingSpec = AS_PUBLISHED, segment: int = SEGMENT
+) -> Callable[[], Tensor]:
     """Takes a whole training step; gives its losses."""
-    replicas, training = model.replicas, TrainingSpec(batch=BATCH, optimizer=Sgd(learning_rate=1.0), clip=0.25)
-    optimizer = training.optimizer.build(dict(model.named_parameters()), [1.0] * replicas, [0.0] * replicas)
-    sampler = Contiguous().build(tokens, SEGMENT, BATCH, list(range(replicas)))
+    replicas, rate = model.replicas, training.optimizer.learning_rate
+    optimizer = training.optimizer.build(dict(model.named_parameters()), [rate] * replicas, [0.0] * replicas)
+    sampler = Contiguous().build(tokens, segment, training.batch, list(range(replicas)))
     alive = torch.ones(replicas, dtype=torch.bool, device=setting.device)
     update, taken = Update(model, optimizer, sampler, training, setting, alive, carried=CarriedState()), 0
 

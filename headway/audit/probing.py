@@ -81,8 +81,9 @@ class Probing(ABC):
         """The same, where the model has a say in what its loss is."""
         return self.loss(answers, batch)
 
-    def lowered(self, model: Any, answers: Tensor, batch: Any) -> Tensor:
-        """What training should lower, by its plain definition, where that is not the loss itself."""
+    def lowered(self, model: Any, answers: Tensor, batch: Any, before: Any = None) -> Tensor:
+        """What training should lower, by its plain definition, where that is not the loss itself; `before`: what was
+        carried to the batch."""
         return self.loss_by(model, answers, batch)
 
     def clueless(self, model: Any) -> tuple[float, str]:

@@ -35,7 +35,10 @@ from headway.training.population import load_weights
 
 LONG = 1024
 """Tokens: as many are read at once, of a model that could read more, unless somebody asks for them."""
-MAY_CHANGE = ("model.dropout", "model.mixer.dropout", "model.mixer.backend", "model.label_smoothing")
+MAY_CHANGE = (
+    *("model.dropout", "model.mixer.dropout", "model.mixer.backend"),
+    *("model.label_smoothing", "model.penalty"),
+)
 """What of a model is not settled by its weights."""
 
 

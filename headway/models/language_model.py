@@ -18,6 +18,7 @@ from headway.models.start import BorrowedBody
 from headway.models.state import ModelState
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.masks import Causal
+from headway.nn.penalty import PenaltySpec
 from headway.nn.replicated import Linear, parameter
 from headway.nn.seeding import seed
 from headway.nn.taps import Tap
@@ -35,10 +36,14 @@ class LanguageModelSpec(BackboneSpec):
     output_bias: bool = False
     """Whether every token has a number of its own that is added to its score."""
 
+    penalty: PenaltySpec | None = None
+    """What training lowers beside the loss: vectors of the last layer that are large, or change much from token to
+    token. null = nothing."""
+
     body: BorrowedBody | None = None
     """A decoder that is not of our shape, as transformers runs it; `headway import` gives it. null = layers of ours."""
 
-    added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias", "body"}
+    added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias", "penalty", "body"}
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -47,6 +52,8 @@ class LanguageModelSpec(BackboneSpec):
             numbers, kinds = ", ".join(map(str, ahead)), ", ".join(dict.fromkeys(one.kind for one in ahead.values()))
             reason = f"a language model may not see what comes later, and layer {numbers} ({kinds}) reads it"
             yield Problem(("mixer",), f"{reason}; bidirectional mixers are for encoders")
+        if self.penalty is not None and self.body is not None:
+            yield Problem(("penalty",), "of a borrowed model only the loss is lowered; leave it null")
 
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()
@@ -120,8 +127,9 @@ class LanguageModel(Backbone):
         return nats.view(targets.shape), self.carried(after)
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
-        """What training lowers: mean nats per token, one number per replica."""
+        """What training lowers: mean nats per token, one number per replica, and in training its penalty, if any."""
         x, after = self.hidden(batch.inputs, self.going_on_from(state))
         weight = self.embedding.weight if self.output is None else self.output.weight
         nats = mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2), self.output_bias)
-        return nats, self.carried(after)
+        penalty = self.spec.penalty
+        return nats if penalty is None or not self.training else nats + penalty.of(x), self.carried(after)

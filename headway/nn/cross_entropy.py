@@ -135,8 +135,8 @@ def _summed_nats(logits: Float[Tensor, "n V"], targets: Int[Tensor, "n 1"], smoo
     if smoothing:
         asked = asked.mul_(1 - smoothing).add_(logits.mean(1, keepdim=True, dtype=exact), alpha=smoothing)
     probabilities = torch.softmax(logits, 1, out=logits)
-    # log Σ exp by the likeliest word, whose probability is never too small for a logarithm. Where it is near 1, those of
-    # the others say how near: 1 less a little has few digits of that, in bf16 two or three.
+    # log Σ exp by the likeliest word, whose probability is never too small for a logarithm. Where it is near 1, those
+    # of the others say how near: 1 less a little has few digits of that, in bf16 two or three.
     likeliest = probabilities.amax(1, keepdim=True).to(exact)
     others = probabilities.sum(1, keepdim=True, dtype=exact) - likeliest
     total = largest - torch.where(likeliest > 0.5, torch.log1p(-others), likeliest.log())

@@ -16,7 +16,7 @@ from headway.audit.baselines import ORDER, CheapMethods, language_baselines
 from headway.audit.data.batches import READ_AUDITS, ReadInTraining, TextPlaces
 from headway.audit.data.text import TEXT_AUDITS, TextSet
 from headway.audit.evidence import Evidence
-from headway.audit.models.definitions import cross_entropy
+from headway.audit.models.definitions import cross_entropy, penalty
 from headway.audit.models.learning import OF_NEXT_TOKENS, equal_chances
 from headway.audit.probing import Probing
 from headway.audit.scores.recount_text import TextRecount, text_again
@@ -74,6 +74,14 @@ class NextTokens(Probing):
 
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
         return cross_entropy(answers, batch.targets)
+
+    def lowered(self, model: LanguageModel, answers: Tensor, batch: Any, before: Any = None) -> Tensor:
+        """With a penalty of the vectors that the output layer reads, which have the same noise when they are asked for
+        again."""
+        nats = self.loss(answers, batch)
+        if model.spec.penalty is None:
+            return nats
+        return nats + penalty(model.spec.penalty, model.hidden(batch.inputs, model.going_on_from(before))[0])
 
     def clueless(self, model: LanguageModel) -> tuple[float, str]:
         return equal_chances(model.vocabulary)

@@ -10,6 +10,10 @@ CHAIN = ("model.norm=none", "model.feedforward=none", "model.positions=none")
 DECODERS = {
     "lstm": ("model.mixer=lstm", *CHAIN),
     "gru": ("model.mixer={kind: gru, hidden: 24}", *CHAIN, "model.dropout=0.2", "model.noise=locked"),
+    "punished": (
+        *("model.mixer=lstm", *CHAIN, "model.noise={kind: locked, output: 0.3}"),
+        "model.penalty={size: 2, change: 1}",
+    ),
     "rnn": ("model.mixer={kind: rnn, weight_dropout: 0.2}", *CHAIN, "model.noise={words: 0.1}"),
     "relu": ("model.mixer={kind: rnn, nonlinearity: relu}", "model.positions=none", "model.noise={words: 0.5}"),
     "sigmoid": ("model.mixer={kind: rnn, nonlinearity: sigmoid, bias: false}", "model.positions=learned"),

@@ -78,6 +78,13 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return (normaliser - chances[torch.arange(len(chances), device=chances.device), targets.flatten()]).mean()
 
 
+def penalty(spec: Any, x: Tensor) -> Tensor:
+    """α·mean(h²) + β·mean((h' - h)²), of vectors [.., T, D] and of those of the next token: 1708.01009"""
+    x = x.double()
+    change = (x[..., 1:, :] - x[..., :-1, :]).pow(2)
+    return spec.size * x.pow(2).mean() + (spec.change * change.mean() if change.numel() else 0.0)
+
+
 # --- recurrences -----------------------------------------------------------------------------------------------------
 
 State = tuple[Tensor, ...]

@@ -149,7 +149,7 @@ class _Slopes:
     def _loss(self, moves: dict[int, Tensor], far: float) -> float:
         for k, move in moves.items():
             self.parameters[k].add_(move, alpha=far)
-        loss = self.how.lowered(self.model, self._answers(), self.batch)
+        loss = self.how.lowered(self.model, self._answers(), self.batch, self.before)
         for k, move in moves.items():
             self.parameters[k].sub_(move, alpha=far)
         return loss.item()

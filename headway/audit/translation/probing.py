@@ -70,7 +70,7 @@ class Targets(Probing):
         nats = F.cross_entropy(answers.flatten(0, -2).double(), batch.targets.flatten(), reduction="none")
         return nats[batch.padding_mask.flatten()].mean()
 
-    def lowered(self, model: Translator, answers: Tensor, batch: Any) -> Tensor:
+    def lowered(self, model: Translator, answers: Tensor, batch: Any, before: Any = None) -> Tensor:
         """With label smoothing: as if every token were the right one, now and then."""
         spread = -answers.double().log_softmax(-1).mean(-1)[batch.padding_mask].mean()
         return self.loss(answers, batch).lerp(spread, model.spec.label_smoothing)
@@ -96,7 +96,7 @@ class TargetsAlone(Targets):
     def before(self, model: Translator, ids: Tensor) -> ModelState:
         return ModelState((None,) * len(model.layers))
 
-    def lowered(self, model: DecoderOnly, answers: Tensor, batch: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def lowered(self, model: DecoderOnly, answers: Tensor, batch: Any, before: Any = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Where the source counts as well, each of its tokens is asked for the next one, and the last for END."""
         if model.spec.loss_on == "target":
             return super().lowered(model, answers, batch)

@@ -9,6 +9,7 @@ from headway.audit.plants.planting import Bed, Need, Patch
 from headway.data.running.batches import Batch
 from headway.models import language_model
 from headway.models.language_model import LanguageModel
+from headway.nn.penalty import PenaltySpec
 from headway.training import optimizers, schedule
 from headway.training.averaging import Averages, Moving, Tail
 from headway.training.optimizers import Adam, AdamOptimizer, AdamWOptimizer, MomentsOptimizer
@@ -29,6 +30,11 @@ WARMS_UP = Need(
     "a warm-up",
     lambda recipe: recipe.training.schedule.warmup is not None,
     ("training.schedule={kind: cosine, warmup: 5 steps}",),
+)
+PUNISHED = Need(
+    "model.penalty",
+    lambda recipe: bool(part(recipe, "model.penalty")),
+    ("model.penalty={size: 2, change: 1}",),
 )
 ALSO = ("did-it-train", "beats-chance", "beats-counting", "underfitted", "collapsed-heads", "collapsed-answers")
 
@@ -149,6 +155,27 @@ def label_smoothing_in_training_mode(patch):
         return nats, after
 
     patch.setattr(LanguageModel, "loss", loss)
+
+
+@_bed.plant("loss", PUNISHED)
+def penalty_left_out(patch):
+    patch.setattr(PenaltySpec, "of", lambda self, x: x.new_zeros(len(x)))
+
+
+@_bed.plant("loss", PUNISHED)
+def penalty_of_the_change_over_rows(patch):
+    """From row to row in place of token to token."""
+
+    def of(self, x):
+        return self.size * x.square().mean((1, 2, 3)) + self.change * x.diff(dim=1).square().mean((1, 2, 3))
+
+    patch.setattr(PenaltySpec, "of", of)
+
+
+@_bed.plant("gradient", PUNISHED)
+def penalty_told_and_not_lowered(patch):
+    honest = PenaltySpec.of
+    patch.setattr(PenaltySpec, "of", lambda self, x: honest(self, x.detach()))
 
 
 # --- rates -----------------------------------------------------------------------------------------------------------

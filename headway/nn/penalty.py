@@ -1,0 +1,27 @@
+"""What training lowers beside the loss: how large the vectors of the last layer are, and how much they change from one
+token to the next. AWD-LSTM is regularised by both, under the names of activation regularisation and temporal activation
+regularisation (https://arxiv.org/abs/1708.01009).
+"""
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from headway.core.spec import Spec
+
+
+class PenaltySpec(Spec):
+    """Added to the loss in training, and to no score. Both parts are of what the output layer reads, after dropout."""
+
+    size: float = Field(default=0.0, ge=0)
+    """× the mean square of these vectors' numbers. 2 is usual for LSTMs."""
+    change: float = Field(default=0.0, ge=0)
+    """× the mean square of what each token's numbers differ by from those of the token before. 1 is usual for LSTMs,
+    with dropout that is locked over time; the other kind would be punished for its noise."""
+
+    def of(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R"]:
+        x = x.float()
+        total = self.size * x.square().mean((1, 2, 3))
+        if self.change and x.shape[2] > 1:
+            total = total + self.change * x.diff(dim=2).square().mean((1, 2, 3))
+        return total
