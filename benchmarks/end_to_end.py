@@ -1,6 +1,6 @@
 """From command to conclusion: whole commands, cold and warm, beside a loop as people write it.
 
-    HEADWAY_DATA=… python -m benchmarks.end_to_end [train A4 B5] [--out FILE.json] [--no-steps] [--no-loop] [--try]
+    HEADWAY_DATA=… python -m benchmarks.end_to_end [train A4 B5] [--out FILE.json] [--cold] [--no-steps] [--no-loop] [--try]
 
 Each command is run twice in processes of its own: cold, with an empty HEADWAY_CACHE (nothing tokenised, no kernel
 built), and warm, with the cache that the first has filled. Told are the seconds of the whole command, those of its
@@ -153,6 +153,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--no-steps", action="store_true")
     parser.add_argument("--no-loop", action="store_true")
+    parser.add_argument("--cold", action="store_true", help="with an empty cache only")
     parser.add_argument("--most", type=float, default=300, help="seconds for one command")
     parser.add_argument("--try", action="store_true", dest="tiny")
     asked = parser.parse_args()
@@ -169,7 +170,7 @@ def main() -> None:
         words = (TINY if asked.tiny else COMMANDS)[name]
         cache = Path(tempfile.mkdtemp())
         try:
-            for temperature in ("cold", "warm"):
+            for temperature in ("cold",) if asked.cold else ("cold", "warm"):
                 found = command(words, cache, asked.most)
                 told["commands"].setdefault(f"headway {' '.join(words)}", {})[temperature] = found
                 tell(command=name, cache=temperature, **{key: value for key, value in found.items() if key != "lines"})
