@@ -1,6 +1,6 @@
 """From command to conclusion: whole commands, cold and warm, beside a loop as people write it.
 
-    HEADWAY_DATA=… python -m benchmarks.end_to_end [train A4 B5] [--out FILE.json] [--cold] [--no-steps] [--no-loop] [--try]
+    HEADWAY_DATA=… python -m benchmarks.end_to_end [train A4 B5] [--out FILE.json] [--cold] [--no-steps] [--no-loop]
 
 Each command is run twice in processes of its own: cold, with an empty HEADWAY_CACHE (nothing tokenised, no kernel
 built), and warm, with the cache that the first has filled. Told are the seconds of the whole command, those of its
