@@ -206,8 +206,23 @@ def _default_kind(path: tuple[str, ...]) -> str | None:
 
 def apply_changes(tree: dict[str, Any], overrides: Sequence[str]) -> list[tuple[str, ...]]:
     """Set `key.path=value` in a tree, before anybody has said that it is a recipe; gives the paths."""
+    given = [_parsed(override) for override in overrides]
+    last_words = [
+        one for n, one in enumerate(given) if not any(_says_again(one[0], *later) for later in given[n + 1 :])
+    ]
     # The general before the particular: `optimizer=sgd` must not wipe out an `optimizer.momentum=0` given before it.
-    return [_apply(tree, path, value) for path, value in sorted(map(_parsed, overrides), key=lambda c: len(c[0]))]
+    return [_apply(tree, path, value) for path, value in sorted(last_words, key=lambda c: len(c[0]))]
+
+
+def _says_again(path: list[str], later: list[str], value: Any) -> bool:
+    """Whether a later change of something above this path has its own word on it: `optimizer={momentum: 0.5}`."""
+    if len(later) >= len(path) or path[: len(later)] != later:
+        return False
+    for part in path[len(later) :]:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
 
 
 def _parsed(override: str) -> tuple[list[str], Any]:

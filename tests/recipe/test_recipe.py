@@ -132,6 +132,22 @@ def test_what_is_no_text_is_refused(tmp_path):
             ["training.optimizer.momentum=0.5", "training.optimizer.kind=sgd"],
             {"training.optimizer": Sgd(momentum=0.5)},
         ),
+        (
+            ["training.optimizer.momentum=0.5", "training.optimizer={kind: sgd, momentum: 0.8}"],
+            {"training.optimizer": Sgd(momentum=0.8)},
+        ),
+        (
+            ["training.optimizer={kind: sgd, momentum: 0.8}", "training.optimizer.momentum=0.5"],
+            {"training.optimizer": Sgd(momentum=0.5)},
+        ),
+        (
+            ["training.optimizer.momentum=0.5", "training.optimizer={kind: sgd, learning_rate: 0.2}"],
+            {"training.optimizer": Sgd(momentum=0.5, learning_rate=0.2)},
+        ),
+        (
+            ["training.optimizer.momentum=0.5", "training={optimizer: {momentum: 0.8, kind: sgd}}"],
+            {"training.optimizer.momentum": 0.8},
+        ),
         (["model.positions.buckets=8", "model.positions=t5"], {"model.positions.buckets": 8}),
         (["model.norm.kind=rms"], {"model.norm": Rms()}),
         (["model.norm.placement=post", "model.norm.kind=rms"], {"model.norm": Rms(placement="post")}),

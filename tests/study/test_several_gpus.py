@@ -14,6 +14,7 @@ from headway.core.events import Began, Ended, Event, Stepped, Warned
 from headway.core.plugins import forget, load_plugin
 from headway.core.status import State
 from headway.study.execution import plan as planning
+from headway.study.execution import pool
 from headway.study.execution.execute import execute, executor_named, suited
 from headway.study.execution.executor import Workforce
 from headway.study.execution.in_process import InProcess
@@ -82,6 +83,20 @@ def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
     with pytest.raises(UserError, match=r"training.device=cuda:1 is for one process, not 3"):
         executor_named(None, 3, asked)
     assert executor_named(None, 3, small_study(workshop.text, changes=["training.device=cpu"])) == Pool(3)
+
+
+def test_who_does_not_say_how_many_gets_as_many_processes_as_have_populations_and_cores(workshop, monkeypatch):
+    def processes(shapes: int, cores: int, *gpus: str) -> Workforce:
+        monkeypatch.setattr(pool, "cores", lambda: cores)
+        widths = {f"w{k}": [f"model.width={16 * (k + 1)}"] for k in range(shapes)}
+        runs = small_study(workshop.text, arms=widths, questions=[], seeds=4).runs()
+        return Gpus.suited(runs, gpus).workforce
+
+    assert processes(4, 16, "0") == Workforce(3, gpus=1)
+    assert processes(2, 16, "0") == processes(4, 8, "0") == Workforce(2, gpus=1)
+    assert processes(1, 16, "0") == processes(4, 4, "0") == processes(4, 1, "0") == Workforce(1, gpus=1)
+    assert processes(6, 64, "0", "1") == Workforce(6, gpus=2)
+    assert processes(2, 64, "0", "1") == processes(6, 8, "0", "1") == Workforce(2, gpus=2)
 
 
 def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, capsys):

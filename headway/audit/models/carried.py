@@ -116,7 +116,7 @@ def _in_training(probe: Probe, size: int) -> str | None:
             which = f"step {step + 1}" + (f", part {n % parts + 1} of {parts}" if parts > 1 else "")
             return f"in training, rows do not go on from what they left when they are read alone ({which})"
         with_it, without = (
-            float(probe.how.loss(probe.how.carry_on(probe.model, batch.inputs, state)[0], batch))
+            float(probe.how.lowered(probe.model, probe.how.carry_on(probe.model, batch.inputs, state)[0], batch, state))
             for state in (before, None)
         )
         if not abs(loss - with_it) <= max(abs(with_it - without) / 4, FELT * abs(with_it)):

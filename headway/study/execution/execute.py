@@ -1,7 +1,7 @@
 """Carry a study out: every run that has not ended is begun, or taken up where it stands.
 
-Where: in this process, as populations (on a GPU, where a population costs what one run costs); in a process for each
-GPU, where there are several, or in several for one; in a pool of processes, one run and one thread each (on a CPU,
+Where: in this process, as populations (on a GPU, where a population costs what one run costs); in several processes for
+each GPU, where there are several populations; in a pool of processes, one run and one thread each (on a CPU,
 where populations gain nothing); or on a Ray cluster. A run that fails is noted with its reason, and the others go on.
 """
 
@@ -122,7 +122,7 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
     if on == "gpus":
         if not (names := gpus_here()):
             raise UserError("no CUDA device can be used here: --on pool has a process for each core")
-        return Gpus.shared_by(workers, names)
+        return Gpus.suited(study.runs(), names) if workers is None else Gpus.shared_by(workers, names)
     if on.startswith("ray://") and workers is not None:
         raise UserError(f"how many runs {on} trains at once is for that cluster to say: leave --workers away")
     if on == "ray" or on.startswith("ray://"):
@@ -133,8 +133,8 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
 
 
 def suited(study: Study, workers: int | None = None) -> InProcess | Gpus | Pool:
-    """Populations where there is a GPU, in a process for each where there are several, or where several are asked for;
-    else a pool of processes."""
+    """Populations where there is a GPU, by several processes where there are several of either, unless one is asked
+    for; else a pool of processes."""
     from headway.training.setting import choose
 
     recipe = next(iter(study.recipes.values()))
@@ -145,5 +145,6 @@ def suited(study: Study, workers: int | None = None) -> InProcess | Gpus | Pool:
         if workers not in (None, 1):
             raise UserError(f"training.device={asked} is for one process, not {workers}: leave one of them away")
         return InProcess()
-    dealt_out = Gpus.shared_by(workers, gpus_here())
+    there = gpus_here()
+    dealt_out = Gpus.suited(study.runs(), there) if workers is None else Gpus.shared_by(workers, there)
     return dealt_out if len(dealt_out.names) > 1 else InProcess()

@@ -28,6 +28,10 @@ from headway.study.results.results import ending
 from headway.training.capacity import SHARE
 from headway.training.interrupts import interruptible
 
+AT_ONCE, CORES_EACH = 3, 4
+"""Processes that share a GPU where nobody says how many, and the cores that each of them should have. Small models take
+as long to be scored and audited as to be trained, or longer, and that is mostly work for a processor; of more than
+three, most would wait for the GPU."""
 MOST_IN_A_ROW = 2
 """Populations that do not fit on a GPU, one after the other, before it is left alone."""
 
@@ -148,6 +152,13 @@ class Gpus:
         if processes is not None and processes < 1:
             raise UserError(f"{processes} processes cannot train anything: at least 1")
         return cls(tuple(there[k % len(there)] for k in range(processes or len(there))))
+
+    @classmethod
+    def suited(cls, runs: Sequence[PlannedRun], there: Sequence[str]) -> "Gpus":
+        """As many processes as keep these GPUs busy, where there are populations and cores for them."""
+        gpus = len(there)
+        sharing = min(AT_ONCE, cores() // (CORES_EACH * gpus), len(parcels(runs, gpus)) // gpus)
+        return cls.shared_by(gpus * max(1, sharing), there)
 
     @property
     def workforce(self) -> Workforce:
