@@ -92,7 +92,8 @@ def test_who_does_not_say_how_many_gets_as_many_processes_as_have_populations_an
         runs = small_study(workshop.text, arms=widths, questions=[], seeds=4).runs()
         return Gpus.suited(runs, gpus).workforce
 
-    assert processes(4, 16, "0") == Workforce(3, gpus=1)
+    assert processes(5, 16, "0") == processes(5, 64, "0") == Workforce(4, gpus=1)
+    assert processes(3, 16, "0") == Workforce(3, gpus=1)
     assert processes(2, 16, "0") == processes(4, 8, "0") == Workforce(2, gpus=1)
     assert processes(1, 16, "0") == processes(4, 4, "0") == processes(4, 1, "0") == Workforce(1, gpus=1)
     assert processes(6, 64, "0", "1") == Workforce(6, gpus=2)

@@ -28,10 +28,10 @@ from headway.study.results.results import ending
 from headway.training.capacity import SHARE
 from headway.training.interrupts import interruptible
 
-AT_ONCE, CORES_EACH = 3, 4
+AT_ONCE, CORES_EACH = 4, 4
 """Processes that share a GPU where nobody says how many, and the cores that each of them should have. Small models take
 as long to be scored and audited as to be trained, or longer, and that is mostly work for a processor; of more than
-three, most would wait for the GPU."""
+four, most would wait for the GPU."""
 MOST_IN_A_ROW = 2
 """Populations that do not fit on a GPU, one after the other, before it is left alone."""
 
