@@ -1,6 +1,6 @@
 """What follows from the runs of a study: more is measured, the questions are answered, the report is written."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from headway.core.files import write_json
 from headway.core.status import Status
 from headway.study.design.measures import Chosen, Measure
-from headway.study.design.questions import Question
+from headway.study.design.questions import Better, Question
 from headway.study.execution.plan import Sizes
 from headway.study.folder import StudyFolder
 from headway.study.results.ensembles import arms_as_one, could_be_one, kept
@@ -70,17 +70,25 @@ def so_far(folder: Path) -> Conclusion:
 
 def _answered(results: Results) -> list[Verdict]:
     """Every question; those about what was not measured yet, because somebody stopped before, with that."""
-    known, asked = set(results.score_names), results.study.asked
-    ready = [question for question in asked if known.issuperset(question.scores)]
+    lacking = {str(question): _lacking(question, results) for question in results.study.asked}
+    ready = [question for question in results.study.asked if not lacking[str(question)]]
     rows = None if results.study.reads_other_rows else correct_in(results.folder / "runs")
     found = dict(zip(map(str, ready), analyse(ready, results, rows), strict=True))
-    return [found.get(str(question)) or _not_measured(question, known) for question in asked]
+    return [found.get(str(one)) or _not_measured(one, lacking[str(one)]) for one in results.study.asked]
 
 
-def _not_measured(question: Question, known: Container[str]) -> Verdict:
-    scores = listed(score for score in question.scores if score not in known)
-    why = f"cannot say: {scores} was not measured yet; headway study run goes on, headway study report measures it"
-    return Verdict(question, "cannot say", why)
+def _lacking(question: Question, results: Results) -> list[str]:
+    """What a question is about and no run has yet. Cheap methods come with a run's audits, which come last."""
+    known = set(results.score_names)
+    found = [score for score in question.scores if score not in known]
+    if not found and isinstance(question, Better) and question.than not in {*results.arms, *results.cheap(question.on)}:
+        found = [f"{question.on} of {question.than}"]
+    return found
+
+
+def _not_measured(question: Question, lacking: Sequence[str]) -> Verdict:
+    why = f"cannot say: {listed(lacking)} was not measured yet"
+    return Verdict(question, "cannot say", f"{why}; headway study run goes on, headway study report measures it")
 
 
 def measure_all(folder: Path) -> None:

@@ -134,6 +134,19 @@ def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
     assert "not measured yet" not in headway("study", "results", "positions").words
 
 
+def test_a_cheap_method_that_is_not_known_yet_does_not_hide_the_rest(headway):
+    """Killed between the scores of the first runs and their audits, which cheap methods come with."""
+    more = "  - {kind: better, arm: learned, than: unigram, on: valid.perplexity}\n"
+    Path("positions.yaml").write_text(STUDY + more, "utf-8")
+    assert headway("study", "run", "positions.yaml", *HERE).code == 0
+    assert "Is learned better than unigram on valid.perplexity?" in headway("study", "results", "positions").words
+    for run in Path("studies/positions/runs").iterdir():
+        (run / "audit.json").unlink()
+    answer = headway("study", "results", "positions")
+    assert answer.code == 0 and "valid.perplexity of unigram was not measured yet" in answer.words
+    assert "Is learned better than none on valid.perplexity?" in answer.words and ", 2 seeds" in answer.words
+
+
 def test_a_study_that_something_has_damaged_is_named(headway):
     assert headway("study", "run", "positions.yaml", *HERE).code == 0
     Path("studies/positions/study.yaml").write_text("nothing: left")
