@@ -105,8 +105,8 @@ def stream(mixer: str, segment: int, batch: int, epochs: int, rate: float, *chan
 
 
 PUNISHED = (
-    "training.optimizer={kind: adam, learning_rate: 5e-3, beta1: 0.75, beta2: 0.99, weight_decay: 1.2e-6}",
-    "training.schedule={kind: linear, warmup: 1750 steps, final: 0.0}",
+    "training.optimizer={kind: adam, learning_rate: 3e-3, beta1: 0.75, beta2: 0.99, weight_decay: 2e-6}",
+    "training.schedule={kind: linear, warmup: 1500 steps, final: 0.0}",
     "training.clip=0.12",
     "model.penalty={size: 3, change: 0.9}",
 )
@@ -144,7 +144,7 @@ MODELS: dict[str, tuple[str, list[str]]] = {
     "awd-lstm": (
         "65.8: AWD-LSTM, 33M parameters, 750 epochs; 65.5 by Adam after 90",
         [
-            *lstm(3, 400, 70, 128, 90, 5e-3, dropout=0.2, input=0.6, output=0.4, weights=0.5, words=0.1),
+            *lstm(3, 400, 70, 128, 66, 3e-3, dropout=0.2, input=0.6, output=0.4, weights=0.5, words=0.1),
             *PUNISHED,
             "model.mixer.hidden=1152",
             "model.embedding_std=0.058",
