@@ -45,6 +45,10 @@ class LanguageModelSpec(BackboneSpec):
 
     added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias", "penalty", "body"}
 
+    @property
+    def harder_in_training(self) -> bool:
+        return super().harder_in_training or self.penalty is not None
+
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
         ahead = {n: one for n, one in enumerate(self.mixers) if one.only_encodes}
