@@ -13,7 +13,7 @@ from headway.nn.attention import AttentionSpec
 from headway.nn.block import Rms, SwiGlu
 from headway.nn.dropout import NoiseSpec
 from headway.nn.heads import ReweightCausal, Shift
-from headway.nn.penalty import PenaltySpec
+from headway.nn.penalty import NO_PENALTY, PenaltySpec
 from headway.nn.positions import Alibi, Learned, Rotary
 from headway.recipe.library import packaged
 from headway.recipe.recipe import Recipe, from_tree, load
@@ -150,8 +150,8 @@ def test_what_is_no_text_is_refused(tmp_path):
             ["training.optimizer.momentum=0.5", "training={optimizer: {momentum: 0.8, kind: sgd}}"],
             {"training.optimizer.momentum": 0.8},
         ),
-        (["model.penalty.size=2", "model.penalty=null"], {"model.penalty": None}),
-        (["model.penalty.size=2", "model={layers: 2, penalty: null}"], {"model.penalty": None}),
+        (["model.penalty.size=2", "model.penalty=null"], {"model.penalty": NO_PENALTY}),
+        (["model.penalty.size=2", "model={layers: 2, penalty: null}"], {"model.penalty": NO_PENALTY}),
         (["model.penalty=null", "model.penalty.size=2"], {"model.penalty": PenaltySpec(size=2)}),
         (["model.noise.kind=locked", "model.noise=each"], {"model.noise": NoiseSpec(kind="each")}),
         (["model.noise.words=0.1", "model.noise=locked"], {"model.noise": NoiseSpec(kind="locked", words=0.1)}),

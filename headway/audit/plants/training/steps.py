@@ -33,7 +33,7 @@ WARMS_UP = Need(
 )
 PUNISHED = Need(
     "model.penalty",
-    lambda recipe: bool(part(recipe, "model.penalty")),
+    lambda recipe: bool(part(recipe, "model.penalty.counts")),
     ("model.penalty={size: 0.1, change: 0.1}",),
 )
 ALSO = ("did-it-train", "beats-chance", "beats-counting", "underfitted", "collapsed-heads", "collapsed-answers")
