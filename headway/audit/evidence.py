@@ -174,5 +174,5 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
         "post_norm": bool(recipe.model.needs_warmup),
         "by_length": training.optimizer.steps_by_length,
         "warms_up": training.schedule.warmup is not None,
-        "drops": recipe.model.drops,
+        "harder_in_training": recipe.model.harder_in_training,
     }

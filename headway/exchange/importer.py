@@ -281,7 +281,8 @@ def _make(home: Path, found: Arrived, origin: str) -> Run:
 def _check(changes: Sequence[str]) -> None:
     """The folder settles the model and the tokenizer; the rest of the recipe is free."""
     for key in (change.partition("=")[0].strip() for change in changes):
-        if key.split(".")[0] == "model" and key not in MAY_CHANGE:
+        may_change = any(f"{key}.".startswith(f"{one}.") for one in MAY_CHANGE)
+        if key.split(".")[0] == "model" and not may_change:
             raise UserError(
                 f"{key} is settled by config.json and the weights; of a model only {', '.join(MAY_CHANGE)} change"
             )

@@ -90,7 +90,7 @@ class BackboneSpec(ModelSpec):
         return "post-norm" if self.norm.placement == "post" else ""
 
     @property
-    def drops(self) -> bool:
+    def harder_in_training(self) -> bool:
         mixers = (getattr(one, key, 0) for one in self.mixers for key in ("dropout", "weight_dropout"))
         return any((self.dropout, self.noise.words, self.noise.input, self.noise.output, *mixers))
 

@@ -18,7 +18,7 @@ from headway.models.start import BorrowedBody
 from headway.models.state import ModelState
 from headway.nn.cross_entropy import mean_cross_entropy
 from headway.nn.masks import Causal
-from headway.nn.penalty import PenaltySpec
+from headway.nn.penalty import NO_PENALTY, Penalty
 from headway.nn.replicated import Linear, parameter
 from headway.nn.seeding import seed
 from headway.nn.taps import Tap
@@ -36,14 +36,18 @@ class LanguageModelSpec(BackboneSpec):
     output_bias: bool = False
     """Whether every token has a number of its own that is added to its score."""
 
-    penalty: PenaltySpec | None = None
+    penalty: Penalty = NO_PENALTY
     """What training lowers beside the loss: vectors of the last layer that are large, or change much from token to
-    token. null = nothing."""
+    token."""
 
     body: BorrowedBody | None = None
     """A decoder that is not of our shape, as transformers runs it; `headway import` gives it. null = layers of ours."""
 
     added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias", "penalty", "body"}
+
+    @property
+    def harder_in_training(self) -> bool:
+        return super().harder_in_training or self.penalty.counts
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -52,8 +56,8 @@ class LanguageModelSpec(BackboneSpec):
             numbers, kinds = ", ".join(map(str, ahead)), ", ".join(dict.fromkeys(one.kind for one in ahead.values()))
             reason = f"a language model may not see what comes later, and layer {numbers} ({kinds}) reads it"
             yield Problem(("mixer",), f"{reason}; bidirectional mixers are for encoders")
-        if self.penalty is not None and self.body is not None:
-            yield Problem(("penalty",), "of a borrowed model only the loss is lowered; leave it null")
+        if self.penalty.counts and self.body is not None:
+            yield Problem(("penalty",), "of a borrowed model only the loss is lowered; leave it out")
 
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()
@@ -132,4 +136,4 @@ class LanguageModel(Backbone):
         weight = self.embedding.weight if self.output is None else self.output.weight
         nats = mean_cross_entropy(x.flatten(1, 2), weight, batch.targets.flatten(1, 2), self.output_bias)
         penalty = self.spec.penalty
-        return nats if penalty is None or not self.training else nats + penalty.of(x), self.carried(after)
+        return nats + penalty.of(x) if self.training and penalty.counts else nats, self.carried(after)

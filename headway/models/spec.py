@@ -33,8 +33,9 @@ class ModelSpec(Variant):
         return 0.0
 
     @property
-    def drops(self) -> bool:
-        """Whether training leaves anything out by chance, so that its losses are higher than those of evaluation."""
+    def harder_in_training(self) -> bool:
+        """Whether losses of training are higher than those of evaluation: something is left out by chance, or more is
+        asked for than the right answer."""
         return bool(getattr(self, "dropout", 0))
 
     @property

@@ -44,6 +44,10 @@ class TranslatorSpec(BackboneSpec):
 
     added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias"}
 
+    @property
+    def harder_in_training(self) -> bool:
+        return super().harder_in_training or self.label_smoothing > 0
+
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
         if ahead := list(dict.fromkeys(one.kind for one in self.mixers if one.only_encodes)):

@@ -3,8 +3,10 @@ token to the next. AWD-LSTM is regularised by both, under the names of activatio
 regularisation (https://arxiv.org/abs/1708.01009).
 """
 
+from typing import Annotated, Any
+
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from headway.core.spec import Spec
@@ -19,9 +21,22 @@ class PenaltySpec(Spec):
     """× the mean square of what each token's numbers differ by from those of the token before. 1 is usual for LSTMs,
     with dropout that is locked over time; the other kind would be punished for its noise."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether it adds anything."""
+        return bool(self.size or self.change)
+
     def of(self, x: Float[Tensor, "R B T D"]) -> Float[Tensor, "R"]:
         x = x.float()
         total = self.size * x.square().mean((1, 2, 3))
         if self.change and x.shape[2] > 1:
             total = total + self.change * x.diff(dim=2).square().mean((1, 2, 3))
         return total
+
+
+def _or_nothing(value: Any) -> Any:
+    return {} if value is None else value
+
+
+Penalty = Annotated[PenaltySpec, BeforeValidator(_or_nothing)]
+NO_PENALTY = PenaltySpec()

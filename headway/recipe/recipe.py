@@ -215,11 +215,18 @@ def apply_changes(tree: dict[str, Any], overrides: Sequence[str]) -> list[tuple[
 
 
 def _says_again(path: list[str], later: list[str], value: Any) -> bool:
-    """Whether a later change of something above this path has its own word on it: `optimizer={momentum: 0.5}`."""
+    """Whether a later change of something above this path has its own word on it, `optimizer={momentum: 0.5}`, or
+    leaves nothing that it could be set in: `averaging=null`."""
     if len(later) >= len(path) or path[: len(later)] != later:
         return False
     for part in path[len(later) :]:
-        if not isinstance(value, dict) or part not in value:
+        if isinstance(value, str):  # short for its kind
+            value = {"kind": value}
+        elif isinstance(value, list):
+            value = {str(place): one for place, one in enumerate(value)}
+        if not isinstance(value, dict):
+            return True
+        if part not in value:
             return False
         value = value[part]
     return True

@@ -79,7 +79,7 @@ class NextTokens(Probing):
         """With a penalty of the vectors that the output layer reads, which have the same noise when they are asked for
         again."""
         nats = self.loss(answers, batch)
-        if model.spec.penalty is None:
+        if not model.spec.penalty.counts:
             return nats
         return nats + penalty(model.spec.penalty, model.hidden(batch.inputs, model.going_on_from(before))[0])
 

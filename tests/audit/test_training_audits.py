@@ -13,6 +13,7 @@ from headway.audit.training.fit import overfitted, plateaued, still_improving, u
 from headway.audit.training.judged import selection_on_test, too_good_to_be_true
 from headway.audit.training.rate import clipped, learning_rate_too_high
 from headway.audit.training.trained import did_it_train, diverged, learning_rate_zero
+from headway.recipe.recipe import load
 
 STEPS = np.arange(1, 1001)
 
@@ -279,7 +280,21 @@ def test_a_score_that_training_and_counting_do_not_allow_is_a_failure():
     by_scoring_alone = curve(falling(), scored=0.06)
     outcome = too_good_to_be_true.check(by_scoring_alone)
     assert outcome.verdict == "fail" and "perplexity 1.06" in outcome.sentence
-    assert too_good_to_be_true.check(curve(falling(), scored=0.06, drops=True)).verdict == "warn"
+    assert too_good_to_be_true.check(curve(falling(), scored=0.06, harder_in_training=True)).verdict == "warn"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "harder"),
+    [
+        ("demo", "model.penalty=null", False),
+        ("demo", "model.dropout=0.1", True),
+        ("demo", "model.penalty.size=1", True),
+        ("pig-latin", "model.label_smoothing=0", False),
+        ("pig-latin", "model.label_smoothing=0.1", True),
+    ],
+)
+def test_what_raises_the_loss_of_training_is_known(name: str, change: str, harder: bool):
+    assert load(name, ["model.dropout=0", change]).model.harder_in_training == harder
 
 
 def test_a_score_far_below_counting_is_a_warning_whatever_training_says():

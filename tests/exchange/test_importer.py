@@ -13,6 +13,8 @@ from headway.exchange.export import export_run
 from headway.exchange.importer import import_folder
 from headway.experiment.evaluate import sample_text, score_file, score_sentence, score_splits_again
 from headway.experiment.train import load_model, train
+from headway.models.language_model import LanguageModelSpec
+from headway.nn.penalty import PenaltySpec
 from headway.run.folder import open_run
 from headway.run.record import all_runs
 from headway.tasks.abilities import Draw
@@ -246,10 +248,12 @@ def test_what_cannot_be_asked_is_refused(gpt2_folder, tmp_path, name, changes, w
     assert [run.name for run in (tmp_path / "runs").iterdir()] == ["there"]
 
 
-def test_dropout_and_the_backend_may_change(gpt2_folder, tmp_path):
+def test_what_weights_do_not_settle_may_change(gpt2_folder, tmp_path):
     changes = ["model.dropout=0", "model.mixer.dropout=0", "model.mixer.backend=plain", "seed=3"]
+    changes += ["model.penalty.size=2"]
     recipe = import_folder(gpt2_folder()[0], None, tmp_path / "runs", changes).run.recipe
     assert (recipe.model.dropout, recipe.model.mixer.backend, recipe.seed) == (0, "plain", 3)
+    assert isinstance(recipe.model, LanguageModelSpec) and recipe.model.penalty == PenaltySpec(size=2)
 
 
 def test_a_missing_folder_is_refused(tmp_path):

@@ -11,7 +11,9 @@ from headway.data.vocabularies import Word
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.block import Rms, SwiGlu
+from headway.nn.dropout import NoiseSpec
 from headway.nn.heads import ReweightCausal, Shift
+from headway.nn.penalty import NO_PENALTY, PenaltySpec
 from headway.nn.positions import Alibi, Learned, Rotary
 from headway.recipe.library import packaged
 from headway.recipe.recipe import Recipe, from_tree, load
@@ -147,6 +149,19 @@ def test_what_is_no_text_is_refused(tmp_path):
         (
             ["training.optimizer.momentum=0.5", "training={optimizer: {momentum: 0.8, kind: sgd}}"],
             {"training.optimizer.momentum": 0.8},
+        ),
+        (["model.penalty.size=2", "model.penalty=null"], {"model.penalty": NO_PENALTY}),
+        (["model.penalty.size=2", "model={layers: 2, penalty: null}"], {"model.penalty": NO_PENALTY}),
+        (["model.penalty=null", "model.penalty.size=2"], {"model.penalty": PenaltySpec(size=2)}),
+        (["model.noise.kind=locked", "model.noise=each"], {"model.noise": NoiseSpec(kind="each")}),
+        (["model.noise.words=0.1", "model.noise=locked"], {"model.noise": NoiseSpec(kind="locked", words=0.1)}),
+        (
+            ["model.layers=2", "model.mixer.1.heads=8", "model.mixer=[{heads: 4}, {heads: 2}]"],
+            {"model.mixer": [AttentionSpec(heads=4), AttentionSpec(heads=2)]},
+        ),
+        (
+            ["model.layers=2", "model.mixer.1.heads=8", "model.mixer=[{heads: 4}, {dropout: 0.1}]"],
+            {"model.mixer": [AttentionSpec(heads=4), AttentionSpec(heads=8, dropout=0.1)]},
         ),
         (["model.positions.buckets=8", "model.positions=t5"], {"model.positions.buckets": 8}),
         (["model.norm.kind=rms"], {"model.norm": Rms()}),

@@ -133,6 +133,11 @@ WEIGHT_DROPOUT = with_attention(
     "dropout of attention weights", lambda one: one.dropout > 0, "model.mixer.backend=plain", "model.mixer.dropout=0.2"
 )
 DROPOUT = Need("dropout", lambda recipe: bool(part(recipe, "model.dropout")), ("model.dropout=0.2",))
+PUNISHED = Need(
+    "model.penalty",
+    lambda recipe: bool(part(recipe, "model.penalty.counts")),
+    ("model.penalty={size: 0.1, change: 0.1}",),
+)
 TIED = Need("tied embeddings", lambda recipe: bool(part(recipe, "model.tied")))
 UNTIED = Need("an output matrix of its own", lambda recipe: part(recipe, "model.tied") is False, ("model.tied=false",))
 PRE_NORM = Need(

@@ -6,7 +6,17 @@ from typing import Any
 import torch
 
 from headway.audit.plants.models.parts import written_out
-from headway.audit.plants.needs import ADAM, ATTENTION, CLASSIFIER, CROPS, DROPOUT, LANGUAGE_MODEL, averaging, norm
+from headway.audit.plants.needs import (
+    ADAM,
+    ATTENTION,
+    CLASSIFIER,
+    CROPS,
+    DROPOUT,
+    LANGUAGE_MODEL,
+    PUNISHED,
+    averaging,
+    norm,
+)
 from headway.audit.plants.planting import Bed, Patch
 from headway.data.labelled.batches import Shuffled
 from headway.data.running.batches import Crops, CropSampler
@@ -14,6 +24,7 @@ from headway.models import classifier, language_model
 from headway.models.classifier import Classifier
 from headway.models.language_model import LanguageModel
 from headway.nn import backends, replicated
+from headway.nn.penalty import PenaltySpec
 from headway.nn.replicated import Embedding, LayerNorm, Linear, Noisy
 from headway.training.averaging import Averages
 from headway.training.optimizers import MomentsOptimizer
@@ -128,6 +139,12 @@ def loss_with_a_fifth_of_the_neighbours(patch):
             return losses + 0.2 * (mixed - mixed.detach()), after  # the same number, another gradient
 
         patch.setattr(model, "loss", loss)
+
+
+@_bed.plant(GRADIENTS, PUNISHED, also=ALSO)
+def penalty_that_all_replicas_share(patch):
+    honest = PenaltySpec.of
+    patch.setattr(PenaltySpec, "of", lambda self, x: honest(self, x).mean().expand(len(x)))
 
 
 def _before_the_step(patch: Patch, change: Any, after: Any = None) -> None:

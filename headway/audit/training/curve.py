@@ -57,8 +57,8 @@ class TrainingCurve:
     planned: Callable[[int], float | None] = lambda step: None
     """The learning rate that the recipe's schedule has at a step (counted from 1), by its plain definition; None where
     nobody can say."""
-    drops: bool = False
-    """Whether training drops something out, so that its loss is above that of evaluation."""
+    harder_in_training: bool = False
+    """Whether the loss of a training batch is above that of evaluation: something is dropped out, or penalised."""
 
     @classmethod
     def of(cls, metrics: Iterable[Mapping[str, Any]], **facts: Any) -> "TrainingCurve":

@@ -19,8 +19,9 @@ def too_good_to_be_true(curve: TrainingCurve) -> Outcome:
     is a warning where the model cannot be asked. And the train loss: a held-out loss that is half or less of that of
     every single batch in the last tenth of the training, and also a quarter below the 5-gram's and 0.2 nats below
     either, is a failure, for no model does better on new text than on what it learns from; a warning where training
-    drops something out, which raises its loss. Look for a mask that is missing at some lengths, targets among the
-    inputs, train text in the held-out split; and for a score that is not the loss that was trained.
+    drops something out, smooths labels or adds a penalty, which raises its loss. Look for a mask that is missing at
+    some lengths, targets among the inputs, train text in the held-out split; and for a score that is not the loss that
+    was trained.
     """
     if curve.counting is None or (curve.scored is None and curve.held_out is None):
         raise DoesNotApply("there is no held-out loss with that of a 5-gram model beside it")
@@ -33,7 +34,7 @@ def too_good_to_be_true(curve: TrainingCurve) -> Outcome:
         f"({math.exp(min(counted, 700)):.4g}); the lowest of the last training batches {lowest:.3g}"
     )
     if reached <= min(lowest / 2, 0.75 * counted, lowest - 0.2, counted - 0.2):
-        found = warned if curve.drops else failed
+        found = warned if curve.harder_in_training else failed
         return found(share, f"too good to be true: {sentence}; nothing does better on new text than in training")
     if reached > counted / 3 or reached > counted - 0.2:
         return passed(share, sentence)

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from headway.audit.plants.needs import ADAM, LANGUAGE_MODEL, averaging, part
+from headway.audit.plants.needs import ADAM, LANGUAGE_MODEL, PUNISHED, averaging, part
 from headway.audit.plants.planting import Bed, Need, Patch
 from headway.data.running.batches import Batch
 from headway.models import language_model
@@ -30,11 +30,6 @@ WARMS_UP = Need(
     "a warm-up",
     lambda recipe: recipe.training.schedule.warmup is not None,
     ("training.schedule={kind: cosine, warmup: 5 steps}",),
-)
-PUNISHED = Need(
-    "model.penalty",
-    lambda recipe: bool(part(recipe, "model.penalty")),
-    ("model.penalty={size: 0.1, change: 0.1}",),
 )
 ALSO = ("did-it-train", "beats-chance", "beats-counting", "underfitted", "collapsed-heads", "collapsed-answers")
 
@@ -163,11 +158,25 @@ def penalty_left_out(patch):
 
 
 @_bed.plant("loss", PUNISHED)
+def penalty_counted_in_evaluation(patch):
+    honest = LanguageModel.loss
+
+    def loss(self, batch, state=None):
+        found, after = honest(self, batch, state)
+        if not self.training:
+            found = found + self.spec.penalty.of(self.hidden(batch.inputs, self.going_on_from(state))[0])
+        return found, after
+
+    patch.setattr(LanguageModel, "loss", loss)
+
+
+@_bed.plant("gradient", PUNISHED)
 def penalty_of_the_change_over_rows(patch):
-    """From row to row in place of token to token."""
+    """From row to row in place of token to token, which is hardly another number behind a norm."""
 
     def of(self, x):
-        return self.size * x.square().mean((1, 2, 3)) + self.change * x.diff(dim=1).square().mean((1, 2, 3))
+        change = x.diff(dim=1 if x.shape[1] > 1 else 2)
+        return self.size * x.square().mean((1, 2, 3)) + self.change * change.square().mean((1, 2, 3))
 
     patch.setattr(PenaltySpec, "of", of)
 
