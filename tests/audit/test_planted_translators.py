@@ -8,7 +8,7 @@ from tiny import cache_in
 
 from headway import tasks
 from headway.audit.audit import AUDITS, run_audits
-from headway.audit.data.pairs import PAIR_AUDITS, PairSet, swapped_sides
+from headway.audit.data.pairs import PAIR_AUDITS, PairSet, copied_targets, many_sources, swapped_sides
 from headway.audit.data.two_languages import TOGETHER, TwoLanguages, mixture
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import (
@@ -137,6 +137,27 @@ def test_pairs_seen_in_train_and_sources_with_two_targets_are_found(numbers):
     assert "seen-pairs" in {f.audit for f in run_audits(PAIR_AUDITS, leaky).failures}
     two = PairSet({**pairs, "train": [*pairs["train"], (pairs["train"][0][0], "autre chose")]}, one_answer=True)
     assert "many-targets" in {f.audit for f in run_audits(PAIR_AUDITS, two).failures}
+
+
+@pytest.mark.parametrize("fault", ["none", "each target twice", "one line for what is lacking"])
+def test_targets_that_stand_beside_other_sources_too_are_found(fault: str, numbers):
+    pairs, (_, anything) = numbers.pairs["train"], numbers.pairs["valid"][0]
+    if fault == "each target twice":
+        pairs = [(source, pairs[k - k % 2][1]) for k, (source, _) in enumerate(pairs)]
+    elif fault == "one line for what is lacking":
+        pairs = [(source, anything if k % 7 == 3 else target) for k, (source, target) in enumerate(pairs)]
+    (finding,) = run_audits([many_sources], PairSet({"train": pairs}, one_answer=True)).findings
+    expected = {"none": 0, "each target twice": 1, "one line for what is lacking": 1 / 7}[fault]
+    assert finding.value == pytest.approx(expected, abs=0.01)
+    assert finding.verdict == ("warn" if expected else "pass")
+
+
+@pytest.mark.parametrize(("same", "verdict"), [(0.0, "pass"), (0.15, "pass"), (0.5, "fail")])
+def test_words_that_are_the_same_in_both_languages_are_no_copies_unless_they_are_many(same: float, verdict: str):
+    pairs = [(f"word{k}", f"word{k}" if k < same * 200 else f"mot{k}") for k in range(200)]
+    (finding,) = run_audits([copied_targets], PairSet({"train": pairs})).findings
+    assert finding.verdict == verdict
+    assert not same or f"{same * 200:.0f} of" in finding.sentence
 
 
 @pytest.mark.parametrize(("direction", "verdict"), [("there", "pass"), ("back", "fail")])
