@@ -198,6 +198,25 @@ def test_the_share_that_is_turned_is_told_however_alike_the_sides_are(share: flo
     assert (found.deviations >= TOGETHER) == (share > 0)
 
 
+@pytest.mark.parametrize("between", ["", " "])
+def test_one_side_read_backwards_is_taken_neither_for_swapped_nor_for_out_of_order(between: str):
+    digits = np.random.default_rng(0).integers(10**7, 10**8, size=2000).astype(str).tolist()
+    report = run_audits(PAIR_AUDITS, PairSet({"train": [(between.join(d), between.join(d[::-1])) for d in digits]}))
+    assert not report.failures and not report.warnings
+
+
+def test_texts_that_come_again_with_other_translations_are_not_taken_for_swapped():
+    rng = np.random.default_rng(0)
+
+    def words(n: int) -> list[str]:
+        return ["".join(chr(97 + k) for k in rng.integers(8, size=rng.integers(2, 8))) for _ in range(n)]
+
+    texts = [words(rng.integers(3, 20)) for _ in range(500)]
+    pairs = [(" ".join(one), " ".join(w[::-1] for w in one if rng.random() < 0.85)) for one in texts for _ in range(5)]
+    report = run_audits([swapped_sides], PairSet({"train": pairs}))
+    assert not report.failures and not report.warnings
+
+
 @pytest.mark.parametrize("noise", ["words left out", "letters exchanged", "halves"])
 def test_texts_of_one_language_are_not_taken_for_swapped(noise: str):
     rng = np.random.default_rng(0)

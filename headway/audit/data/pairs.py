@@ -185,7 +185,8 @@ def line_order(data: PairSet) -> Outcome:
     are, by more than a fiftieth and four standard deviations, one side has slipped, and it fails: from the row that is
     named on, a translator learns nothing. It fails, too, where lines that belonged together so far no longer do, as
     when half of a file was sorted. Where nothing tells anywhere that lines belong together it warns: one file is in
-    another order, or sources and targets have no more in common than questions and answers.
+    another order, or sources and targets have no more in common than questions and answers. Where lines are all alike,
+    of one length for example, it is not asked.
     """
     for split, lines in (data.files or data.pairs).items():
         if slipped := where_they_slip(lines):
@@ -199,6 +200,8 @@ def line_order(data: PairSet) -> Outcome:
         if strange.row > 1:
             says = f"{split}: from about row {strange.row:,} on, sources and targets do not belong together"
             return failed(strange.gain, says)
+        if not strange.gain:
+            raise DoesNotApply("in all that is compared, lines are alike, far apart and side by side")
         return warned(strange.gain, f"{split}: nothing tells that its lines stand beside their own translations")
     return passed(None, "lines stand beside their own translations")
 
