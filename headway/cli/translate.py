@@ -1,6 +1,7 @@
 """`headway translate`: what a translator, or several as one, make of a text, of a file, or of what comes down the
 pipe."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,9 @@ def translate(
         float | None, typer.Option(help="Draw only among the likeliest that reach this sum.", min=0, max=1)
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the draw; default: 0.", min=0)] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Of the file, or of what comes down the pipe: cp1252, latin-1 …")
+    ] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
     with_: With = None,
@@ -56,6 +60,8 @@ def translate(
         raise UserError("--split and --out go together: every sentence of the split becomes a row of the table")
     if split is not None and nbest > 1:
         raise UserError(f"--nbest {nbest}: the table of a split has one translation of each sentence, the best")
+    if split is not None and encoding is not None:
+        raise UserError("--encoding says how a file or a pipe is read, and --split reads neither")
     draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     searches = {"size": beam, "nbest": None if nbest == 1 else nbest}
     searches |= {"length_penalty": length_penalty, "no_repeat": no_repeat}
@@ -74,7 +80,9 @@ def translate(
         else:
             print(out)
         return
-    texts = [text] if text is not None else _lines(file)
+    if text is not None and encoding is not None:
+        raise UserError("--encoding says how a file or a pipe is read, and the text is given")
+    texts = [text] if text is not None else _lines(file, encoding)
     with _bar(len(texts)) as told:
         found = translate_texts(opened, texts, how, checkpoint, told)
     if as_json:
@@ -117,7 +125,7 @@ def _names_a_run(text: str, home: Path) -> bool:
 
 def _decoding(recipes: Any, draws: dict[str, Any], searches: dict[str, Any]) -> Any:
     """As the recipe scores, but for what is asked for here."""
-    from headway.scoring.decoding import MOST_BEGINNINGS, Beam, Greedy, Sampled
+    from headway.scoring.decoding import HIGHEST_PENALTY, MOST_BEGINNINGS, Beam, Greedy, Sampled
 
     ends = {key: getattr(recipes, key) for key in ("per_source", "extra")}
     beam, nbest, temperature = searches.get("size"), searches.get("nbest", 1), draws.get("temperature")
@@ -126,8 +134,10 @@ def _decoding(recipes: Any, draws: dict[str, Any], searches: dict[str, Any]) -> 
     if (asked := max(beam or 1, nbest)) > MOST_BEGINNINGS:
         option = "--nbest" if asked == nbest else "--beam"
         raise UserError(f"{option} {asked}: at most {MOST_BEGINNINGS:,} beginnings are kept")
-    if temperature is not None and temperature < 0:
+    if temperature is not None and not 0 <= temperature < math.inf:
         raise UserError(f"a temperature must be 0 (always the likeliest) or more, not {temperature:g}")
+    if (penalty := searches.get("length_penalty", 0)) > HIGHEST_PENALTY:
+        raise UserError(f"--length-penalty {penalty:g}: from {HIGHEST_PENALTY} on nothing counts but the length")
     if draws and searches:
         one, other = (_option(next(iter(given))) for given in (draws, searches))
         raise UserError(f"{one} is of drawing, and {other} of beam search: give one of them")
@@ -152,12 +162,15 @@ def _option(key: str) -> str:
     return "--beam" if key == "size" else f"--{key.replace('_', '-')}"
 
 
-def _lines(file: Path | None) -> list[str]:
-    """Of a file, or of stdin: a text a line, empty ones too."""
-    if file is not None and str(file) != "-":
-        from headway.data.pairs.sources import lines_of
+def _lines(file: Path | None, encoding: str | None) -> list[str]:
+    """Of a file, or of stdin, which is read in the same way: a text a line, empty ones too."""
+    from headway.data.pairs.sources import lines_in, lines_of
+    from headway.data.running.sources import decoded, why_no_encoding
 
-        return lines_of(file)
+    if why := why_no_encoding(encoding):
+        raise UserError(f"--encoding: {why}")
+    if file is not None and str(file) != "-":
+        return lines_of(file.expanduser(), encoding, "--encoding ")
     if file is None and sys.stdin.isatty():
         raise UserError(
             'there is nothing to translate: give a text, --file, or a pipe: echo "…" | headway translate RUN'
@@ -166,12 +179,7 @@ def _lines(file: Path | None) -> list[str]:
     content = sys.stdin.read().encode() if pipe is None else pipe.read()
     if not content:
         raise UserError("nothing came down the pipe: there is nothing to translate")
-    try:
-        lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as problem:
-        line, found = content.count(b"\n", 0, problem.start) + 1, content[problem.start]
-        raise UserError(f"stdin is not UTF-8 text: byte 0x{found:02x} in line {line} cannot be decoded") from None
-    return [line.strip() for line in lines]
+    return lines_in(decoded(content, Path("stdin"), encoding, "--encoding "))
 
 
 @contextmanager

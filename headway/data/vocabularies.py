@@ -179,4 +179,5 @@ class Given(TokenizerSpec):
         try:
             return read_text(Path(self.path), through_links=True)
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {reason}") from None

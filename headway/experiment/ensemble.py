@@ -78,8 +78,8 @@ def check_together(runs: Sequence[Run]) -> None:
     for run in runs:
         a, b = (tasks.of(one.recipe) for one in (first, run))
         if not issubclass(a, b) and not issubclass(b, a):
-            both = f"{first.name} is a {first.recipe.model.kind} and {run.name} a {run.recipe.model.kind}"
-            raise UserError(f"{both}: what they say cannot be averaged")
+            kinds = f"{first.recipe.model.kind} and {run.recipe.model.kind}"
+            raise UserError(f"{first.name} and {run.name} are of two kinds ({kinds}): their words cannot be averaged")
     check_same_tokens(runs)
 
 

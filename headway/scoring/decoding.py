@@ -36,6 +36,13 @@ MOST_BEGINNINGS = 1000
 """Of a beam: each sees which of the others' tokens are its own, so that memory grows with the square of it."""
 
 
+HIGHEST_PENALTY = 20.0
+"""With this power of the length the longest has won already; a much higher one is too large for a number."""
+COLDEST = 1e-30
+"""At a lower temperature the likeliest token is drawn, always; what scores become that are divided by it is too large
+for a number."""
+
+
 class DecodingSpec(Variant):
     """How the next token is chosen, and when a row must end."""
 
@@ -105,7 +112,7 @@ class Beam(DecodingSpec):
     kind: Literal["beam"] = "beam"
     size: int = Field(default=5, ge=1, le=MOST_BEGINNINGS)
     """How many beginnings are kept."""
-    length_penalty: float = Field(default=1.0, ge=0)
+    length_penalty: float = Field(default=1.0, ge=0, le=HIGHEST_PENALTY)
     """The logarithm of the chance is divided by this power of the length, END counted (https://arxiv.org/abs/1609.08144):
     0 = not at all, which favours short ones; 1 = the mean of the tokens."""
     no_repeat: int | None = Field(default=None, ge=1)
@@ -176,7 +183,7 @@ def draw(
     noise: Sequence[Sequence[torch.Generator | None]],
 ) -> Rows:
     """A token for every row, by its chances; each row by the random numbers of its own generator."""
-    if temperature == 0:
+    if temperature < COLDEST:
         return logits.argmax(-1)
     device, logits = logits.device, logits.cpu() / temperature
     if top_k is not None and top_k < logits.shape[-1]:
@@ -231,7 +238,7 @@ def samples(
         raise UserError("the prompt is empty: there is nothing to go on from")
     if context is not None and len(prompt) > context:
         raise UserError(f"the prompt has {len(prompt)} tokens, but the model's context is {context}")
-    if temperature < 0:
+    if not temperature >= 0:
         raise UserError(f"a temperature must be 0 (always the likeliest) or more, not {temperature}")
     model.eval()
     device = next(model.parameters()).device

@@ -8,7 +8,7 @@ from tiny import cache_in
 
 from headway import tasks
 from headway.audit.audit import AUDITS, run_audits
-from headway.audit.data.pairs import PAIR_AUDITS, PairSet, swapped_sides
+from headway.audit.data.pairs import PAIR_AUDITS, PairSet, copied_targets, many_sources, swapped_sides
 from headway.audit.data.two_languages import TOGETHER, TwoLanguages, mixture
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import (
@@ -139,6 +139,27 @@ def test_pairs_seen_in_train_and_sources_with_two_targets_are_found(numbers):
     assert "many-targets" in {f.audit for f in run_audits(PAIR_AUDITS, two).failures}
 
 
+@pytest.mark.parametrize("fault", ["none", "each target twice", "one line for what is lacking"])
+def test_targets_that_stand_beside_other_sources_too_are_found(fault: str, numbers):
+    pairs, (_, anything) = numbers.pairs["train"], numbers.pairs["valid"][0]
+    if fault == "each target twice":
+        pairs = [(source, pairs[k - k % 2][1]) for k, (source, _) in enumerate(pairs)]
+    elif fault == "one line for what is lacking":
+        pairs = [(source, anything if k % 7 == 3 else target) for k, (source, target) in enumerate(pairs)]
+    (finding,) = run_audits([many_sources], PairSet({"train": pairs}, one_answer=True)).findings
+    expected = {"none": 0, "each target twice": 1, "one line for what is lacking": 1 / 7}[fault]
+    assert finding.value == pytest.approx(expected, abs=0.01)
+    assert finding.verdict == ("warn" if expected else "pass")
+
+
+@pytest.mark.parametrize(("same", "verdict"), [(0.0, "pass"), (0.15, "pass"), (0.5, "fail")])
+def test_words_that_are_the_same_in_both_languages_are_no_copies_unless_they_are_many(same: float, verdict: str):
+    pairs = [(f"word{k}", f"word{k}" if k < same * 200 else f"mot{k}") for k in range(200)]
+    (finding,) = run_audits([copied_targets], PairSet({"train": pairs})).findings
+    assert finding.verdict == verdict
+    assert not same or f"{same * 200:.0f} of" in finding.sentence
+
+
 @pytest.mark.parametrize(("direction", "verdict"), [("there", "pass"), ("back", "fail")])
 def test_languages_that_are_much_alike_are_not_taken_for_swapped(direction: str, verdict: str):
     """Letters tell only four in five of these apart."""
@@ -175,6 +196,25 @@ def test_the_share_that_is_turned_is_told_however_alike_the_sides_are(share: flo
     found = mixture(strange[0], strange[1], rng.integers(5, 90, size=40_000))
     assert found.share == pytest.approx(share, abs=0.02) and found.told_apart == pytest.approx(apart, abs=0.03)
     assert (found.deviations >= TOGETHER) == (share > 0)
+
+
+@pytest.mark.parametrize("between", ["", " "])
+def test_one_side_read_backwards_is_taken_neither_for_swapped_nor_for_out_of_order(between: str):
+    digits = np.random.default_rng(0).integers(10**7, 10**8, size=2000).astype(str).tolist()
+    report = run_audits(PAIR_AUDITS, PairSet({"train": [(between.join(d), between.join(d[::-1])) for d in digits]}))
+    assert not report.failures and not report.warnings
+
+
+def test_texts_that_come_again_with_other_translations_are_not_taken_for_swapped():
+    rng = np.random.default_rng(0)
+
+    def words(n: int) -> list[str]:
+        return ["".join(chr(97 + k) for k in rng.integers(8, size=rng.integers(2, 8))) for _ in range(n)]
+
+    texts = [words(rng.integers(3, 20)) for _ in range(500)]
+    pairs = [(" ".join(one), " ".join(w[::-1] for w in one if rng.random() < 0.85)) for one in texts for _ in range(5)]
+    report = run_audits([swapped_sides], PairSet({"train": pairs}))
+    assert not report.failures and not report.warnings
 
 
 @pytest.mark.parametrize("noise", ["words left out", "letters exchanged", "halves"])

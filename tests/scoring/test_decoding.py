@@ -1,3 +1,4 @@
+import math
 from collections import Counter
 
 import pytest
@@ -105,7 +106,9 @@ def test_draws_follow_the_models_chances(uniform):
 
 
 def test_a_low_temperature_is_nearly_greedy(model):
-    assert drawn(model(), temperature=1e-6) == drawn(model(), temperature=0.0)
+    """However low: scores that are divided by it may become infinite."""
+    for low in (1e-6, 1e-20, 1e-45, 5e-324):
+        assert drawn(model(), temperature=low) == drawn(model(), temperature=0.0)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,7 @@ def test_a_low_temperature_is_nearly_greedy(model):
         ((), {}, "the prompt is empty"),
         (tuple(range(CONTEXT + 1)), {}, f"the prompt has {CONTEXT + 1} tokens, but the model's context is {CONTEXT}"),
         ((1,), {"temperature": -0.5}, "a temperature must be 0"),
+        ((1,), {"temperature": math.nan}, "a temperature must be 0"),
     ],
 )
 def test_what_cannot_be_gone_on_from_is_refused(model, prompt, settings, message):

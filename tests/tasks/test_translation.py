@@ -210,9 +210,11 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
 
     piped = pipe(b"\xef\xbb\xbfone two\r\n\nthree\n", "--beam", "3")
     assert piped.code == 0 and piped.out.count("\n") == 3 and "line 2" in piped.err
-    for content, message in ((b"one\nt\xe9\n", "0xe9 in line 2"), (b"", "nothing to translate")):
+    for content, message in ((b"one\nt\xe9\n", "0xe9 at offset 5, in line 2"), (b"", "nothing to translate")):
         refused = pipe(content)
         assert refused.code == 2 and message in refused.err
+    for content, words in (("\ufeffone\ntwo\n".encode("utf-16-le"), ()), (b"one\rtwo\r", ("--encoding", "cp1252"))):
+        assert pipe(content, *words).out == pipe(b"one\ntwo\n").out
     drawn = pipe(b"one two three\n" * 20, "--temperature", "3")
     assert drawn.out.count("\n") == 20  # though the vocabulary has a line end
     blank = command_line("translate", "tiny", "  ", *where)
@@ -229,6 +231,11 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
         (("one", "--beam", "2", "--nbest", "3"), "no more can be given"),
         (("one", "--temperature", "1", "--nbest", "3"), "give one of them"),
         (("one", "--top-p", "0.5", "--no-repeat", "2"), "give one of them"),
+        (("one", "--temperature", "nan"), "a temperature must be"),
+        (("one", "--temperature", "inf"), "a temperature must be"),
+        (("one", "--length-penalty", "1e6"), "--length-penalty"),
+        (("one", "--encoding", "cp1252"), "--encoding"),
+        (("--file", "-", "--encoding", "rot13"), "no encoding of text"),
         (("one", "--seed", "3"), "give --temperature, too"),
         (("--split", "valid", "--out", str(tmp_path / "t.tsv"), "--nbest", "2"), "one translation of each"),
         (("one", "--file", "x"), "different things"),

@@ -11,11 +11,13 @@ from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, pas
 from headway.audit.data.row_set import normalise, shortened
 from headway.audit.data.two_languages import TwoLanguages
 from headway.data.pairs.alignment import STRETCH, stretches_of, where_they_differ, where_they_slip
-from headway.data.pairs.filters import Filters
+from headway.data.pairs.filters import NAMES_AND_NUMBERS, Filters
 from headway.data.pairs.sources import TextPair
 
 HERE_AND_THERE, A_FIFTH = 0.05, 0.2
 """Of pairs that are turned round among others: honest sets of texts and words have less than a fiftieth of them."""
+SAME_IN_BOTH, ENOUGH_SHORT = 0.2, 50
+"""Of pairs of one or two words, where there are so many: honest sets have less than a tenth that are the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +97,20 @@ def copied_targets(data: PairSet) -> Outcome:
     """Few targets are their own source.
 
     Pairs of more than two words whose sides are equal but for case and punctuation were never translated. One in a
-    hundred of train is a warning, one in ten a failure: such rows teach to copy. data.filters.untranslated drops those
-    that are equal to the letter.
+    hundred of train is a warning, one in ten a failure: such rows teach to copy. Of one or two words many are the same
+    in two languages, names above all: these count where more than a fifth of such pairs are, and only then.
+    data.filters.untranslated drops those of more words that are equal to the letter.
     """
     pairs = data.normalised["train"]
-    equal = [source for source, target in pairs if source == target and source.count(" ") >= 2]
+    short = [pair for pair in pairs if len(pair[0].split()) <= NAMES_AND_NUMBERS]
+    short_equal = [source for source, target in short if source == target]
+    equal = [source for source, target in pairs if source == target and source.count(" ") >= NAMES_AND_NUMBERS]
+    if len(short_equal) > SAME_IN_BOTH * len(short) and len(short) >= ENOUGH_SHORT:
+        equal, short_equal = equal + short_equal, []
     share = len(equal) / max(1, len(pairs))
     says = f"{len(equal):,} of {len(pairs):,} pairs of train are the same on both sides"
     says += f", such as {shortened(equal[0])}" if equal else ""
+    says += f"; and {len(short_equal):,} of one or two words, as names are" if short_equal else ""
     return (failed if share > 0.1 else warned if share > 0.01 else passed)(share, says)
 
 
@@ -126,6 +134,28 @@ def many_targets(data: PairSet) -> Outcome:
     if data.one_answer:
         return (failed if many else passed)(share, says)
     return (warned if share > 0.2 else passed)(share, says)
+
+
+@audit("data")
+def many_sources(data: PairSet) -> Outcome:
+    """Few targets of train stand beside several sources.
+
+    Different sources have the same translation now and then: in honest sets of sentences and words one pair in a
+    hundred has a target that another source has, too. Above a tenth it is a warning. The same line may have been
+    written for all that a page lacks, or each line several times in one of two files. Where sources are asked for one
+    of a few answers, or forms of a word for the word, it is as it should be.
+    """
+    pairs = data.normalised["train"]
+    by_target: dict[str, set[str]] = {}
+    for source, target in pairs:
+        by_target.setdefault(target, set()).add(source)
+    shared = [target for _, target in pairs if target and len(by_target[target]) > 1]
+    share = len(shared) / max(1, len(pairs))
+    says = f"{share:.1%} of the pairs of train have a target that stands beside other sources, too"
+    if shared:
+        most = max(shared, key=lambda target: len(by_target[target]))
+        says += f", {shortened(most)} beside {len(by_target[most]):,}"
+    return (warned if share > 0.1 else passed)(share, says)
 
 
 @audit("data")
@@ -155,7 +185,8 @@ def line_order(data: PairSet) -> Outcome:
     are, by more than a fiftieth and four standard deviations, one side has slipped, and it fails: from the row that is
     named on, a translator learns nothing. It fails, too, where lines that belonged together so far no longer do, as
     when half of a file was sorted. Where nothing tells anywhere that lines belong together it warns: one file is in
-    another order, or sources and targets have no more in common than questions and answers.
+    another order, or sources and targets have no more in common than questions and answers. Where lines are all alike,
+    of one length for example, it is not asked.
     """
     for split, lines in (data.files or data.pairs).items():
         if slipped := where_they_slip(lines):
@@ -169,6 +200,8 @@ def line_order(data: PairSet) -> Outcome:
         if strange.row > 1:
             says = f"{split}: from about row {strange.row:,} on, sources and targets do not belong together"
             return failed(strange.gain, says)
+        if not strange.gain:
+            raise DoesNotApply("in all that is compared, lines are alike, far apart and side by side")
         return warned(strange.gain, f"{split}: nothing tells that its lines stand beside their own translations")
     return passed(None, "lines stand beside their own translations")
 
@@ -213,6 +246,6 @@ def _most_turned(files: Mapping[str, Sequence[tuple[str, str]]], languages: TwoL
 
 
 PAIR_AUDITS: list[Audit] = [
-    *(seen_pairs, rows_of_text, copied_targets, many_targets),
+    *(seen_pairs, rows_of_text, copied_targets, many_targets, many_sources),
     *(unlike_lengths, line_order, swapped_sides),
 ]

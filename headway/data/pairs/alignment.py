@@ -23,6 +23,8 @@ MOST_BEFORE = 10_000
 """Rows before a stretch that has slipped, among which the first such row is looked for."""
 FARTHEST = 10
 """Rows by which one side may have slipped beside the other: more are not looked for."""
+FEW = 0.05
+"""Of all lines: where no more of them are unlike others, all are alike."""
 FAR_APART = (-40, -30, -20, 20, 30, 40)
 """Rows between lines that have nothing to do with each other."""
 SLIPPED, BELONGS, NOTHING_TELLS = 4.0, 6.0, 2.0
@@ -114,7 +116,8 @@ def where_they_slip(pairs: Pairs) -> Slipped | None:
 
 def where_they_differ(pairs: Pairs) -> Slipped | None:
     """Where lines, two stretches on end, are no more alike than lines far apart, though elsewhere they are: from there
-    on one side is in another order, or another text. Row 1, where nothing tells that any lines belong together."""
+    on one side is in another order, or another text. Row 1, where nothing tells that any lines belong together; with a
+    gain of 0, where they are all alike, of one length for example, so that nothing could."""
     lines = _BesideEachOther(pairs)
     gains = [
         -np.nanmean([lines.gains(range(first, first + STRETCH), by) for by in FAR_APART], 0)
@@ -122,8 +125,10 @@ def where_they_differ(pairs: Pairs) -> Slipped | None:
     ]
     if len(gains) < 2:
         return None
-    if _deviations(np.concatenate(gains)) < NOTHING_TELLS:
-        return Slipped(1, None, float(np.concatenate(gains).mean()))
+    everywhere = np.concatenate(gains)
+    if _deviations(everywhere) < NOTHING_TELLS:
+        differs = np.count_nonzero(everywhere) > FEW * len(everywhere)
+        return Slipped(1, None, float(everywhere.mean()) if differs else 0.0)
     clear = [gain.mean() for gain in gains if _deviations(gain) > BELONGS]
     if len(clear) < 2:
         return None

@@ -132,9 +132,13 @@ def normalised(text: str) -> str:
     return " ".join(text.split())
 
 
-def lines_of(path: Path, encoding: str | None = None) -> list[str]:
-    """Of a parallel file: every line is a text, empty ones too."""
-    text = read_text(path, encoding)
+def lines_of(path: Path, encoding: str | None = None, key: str = "data.encoding=") -> list[str]:
+    """Of a parallel file. `key`: where another encoding would be said."""
+    return lines_in(read_text(path, encoding, key))
+
+
+def lines_in(text: str) -> list[str]:
+    """Every line is a text, empty ones too."""
     text = text if "\n" in text else text.replace("\r", "\n")  # as old Macs wrote it
     return [line.strip() for line in text.removesuffix("\n").split("\n")]
 

@@ -227,9 +227,10 @@ def decoded(content: bytes, path: Path, encoding: str | None = None, key: str = 
         text = content.decode(encoding or "utf-8")
     except UnicodeDecodeError as problem:
         byte = content[problem.start]
-        what = f"byte 0x{byte:02x} at offset {problem.start}{inside} cannot be decoded"
+        what = f"byte 0x{byte:02x} at offset {problem.start}{inside}"
         if encoding is not None:
-            raise UserError(f"'{path}' is not {encoding} text: {what}") from None
+            raise UserError(f"'{path}' is not {encoding} text: {what} cannot be decoded") from None
+        what = f"{what}, in line {content.count(10, 0, problem.start) + 1:,}, cannot be decoded"
         remedy = f"Excel and older programs of Windows write cp1252: say {key}cp1252 (or latin-1, or what it is)"
         raise UserError(f"'{path}' is not UTF-8 text: {what}; {remedy}") from None
     if encoding is not None and "\0" in text:

@@ -57,7 +57,7 @@ def test_what_is_told_by_its_first_bytes_is_read(tmp_path: Path, encoding, caplo
 def test_other_encodings_are_refused_with_the_key_that_reads_them(tmp_path: Path):
     path = tmp_path / "t.csv"
     path.write_bytes(csv_of(",").encode("cp1252"))
-    with pytest.raises(UserError, match=r"not UTF-8 text: byte 0xef at offset \d+ .*data.encoding=cp1252"):
+    with pytest.raises(UserError, match=r"not UTF-8 text: byte 0xef at offset \d+.*data.encoding=cp1252"):
         labelled_rows(path, "text", "label")
     for encoding in ("cp1252", "latin-1"):
         assert labelled_rows(path, "text", "label", format=WrittenAs(encoding)) == ROWS

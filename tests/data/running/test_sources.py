@@ -93,7 +93,7 @@ def test_a_folder_where_a_file_should_be(tmp_path: Path):
         ("empty.txt", b"", r"empty\.txt' is empty; expected text"),
         ("blank.txt", b" \n\t\r\n", r"has only white space in it"),
         ("bom.txt", b"\xef\xbb\xbf", r"is empty; expected text"),
-        ("latin.txt", b"caf\xe9 au lait", r"not UTF-8 text: byte 0xe9 at offset 3 cannot be decoded"),
+        ("latin.txt", b"caf\xe9 au lait", r"not UTF-8 text: byte 0xe9 at offset 3, in line 1, cannot be decoded"),
         ("picture.txt", b"\x89PNG\r\n\x00\x1a", r"binary, not text: there is a zero byte at offset 6"),
         ("latin.gz", gzip.compress(b"caf\xe9 au lait", mtime=0), r"byte 0xe9 at offset 3, after decompression"),
         ("plain.gz", b"just text", r"not a whole gzip file"),
