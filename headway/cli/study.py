@@ -90,9 +90,9 @@ def run(
     on: Annotated[
         str | None,
         typer.Option(
-            help="here: populations in this process; gpus: populations in processes that share the GPUs; pool: a process per core; "
-            "ray: a cluster of this machine; ray://HOST:PORT. Default: gpus where there is a GPU and work for several "
-            "processes, here where there is work for one, else pool.",
+            help="here: populations in this process; gpus: populations in processes that share the GPUs; pool: a "
+            "process per core; ray: a cluster of this machine; ray://HOST:PORT. Default: gpus where there is a GPU and "
+            "work for several processes, here where there is work for one, else pool.",
             metavar="EXECUTOR",
         ),
     ] = None,
