@@ -16,7 +16,7 @@ from headway.core.status import State, Status
 from headway.experiment.train import train
 from headway.study.design.study import PlannedRun, Study
 from headway.study.execution.execute import execute
-from headway.study.execution.executor import Log
+from headway.study.execution.executor import Log, Workforce
 from headway.study.execution.plan import plan
 from headway.study.report.report import write_report
 from headway.study.results.results import read_results
@@ -62,7 +62,7 @@ def main() -> None:
         timed("design", began)
         train([study.runs()[0].recipe], ["one"], Path(home))
         began = time.perf_counter()
-        plan(study, workers=2)
+        plan(study, Workforce(processes=2))
         timed("plan", began)
         place, began = Copies(Path(home) / "one"), time.perf_counter()
         execute(study, folder, place)

@@ -27,7 +27,8 @@ StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that 
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Processes; default: one for each core, or for each GPU. More than there are GPUs share them.", min=1
+        help="Processes; default: one for each core, or up to four for each GPU. More than there are GPUs share them.",
+        min=1,
     ),
 ]
 Begun = Annotated[str, typer.Argument(help="A study's name or folder.", metavar="STUDY")]
@@ -89,8 +90,9 @@ def run(
     on: Annotated[
         str | None,
         typer.Option(
-            help="here: populations in this process; gpus: populations in a process per GPU; pool: a process per core; "
-            "ray: a cluster of this machine; ray://HOST:PORT. Default: here with a GPU, gpus with several, else pool.",
+            help="here: populations in this process; gpus: populations in processes that share the GPUs; pool: a "
+            "process per core; ray: a cluster of this machine; ray://HOST:PORT. Default: gpus where there is a GPU and "
+            "work for several processes, here where there is work for one, else pool.",
             metavar="EXECUTOR",
         ),
     ] = None,

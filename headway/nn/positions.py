@@ -205,11 +205,12 @@ class RotaryPositions(Positions):
     def rotate(self, x, at):
         if self.training and (turned := fused.turned(x, at, self.frequencies)) is not None:
             return turned
+        if torch.compiler.is_compiling():  # it knows no complex numbers, and makes one kernel of the plain lines
+            return fused.plain_turned(x, at, self.frequencies)
         angle = at[..., None, :, None] * self.frequencies  # [*b, 1, T, d/2]
-        cos, sin = angle.cos(), angle.sin()
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        even, odd = wide[..., 0::2], wide[..., 1::2]
-        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
+        pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+        turned = torch.view_as_real(pairs * torch.complex(angle.cos(), angle.sin()))
         return turned.flatten(-2).to(x.dtype)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headway.core import random
 from headway.nn.kernels import fused, fused_norm, launching, products
-from headway.nn.kernels.onednn import Multiplying, PackedWeight, by_onednn
+from headway.nn.kernels.onednn import Multiplying, PackedWeight, by_onednn, each_by_onednn
 
 
 class Unbiased(NamedTuple):
@@ -308,24 +308,11 @@ def _multiply(
             return done
         only = x, weight.squeeze(0), None if bias is None else bias.squeeze(0)
         return F.linear(*only) if (done := by_onednn(*only)) is None else done
-    if (done := _each_by_onednn(x, weight, bias)) is not None:
+    if (done := each_by_onednn(x, weight, bias)) is not None:
         return done
     if (y := products.multiply(x, weight, None)) is None:
         y = (x.reshape(R, B * T, -1) @ weight.mT).view(R, B, T, -1)
     return y if bias is None else _add_bias(y, bias)
-
-
-def _each_by_onednn(
-    x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None
-) -> Float[Tensor, "R B T O"] | None:
-    """One replica after the other: on a CPU there is nothing to gain from a product for all of them."""
-    biases = [None] * len(x) if bias is None else bias.unbind()
-    each: list[Tensor] = []
-    for one in zip(x.unbind(), weight.unbind(), biases, strict=True):
-        if (y := by_onednn(*one)) is None:
-            return None
-        each.append(y)
-    return torch.stack(each)
 
 
 def _add_bias(y: Float[Tensor, "R B T O"], bias: Float[Tensor, "R O"]) -> Float[Tensor, "R B T O"]:

@@ -18,6 +18,11 @@ SHARE = "HEADWAY_SHARE_OF_GPU"
 """Where other processes of a study are on the same GPU: how much of it is this one's (`study/execution/pool.py`)."""
 
 
+def own_share() -> float:
+    """Of the GPU; 1 = nobody of this study shares it."""
+    return float(os.environ.get(SHARE, "1"))
+
+
 class Capacity(NamedTuple):
     replicas: int
     reason: str
@@ -38,7 +43,7 @@ def largest_population(
     """
     if device.type != "cuda" or wanted <= 2:
         return Capacity(wanted, "all at once")
-    free = torch.cuda.mem_get_info(device)[0] * (float(os.environ.get(SHARE, "1")) if share is None else share)
+    free = torch.cuda.mem_get_info(device)[0] * (own_share() if share is None else share)
     if each_at_most is not None and wanted * each_at_most < free * EASILY:
         told = f"a replica takes {_gib(each_at_most)} at the very most; {_gib(free)} are free"
         return Capacity(wanted, f"all at once: {told}")

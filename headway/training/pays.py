@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headway.core import files
+from headway.training.capacity import own_share
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
 
 WORTH = 3.0
@@ -262,7 +263,10 @@ class WhenItPays:
         self.swap_at = step
 
     def _keep(self) -> None:
-        """What it brought, for the next training of this kind."""
+        """What it brought, for the next training of this kind. Beside others on the same GPU, who come and go, a step
+        takes as long as they let it, and tells the next one nothing."""
+        if own_share() < 1:
+            return
         kept = {way: asdict(costs) for way, costs in self.known.items() if costs.measured}
         with suppress(OSError, RuntimeError):  # a cache that does not work costs time, never a run
             entry = _entry(self.kind)

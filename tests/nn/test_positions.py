@@ -1,6 +1,8 @@
 """Each position scheme against its paper, and against the promise it makes."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from headway.nn.kernels import fused
 from headway.nn.positions import (
     T5,
     Alibi,
@@ -181,13 +184,19 @@ def test_rotary_keeps_norms_and_leaves_position_zero_alone():
     assert torch.equal(positions.rotate(q, torch.zeros_like(SLOTS)), q)
 
 
-def test_rotary_turns_pairs_as_complex_numbers():
-    base, q = 100.0, heads()
-    pairs = torch.view_as_complex(q.unflatten(-1, (-1, 2)).contiguous())
-    frequency = torch.tensor([1.0, base**-0.5])
-    turned = pairs * torch.polar(torch.ones(T, 2), SLOTS[:, None] * frequency)
-    expected = torch.view_as_real(turned).flatten(-2)
-    torch.testing.assert_close(built(Rotary(base=base)).rotate(q, SLOTS), expected)
+@pytest.mark.parametrize("at", [SLOTS, SLOTS.expand(R, B, T) * 2], ids=["rows-alike", "rows-differ"])
+def test_rotary_turns_as_its_plain_lines_do_compiled_or_not_there_and_back(at: Tensor):
+    positions, slopes = built(Rotary(base=100.0)), heads().flip(1)
+    q = heads().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()  # as layers split them
+    plain = partial(fused.plain_turned, frequencies=positions.frequencies)
+    for turn in (positions.rotate, torch.compile(positions.rotate, backend="eager")):
+        for turned, expected in zip(*(there_and_back(how, q, at, slopes) for how in (turn, plain)), strict=True):
+            torch.testing.assert_close(turned, expected)
+
+
+def there_and_back(turn: Callable[[Tensor, Tensor], Tensor], q: Tensor, at: Tensor, slopes: Tensor) -> list[Tensor]:
+    turned = turn(q, at)
+    return [turned, *torch.autograd.grad(turned, q, slopes)]
 
 
 def test_rotary_positions_may_differ_from_row_to_row():

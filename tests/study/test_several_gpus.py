@@ -214,3 +214,50 @@ def test_where_one_gpu_is_full_its_populations_go_to_another(workshop, tmp_path,
     assert (outcome.done, outcome.failed) == (4, {})
     assert sum("its memory is full" in text for text in said) <= 2  # then it is left alone
     assert [event.status.state for event in told.of_kind(Ended)] == [State.FINISHED] * 4
+
+
+CROWDED = '''
+import os
+from pathlib import Path
+from typing import Literal
+
+from headway.nn.positions import NoPositions
+
+
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return process != os.getpid()
+
+
+class Alone(NoPositions):
+    """Takes more than half of the memory of a GPU."""
+
+    kind: Literal["alone"] = "alone"
+
+    def build(self, replicas, width, heads, context):
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            there = Path("{there}")
+            (there / str(os.getpid())).touch()
+            if any(is_alive(int(one.name)) for one in there.iterdir()):
+                raise MemoryError
+        return super().build(replicas, width, heads, context)
+'''
+
+
+@pytest.mark.slow
+def test_what_has_no_room_beside_others_on_a_gpu_waits_for_them(workshop, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # of this process, which sizes models up
+    (there := tmp_path / "there").mkdir()
+    (tmp_path / "alone.py").write_text(CROWDED.replace("{there}", str(there)))
+    plugin = load_plugin(tmp_path / "alone.py")
+    arms = {f"a{k}": ["model.positions=alone", f"model.width={16 * (k + 1)}"] for k in range(3)}
+    try:
+        study, told = small_study(workshop.text, arms=arms, questions=[], seeds=1), Told()
+        outcome = execute(study, tmp_path / "x", Gpus(("0", "0", "0")), [told])
+    finally:
+        forget(plugin)
+    assert (outcome.done, outcome.failed) == (3, {})
+    assert any("its memory is full" in text for text in told.warned)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.training import pays
+from headway.training import capacity, pays
 from headway.training.pays import Beside, Costs, Here, WhenItPays
 
 
@@ -86,6 +86,12 @@ def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
     assert (compiled, notes, started) == ([0], [0], [])
     assert "compiled from the first step" in said[0] and "2,000 steps of 100.00 ms are left, 200 s" in said[0]
     assert training(30, 0.1)[0] == []  # and not where so few steps gain nothing
+
+
+def test_what_was_measured_beside_others_on_a_gpu_is_not_told_to_the_next(training, monkeypatch):
+    monkeypatch.setenv(capacity.SHARE, "0.5")
+    assert training(2000, 0.1, Process(steps=50))[0]
+    assert pays.known("a kind") == pays.USUAL
 
 
 def test_who_resumes_swaps_where_it_was_swapped(training):

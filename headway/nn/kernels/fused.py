@@ -164,8 +164,8 @@ def turned(
 
 
 def plain_turned(x: Tensor, at: Tensor, frequencies: Tensor) -> Tensor:
-    angle = at[:, None] * frequencies
-    cos, sin, wide = angle.cos(), angle.sin(), x.float()
+    angle = at[..., None, :, None] * frequencies  # [*b, 1, T, d/2]
+    cos, sin, wide = angle.cos(), angle.sin(), x.to(torch.promote_types(x.dtype, torch.float32))
     even, odd = wide[..., 0::2], wide[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
 

@@ -95,9 +95,25 @@ def by_onednn(
     x: Float[Tensor, "*b I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None
 ) -> Float[Tensor, "*b O"] | None:
     """x Wᵀ + b by a weight that may change; None where the plain product is as good, or better."""
+    multiply = _pays_for(x, weight)
+    return None if multiply is None else multiply(x, weight, bias)
+
+
+def each_by_onednn(
+    x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None
+) -> Float[Tensor, "R B T O"] | None:
+    """One replica after the other: on a CPU there is nothing to gain from a product for all of them."""
+    if (multiply := _pays_for(x[0], weight)) is None:
+        return None
+    biases = [None] * len(x) if bias is None else bias.unbind()
+    return torch.stack([multiply(*one) for one in zip(x.unbind(), weight.unbind(), biases, strict=True)])
+
+
+def _pays_for(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor] | None:
+    """What multiplies such rows by such a weight."""
     if x.numel() < MANY_ROWS * x.shape[-1] or not _is_plain(x) or not _is_trusted(weight, "products", check_product):
         return None
-    return _ByOneDnn.apply(x, weight, bias) if torch.is_grad_enabled() else _product(x, weight, bias)  # pyright: ignore
+    return _ByOneDnn.apply if torch.is_grad_enabled() else _product  # pyright: ignore
 
 
 def product_by(weight: Float[Tensor, "O I"]) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:

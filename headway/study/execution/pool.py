@@ -1,4 +1,4 @@
-"""A pool of processes: for every core one, with one run and one thread each; or for every GPU one, with populations.
+"""A pool of processes: for every core one, with one run and one thread each; or for every GPU a few, with populations.
 
 The processes are fresh interpreters that live as long as the study: importing torch takes longer than a small run. One
 that dies takes what it trained with it, and another takes its place. Where a GPU has no memory left, because somebody
@@ -63,6 +63,8 @@ class Workplace:
     environment: Mapping[str, str]
     too_small: int = 0
     """How many populations in a row did not fit."""
+    is_given_up: bool = False
+    """There was no room beside those who share its GPU, and they go on without."""
 
     def said(self, why: str) -> str:
         return f"{self.called}: {why}" if self.called else why
@@ -140,18 +142,18 @@ class Pool:
 
 @dataclass(frozen=True)
 class Gpus:
-    """A process for each of these GPUs, which trains one population at a time. A GPU that stands here twice is shared
+    """A process for each name, which trains one population at a time on that GPU. One that stands here twice is shared
     by two: while one of them scores and audits, which is mostly work for a processor, the other trains."""
 
     names: tuple[str, ...]
     """As CUDA_VISIBLE_DEVICES calls them."""
 
     @classmethod
-    def shared_by(cls, processes: int | None, there: Sequence[str]) -> "Gpus":
-        """So many processes, dealt out over these GPUs; None = one for each."""
-        if processes is not None and processes < 1:
+    def shared_by(cls, processes: int, there: Sequence[str]) -> "Gpus":
+        """So many processes, dealt out over these GPUs."""
+        if processes < 1:
             raise UserError(f"{processes} processes cannot train anything: at least 1")
-        return cls(tuple(there[k % len(there)] for k in range(processes or len(there))))
+        return cls(tuple(there[k % len(there)] for k in range(processes)))
 
     @classmethod
     def suited(cls, runs: Sequence[PlannedRun], there: Sequence[str]) -> "Gpus":
@@ -251,6 +253,8 @@ class _Shift:
 
     def fitting(self, place: Workplace) -> list[list[PlannedRun]]:
         """What waits and may go there, as long as there are others for the rest."""
+        if place.is_given_up:
+            return []
         if not any(one.place.called != place.called for one in self.workers):
             return list(self.waiting)
         if place.too_small >= MOST_IN_A_ROW:
@@ -293,21 +297,31 @@ class _Shift:
                 self.log.failed(run.name, f"{status or 'stopped'} by somebody else")
 
     def failed(self, worker: Worker, why: Mapping[str, Any]) -> None:
-        """Of a population that failed, some turns may have ended before; and where it only did not fit, somebody else
-        may hold the memory of this GPU."""
+        """Of a population that failed, some turns may have ended before; and where it only did not fit, others may hold
+        the memory of this GPU: those who share it, or somebody else."""
         left = self._not_ended(worker.runs)
-        elsewhere = [one for one in self.workers if one.place.called != worker.place.called]
-        if why["memory"] and worker.place.called is not None:
-            worker.place.too_small += 1
-            if left and elsewhere and left[0].name not in self.too_large and not self.stopping:
-                self.too_large |= {run.name: worker.place.called for run in left}
+        if why["memory"] and worker.place.called is not None and left and not self.stopping:
+            where = self._room_for(left, worker)
+            if where is not None:
                 self.waiting.append(left)
-                alone = ", and it is left alone" if worker.place.too_small >= MOST_IN_A_ROW else ""
-                text = worker.place.said(f"its memory is full{alone}; these go on elsewhere")
-                self.log.warn([run.name for run in left], text)
+                self.log.warn([run.name for run in left], worker.place.said(f"its memory is full; {where}"))
                 return
         for run in left:
             self.log.failed(run.name, worker.place.said(why["failed"]), why["details"])
+
+    def _room_for(self, runs: Sequence[PlannedRun], worker: Worker) -> str | None:
+        """Where these will be tried again, in words; None = nowhere."""
+        place = worker.place
+        others = [one.place for one in self.workers if one is not worker]
+        if sharing := [other for other in others if other.called == place.called]:
+            place.is_given_up = not all(other.is_given_up for other in sharing)
+            return "fewer processes share it from now on, and these wait for one of them"
+        place.too_small += 1
+        if not others or runs[0].name in self.too_large:
+            return None
+        assert place.called is not None
+        self.too_large |= {run.name: place.called for run in runs}
+        return ("it is left alone, and " if place.too_small >= MOST_IN_A_ROW else "") + "these go on elsewhere"
 
     def _not_ended(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Of these; how the others ended is told."""
