@@ -100,6 +100,14 @@ def test_who_does_not_say_how_many_gets_as_many_processes_as_have_populations_an
     assert processes(2, 64, "0", "1") == processes(6, 8, "0", "1") == Workforce(2, gpus=2)
 
 
+def test_a_container_may_have_fewer_cores_than_its_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    for told, number in (("200000 100000", 2), ("250000 100000", 3), ("5000 100000", 1), ("max 100000", 64), ("", 64)):
+        (tmp_path / "cpu.max").write_text(told)
+        assert pool.cores(tmp_path / "cpu.max") == number
+    assert pool.cores(tmp_path / "nothing") == 64
+
+
 def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, capsys):
     from headway.cli.study_printing import show_plan
 

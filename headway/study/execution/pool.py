@@ -1,44 +1,34 @@
-"""A pool of processes: for every core one, with one run and one thread each; or for every GPU a few, with populations.
-
-The processes are fresh interpreters that live as long as the study: importing torch takes longer than a small run. One
-that dies takes what it trained with it, and another takes its place. Where a GPU has no memory left, because somebody
-else uses it, its population goes to another, and a GPU on which that happens again and again is left alone.
+"""How many processes train the runs of a study, and where: for every core one, with one run and one thread each; or for
+every GPU a few, with populations. What they do is in `shift.py`.
 """
 
-import json
+import math
 import os
-import selectors
-import signal
-import subprocess
-import sys
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from headway.core.environment import own_python
 from headway.core.errors import UserError
-from headway.core.events import Warned, read_event
-from headway.core.reading import opened_to_append
-from headway.core.status import Status
 from headway.study.design.study import PlannedRun
-from headway.study.execution.executor import Log, Workforce, order_for
+from headway.study.execution.executor import Log, Workforce
 from headway.study.execution.populations import by_progress, parcels
-from headway.study.results.results import ending
+from headway.study.execution.shift import Workplace, worked
 from headway.training.capacity import SHARE
-from headway.training.interrupts import interruptible
 
 AT_ONCE, CORES_EACH = 4, 4
 """Processes that share a GPU where nobody says how many, and the cores that each of them should have. Small models take
 as long to be scored and audited as to be trained, or longer, and that is mostly work for a processor; of more than
 four, most would wait for the GPU."""
-MOST_IN_A_ROW = 2
-"""Populations that do not fit on a GPU, one after the other, before it is left alone."""
 
 
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """That this process may use: a container may have so many microseconds in a period, and not all of the machine."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        used, period = map(int, quota.read_text().split())
+        return max(1, min(here, math.ceil(used / period)))
+    except (OSError, ValueError, ZeroDivisionError):  # none, or "max"
+        return here
 
 
 def gpus_here() -> tuple[str, ...]:
@@ -54,76 +44,6 @@ def _threads(number: int) -> dict[str, str]:
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(number))
 
 
-@dataclass
-class Workplace:
-    """Where one process of the pool works, and then the next."""
-
-    called: str | None
-    """In messages; None = it is like any other."""
-    environment: Mapping[str, str]
-    too_small: int = 0
-    """How many populations in a row did not fit."""
-    is_given_up: bool = False
-    """There was no room beside those who share its GPU, and they go on without."""
-
-    def said(self, why: str) -> str:
-        return f"{self.called}: {why}" if self.called else why
-
-
-class Worker:
-    """One process, and the runs it is at."""
-
-    def __init__(self, log: IO[bytes], place: Workplace):
-        command, (python, variables) = json.dumps(["headway", *sys.argv[1:]]), own_python()
-        self.process = subprocess.Popen(
-            [*python, "-m", "headway.study.execution.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env={**variables, **place.environment, "HEADWAY_STUDY_COMMAND": command},
-            start_new_session=True,  # Ctrl-C on the terminal reaches the study alone, which asks politely
-        )
-        self.place = place
-        self.runs: list[PlannedRun] = []
-        self.arm: str | None = None  # of the last runs it was given
-        self.is_leaving = False
-        self.unread = b""
-
-    def give(self, runs: list[PlannedRun], order: dict[str, Any]) -> None:
-        self.runs = runs
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(order).encode() + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died while it was idle: its answers end, which is noticed
-
-    def answers(self) -> list[dict[str, Any]] | None:
-        """What it has said since; None = it is gone."""
-        assert self.process.stdout is not None
-        read = os.read(self.process.stdout.fileno(), 1 << 16)
-        *lines, self.unread = (self.unread + read).split(b"\n")
-        return [json.loads(line) for line in lines] if read else None
-
-    def ask_to_stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-
-    def how_it_died(self) -> str:
-        code = self.process.wait()
-        if code < 0:
-            name = signal.Signals(-code).name
-            memory = ", as a system short of memory does" if -code == signal.SIGKILL else ""
-            return f"its process was killed by {name}{memory}"
-        return f"its process ended with code {code}"
-
-    def close(self) -> None:
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
-        self.process.wait()
-
-
 @dataclass(frozen=True)
 class Pool:
     """So many processes, each of which trains one run at a time on one thread."""
@@ -137,7 +57,7 @@ class Pool:
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         places = [Workplace(None, _threads(1)) for _ in range(self.workforce.processes)]
-        return _worked(places, parcels(runs, gpus=0), log)
+        return worked(places, parcels(runs, gpus=0), log)
 
 
 @dataclass(frozen=True)
@@ -174,7 +94,7 @@ class Gpus:
         # Those who share a GPU must not all count on the whole of its memory.
         gpu = {name: {"CUDA_VISIBLE_DEVICES": name, SHARE: str(1 / busy.count(name))} for name in busy}
         log.say(self._words(busy, len(runs), len(populations)))
-        return _worked([Workplace(f"GPU {name}", {**threads, **gpu[name]}) for name in busy], populations, log)
+        return worked([Workplace(f"GPU {name}", {**threads, **gpu[name]}) for name in busy], populations, log)
 
     def _words(self, busy: Sequence[str], runs: int, populations: int) -> str:
         gpus = len(set(busy))
@@ -182,173 +102,3 @@ class Gpus:
         if len(busy) == gpus:
             return f"{many}, a process each"
         return f"{many}, by {len(busy)} processes: while one scores and audits, another trains"
-
-
-def _worked(places: Sequence[Workplace], populations: Sequence[list[PlannedRun]], log: Log) -> bool:
-    with (
-        opened_to_append(log.folder.path / "log.txt") as output,
-        selectors.DefaultSelector() as ready,
-        interruptible(aloud=False) as stop_asked,
-    ):
-        measures = [one.model_dump(mode="json") for one in log.folder.study.measures]
-        shift = _Shift(deque(populations), log, output, ready, stop_asked, measures)
-        return shift.work(places[: len(populations)])
-
-
-@dataclass
-class _Shift:
-    waiting: deque[list[PlannedRun]]
-    log: Log
-    output: IO[bytes]
-    ready: selectors.BaseSelector
-    stop_asked: Any
-    measures: list[dict[str, Any]]
-    """What is measured of each run beside its scores, as it is told to other processes."""
-    stopping: bool = False
-    too_large: dict[str, str] = field(default_factory=dict)
-    """Runs that did not fit, and the GPU on which they did not: they go to another."""
-    warned: set[str] = field(default_factory=set)
-
-    def work(self, places: Sequence[Workplace]) -> bool:
-        try:
-            for place in places:
-                self.hire(place)
-            while self.ready.get_map():
-                for key, _ in self.ready.select(timeout=0.2):
-                    self.listen(key.data)
-                if self.stop_asked() and not self.stopping:
-                    self.stop()
-        finally:
-            for key in list(self.ready.get_map().values()):
-                key.data.close()
-        return self.stopping
-
-    @property
-    def workers(self) -> list[Worker]:
-        return [key.data for key in self.ready.get_map().values()]
-
-    def hire(self, place: Workplace) -> None:
-        worker = Worker(self.output, place)
-        self.ready.register(worker.process.stdout, selectors.EVENT_READ, worker)  # pyright: ignore
-        self.employ(worker)
-
-    def employ(self, worker: Worker) -> None:
-        """The next population, or home."""
-        runs = None if self.stopping else self.next_for(worker)
-        if runs is None:
-            self.dismiss(worker)
-            return
-        self.waiting.remove(runs)
-        worker.arm = runs[0].arm
-        order = {"members": [order_for(run) for run in runs], "measures": self.measures}
-        worker.give(runs, {**order, "runs": str(self.log.folder.runs)})
-
-    def next_for(self, worker: Worker) -> list[PlannedRun] | None:
-        """The first that waits of the arm that this process is at, whose model it has looked at closely; else of one
-        that no other process is at."""
-        waiting, others = self.fitting(worker.place), {one.arm for one in self.workers if one is not worker}
-        mine = (runs for runs in waiting if runs[0].arm == worker.arm)
-        fresh = (runs for runs in waiting if runs[0].arm not in others)
-        return next(mine, None) or next(fresh, None) or next(iter(waiting), None)
-
-    def fitting(self, place: Workplace) -> list[list[PlannedRun]]:
-        """What waits and may go there, as long as there are others for the rest."""
-        if place.is_given_up:
-            return []
-        if not any(one.place.called != place.called for one in self.workers):
-            return list(self.waiting)
-        if place.too_small >= MOST_IN_A_ROW:
-            return []
-        return [runs for runs in self.waiting if self.too_large.get(runs[0].name) != place.called]
-
-    def listen(self, worker: Worker) -> None:
-        answers = worker.answers()
-        if answers is None:
-            self.bury(worker)
-            return
-        for answer in answers:
-            if "event" in answer:
-                self.relay(answer)
-                continue
-            if "failed" in answer:
-                worker.is_leaving = answer["leaving"]
-                self.failed(worker, answer)
-            else:
-                worker.place.too_small = 0
-                self.ended(worker, {name: Status.read(how) for name, how in answer["ended"].items()})
-            worker.runs = []
-            if not worker.is_leaving:
-                self.employ(worker)
-
-    def relay(self, told: dict[str, Any]) -> None:
-        event = read_event(told)
-        if not isinstance(event, Warned):
-            self.log.relay(event)
-        elif event.text not in self.warned:  # once for all seeds and arms
-            self.warned.add(event.text)
-            self.log.warn(event.of, event.text)
-
-    def ended(self, worker: Worker, statuses: Mapping[str, Status]) -> None:
-        for run in worker.runs:
-            status = statuses.get(run.name)
-            if status is not None and not status.is_interrupted:
-                self.log.ended(run.name, status)
-            elif not self.stopping:
-                self.log.failed(run.name, f"{status or 'stopped'} by somebody else")
-
-    def failed(self, worker: Worker, why: Mapping[str, Any]) -> None:
-        """Of a population that failed, some turns may have ended before; and where it only did not fit, others may hold
-        the memory of this GPU: those who share it, or somebody else."""
-        left = self._not_ended(worker.runs)
-        if why["memory"] and worker.place.called is not None and left and not self.stopping:
-            where = self._room_for(left, worker)
-            if where is not None:
-                self.waiting.append(left)
-                self.log.warn([run.name for run in left], worker.place.said(f"its memory is full; {where}"))
-                return
-        for run in left:
-            self.log.failed(run.name, worker.place.said(why["failed"]), why["details"])
-
-    def _room_for(self, runs: Sequence[PlannedRun], worker: Worker) -> str | None:
-        """Where these will be tried again, in words; None = nowhere."""
-        place = worker.place
-        others = [one.place for one in self.workers if one is not worker]
-        if sharing := [other for other in others if other.called == place.called]:
-            place.is_given_up = not all(other.is_given_up for other in sharing)
-            return "fewer processes share it from now on, and these wait for one of them"
-        place.too_small += 1
-        if not others or runs[0].name in self.too_large:
-            return None
-        assert place.called is not None
-        self.too_large |= {run.name: place.called for run in runs}
-        return ("it is left alone, and " if place.too_small >= MOST_IN_A_ROW else "") + "these go on elsewhere"
-
-    def _not_ended(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Of these; how the others ended is told."""
-        left: list[PlannedRun] = []
-        for run in runs:
-            if status := ending(self.log.folder.runs / run.name):
-                self.log.ended(run.name, status)
-            else:
-                left.append(run)
-        return left
-
-    def bury(self, worker: Worker) -> None:
-        """A process that is gone; another one goes on in its place, unless the study stops."""
-        why, place = worker.place.said(worker.how_it_died()), worker.place
-        self.dismiss(worker)
-        for run in self._not_ended(worker.runs) if not self.stopping else ():
-            self.log.failed(run.name, why)
-        if self.fitting(place) and not self.stopping:
-            self.hire(place)
-
-    def dismiss(self, worker: Worker) -> None:
-        self.ready.unregister(worker.process.stdout)  # pyright: ignore
-        worker.close()
-
-    def stop(self) -> None:
-        """Politely: runs finish their step and save. Those that have not come so far have nothing to save."""
-        self.stopping = True
-        self.log.say("stopping: every run finishes its step and saves; press Ctrl-C again to drop everything")
-        for worker in self.workers:
-            worker.ask_to_stop()
