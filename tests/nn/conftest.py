@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from hosting import Host
 from torch import Tensor, nn
 
 from headway.nn.attention import AttentionSpec, Cache
@@ -16,14 +17,6 @@ from headway.nn.seeding import seed
 from headway.nn.trainable import Trainable
 
 PLAIN = NoPositions(), Concat(), Causal()
-
-
-class Host(Trainable):
-    """A model that is nothing but one module."""
-
-    def __init__(self, module: nn.Module, replicas: int):
-        super().__init__()
-        self.module, self.replicas = module, replicas
 
 
 class Layer(Trainable):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import Host
+from hosting import Host
 from torch import nn
 
 from headway.data.running.batches import Batch

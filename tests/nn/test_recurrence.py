@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import Host
+from hosting import Host
 from torch import Tensor, nn
 
 from headway.core.errors import UserError
