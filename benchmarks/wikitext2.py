@@ -111,8 +111,8 @@ PUNISHED = (
     "model.penalty={size: 3, change: 0.9}",
 )
 """An L2 term, which Adam makes strong for rare words, and penalties of what the last layer gives, as
-https://github.com/sgugger/Adam-experiments trains AWD-LSTM. (There the change counts 1.5 and is of vectors before
-dropout, which makes it 1/(1 - 0.4) times as large in the mean.)"""
+https://github.com/sgugger/Adam-experiments trains AWD-LSTM. (There the change is taken before dropout, and counts 1.5.
+Dropout at 0.4 makes it 1/(1 - 0.4) times as large in the mean: 0.9 here is the same.)"""
 
 REMEMBERING = "{kind: attention, heads: 7, memory: 128}"
 

@@ -1,6 +1,6 @@
 """What follows from the runs of a study: more is measured, the questions are answered, the report is written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -70,20 +70,20 @@ def so_far(folder: Path) -> Conclusion:
 
 def _answered(results: Results) -> list[Verdict]:
     """Every question; those about what was not measured yet, because somebody stopped before, with that."""
-    lacking = {str(question): _lacking(question, results) for question in results.study.asked}
+    known = set(results.score_names)
+    lacking = {str(question): _lacking(question, results, known) for question in results.study.asked}
     ready = [question for question in results.study.asked if not lacking[str(question)]]
     rows = None if results.study.reads_other_rows else correct_in(results.folder / "runs")
     found = dict(zip(map(str, ready), analyse(ready, results, rows), strict=True))
     return [found.get(str(one)) or _not_measured(one, lacking[str(one)]) for one in results.study.asked]
 
 
-def _lacking(question: Question, results: Results) -> list[str]:
+def _lacking(question: Question, results: Results, known: Container[str]) -> list[str]:
     """What a question is about and no run has yet. Cheap methods come with a run's audits, which come last."""
-    known = set(results.score_names)
     found = [score for score in question.scores if score not in known]
-    if not found and isinstance(question, Better) and question.than not in {*results.arms, *results.cheap(question.on)}:
-        found = [f"{question.on} of {question.than}"]
-    return found
+    if found or not isinstance(question, Better) or question.than in results.arms:
+        return found
+    return [] if question.than in results.cheap(question.on) else [f"{question.on} of {question.than}"]
 
 
 def _not_measured(question: Question, lacking: Sequence[str]) -> Verdict:
