@@ -232,6 +232,8 @@ def test_next_to_nothing_may_double():
     valid = falling(0.006, speed=12) + np.linspace(0, 0.003, 1000)
     outcome = overfitted.check(curve(falling(0.0001, speed=12), valid, noise=0.0))
     assert outcome.verdict != "fail" and 0 < (outcome.value or 0) < 0.1
+    moved = falling(0.05, speed=12) + np.linspace(0, 0.03, 1000)  # of 99 in 100 right, at a rate that never falls
+    assert overfitted.check(curve(falling(0.0001, speed=12), moved, noise=0.0)).verdict == "warn"
 
 
 def test_a_rise_with_the_train_loss_is_not_overfitting():

@@ -91,15 +91,16 @@ def overfitted(curve: TrainingCurve) -> Outcome:
 
     Compared are the held-out loss at the end with the lowest it had, and the train loss then and at the end. A rise
     of 2 % is a warning and one of 10 % a failure, if the train loss kept falling (if it did not, the training has
-    diverged, or is noise). Of a loss below a fiftieth of the first, that fiftieth counts: next to nothing may
-    double. Where the best checkpoint is kept, that is the one that is scored, and it passes. Stop earlier
+    diverged, or is noise). Of a loss below a fiftieth of the first, that fiftieth counts, and a rise by less than a
+    hundredth of the first is a warning at most: next to nothing may double. Where the best checkpoint is kept, that is the one that is scored, and it passes. Stop earlier
     (training.patience, training.keep_best), use more data, dropout, or a smaller model.
     """
     if curve.held_out is None or len(curve.evaluations[curve.held_out][0]) < 3:
         raise DoesNotApply("held-out text was scored fewer than three times")
     steps, losses = curve.evaluations[curve.held_out]
     best = int(losses.argmin())
-    rise = float(losses[-1] - losses[best]) / max(float(losses[best]), LITTLE * curve.first)
+    lost = float(losses[-1] - losses[best])
+    rise = lost / max(float(losses[best]), LITTLE * curve.first)
     train_then = _train_loss_at(curve, int(steps[best]))
     gap = float(losses[-1]) - curve.last
     sentence = (
@@ -110,7 +111,8 @@ def overfitted(curve: TrainingCurve) -> Outcome:
         return passed(rise, sentence)
     if "keep_best" in curve.selects:
         return passed(rise, f"{sentence}; the best checkpoint is kept, and scored")
-    return (failed if rise >= 0.1 else warned)(rise, f"overfitted: {sentence}")
+    much = rise >= 0.1 and lost >= 0.01 * curve.first
+    return (failed if much else warned)(rise, f"overfitted: {sentence}")
 
 
 def _train_loss_at(curve: TrainingCurve, step: int) -> float:
