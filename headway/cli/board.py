@@ -11,6 +11,8 @@ from headway.core.status import State
 ROWS = 24
 """Of the table: more would scroll."""
 SECONDS_BETWEEN_LINES = 10
+WORTH_TELLING = 0.5
+"""Of a run: before so much of the work is done, its beginning is most of the time that it has taken."""
 LOST = (State.FAILED, State.DIVERGED)
 
 
@@ -23,7 +25,10 @@ class Counts:
         self.done: dict[str, int] = {}
         self.failed: dict[str, int] = {}
         self.running: dict[str, str] = {}
-        self.began, self.ended_now = time.monotonic(), 0
+        self.share: dict[str, float] = {}
+        """Of the steps of each run that is under way."""
+        self.began, self.worked = time.monotonic(), 0.0
+        """Since when, and how many runs' worth of steps have been taken since."""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -35,25 +40,33 @@ class Counts:
                     self._count(self.done, name)
             case Began():
                 self.running[event.of[0]] = "begins"
+                self.share |= dict.fromkeys(event.of, event.step / max(event.total, 1))
             case Stepped():
                 self.running[event.of[0]] = _step(event)
+                for name in event.of:
+                    self._reached(name, event.step / max(event.total, 1))
             case Ended():
                 self.running.pop(event.of[0], None)
                 self._count(self.failed if event.status.state in LOST else self.done, event.of[0])
-                self.ended_now += 1
+                self._reached(event.of[0], 1.0)
+                del self.share[event.of[0]]
             case _:
                 pass
 
     def _count(self, counts: dict[str, int], name: str) -> None:
         counts[self.arm_of[name]] = counts.get(self.arm_of[name], 0) + 1
 
+    def _reached(self, name: str, share: float) -> None:
+        self.worked += share - self.share.get(name, 0.0)
+        self.share[name] = share
+
     @property
     def summary(self) -> str:
         done, failed = sum(self.done.values()), sum(self.failed.values())
         text = f"{done} of {len(self.arm_of)} runs" + (f", {failed} failed" if failed else "")
-        left = len(self.arm_of) - done - failed
-        if self.ended_now and left:
-            text += f", {clock((time.monotonic() - self.began) / self.ended_now * left)} left"
+        left = len(self.arm_of) - done - failed - sum(self.share.values())
+        if self.worked >= WORTH_TELLING and left > 0:
+            text += f", {clock((time.monotonic() - self.began) / self.worked * left)} left"
         return text
 
 

@@ -28,26 +28,31 @@ MANY = 200
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    if len(rows) > MANY:
-        _show_long_table(columns, rows)
+    """As wide as the terminal; where there is none, as wide as it is, a line for each row."""
+    console = Console(highlight=False)
+    numeric = [bool(rows) and all(row[k][:1].isdigit() for row in rows if row[k]) for k in range(len(columns))]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    if len(rows) > MANY or not (console.is_terminal or "COLUMNS" in os.environ):
+        _show_unwrapped([columns, *rows], widths, numeric)
         return
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    tight = sum(widths) + 2 * len(widths) > console.width
     for k, column in enumerate(columns):
-        numeric = bool(rows) and all(row[k][:1].isdigit() for row in rows if row[k])
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        # Where it is tight: valid.perplexity in two lines, not valid.perplexit y; and names whole, if they can be.
+        header = column.replace(".", ".\n", 1) if tight else column
+        whole = k == 0 and 2 * widths[0] <= console.width
+        table.add_column(header, justify="right" if numeric[k] else "left", overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*map(Text, row))  # as text, because in a string [brackets] would be markup
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
-def _show_long_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The same without wrapping cells, for which a table of thousands of rows would be waited for."""
-    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
-    numeric = [all(row[k][:1].isdigit() for row in rows if row[k]) for k in range(len(columns))]
-    for row in (columns, *rows):
+def _show_unwrapped(lines: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> None:
+    """For files and pipes; and for thousands of rows, for whose wrapping one would wait."""
+    for line in lines:
         padded = [
             " " * (wide - cell_len(cell)) + cell if right else cell + " " * (wide - cell_len(cell))
-            for cell, wide, right in zip(row, widths, numeric, strict=True)
+            for cell, wide, right in zip(line, widths, numeric, strict=True)
         ]
         print("  ".join(padded).rstrip())
 

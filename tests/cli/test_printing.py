@@ -70,6 +70,21 @@ def test_brackets_in_a_table_are_text(capsys):
     assert all(text in out for text in ("[x]", "[red]a[/red]", "[/b]", ":smile:"))
 
 
+def test_a_table_in_a_file_has_a_line_for_each_row(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show_table(["arm", "valid.perplexity"], [["a" * 100, "98.6 [96.7, 100.0]"], ["b", "7"]])
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["arm", "valid.perplexity"] and len(lines) == 2 and len(lines[0]) == 100 + 2 + 18
+
+
+def test_in_a_narrow_terminal_names_stay_whole(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    row = ["dropped.as-reported", *["98.6 [96.7, 100.0]"] * 3]
+    show_table(["arm", "valid.bleu", "valid.perplexity", "valid.loss"], [row, row])
+    words = capsys.readouterr().out.split()
+    assert words.count("dropped.as-reported") == 2 and {"bleu", "perplexity", "loss"} < set(words)
+
+
 def test_a_table_fits_its_terminal_and_loses_nothing(capsys, columns):
     show_table(["run", "n"], [["a-name-of-some-length-" * 4, "1"], ["b", "20"]])
     out = capsys.readouterr().out
