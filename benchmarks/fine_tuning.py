@@ -32,7 +32,7 @@ from headway import tasks
 from headway.audit.audit import read_report
 from headway.data.labelled.batches import RowTable
 from headway.experiment.assembly import assemble
-from headway.experiment.stands import without_audits
+from headway.experiment.testbeds import without_audits
 from headway.experiment.train import train
 from headway.recipe.recipe import Recipe, load
 from headway.scoring.features import FeatureSampler, KeptFeatures

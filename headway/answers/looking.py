@@ -1,4 +1,4 @@
-"""Of what is inside a model: maps and gradients."""
+"""Answers of `look`: attention maps, gradients, and how far those reach."""
 
 from typing import Any, Literal
 

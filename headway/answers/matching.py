@@ -1,4 +1,4 @@
-"""Of pictures and captions."""
+"""Answers of `match`: pictures and captions."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""Of recipes, of the machine, and of searches."""
+"""Answers about recipes, the machine, and searches."""
 
 from typing import Any
 

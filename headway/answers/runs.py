@@ -1,4 +1,4 @@
-"""Of runs: trained, listed, scored, audited; what they write, classify and translate; weights in and out."""
+"""Answers about runs: trained, listed, scored, audited; what they write, classify and translate; weights in and out."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""Of scaling laws."""
+"""Answers of `scaling`: laws and the points they are fitted to."""
 
 from headway.answers.schema import Number, Schema
 

@@ -1,4 +1,4 @@
-"""What all schemas have in common: keys that nobody has said are refused."""
+"""What all schemas have in common: keys that a schema does not name are refused."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -1,4 +1,4 @@
-"""Of attention by construction."""
+"""Answers of `solve`: attention by construction."""
 
 from typing import Any
 

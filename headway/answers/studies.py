@@ -1,4 +1,4 @@
-"""Of studies and cases."""
+"""Answers about studies and cases."""
 
 from typing import Any
 

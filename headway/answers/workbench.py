@@ -1,4 +1,4 @@
-"""Of the workbench: what its pages ask that no verb answers."""
+"""Answers that only the pages of the workbench ask for."""
 
 from typing import Any
 

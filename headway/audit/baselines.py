@@ -1,4 +1,4 @@
-"""What a cheap method gets on the same split: the numbers every score is set beside.
+"""Baselines: what a cheap method gets on the same split, beside which every score is shown.
 
 For running text: the frequency of each token (unigram), and counted contexts of up to four tokens (5-gram), on the
 model's own tokens, the same ones scored, and with no more context than the model had. For labelled texts: the commonest

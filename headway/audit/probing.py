@@ -1,4 +1,4 @@
-"""How a kind of model is asked by audits: what a task tells them of its models."""
+"""How audits query a kind of model: what each task tells them about its models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which audits there are, and what those of a model find in it, or in the models of a population."""
+"""Which audits there are, and how they are run on a model or on all models of a population."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

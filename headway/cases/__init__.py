@@ -1,1 +1,1 @@
-"""Experiments and exercises that somebody reported, done again."""
+"""Cases: experiments and exercises that somebody reported, done again."""

@@ -1,5 +1,4 @@
-"""The report of an exercise, in the dress of a study's: studies/ID/ with what was found, to be read by people and by
-programs.
+"""The report of an exercise, in the form of a study's: studies/ID/ with what was found, for people and for programs.
 
 report.html     everything, in one file: no network, no script
 report.md       the same in words and tables

@@ -1,4 +1,4 @@
-"""The command line: which verbs there are, and what becomes of mistakes. Nothing heavy is imported at the top."""
+"""The command line: which verbs there are, and how errors are shown. Nothing heavy is imported at the top."""
 
 import errno
 import os
@@ -108,7 +108,7 @@ def _run() -> None:
     # cores too (docs/log.md). To be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from headway.cli.progress import Waiting
-    from headway.core.telling import listening
+    from headway.core.progress import listening
 
     try:
         with Waiting() as waiting, listening(waiting):

@@ -1,4 +1,4 @@
-"""`headway audit`: what a score rests on."""
+"""`headway audit`: the checks of a run, or of a recipe before it is trained."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`headway cache`: what is kept between runs, and how to be rid of it."""
+"""`headway cache`: what is kept between runs, and how to delete it."""
 
 import time
 from typing import Annotated

@@ -56,7 +56,7 @@ def compare(
 
 
 def _show(found: "RunComparison", on: list[str] | None) -> None:
-    from headway.answers.telling import headline_of
+    from headway.answers.run_summaries import headline_of
     from headway.cli import printing
     from headway.core.yaml import write_value
     from headway.experiment.compare import ABSENT

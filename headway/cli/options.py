@@ -1,4 +1,4 @@
-"""What several verbs take, and how all of them print JSON."""
+"""Options that several verbs share, and how all of them print JSON."""
 
 import gc
 import json

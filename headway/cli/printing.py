@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headway.answers.telling import headline_of, kept
+from headway.answers.run_summaries import headline_of, kept
 from headway.audit.audit import Audit, Finding, Report
 from headway.core.format import duration, number
 from headway.core.status import State

@@ -13,7 +13,7 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs in a folder, with how they ended and what they scored."""
-    from headway.answers.telling import listed_as_json
+    from headway.answers.run_summaries import listed_as_json
     from headway.cli import printing
     from headway.core.errors import UserError
     from headway.run.index import list_runs

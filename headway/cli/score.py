@@ -56,7 +56,7 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Perplexity or accuracy of a split, perplexity of a file or a sentence, with what it was measured on."""
-    from headway.answers.telling import run_as_json
+    from headway.answers.run_summaries import run_as_json
     from headway.cli import printing
     from headway.experiment.ensemble import score_together
     from headway.experiment.evaluate import audited, score_file, score_sentence, score_splits_again

@@ -1,4 +1,4 @@
-"""What terminals take for orders, in texts that come from elsewhere: it is shown, not sent.
+"""Texts from elsewhere made safe to print: control characters are shown, not sent to the terminal.
 
 A label, a column's name, a run's name or a model's configuration may hold the bytes by which a terminal is told to wipe
 the screen, to change its title or to paste. Everything that is printed goes through here; of such orders, only those

@@ -66,10 +66,10 @@ def query(
 ) -> None:
     """A query with the wanted attention over these keys, or a certificate that there is none."""
     from headway.solve import draw
-    from headway.solve.given import checked_keys
+    from headway.solve.derivation import query_matrix_derivation
+    from headway.solve.inputs import checked_keys
     from headway.solve.queries import find_queries, find_query
     from headway.solve.reading import read_table
-    from headway.solve.words import query_matrix_derivation
 
     K = checked_keys(read_table("keys", keys))
     if identity:
@@ -105,7 +105,7 @@ def key(
 ) -> None:
     """A key to put in the place of another, so that this query has the wanted attention; or the best there is."""
     from headway.solve import draw
-    from headway.solve.given import checked_keys
+    from headway.solve.inputs import checked_keys
     from headway.solve.keys import find_key
     from headway.solve.reading import read_list, read_table
 
@@ -230,7 +230,6 @@ def fixed_layer(
 
 
 def _wanted(select: int | None, average: str | None, weights: str | None, n: int) -> "np.ndarray":
-    from headway.solve import given
     from headway.solve.reading import read_indices, read_list
 
     if sum(goal is not None for goal in (select, average, weights)) != 1:

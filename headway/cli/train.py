@@ -91,7 +91,7 @@ def train(
 def tell(verb: str, made: "list[Run]", again: list[str], strict: bool, as_json: bool) -> None:
     """What came of a training, and the exit code: 130 after Ctrl-C, with the words to go on by; 1 where a run diverged,
     and with `strict` where an audit failed."""
-    from headway.answers.telling import kept, runs_as_json
+    from headway.answers.run_summaries import kept, runs_as_json
     from headway.cli import printing
 
     if as_json:

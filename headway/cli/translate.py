@@ -1,5 +1,4 @@
-"""`headway translate`: what a translator, or several as one, make of a text, of a file, or of what comes down the
-pipe."""
+"""`headway translate`: translates a text, a file, or what comes down the pipe, by one run or by several as one."""
 
 import math
 import sys

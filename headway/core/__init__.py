@@ -1,1 +1,1 @@
-"""What everything rests on: mistakes in words, specs, files that are whole, random numbers, events, plugins."""
+"""What everything rests on: error messages, specs, atomic files, random numbers, events, plugins."""

@@ -1,4 +1,4 @@
-"""What a user did wrong, said in words.
+"""Errors that are the user's to mend, with a message that says how.
 
 `UserError` is the only exception the command line turns into a message instead of a traceback. Raise it with a sentence
 that says what was given, where, what was expected, and the nearest thing that would have worked.

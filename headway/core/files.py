@@ -1,4 +1,4 @@
-"""Files and folders that are either there whole or not there at all, whatever moment the power fails at.
+"""Atomic files and folders: there whole or not at all, at whatever moment the power fails.
 
 What is being made, or taken away, bears another name: `.NAME.PID.partial`; what makes way for something new is
 `.NAME.PID.aside` until the new one has the name. A process that is killed leaves such names behind; `clean_up` puts

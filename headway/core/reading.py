@@ -1,4 +1,4 @@
-"""Files that others may have had their hands on: regular files of a bounded size, or a sentence that says why not.
+"""Reading files that may have been tampered with: regular files of bounded size, or an error that says why not.
 
 A folder that was damaged, or that somebody sent, may hold anything under the names that are expected in it: a pipe that
 nobody writes to, a device without end, a link to elsewhere, a folder, a hundred thousand brackets. Whatever Headway

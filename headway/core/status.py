@@ -1,4 +1,4 @@
-"""How a run stands: a word, the step it came at, and the reason. People read the sentence that `str` makes of it.
+"""The status of a run: a word, the step it came at, and the reason. People read the sentence that `str` makes of it.
 
 The same three are kept wherever a run's end is written down (run.json, metrics.jsonl, checkpoints, a study's failures).
 Earlier versions kept the sentence instead, "diverged at step 12: the loss is no longer a finite number"; `read` takes

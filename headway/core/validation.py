@@ -1,4 +1,4 @@
-"""From a tree of plain values to a spec, or to one message with everything that is wrong in it.
+"""From a tree of plain values to a spec, or to one message that lists everything that is wrong in it.
 
 A validator stops looking into a part once a piece of it is wrong. Here each wrong piece is noted, left out, and the
 rest looked at again, so that unknown keys, wrong types and impossible combinations all come at once.

@@ -1,4 +1,4 @@
-"""Open sets: what there is of one kind of thing, to which anybody can add.
+"""Open sets of variants (position schemes, mixers, audits …), to which anybody can add.
 
 A recipe has *slots* (positions, head fusion, optimizer …), and each slot takes one of several *variants*, chosen by
 `kind`. The slot is a class that says what all its variants have and can do; a variant is a subclass with a kind:

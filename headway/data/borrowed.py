@@ -1,4 +1,4 @@
-"""The tokenizer of a borrowed encoder, as its folder has it, with the tokens that it puts around every text.
+"""The tokenizer of a pretrained encoder, as its folder has it, with the special tokens it puts around every text.
 
 WordPiece, byte pairs, pieces: nothing has to be given back here (`library.py` is stricter, for models that are scored
 per byte), and text may be put into lower case and lose its accents, as the model has known it. What stands around a

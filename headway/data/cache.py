@@ -28,8 +28,8 @@ import tokenizers
 
 from headway.core import files
 from headway.core.errors import UserError
+from headway.core.progress import say_once
 from headway.core.reading import opened, read_bytes
-from headway.core.telling import say_once
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import TokenizerSpec
 

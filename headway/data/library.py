@@ -1,4 +1,4 @@
-"""A vocabulary that the `tokenizers` library wrote elsewhere, as a Tokenizer of ours; or the reason why it is none.
+"""A vocabulary made elsewhere by the `tokenizers` library, as a Tokenizer of ours; or the reason why it cannot be one.
 
 Scores are told per byte of text, so what changes text before it cuts it, or does not give it back, is refused.
 """

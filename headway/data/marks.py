@@ -1,4 +1,4 @@
-"""Tokens that are no text: where a row begins, where a text of it ends, what is hidden, what fills rows up.
+"""Special tokens: where a row begins, where a text ends, what is masked, what is padding.
 
 A vocabulary that has them makes rows of texts as BERT reads them, and others do not:
 

@@ -1,5 +1,4 @@
-"""Text as tokens, by what was cut before: a word with the white space before it is cut by the library once, and looked
-up from then on.
+"""Tokenizing with a memory: a word with the white space before it is cut by the library once, and looked up afterwards.
 
 No tokenizer of ours sees beyond the end of a word, so a text may be cut there, and most of what is between two cuts has
 been met already: the library cuts a million tokens a second, looking up is ten times as fast. What is remembered is

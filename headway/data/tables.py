@@ -1,4 +1,4 @@
-"""A table from anybody: rows of cells in a file, whoever saved it and with what.
+"""Reading tables from anywhere: rows of cells, whatever program, encoding or delimiter they were saved with.
 
 What a file is says its ending. In .csv a cell may be quoted ("a, b") and may then hold commas, quotes ("") and line
 ends. In .tsv and .txt nothing is quoted: a quotation mark is part of the text, and a line is a row. In .jsonl a line is
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
-from headway.core.telling import say_once
+from headway.core.progress import say_once
 from headway.data.running.sources import read_text
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")

@@ -1,4 +1,4 @@
-"""What text becomes: tokens, each with the bytes of text it stands for and whether a word begins there.
+"""Tokens of a text: each with the bytes it stands for and whether a word begins there.
 
 So perplexity can be given per word and in bits per byte whatever the tokenizer, and models with different vocabularies
 can be compared. Those of a corpus lie in a file, and are found there again (`KeptTokens`).
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headway.core.telling import progress
+from headway.core.progress import progress
 from headway.data.letters import byte_length
 
 if TYPE_CHECKING:

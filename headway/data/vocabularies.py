@@ -14,8 +14,8 @@ from pydantic import Field
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 from headway.core.errors import UserError
+from headway.core.progress import following
 from headway.core.reading import read_text
-from headway.core.telling import following
 from headway.core.variants import Variant
 from headway.data.letters import BLANK, LINE_END, WHITE, chunks, letters_of
 from headway.data.tokenizer_kinds import BYTE_OF_SIGN, BpeTokenizer, ByteTokenizer, CharTokenizer, WordTokenizer

@@ -1,1 +1,1 @@
-"""One stack for everything that is drawn: maps, charts, pages."""
+"""Everything that is drawn: maps, charts, pages."""

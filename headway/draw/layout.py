@@ -1,4 +1,4 @@
-"""Where everything stands in a picture: one list of maps, texts and colour bars, in pixels, for every way of drawing.
+"""Where everything stands in a picture: one list of maps, texts and colour bars, in pixels, for every output format.
 
 Maps of a grid share their axes, so rows are named once, beside the first column, and columns above the first row. Where
 tokens stand closer than their names need, every second, third … is named. A single map gets the room of a page, and,

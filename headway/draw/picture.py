@@ -1,4 +1,4 @@
-"""What is drawn, before it is known how: grids of labelled maps, what to say about them, and a table.
+"""What is to be drawn, whatever the output format: grids of labelled maps, what to say about them, and a table.
 
 Everything that can be looked at gives a `Picture`; `layout.py` says where things stand in it, and `save.py` writes
 it as html, svg or png. In a notebook it draws itself.

@@ -1,1 +1,1 @@
-"""Runs as folders that others read, and folders of others as runs."""
+"""Runs exported for other programs, and models of other programs imported as runs."""

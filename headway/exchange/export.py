@@ -1,4 +1,4 @@
-"""A run as a folder that others read: `headway export`.
+"""`headway export`: a run as a folder that other programs read.
 
 FOLDER/
   model.safetensors       the names and the layout of a GPT-2, of a Marian, or of a BERT

@@ -1,4 +1,4 @@
-"""What happens to the runs of a training: told to those who listen, and written into the folders of the runs."""
+"""Announces what happens to the runs of a training: to listeners, and in the folders of the runs."""
 
 from collections.abc import Sequence
 from contextlib import suppress

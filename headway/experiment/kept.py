@@ -1,4 +1,4 @@
-"""What runs of one population have kept, as audits are given it: all of them side by side, and each alone."""
+"""What the runs of one population have kept, for the audits: all of them side by side, and each alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,6 @@
-"""What somebody brings to be matched: pictures by path, folder or out of a run's own data; captions by text or file."""
+"""Pictures and captions that a user brings to be matched: pictures by path, folder or out of a run's own data; captions
+by text or file.
+"""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""More replicas than fit: how many go at once, and the rest in turns."""
+"""Populations with more replicas than fit in memory: how many train at once, and the rest in turns."""
 
 import dataclasses
 from collections.abc import Sequence

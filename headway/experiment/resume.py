@@ -1,4 +1,6 @@
-"""To go on with runs that were stopped: are they of this recipe, where can they be taken up, and everyone put back."""
+"""Resuming runs that were stopped: do they belong to this recipe, from which step can they go on, and their state put
+back.
+"""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Whether runs read the same tokens: only then can what they say of each be averaged, or stand on one axis."""
+"""Whether runs read the same tokens: only then may their predictions be averaged, or their losses share an axis."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,5 @@
-"""The audits of a recipe, tried: every fault that can show in it is planted, and the audit meant for it should see it.
+"""Tests the audits on a user's own recipe: every fault that can show in it is planted, and the audit meant for it
+should catch it.
 
 First the clean recipe is looked at: an audit that fails without any fault sees nothing with one. Then fault after fault
 is put in, at the recipe's own sizes and on its own data; what it touches is made again, and the audit that is meant for
@@ -17,7 +18,7 @@ from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault
 from headway.core.errors import UserError, did_you_mean
 from headway.core.format import duration
-from headway.experiment.stands import STANDS, Ground, Stand, carried_out
+from headway.experiment.testbeds import TESTBEDS, Testbed, TestbedSetup, carried_out
 from headway.recipe.recipe import Recipe
 
 Outcome = Literal["seen", "not seen", "cannot show"]
@@ -68,12 +69,12 @@ class SelfTest:
 
     def __init__(self, recipe: Recipe, asked: Sequence[Fault], folder: Path):
         self.recipe, self.asked = recipe, list(asked)
-        self.ground = Ground(recipe, folder)
-        self.stands = [stand(self.ground) for stand in STANDS]
+        self.setup = TestbedSetup(recipe, folder)
+        self.testbeds = [testbed(self.setup) for testbed in TESTBEDS]
 
-    def stand_of(self, fault: Fault) -> Stand:
+    def testbed_of(self, fault: Fault) -> Testbed:
         subject = AUDITS.find(fault.caught_by).subject
-        return next(stand for stand in self.stands if subject in stand.subjects)
+        return next(testbed for testbed in self.testbeds if subject in testbed.subjects)
 
     @property
     def to_try(self) -> list[Fault]:
@@ -81,20 +82,20 @@ class SelfTest:
 
     def why_not(self, fault: Fault) -> str | None:
         """What is missing for it to show here, as far as one can tell without trying."""
-        return fault.why_not(self.recipe) or self.stand_of(fault).why_not(fault)
+        return fault.why_not(self.recipe) or self.testbed_of(fault).why_not(fault)
 
     def clean(self, tell: Callable[[str], object] = lambda text: None) -> Report:
         """What audits find without any fault, as far as faults are to be tried on them."""
         report = Report()
-        for stand in dict.fromkeys(map(self.stand_of, self.to_try)):
-            tell(f"without a fault: audits of {', '.join(stand.subjects)}")
-            report += stand.clean
+        for testbed in dict.fromkeys(map(self.testbed_of, self.to_try)):
+            tell(f"without a fault: audits of {', '.join(testbed.subjects)}")
+            report += testbed.clean
         return report
 
     def seconds(self) -> float:
         """That the faults will take, about: each what its audit took without it, and as much again for what is made."""
-        used = dict.fromkeys(map(self.stand_of, self.to_try))
-        took = {f.audit: f.seconds for stand in used for f in stand.clean.findings}
+        used = dict.fromkeys(map(self.testbed_of, self.to_try))
+        took = {f.audit: f.seconds for testbed in used for f in testbed.clean.findings}
         return sum(0.5 + 2 * took.get(fault.caught_by, 0.0) for fault in self.to_try)
 
     def trials(self) -> Iterator[Trial]:
@@ -107,27 +108,27 @@ class SelfTest:
     def _tried(self, fault: Fault) -> tuple[Outcome, str, tuple[str, ...]]:
         if (why := self.why_not(fault)) is not None:
             return "cannot show", why, ()
-        stand, meant = self.stand_of(fault), AUDITS.find(fault.caught_by)
-        clean = stand.clean.finding(meant.name)
+        testbed, meant = self.testbed_of(fault), AUDITS.find(fault.caught_by)
+        clean = testbed.clean.finding(meant.name)
         if clean is None:
-            why = stand.clean.not_run.get(meant.name, "it is not asked of such a recipe")
+            why = testbed.clean.not_run.get(meant.name, "it is not asked of such a recipe")
             return "cannot show", f"{meant.name} does not apply: {why}", ()
         if clean.verdict == "fail":
             return "cannot show", f"{meant.name} fails without it: {clean.sentence}", ()
-        found = carried_out(meant, lambda: stand.look(fault, [meant]))
+        found = carried_out(meant, lambda: testbed.look(fault, [meant]))
         if isinstance(found, str):
             return "cannot show", f"with it nothing runs any more: {found}", ()
         here = found.finding(meant.name)
         if here is not None and _worse(here, clean):
             return "seen", here.sentence, ()
-        others = carried_out(meant, lambda: stand.look(fault))
+        others = carried_out(meant, lambda: testbed.look(fault))
         if not isinstance(others, str):
-            instead = [f for f in others.findings if _worse(f, stand.clean.finding(f.audit))]
+            instead = [f for f in others.findings if _worse(f, testbed.clean.finding(f.audit))]
             if instead:
                 said = found.not_run.get(meant.name) or (here.sentence if here else "it said nothing")
                 more = f"; {instead[0].audit}: {instead[0].sentence}"
                 return "not seen", f"{said}{more}", tuple(f.audit for f in instead)
-        if not stand.changes_something(fault):
+        if not testbed.changes_something(fault):
             return "cannot show", "it changes nothing here", ()
         said = here.sentence if here is not None else found.not_run.get(meant.name, "it said nothing")
         return "not seen", said, ()

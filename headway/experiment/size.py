@@ -1,4 +1,4 @@
-"""Whether a model can fit at all, told before a byte of it is there.
+"""Whether a model fits in memory at all, told before anything is allocated.
 
 Its parameters are counted on torch's meta device, where tensors have shapes and no numbers. A stack of hundreds of
 layers would take a while even there, so it is built with one, two and three, and the rest follows from those. What

@@ -23,7 +23,7 @@ from headway.experiment import assembly
 from headway.experiment.announcer import Announcer
 from headway.experiment.assembly import check_population, parameters_of, trained_parameters_of
 from headway.experiment.audit import audit_runs
-from headway.experiment.beside import compiler_for, kind_of_step
+from headway.experiment.background_compile import compiler_for, kind_of_step
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, going_on, newest_checkpoints, restore
 from headway.nn.trainable import Trainable
@@ -34,10 +34,10 @@ from headway.scoring.metrics import METRICS, parsed
 from headway.scoring.score import Score
 from headway.tasks.task import Task
 from headway.training import setting as settings
+from headway.training.auto_compile import AutoCompile
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop, ReplicaState
 from headway.training.parallel import check_rows
-from headway.training.pays import WhenItPays
 from headway.training.population import Population, load_weights
 from headway.training.processes import Processes, started
 from headway.training.update import Sampler, SamplerOfShapes
@@ -190,14 +190,14 @@ class Training:
             lowest_is_best=METRICS[self.recipe.training.best_by].lower_is_better,
         )
         if self.setting.may_compile:
-            self.loop.compiling = self.when_it_pays()
+            self.loop.compiling = self.auto_compile()
         if self.loop.compiling is not None:
             self.held.callback(self.loop.compiling.stop)
         if self.loop.warmup >= self.loop.total:
             steps = f"{self.loop.warmup:,} steps"
             self.announce.warn(f"training ends in the warm-up ({steps}): the full rate is never reached")
 
-    def when_it_pays(self) -> WhenItPays | None:
+    def auto_compile(self) -> AutoCompile | None:
         """What may compile the training, and where the step at which it did so is written down."""
         device = self.setting.device
         noted = [run.facts["compiled_from"] for run in self.written if "compiled_from" in run.facts]
@@ -212,7 +212,7 @@ class Training:
 
         if isinstance(self.sampler, SamplerOfShapes) and at is None:  # there may be dozens of them
             return tell("not compiled: batches have several lengths, and each would have to be compiled by itself")
-        return WhenItPays(
+        return AutoCompile(
             kind_of_step(self.recipe, self.population.model, self.sampler, self.task.tokens_per_step, self.setting),
             self.loop.total,
             compiler=lambda: compiler_for(self.recipes, device),

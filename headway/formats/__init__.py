@@ -1,1 +1,1 @@
-"""Models as others write them down, both ways."""
+"""Model formats of other programs, read and written."""

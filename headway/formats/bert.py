@@ -1,4 +1,4 @@
-"""BERT's way to write an encoder down, beside ours: names of weights, keys of config.json, and what has no counterpart.
+"""BERT's format beside ours: names of weights, keys of config.json, and what has no counterpart.
 
     ours                                     BERT's
     embedding                                embeddings.word_embeddings

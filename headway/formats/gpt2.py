@@ -1,4 +1,4 @@
-"""GPT-2's way to write a model down, beside ours: names of weights, keys of config.json, and what has no counterpart.
+"""GPT-2's format beside ours: names of weights, keys of config.json, and what has no counterpart.
 
     ours                                      GPT-2's
     embedding.weight              [V, D]      transformer.wte.weight                  [V, D]

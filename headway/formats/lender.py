@@ -1,4 +1,4 @@
-"""A folder with somebody's encoder, as transformers writes it: what config.json settles, its tokenizer, its weights.
+"""A pretrained encoder in a folder as `transformers` writes it: what config.json settles, its tokenizer, its weights.
 
 Weights are read from safetensors and from nothing else, and no code that lies beside them is run.
 """

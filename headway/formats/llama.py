@@ -1,4 +1,4 @@
-"""Llama's way to write a decoder down, beside ours: names of weights, keys of config.json, and what has no counterpart.
+"""Llama's format beside ours: names of weights, keys of config.json, and what has no counterpart.
 
 The same decoder under the same names is Mistral, Qwen2, SmolLM. What differs from ours is a matter of layout only, and
 nothing is approximated:

@@ -1,4 +1,4 @@
-"""Marian's way to write a translator down, beside ours: names of weights, keys of config.json, numbers of tokens.
+"""Marian's format beside ours: names of weights, keys of config.json, numbers of tokens.
 
     ours                                          Marian's
     embedding.weight                  [V, D]      model.shared.weight                               [V, D]

@@ -1,4 +1,4 @@
-"""A run folder as the start of another run: what an encoder of ours has learnt, lent to the next one.
+"""A run of Headway as the start of another run: what its encoder has learnt is taken over.
 
 The weights go over by their names, so both have the same shape; what one has at its end and the other has not (a head,
 the output of a masked language model) is left, or new.

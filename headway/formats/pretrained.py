@@ -1,4 +1,4 @@
-"""Somebody else's model as the start of ours: `model: {kind: classifier, start: {kind: pretrained, from: minilm}}`.
+"""A pretrained model as the start of ours: `model: {kind: classifier, start: {kind: pretrained, from: minilm}}`.
 
 `from` is a folder as transformers writes it, a name on the hub, or the name of a model that comes as a Python package
 (`packages.py`). Its weights settle the shape of the model and its tokens; how they are written down is known by family

@@ -1,4 +1,5 @@
-"""A folder of others: weights as safetensors in one file or several, whether they fit, and the keys of config.json.
+"""A folder of weights from elsewhere: safetensors in one file or several, whether they fit, and the keys of
+config.json.
 
 Nothing is unpickled: that would run whatever code a file holds.
 """

@@ -10,8 +10,8 @@ from headway.core.format import number
 from headway.draw.chart_page import Chart, ChartPage
 from headway.draw.charts import Curve
 from headway.draw.picture import PictureTable
-from headway.look.followed import FollowedRows
 from headway.look.gradient_flow import GradientFlow, SideFlow
+from headway.look.gradient_rows import GradientRows
 
 TOLD = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """The distances of the table."""
@@ -116,7 +116,7 @@ class FlowPage:
         return [note if len(of) == len(self.arms) else f"{', '.join(of)}: {note}" for note, of in whose.items()]
 
     @property
-    def _rows(self) -> list[FollowedRows]:
+    def _rows(self) -> list[GradientRows]:
         return [flow.rows for arm in self.arms for flow in arm.seeds]
 
     def _losses(self, flows: Sequence[FlowAlong], where: str, across: str) -> Chart:

@@ -2,7 +2,7 @@
 
     streams   ∂top_t/∂x_s        from what a layer is given (`embedded`, `layers.k.stream`) to what the last one gives
     hidden    ∂state_t/∂state_s  of a recurrence: the product of the Jacobians of its steps (`state_flow.py`)
-    losses    ∂nats_t/∂x_s       of a row's loss (`FollowedRows`) in the embedding of token s: a vector, and its length
+    losses    ∂nats_t/∂x_s       of a row's loss (`GradientRows`) in the embedding of token s: a vector, and its length
 
 t is the last token of a row, and s the one so many tokens before it; or, of a translator's source, the one so many
 before its end, whoever reads it: then `embedded` and `layers.k.stream` are the encoder's, where there is one.
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from headway.core import random
 from headway.core.errors import UserError
-from headway.look.followed import FollowedRows
+from headway.look.gradient_rows import GradientRows
 from headway.look.state_flow import HiddenState, Norms, hidden_states
 from headway.nn.taps import tap_names, watch
 
@@ -78,7 +78,7 @@ class GradientFlow:
     """Of one model."""
 
     title: str
-    rows: FollowedRows
+    rows: GradientRows
     own: SideFlow
     """Along the side that ends with t."""
     source: SideFlow | None = None
@@ -114,7 +114,7 @@ def _finite(values: Sequence[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 
 
-def gradient_flow(model: Any, rows: FollowedRows, distance: int | None = None, title: str = "model") -> GradientFlow:
+def gradient_flow(model: Any, rows: GradientRows, distance: int | None = None, title: str = "model") -> GradientFlow:
     """`distance`: how far to look, null = to the first token of each side."""
     if model.replicas != 1:
         raise UserError(
@@ -138,7 +138,7 @@ def gradient_flow(model: Any, rows: FollowedRows, distance: int | None = None, t
 # --- losses ----------------------------------------------------------------------------------------------------------
 
 
-def loss_lengths(model: nn.Module, rows: FollowedRows) -> list[list[float]]:
+def loss_lengths(model: nn.Module, rows: GradientRows) -> list[list[float]]:
     """Of every side ‖∂nats_t/∂x_s‖, by distance: the mean over rows."""
     taps = [_tap(side.stack, "embedded") for side in rows.sides]
     lengths: list[list[Tensor]] = [[] for _ in taps]
@@ -158,7 +158,7 @@ def _tap(stack: str, name: str) -> str:
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def stream_norms(model: Any, rows: FollowedRows) -> list[dict[str, Norms]]:
+def stream_norms(model: Any, rows: GradientRows) -> list[dict[str, Norms]]:
     """Of every side, of ∂top_t/∂x_s for every stream x that its stack has up to the last layer's of the model, top."""
     streams = {side.stack: _streams(model, side.stack) for side in rows.sides}
     top = streams[rows.own.stack].pop()

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headway.look.followed import FollowedRows
+from headway.look.gradient_rows import GradientRows
 from headway.nn.context import Context
 from headway.nn.mixer import Mixer
 
@@ -73,7 +73,7 @@ class MixerInput(NamedTuple):
         return MixerInput(self.x[:, :, there], context, self.state)
 
 
-def hidden_states(model: Any, rows: FollowedRows) -> list[dict[str, HiddenState]]:
+def hidden_states(model: Any, rows: GradientRows) -> list[dict[str, HiddenState]]:
     """Of every side, of every mixer whose state is a vector per row. Where one stack reads two sides, its states are
     told once, of the whole row."""
     sides = {side.stack: side for side in reversed(rows.sides)}
@@ -94,7 +94,7 @@ def mixers_of(model: Any, stack: str) -> dict[str, Mixer]:
     return {f"layers.{k}.{getattr(mixer, 'called', 'mixer')}": mixer for k, mixer in enumerate(mixers)}
 
 
-def _inputs(model: Any, rows: FollowedRows, mixers: Sequence[Mixer]) -> dict[Mixer, list[MixerInput]]:
+def _inputs(model: Any, rows: GradientRows, mixers: Sequence[Mixer]) -> dict[Mixer, list[MixerInput]]:
     """Of each mixer, what it is given in every row."""
     read: dict[Mixer, list[MixerInput]] = {mixer: [] for mixer in mixers}
 

@@ -1,5 +1,6 @@
-"""What encoders have in common beside being a backbone: everybody sees everybody, rows may hold several texts, and the
-weights may be those of somebody else's encoder."""
+"""What encoders have in common beside being a backbone: attention in both directions, rows of several texts, and
+weights that may come from a pretrained encoder.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar

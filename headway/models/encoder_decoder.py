@@ -1,4 +1,4 @@
-"""An encoder reads the source, and a decoder looks at what it made of it while it writes the target.
+"""Encoder–decoder: an encoder reads the source, and a decoder with cross attention to it writes the target.
 
 sources   [R, B, S]
 memory    [R, B, S, D]   embed → place → encoder's layers → norm; everybody sees everybody

@@ -1,4 +1,4 @@
-"""What a model's weights are when training begins: drawn by its seed, or taken over from somebody else's model.
+"""The weights a model starts from: drawn by its seed, or taken over from a pretrained model.
 
 Who takes weights over takes over the shape they have: `model: {kind: classifier, start: {kind: pretrained, from:
 minilm}}` is a whole description of a model. So a start has a say when a recipe is read (`completed`), and once more

@@ -1,5 +1,6 @@
-"""What a model goes on from: what its layers keep of the tokens so far, the source it looks at, and the ways that a row
-branches into while several of its continuations are under way."""
+"""The state that decoding goes on from: what layers keep of the tokens so far, the encoded source, and the copies of a
+row while several of its continuations are under way.
+"""
 
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What all translators have in common: a source is read, and a target is written from it, token by token.
+"""What all translators have in common: they read a source, and write a target token by token.
 
 sources       [R, B, S]      the tokens of each source and END; behind that, padding
 source_mask   [R, B, S]      True where there is a token

@@ -1,4 +1,4 @@
-"""Low-rank adapters: what is learnt beside a weight that stays as it is.
+"""Low-rank adapters (LoRA): what is learnt beside a weight that stays frozen.
 
     y = W x + b + (α / r) · up · down · x        down [R, r, I], up [R, O, r]
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headway.nn.kernels import fused_loss, products
-from headway.nn.kernels.once import differentiable_once
+from headway.nn.kernels.once_differentiable import differentiable_once
 from headway.nn.kernels.onednn import product_by
 
 LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}

@@ -1,4 +1,4 @@
-"""Dropout of other shapes: locked over time, of whole words, of weights. Any model can have them.
+"""Dropout of other kinds: locked over time, of whole words, of weights. Any model can have them.
 
 Like `replicated.Dropout`, each draws by (seed, place, step, index) and has one rate per replica, so that populations
 and resumed runs see the same noise as a replica that trains alone. They are what AWD-LSTM is regularised by

@@ -1,4 +1,4 @@
-"""Who may look where. True = may look, everywhere in Headway.
+"""Masks: who may look where. True = may look, everywhere in Headway.
 
 A mask is an object that answers `allows(row, i, j)` for broadcasting index tensors: may query slot i of batch row `row`
 look at key slot j? The same answer serves the plain kernel (whole grids at once), the fused ones, and flex attention

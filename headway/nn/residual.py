@@ -1,4 +1,4 @@
-"""What stands around a sublayer: how what it gives comes to the stream that it read from, and where the norm stands.
+"""Residual connections: how the output of a sublayer is added to its input, and where the norm stands.
 
 A stream goes from sublayer to sublayer. Where kernels are used (`fused_norm.py`), pre-norm sublayers hand it on with
 what is still to be added to it: whoever reads it next adds that, and makes its norm at once.

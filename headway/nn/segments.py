@@ -1,4 +1,4 @@
-"""How a model knows which of several texts in one row a token is of.
+"""Segment embeddings: how a model knows which of several texts in one row a token belongs to.
 
 Rows that hold two texts have a separator behind each (`[CLS] first [SEP] second [SEP]`), so which text a token is of
 can be read off the row itself: by how many separators stand before it. Nobody has to be told beside the tokens.

@@ -1,4 +1,4 @@
-"""How well a key suits a query: the one thing in which kinds of attention differ.
+"""How well a key matches a query: the one thing in which kinds of attention differ.
 
     scaled-dot   q·k / √d               the angle between them; the only one that fused kernels know
     additive     v·tanh(q + k)          a small net with one layer, whose vector v each head learns

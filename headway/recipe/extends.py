@@ -1,4 +1,4 @@
-"""`extends: demo` in a recipe file: it is that other recipe, but for what it says itself.
+"""`extends: demo` in a recipe file: the same as that recipe, except for what the file says itself.
 
     extends: demo                 # a packaged recipe, or a file, looked for beside this one
     model: {positions: alibi}     # the rest of the model stays

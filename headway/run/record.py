@@ -1,4 +1,4 @@
-"""What a run's folder tells without its recipe: facts, how it ended, what it scored. Nothing here needs torch.
+"""What a run's folder tells without its recipe: facts, how it ended, its scores. Nothing here needs torch.
 
 Who lists hundreds of runs wants no more than that, and at once; who goes on with one opens it (`folder.py`).
 """

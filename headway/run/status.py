@@ -1,4 +1,4 @@
-"""What stands where, told by the folder alone: whether a run is being trained, since when, how far it is, how it ended.
+"""How far each run is, told by its folder alone: whether it is being trained, since when, at which step, how it ended.
 
 run.json says how training last came to rest, events.jsonl what happened since, metrics.jsonl how far it got, and the
 lock whether a process is at it. Nobody needs to ask that process.

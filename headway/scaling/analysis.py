@@ -1,4 +1,4 @@
-"""What follows from points: the law, the parabolas, how well budgets are told from the others, and what to train.
+"""What follows from the points: the law, the parabolas, how well they predict held-out budgets, and what to train.
 
 Two ways to the same answer stand side by side, as in Hoffmann et al. (https://arxiv.org/abs/2203.15556): minima of
 parabolas, budget by budget, and the minimum of one law fitted to all points. Where they disagree by more than their

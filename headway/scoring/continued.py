@@ -1,4 +1,4 @@
-"""Rows that are being written, by any model that can go on, and what becomes of them.
+"""Rows that are being generated, by any model that can continue a text, and what becomes of them.
 
     text = Continued(model, ids, state)        rows that begin with these ids
     text.scores()                              [R, B, V]: of the next token of each

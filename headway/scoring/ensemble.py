@@ -1,4 +1,4 @@
-"""Several models as one: the mean of the probabilities that they give.
+"""Ensembles: several models as one, by the mean of their probabilities.
 
 Of a language model only the probability of the token that came is needed, so the members' nats of every token are
 enough: nats of the mean = ln M - ln Σ exp(-nats). Members may be of different shapes, and read a text each in its own

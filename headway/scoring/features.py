@@ -1,4 +1,4 @@
-"""What an encoder that stays as it is makes of texts: computed once, and looked up from then on.
+"""Features of a frozen encoder: computed once for every text, and looked up afterwards.
 
 Where only the head is trained (`training.tuning: frozen`), a step need not read any text: it reads tables of features.
 They are those of evaluation: no dropout of the encoder is applied, of embeddings, sublayers, attention or whole words;

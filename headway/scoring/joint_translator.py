@@ -1,4 +1,4 @@
-"""Several translators as one: at every step the mean of the probabilities that they give to the next token.
+"""Ensembles of translators: at every step the mean of the probabilities that they give to the next token.
 
     model = JointTranslator([one, other])        to decoding and to scores a translator of one replica, like any other
 

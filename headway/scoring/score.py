@@ -1,4 +1,4 @@
-"""A number that says what it is."""
+"""A score: a number that says what it measures."""
 
 import math
 from collections import Counter

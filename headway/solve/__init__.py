@@ -1,4 +1,4 @@
-"""Attention by construction: say what attention should do, get what does it, or a reason why nothing can.
+"""Attention by construction: say what attention should do, and get weights that do it, or a reason why none can.
 
 The public names. They are imported where they are first used: queries and keys need no torch.
 """
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from headway.solve.given import average, select
+    from headway.solve.inputs import average, select
     from headway.solve.keys import find_key
     from headway.solve.kronecker import as_matrix
     from headway.solve.queries import find_queries, find_query

@@ -7,7 +7,7 @@ import numpy as np
 
 from headway.solve.exact import ExactKeys, as_floats
 from headway.solve.geometry import entropy, length
-from headway.solve.given import Weights
+from headway.solve.inputs import Weights
 
 LAST_DIGITS = 4 * 2.0**-52
 """Keys are taken to be known to four units in the last place: 0.1 + 0.2 is 0.3."""

@@ -20,7 +20,7 @@ from headway.nn.context import Context
 from headway.nn.masks import Everything
 from headway.nn.positions import Positions
 from headway.nn.taps import watch
-from headway.solve.words import at_most, number
+from headway.solve.derivation import at_most, number
 
 MOST_ZEROS = 4096
 """Attention looks at all pairs: with many more slots than this they would not fit into memory."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from headway.core.errors import UserError
 from headway.draw.colours import BLUE, DARK, RED
+from headway.solve.derivation import number
 from headway.solve.geometry import length
-from headway.solve.words import number
 
 if TYPE_CHECKING:
     from headway.solve.construction import Construction

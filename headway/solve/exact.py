@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.solve.given import Keys, Vector, Weights
+from headway.solve.inputs import Keys, Vector, Weights
 
 Integers = Any
 """An array of Python integers (dtype object), of any size."""

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from headway.solve.exact import Basis, ExactKeys, Rationals, as_floats, finite, fixed_point, shortest_solution
-from headway.solve.given import Keys, Vector, Weights
+from headway.solve.inputs import Keys, Vector, Weights
 
 Face = Bool[np.ndarray, "n"]
 

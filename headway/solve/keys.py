@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from headway.core.errors import UserError
 from headway.solve.exact import ExactKeys, product
 from headway.solve.geometry import length, total_variation, total_variation_at_most
-from headway.solve.given import (
+from headway.solve.inputs import (
     Keys,
     Vector,
     Weights,
@@ -69,7 +69,7 @@ class KeyAnswer:
 
     @cached_property
     def derivation(self) -> list[str]:
-        from headway.solve.words import key_derivation
+        from headway.solve.derivation import key_derivation
 
         return key_derivation(self)
 

@@ -27,8 +27,8 @@ from headway.nn.heads import Fusion
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
 from headway.nn.taps import watch
-from headway.solve.given import checked_distribution
-from headway.solve.words import at_most
+from headway.solve.derivation import at_most
+from headway.solve.inputs import checked_distribution
 
 LARGEST = 4096
 """Numbers in the stacked input, of which M has the square: 128 MiB in float64."""

@@ -29,7 +29,7 @@ from headway.solve.certificate import LAST_DIGITS, Certificate, certify
 from headway.solve.exact import BeyondFloat64Error, ExactKeys, Rationals, as_floats, finite
 from headway.solve.frames import Frames, key_frames, orthogonal_frames
 from headway.solve.geometry import length, total_variation, total_variation_at_most
-from headway.solve.given import (
+from headway.solve.inputs import (
     Keys,
     Vector,
     Weights,
@@ -76,7 +76,7 @@ class QueryAnswer:
 
     @cached_property
     def derivation(self) -> list[str]:
-        from headway.solve.words import query_derivation
+        from headway.solve.derivation import query_derivation
 
         return query_derivation(self)
 

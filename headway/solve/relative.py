@@ -1,4 +1,4 @@
-"""Attention layers with relative biases that compute what one has in mind: convolutions, shifts, mean and max pooling.
+"""Attention layers with relative biases that compute a given operation: convolutions, shifts, mean and max pooling.
 
 Edges. A softmax divides by what it sees: where a window sticks out of the sequence, the remaining weights grow. For
 mean and max pooling that is right (the window is cut). A convolution wants zeros beyond the ends, so zero vectors are
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from headway.core.errors import UserError
 from headway.solve.construction import Construction, RelativeBias, Stretch, attention_layer
-from headway.solve.given import checked_positive
-from headway.solve.words import number
+from headway.solve.derivation import number
+from headway.solve.inputs import checked_positive
 
 LARGEST_SCALE = 1e30
 """Of queries, for max pooling: its square, and that times an input, are still finite."""

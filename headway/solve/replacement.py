@@ -26,6 +26,7 @@ from headway.nn.context import Context
 from headway.nn.masks import Everything, Mask
 from headway.nn.positions import Positions
 from headway.solve.construction import attention_layer
+from headway.solve.derivation import at_most, number
 from headway.solve.kronecker import (
     AttentionMatrix,
     Tokens,
@@ -36,7 +37,6 @@ from headway.solve.kronecker import (
     self_projection,
     values_to_output,
 )
-from headway.solve.words import at_most, number
 
 PARTS = ("queries", "keys", "values", "output")
 

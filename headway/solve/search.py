@@ -15,7 +15,7 @@ import numpy as np
 from headway.solve.exact import Rationals
 from headway.solve.frames import Face, Frame, Frames
 from headway.solve.geometry import most_even, softmax, total_variation, widest_margin
-from headway.solve.given import Vector, Weights
+from headway.solve.inputs import Vector, Weights
 
 Method = Literal["proportions", "margin", "angle", "nearest"]
 

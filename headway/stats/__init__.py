@@ -1,1 +1,1 @@
-"""Numbers in, numbers out: intervals and tests."""
+"""Statistics: intervals and tests, numbers in and numbers out."""

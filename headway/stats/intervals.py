@@ -1,4 +1,4 @@
-"""How large an effect is and how sure: numbers in, numbers out; nothing here knows what a model is.
+"""How large an effect is and how sure: intervals. Nothing here knows what a model is.
 
 A *contrast* is a weighted sum of the means of some arms: +1 and -1 for "is A better than B", +1 -1 -1 +1 for "does the
 effect of one thing depend on another". Arms that were run on the same seeds are compared seed by seed, because a seed

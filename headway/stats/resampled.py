@@ -1,4 +1,4 @@
-"""Rows drawn anew, for scores that are no means: the same rows for everything that is compared.
+"""Bootstrap for scores that are no means: rows are resampled, the same ones for everything that is compared.
 
 A corpus score such as BLEU is made of sums over sentences. What each sentence adds to them is a row of `counts`, so the
 score of any sentences, of drawn ones as well, is the score of the sum of their rows. Which rows are drawn follows from

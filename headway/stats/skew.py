@@ -1,4 +1,4 @@
-"""Scores that lie to one side: whether they do, and what chance is then, without Student's t.
+"""Skewed scores: whether they are, and intervals for them without Student's t.
 
 t takes the differences of seeds for bell-shaped. Where they are strongly skewed (skewness 6: most runs alike, a few far
 off) its 95 % interval holds the truth in 84 % of studies, and more seeds help slowly. Few seeds cannot show skew, so

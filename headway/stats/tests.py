@@ -1,4 +1,4 @@
-"""Tests of several things at once: many questions, the best of many arms.
+"""Multiple testing: several questions at once, or the best of many arms.
 
 One contrast brings its own test along (`intervals.py`). Here is what it takes to ask several, and not to be fooled.
 """

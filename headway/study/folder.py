@@ -1,4 +1,4 @@
-"""A study is a folder too.
+"""The folder of a study.
 
 studies/NAME/
   study.yaml       the study, whole: its base recipe is written out

@@ -16,7 +16,7 @@ from torch import Tensor
 from headway.core.errors import UserError
 from headway.data.running.sources import read_text
 from headway.data.tokenizers import Tokenizer
-from headway.look.followed import FollowedRows
+from headway.look.gradient_rows import GradientRows
 from headway.look.picture_maps import PictureMaps
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
@@ -72,7 +72,7 @@ class FollowsGradients(Ability):
     asked = "how far gradients reach is"
 
     @abstractmethod
-    def followed(self, split: str, most: int) -> FollowedRows:
+    def followed(self, split: str, most: int) -> GradientRows:
         """At most so many rows from all over a split, and whose loss is followed back in them."""
 
 

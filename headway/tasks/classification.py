@@ -28,7 +28,7 @@ from headway.data.labelled.sources import FILES, Columns
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.marks import BETWEEN
 from headway.data.spec import Labelled
-from headway.look.followed import FollowedRows, FollowedSide, long_enough, rows_of, some_of
+from headway.look.gradient_rows import GradientRows, GradientSide, long_enough, rows_of, some_of
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses
 from headway.models.classifier import Classifier, ClassifierSpec
@@ -185,15 +185,15 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
         ]
         return ScoredTogether(scores, [one.scores(split) for one in told], gains)
 
-    def followed(self, split: str, most: int) -> FollowedRows:
+    def followed(self, split: str, most: int) -> GradientRows:
         """Texts that are long enough, cut as training cuts those that are too long."""
         whole = self.data.split(split)
         tokens, fit, ends = long_enough(whole.lengths, self.recipe.segment, f"texts of '{split}'")
         texts = whole.only(some_of(fit, most, f"texts of '{split}' with {tokens} tokens or more"))
         reaches = _spec(self.recipe).pooling.reaches
-        return FollowedRows(
+        return GradientRows(
             rows_of(torch.as_tensor(texts.padded(tokens)[0]).long()[None], torch.as_tensor(texts.labels)[None]),
-            FollowedSide(tokens),
+            GradientSide(tokens),
             lambda model, row: model.losses(model(row.ids), row.target),
             loss="the label of the text",
             called=f"texts of {tokens} tokens",

@@ -29,7 +29,7 @@ from headway.data.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.tokens import Tokens
 from headway.data.vocabularies import Given
-from headway.look.followed import FollowedRows, in_segments
+from headway.look.gradient_rows import GradientRows, in_segments
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses
 from headway.models.language_model import LanguageModel, LanguageModelSpec
@@ -251,7 +251,7 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
     def nats(self, model: LanguageModel, rows: Tensor) -> Tensor:
         return model.losses(rows[..., :-1], rows[..., 1:])
 
-    def followed(self, split: str, most: int) -> FollowedRows:
+    def followed(self, split: str, most: int) -> GradientRows:
         return in_segments(self.running(split)[0], self.recipe.segment, most)
 
     @classmethod

@@ -25,7 +25,7 @@ from headway.data.running.sources import FILES
 from headway.data.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import Given
-from headway.look.followed import FollowedRow, FollowedRows, FollowedSide, long_enough, rows_of, some_of
+from headway.look.gradient_rows import GradientRow, GradientRows, GradientSide, long_enough, rows_of, some_of
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses
 from headway.models.masked_language_model import MaskedLanguageModel, MaskedLanguageModelSpec
@@ -222,7 +222,7 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
         gained = gain(f"{split}.{LOSS.name}", LOSS.unit, nats, whole, LOSS.lower_is_better, PIECES)
         return ScoredTogether(scores, [one.scores(split) for one in told], [gained])
 
-    def followed(self, split: str, most: int) -> FollowedRows:
+    def followed(self, split: str, most: int) -> GradientRows:
         """Rows that are long enough; the last token of text is hidden in each, and to be guessed."""
         rows, marks = self.data.split(split), self.data.tokenizer.marks
         assert marks is not None
@@ -236,13 +236,13 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
         targets = ids[:, last].copy()
         ids[:, last] = marks.mask
 
-        def nats(model: MaskedLanguageModel, row: FollowedRow) -> Tensor:
+        def nats(model: MaskedLanguageModel, row: GradientRow) -> Tensor:
             guesses = model.guesses(row.ids, torch.full_like(row.target, last)[..., None]).float()
             return F.cross_entropy(guesses.flatten(0, 2), row.target.flatten(), reduction="none").view(row.target.shape)
 
-        return FollowedRows(
+        return GradientRows(
             rows_of(torch.as_tensor(ids).long()[None], torch.as_tensor(targets).long()[None]),
-            FollowedSide(last + 1, behind=marks.behind),
+            GradientSide(last + 1, behind=marks.behind),
             nats,
             loss="the hidden token t",
             called=f"rows of {last + 1} tokens",

@@ -18,7 +18,7 @@ from headway.data.pairs.batches import BucketSampler
 from headway.data.pairs.dataset import PairedSet
 from headway.data.spec import Pairs
 from headway.data.tokenizers import Tokenizer
-from headway.look.followed import FollowedRows, FollowedSide, LongPairs, in_pairs, long_pairs
+from headway.look.gradient_rows import GradientRows, GradientSide, LongPairs, in_pairs, long_pairs
 from headway.look.gradients import Explained, likeliest
 from headway.look.reading import Sentence, read
 from headway.look.token_losses import Losing, TokenLosses
@@ -182,9 +182,9 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
     def forced(self, model: Translator, split: str, at_most: int) -> Forced:
         return forced(model, spread_out(self.data.split(split), at_most))[0]
 
-    def followed(self, split: str, most: int) -> FollowedRows:
+    def followed(self, split: str, most: int) -> GradientRows:
         pairs = self._long_pairs(split, most)
-        return in_pairs(pairs, own=FollowedSide(pairs.target), source=FollowedSide(pairs.source, stack="encoder"))
+        return in_pairs(pairs, own=GradientSide(pairs.target), source=GradientSide(pairs.source, stack="encoder"))
 
     def _long_pairs(self, split: str, most: int) -> LongPairs:
         return long_pairs(self.data.split(split), self.recipe.segment, most, split)
@@ -299,12 +299,12 @@ class TranslatingAlone(Translating):
     kind = "decoder-only"
     probing = TargetsAlone()
 
-    def followed(self, split: str, most: int) -> FollowedRows:
+    def followed(self, split: str, most: int) -> GradientRows:
         """In one row: what is behind the source, END apart, is the target as far as it is known."""
         pairs = self._long_pairs(split, most)
         behind = pairs.target - 1
         note = f"source, END and target are one row: END is {behind} tokens before t, and what is before END the source"
-        own, source = FollowedSide(pairs.source + behind), FollowedSide(pairs.source, behind=behind)
+        own, source = GradientSide(pairs.source + behind), GradientSide(pairs.source, behind=behind)
         return in_pairs(pairs, own, source, (note,))
 
 

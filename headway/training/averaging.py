@@ -1,4 +1,4 @@
-"""Which weights are scored and kept: those that training has reached, or a mean of those that it passed through.
+"""Which weights are scored and kept: the last ones, or an average over a part of training.
 
     average ← average + share · (weights − average)          the share is a function of the step alone
 

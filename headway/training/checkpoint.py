@@ -1,4 +1,4 @@
-"""One replica at one step, as a folder: weights and optimizer as safetensors, the rest as JSON with checksums.
+"""A checkpoint of one replica: weights and optimizer as safetensors, the rest as JSON with checksums.
 
     step-00001000/
       weights.safetensors      no replica axis: any population, or none, can take it up

@@ -1,4 +1,4 @@
-"""Ctrl-C, politely: the first one asks for the step to be finished and saved, the second one means it."""
+"""Ctrl-C: the first asks training to finish its step and save, the second stops at once."""
 
 import os
 import signal

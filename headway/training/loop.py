@@ -17,12 +17,12 @@ from torch import Tensor
 from headway.core.status import State, Status
 from headway.nn.trainable import Trainable
 from headway.training import schedule
+from headway.training.auto_compile import AutoCompile
 from headway.training.averaging import Averages
 from headway.training.carried import CarriedState
 from headway.training.interrupts import interruptible
 from headway.training.optimizers import Optimizer
 from headway.training.parallel import Parallel
-from headway.training.pays import WhenItPays
 from headway.training.setting import Setting
 from headway.training.spec import TrainingSpec
 from headway.training.update import Sampler, Update
@@ -95,7 +95,7 @@ class Loop:
     """Of the weights, which are scored in their place; None = the weights are."""
     lowest_is_best: bool = True
     """Of `training.best_by`."""
-    compiling: WhenItPays | None = None
+    compiling: AutoCompile | None = None
     """Who has it compiled, where that pays; None = nobody."""
     interrupted: bool = False
     _pending: list[tuple[int, Tensor, Tensor, float]] = field(default_factory=list)

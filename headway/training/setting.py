@@ -1,4 +1,4 @@
-"""Where and in which precision to compute: chosen once, with the reason."""
+"""Device, precision and kernels of a training: chosen once, with the reason."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ class Setting:
     reasons: tuple[str, ...]
     """One printable line per choice."""
     may_compile: bool = False
-    """Whether the training may go over to compiled programs, where that ends sooner (`training/pays.py`)."""
+    """Whether the training may go over to compiled programs, where that ends sooner (`training/auto_compile.py`)."""
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)

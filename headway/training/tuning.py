@@ -1,5 +1,5 @@
-"""Which weights training moves, and how fast: all of them, the head alone, the last layers, each layer at a pace of its
-own, or low-rank adapters beside weights that stay.
+"""Which weights training moves, and how fast: all of them, the head alone, the last layers, each layer at its own rate,
+or low-rank adapters beside frozen weights.
 
 A tuning gives every parameter a *pace*, what the learning rate is multiplied by for it, and 0 means that it stays as it
 is. The pace stands on the parameter (`nn/trainable.py`), and whoever has to know reads it there: optimizers, the

@@ -1,4 +1,4 @@
-"""Trials that are hopeless are given up, by what their evaluations show so far."""
+"""Trials without a prospect are stopped, judged by their evaluations so far."""
 
 from collections.abc import Mapping
 from pathlib import Path

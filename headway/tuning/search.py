@@ -1,4 +1,4 @@
-"""What a search is for: a recipe, where to look, and the score that decides."""
+"""A search: a recipe, where to look, and the score that decides."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where a search may look: any key of a recipe, in a range or among choices.
+"""The search space: any key of a recipe, in a range or among choices.
 
     learning_rate: {key: training.optimizer.learning_rate, low: 1e-4, high: 1e-1, log: true}
     layers: {key: model.layers, low: 1, high: 4}

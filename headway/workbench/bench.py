@@ -1,4 +1,4 @@
-"""What every part of the workbench stands on: the folder that is served, who watches it, who works for it."""
+"""What every part of the workbench shares: the folder that is served, who watches it, and its workers."""
 
 import hashlib
 from collections.abc import Sequence

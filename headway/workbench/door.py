@@ -1,4 +1,4 @@
-"""The page for those who are not let in: what to do, in words. It knows nothing of the folder that is served.
+"""The page for visitors without the token: what to do, in words. It knows nothing of the folder that is served.
 
 It brings its style with it, for the other files are behind the door as well; the policy names that style by its sum.
 """

@@ -1,4 +1,4 @@
-"""Who is answered: whoever has the token, asks by a name of this machine, and asks from this page.
+"""Access control: a request needs the token, a host name of this machine, and this page as its origin.
 
 Everything passes here before anything else sees it. The token comes once in the address; the answer is a cookie that no
 script can read and that no other site's page makes the browser send. Programs send it as `Authorization: Bearer …`.

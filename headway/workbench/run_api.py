@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from headway import __version__
+from headway.answers.run_summaries import listed_as_json
 from headway.answers.runs import RunsSchema, SampleSchema
-from headway.answers.telling import listed_as_json
 from headway.answers.workbench import (
     AboutSchema,
     ComparedSchema,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headway import __version__
-from headway.answers.telling import kept
+from headway.answers.run_summaries import kept
 from headway.core.errors import UserError
 from headway.core.files import cache_folder, checksum, holder, write_whole
 from headway.core.status import State

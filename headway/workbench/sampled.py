@@ -1,4 +1,4 @@
-"""What models write: asked of the worker that keeps them."""
+"""Samples from models, asked of the worker that keeps them loaded."""
 
 from pathlib import Path
 from typing import Any

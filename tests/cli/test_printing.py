@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from headway.answers.telling import run_as_json, runs_as_json
+from headway.answers.run_summaries import run_as_json, runs_as_json
 from headway.audit.audit import Baseline, Finding, Report
 from headway.cli.printing import (
     number,

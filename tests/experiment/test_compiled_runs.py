@@ -8,7 +8,7 @@ from varied import losses, same_end, trained
 
 from headway.core.events import Noted
 from headway.experiment import train as training
-from headway.training import checkpoint, pays
+from headway.training import auto_compile, checkpoint
 from headway.training import setting as settings
 from headway.training.update import Update
 
@@ -18,9 +18,9 @@ def compiles(monkeypatch):
     """As on a GPU, and so that it always pays; what is compiled shows in the losses, as other roundings would."""
     chosen = settings.choose
     monkeypatch.setattr(settings, "choose", lambda *given: replace(chosen(*given), may_compile=True))
-    monkeypatch.setattr(pays, "WORTH", -1e9)
-    monkeypatch.setattr(pays.Costs, "waiting", lambda self, plain: -self.pause)
-    monkeypatch.setattr(training, "compiler_for", lambda recipes, device: pays.Here())
+    monkeypatch.setattr(auto_compile, "WORTH", -1e9)
+    monkeypatch.setattr(auto_compile.Costs, "waiting", lambda self, plain: -self.pause)
+    monkeypatch.setattr(training, "compiler_for", lambda recipes, device: auto_compile.InPlace())
 
     def compile(self, whole):
         plain = self.loss

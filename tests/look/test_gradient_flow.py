@@ -9,8 +9,8 @@ from headway.core.errors import UserError
 from headway.look import gradient_flow as module
 from headway.look import state_flow
 from headway.look.flow_page import FlowOfArm, FlowPage
-from headway.look.followed import FollowedRows, in_segments
 from headway.look.gradient_flow import GradientFlow, SideFlow, gradient_flow, loss_lengths, stream_norms
+from headway.look.gradient_rows import GradientRows, in_segments
 from headway.look.state_flow import Norms, hidden_states
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.context import Context
@@ -67,7 +67,7 @@ def text():
     return torch.randint(11, (200,), generator=torch.Generator().manual_seed(0))
 
 
-def rows(text, count: int) -> FollowedRows:
+def rows(text, count: int) -> GradientRows:
     """So many, from the beginning of a text to its end."""
     return in_segments(text, T, count)
 

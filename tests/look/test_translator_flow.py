@@ -19,8 +19,8 @@ from headway.data.pairs.dataset import Side as TextSide
 from headway.experiment.inspect import flow_in
 from headway.experiment.train import train
 from headway.look.flow_page import FlowOfArm, FlowPage
-from headway.look.followed import long_pairs
 from headway.look.gradient_flow import gradient_flow
+from headway.look.gradient_rows import long_pairs
 from headway.nn.mixer import Mixer, MixerSpec
 from headway.nn.taps import intervene, tap_names
 from headway.recipe.recipe import Recipe, from_tree

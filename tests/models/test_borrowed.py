@@ -8,8 +8,8 @@ from folders_of_others import FOREIGN, PIECES
 from tiny import cache_in
 
 from headway.core.errors import UserError
-from headway.look.followed import FollowedRows, FollowedSide, rows_of
 from headway.look.gradient_flow import stream_norms
+from headway.look.gradient_rows import GradientRows, GradientSide, rows_of
 from headway.look.maps import maps_of
 from headway.nn.taps import intervene, watch
 from headway.recipe.recipe import from_tree
@@ -69,7 +69,7 @@ def test_their_vectors_their_maps_and_taps(encoder_folder, family):
 @pytest.mark.parametrize("family", ["mpnet", "albert"])
 def test_gradients_are_followed_where_layers_can_be_told_apart(encoder_folder, family):
     model, row = started(recipe(encoder_folder(family)[0])), torch.tensor([[[2, 5, 6, 11, 3]]])
-    rows = FollowedRows(rows_of(row, row), FollowedSide(5), lambda model, row: row.target, "", "", "")
+    rows = GradientRows(rows_of(row, row), GradientSide(5), lambda model, row: row.target, "", "", "")
     if family == "albert":
         with pytest.raises(UserError, match="cannot be told apart"):
             stream_norms(model, rows)

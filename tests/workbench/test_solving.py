@@ -6,7 +6,7 @@ from bench_tools import AnsweringHere, asker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.solve.given import select
+from headway.solve.inputs import select
 from headway.solve.queries import find_query
 from headway.workbench.bench import Bench
 from headway.workbench.solving import corners

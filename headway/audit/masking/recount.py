@@ -1,5 +1,6 @@
-"""The scores of guessed tokens a second time, by plain definitions; as in audit/scores/recount.py, nothing here uses
-headway/scoring, nor what hides tokens in training."""
+"""The scores of masked language models computed a second time, by plain definitions. As in audit/scores/recount.py,
+nothing here uses headway/scoring, nor the code that masks tokens in training.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What an answer may depend on: audits of a model as a function, whatever is inside it.
+"""Audits of a model as a function, whatever is inside it: what may an answer depend on?
 
 Each changes something that must not matter (later tokens, padding, the other rows of a batch, a cache) and looks
 whether the answers notice. Differences are given in units of how much answers vary from place to place, so that a

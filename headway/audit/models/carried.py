@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed
-from headway.audit.models.remembering import remembered
+from headway.audit.models.layer_memory import memory_by_layer
 from headway.audit.probe import TINY, Probe, difference
 from headway.nn.positions import NoPositions
 from headway.nn.replicated import Dropout
@@ -53,7 +53,7 @@ def carried_state(probe: Probe) -> Outcome:
     anew = difference(_begun_anew(probe, pieces), fresh, probe.answers)
     if not anew <= TINY:
         return failed(anew, f"where rows begin anew, the answers still depend on those before: by {anew:.2g}")
-    if lost := next((one for one in remembered(probe) if not one.off <= TINY), None):
+    if lost := next((one for one in memory_by_layer(probe) if not one.off <= TINY), None):
         said = f"{lost.layer} gives in a later batch what it does not give where it reads {lost.past} at once"
         return failed(lost.off, f"{said}: off by {lost.off:.2g} of the spread")
     if problem := _in_training(probe, min(size, (ids.shape[2] - 1) // 3)):

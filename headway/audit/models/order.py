@@ -1,5 +1,6 @@
-"""Whether the order of tokens matters, and each stands at its own place: what positions are asked about, and whether
-answers notice when they are told another place."""
+"""Audits of order: do positions matter, and is every token at its own? Both what position schemes are asked for, and
+whether answers change when a token is told another place.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

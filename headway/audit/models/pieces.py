@@ -1,4 +1,4 @@
-"""The pieces of a model beside their definitions: positions, norms, attention, recurrences.
+"""The parts of a model compared with their definitions: positions, norms, attention, recurrences.
 
 Audits of answers find what breaks a rule (looks ahead, minds padding). A piece that keeps all the rules and is another
 than its name says (scores without a scale, a slope with the wrong sign) is found by comparing it with the formula.

@@ -1,1 +1,1 @@
-"""Audits of models that match pictures and captions, and what these are set beside."""
+"""Audits of models that match pictures and captions, and the baselines for them."""

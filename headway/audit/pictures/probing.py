@@ -1,4 +1,4 @@
-"""How audits ask a model that matches pictures and captions.
+"""How audits query a model that matches pictures and captions.
 
 Where a question is about rows of tokens, the answer to a caption is where it is embedded. What is said of a batch of
 training are the logits of all its pictures with all its captions.

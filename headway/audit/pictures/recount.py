@@ -1,5 +1,6 @@
-"""The scores of models that match a second time, by plain definitions; as in audit/scores/recount.py, nothing here
-computes with headway/scoring."""
+"""The scores of matching models computed a second time, by plain definitions. As in audit/scores/recount.py, nothing
+here uses headway/scoring.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

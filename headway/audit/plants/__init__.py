@@ -1,1 +1,1 @@
-"""Faults as people make them, to be planted: what audits are tried with, in the tests and on one's own recipe."""
+"""Planted faults: mistakes as people make them, with which audits are tested, here and on a user's own recipe."""

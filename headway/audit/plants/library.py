@@ -1,4 +1,4 @@
-"""All faults that there are: a room for each kind, and those in files of the user's own."""
+"""The list of all planted faults, grouped by what they break, with those from the user's own files."""
 
 from collections import Counter
 

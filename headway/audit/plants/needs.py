@@ -1,4 +1,4 @@
-"""What faults need of a recipe, so that they show in it."""
+"""Which recipes a fault can show in."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faults that show only where there is more than one replica, or that make one of several."""
+"""Faults that show only with more than one replica, or that mix replicas up."""
 
 from dataclasses import replace
 from typing import Any

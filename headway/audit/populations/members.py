@@ -1,4 +1,4 @@
-"""A member of a population, and its share of what all members are asked at once.
+"""One member of a population, with its share of what was computed for all members at once.
 
 They share an architecture, so most of what is asked of a model is asked of one. What they may differ in (their weights,
 and what came of them) is asked of each; but in one pass for all of them side by side, for on a GPU a pass of 32 small

@@ -1,1 +1,1 @@
-"""Audits of scores: is what was scored what was said, and is every number right when it is counted again?"""
+"""Audits of scores: was the right thing scored, and is every number right when it is computed again?"""

@@ -1,4 +1,4 @@
-"""Every score a second time, by its plain definition. Nothing here computes with headway/scoring: two computations that
+"""Every score computed a second time, by its plain definition. Nothing here uses headway/scoring: two computations that
 share no code do not share a fault either.
 
     text    read from its file again → tokens → windows → log-softmax in float64 → nats of every token that is due;

@@ -1,4 +1,4 @@
-"""The scores of classifiers a second time, by plain definitions: see `recount.py`."""
+"""The scores of classifiers computed a second time, by plain definitions: see `recount.py`."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The scores of language models a second time, by plain definitions: see `recount.py`."""
+"""The scores of language models computed a second time, by plain definitions: see `recount.py`."""
 
 import gzip
 import math

@@ -1,4 +1,4 @@
-"""Audits of the scores themselves: is what was scored what was said, and is the number right?
+"""Audits of the scores themselves: was the right thing scored, and is the number right?
 
 Nothing here trusts the scorer. What a split is comes from its source, read again; what a score is comes from its plain
 definition (headway/audit/scores/recount.py); which checkpoint it is of comes from the evaluations in metrics.jsonl.

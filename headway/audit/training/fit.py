@@ -92,8 +92,9 @@ def overfitted(curve: TrainingCurve) -> Outcome:
     Compared are the held-out loss at the end with the lowest it had, and the train loss then and at the end. A rise
     of 2 % is a warning and one of 10 % a failure, if the train loss kept falling (if it did not, the training has
     diverged, or is noise). Of a loss below a fiftieth of the first, that fiftieth counts, and a rise by less than a
-    hundredth of the first is a warning at most: next to nothing may double. Where the best checkpoint is kept, that is the one that is scored, and it passes. Stop earlier
-    (training.patience, training.keep_best), use more data, dropout, or a smaller model.
+    hundredth of the first is a warning at most: next to nothing may double. Where the best checkpoint is kept, that is
+    the one that is scored, and it passes. Stop earlier (training.patience, training.keep_best), use more data, dropout,
+    or a smaller model.
     """
     if curve.held_out is None or len(curve.evaluations[curve.held_out][0]) < 3:
         raise DoesNotApply("held-out text was scored fewer than three times")

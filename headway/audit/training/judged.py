@@ -1,4 +1,4 @@
-"""How it was judged: a held-out loss that is too good to be true, and choices made by looking at the test split."""
+"""Audits of how a run was judged: a held-out loss that is too good to be true, and choices made on the test split."""
 
 import math
 

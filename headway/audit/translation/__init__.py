@@ -1,1 +1,1 @@
-"""Audits of translators, what they write, and what it is set beside."""
+"""Audits of translators and of what they write, and the baselines for them."""

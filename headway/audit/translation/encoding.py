@@ -1,4 +1,4 @@
-"""Audits of what a translator has of its own: places in the source, and tables that its two sides may share."""
+"""Audits of what only translators have: positions in the source, and embedding tables shared by both sides."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""How audits ask a translator: of every token of a target, given those before it and a source."""
+"""How audits query a translator: about every token of a target, given those before it and a source."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace

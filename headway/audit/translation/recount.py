@@ -1,5 +1,5 @@
-"""The scores of translators a second time, by plain definitions; as in audit/scores/recount.py, nothing here uses
-headway/scoring.
+"""The scores of translators computed a second time, by plain definitions. As in audit/scores/recount.py, nothing here
+uses headway/scoring.
 
     pairs   read from their files again → tokens, cut, without any padding → log-softmax in float64 → nats, counts
     texts   what is kept as written, beside references that are read again → n-grams (ngrams.py) → BLEU, chrF …

@@ -1,4 +1,4 @@
-"""What decoding is to write, found a second time by plain loops: everything is computed again for every token, one
+"""What decoding should write, found a second time by plain loops: everything is computed again for every token, one
 source at a time, and nothing here uses headway/scoring.
 
     chances(answer, sources, begun)     what the model says behind every token, in float64

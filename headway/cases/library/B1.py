@@ -20,11 +20,11 @@ from headway.cases.exercise import (
 )
 from headway.draw.charts import Curve, line_chart
 from headway.solve import average, find_queries, find_query, select
+from headway.solve.derivation import number, vector
 from headway.solve.draw import draw_query
 from headway.solve.geometry import entropy, softmax, total_variation
-from headway.solve.given import Keys, Vector, Weights
+from headway.solve.inputs import Keys, Vector, Weights
 from headway.solve.queries import QueryAnswer
-from headway.solve.words import number, vector
 from headway.stats.intervals import wilson
 from headway.study.design.claims import Reported
 from headway.study.report.figures import Figure

@@ -22,10 +22,10 @@ from headway.cases.exercise import (
 from headway.cases.library.B1 import WITHIN, error, least_squares
 from headway.draw.charts import Curve, line_chart
 from headway.solve import average, find_key, find_query, select
+from headway.solve.derivation import number
 from headway.solve.draw import draw_key
 from headway.solve.geometry import softmax
-from headway.solve.given import Keys, Vector
-from headway.solve.words import number
+from headway.solve.inputs import Keys, Vector
 from headway.study.design.claims import Reported
 from headway.study.report.figures import Figure
 

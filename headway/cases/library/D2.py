@@ -12,8 +12,8 @@ from headway.cases.exercise import Exercise, ExerciseClaim, ExerciseFinding, Exe
 from headway.core import random
 from headway.solve import convolution
 from headway.solve.construction import Construction, RelativeBias, Stretch, attention_layer
+from headway.solve.derivation import number
 from headway.solve.draw import draw_construction
-from headway.solve.words import number
 from headway.study.design.claims import Reported
 
 KERNEL = (2.0, 0.0, 1.0)

@@ -21,9 +21,9 @@ from headway.core import random
 from headway.draw.charts import Curve, line_chart
 from headway.solve import max_pool
 from headway.solve.construction import Construction, RelativeBias, Stretch, attention_layer
+from headway.solve.derivation import number
 from headway.solve.draw import draw_construction
 from headway.solve.relative import max_pool_as_reported, max_pool_bound
-from headway.solve.words import number
 from headway.study.design.claims import Reported
 from headway.study.report.figures import Figure
 

@@ -1,4 +1,4 @@
-"""Labelled texts in as many shapes as there are lengths: each batch is filled up to its own longest text.
+"""Batches of labelled texts by length: each is padded to its own longest text only.
 
 Texts stand in line by length, and a batch is a piece of that line. Where the pieces begin and when their turn comes is
 drawn by epoch, the same for all seeds; who stands before whom among texts of one length is drawn by every replica.

@@ -1,4 +1,4 @@
-"""What of a table is held out of train, where nobody has said it: by text, or by class and seed.
+"""Which rows of a table are held out where its user has not said so: split by text, or by class and seed.
 
 Either way all rows of one text go to the same side, and the order of the rows has no say in it: what is held out is a
 pure function of the rows (and of the seed).

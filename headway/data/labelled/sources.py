@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
-from headway.core.telling import say_once
+from headway.core.progress import say_once
 from headway.data.embedded import arithmetic, python_modules
 from headway.data.labelled.held_out import HeldOut, by_text
 from headway.data.labelled.tables import ENDINGS, PLAIN, Column, Row, labelled_rows

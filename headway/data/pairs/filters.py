@@ -1,4 +1,4 @@
-"""Which pairs are not learnt from: what is no text, no translation, or longer than anybody says.
+"""Which pairs are left out of training: metadata, untranslated rows, and texts that are too long.
 
 Only train is filtered. Held-out splits are scored as their source has them: whoever drops hard rows there has made
 another test.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError, did_you_mean
+from headway.core.progress import say_once
 from headway.core.reading import UnreadableError, read_bytes
-from headway.core.telling import say_once
 from headway.data.embedded import arithmetic, python_docs
 
 Splits = dict[str, str]

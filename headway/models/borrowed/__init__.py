@@ -1,1 +1,1 @@
-"""Models that are not of our shape, as `transformers` runs them."""
+"""Models of architectures that we do not have, run by `transformers`."""

@@ -1,4 +1,4 @@
-"""What models with somebody else's layers have in common: what is of which layer, and adapters by `peft`."""
+"""What models run by `transformers` have in common: which module is of which layer, and adapters by `peft`."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What flows inside a module of `transformers`, made to flow by taps of ours.
+"""Taps into a module run by `transformers`: what flows inside it, under our names.
 
 Where attention goes through a kernel that can be chosen, ours is chosen: queries, keys and values flow by taps, and
 weights are computed again from them. An architecture that has attention of its own shows the weights that it has

@@ -1,4 +1,4 @@
-"""What a small model is made of, one kernel each for a GPU: biases with nonlinearities, dropout, turned heads.
+"""Fused kernels for a GPU for the small operations of a model: bias with nonlinearity, dropout, rotary positions.
 
 Uncompiled, each of these is three to twenty launches, which read and write the same numbers again and again; compiled,
 they are as few, after half a minute. The kernels (`fused_kernels.py`) need no such wait. They are for training on CUDA
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headway.core import random
 from headway.nn.kernels import launching
-from headway.nn.kernels.once import differentiable_once
+from headway.nn.kernels.once_differentiable import differentiable_once
 from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
 
 WIDEST = 8192

@@ -1,5 +1,5 @@
-"""The operations of `fused.py` and of the other `fused_….py` as Triton kernels, there and back: each reads what
-it needs once and writes it once.
+"""The Triton kernels behind `fused.py` and the other `fused_….py`, forward and backward: each reads what it needs once
+and writes it once.
 
 Replicas stand one below the other: row `n` of replica `r` is row `r·N + n` of a table `[R·N, D]`, and what is learnt is
 a row of `[R, D]`. Sums over the rows of a replica are made in parts, always the same ones, and the parts are added

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.nn.kernels import launching
 from headway.nn.kernels.fused import WIDEST, Drawing, a_drawing, plain_dropped
-from headway.nn.kernels.once import differentiable_once
+from headway.nn.kernels.once_differentiable import differentiable_once
 from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
 
 

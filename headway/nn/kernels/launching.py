@@ -1,4 +1,5 @@
-"""Whether kernels of our own (`fused_kernels.py`) are used, and in which pieces they work: for all that launch one.
+"""Whether our Triton kernels (`fused_kernels.py`) are used, and with which block sizes: shared by everything that
+launches one.
 
 They are for training on CUDA where nothing is compiled.
 """

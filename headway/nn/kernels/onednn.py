@@ -1,4 +1,4 @@
-"""Matrix products on a CPU by oneDNN, which torch is built with and asks for other things than these.
+"""Matrix products on a CPU by oneDNN, which torch contains but does not use for float32.
 
 In float32 torch's own products are MKL's. Beside what a core can do at all (an AMD EPYC of Zen 4: 115 GFLOP/s) they are
 a tenth off with the many rows of training, and a third with the few rows of decoding by a large weight, which they lay

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headway.nn.kernels import launching
-from headway.nn.kernels.once import differentiable_once
+from headway.nn.kernels.once_differentiable import differentiable_once
 from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
 
 _in_use: "CopiedWeights | None" = None

@@ -1,4 +1,4 @@
-"""The steps of RNN, GRU and LSTM as one kernel each for a GPU, there and back: what the cells of `scan.py` say plainly.
+"""One GPU kernel per step for RNN, GRU and LSTM, forward and backward: the same as the plain cells of `scan.py`.
 
 As a chain of ordinary operations a step is a dozen launches, each of which reads and writes all gates; torch.compile
 cannot be relied on here, because the states before and after a step lie in one tensor. Every row of the batch of every

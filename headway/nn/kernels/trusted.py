@@ -1,9 +1,9 @@
-"""Whether a kernel can be trusted: what it gives, beside the plain lines that say what it should give.
+"""Whether a kernel can be trusted: its results, compared with those of its plain definition.
 
 Kernels are written, or chosen, where nobody can see all machines and versions that they will run on, and one that is
 wrong says nothing. So each is compared with plain lines of torch, on the machine at hand, before its first use: where
 it cannot be built, or is off by more than rounding explains, that is said once, and the plain lines stay. One for a GPU
-that was right is not compared again by other processes of the same machine (`compared.py`).
+that was right is not compared again by other processes of the same machine (`comparison_cache.py`).
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.nn.kernels.compared import KernelCase
+from headway.nn.kernels.comparison_cache import KernelCase
 
 WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """The largest difference from the plain lines, as a share of the largest number that they give."""

@@ -1,1 +1,1 @@
-"""How the runs of a study come about."""
+"""How the runs of a study are trained, and where."""

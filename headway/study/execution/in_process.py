@@ -1,4 +1,4 @@
-"""In this process, as populations."""
+"""Trains the runs of a study in this process, as populations."""
 
 import traceback
 from collections.abc import Sequence

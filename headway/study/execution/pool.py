@@ -1,5 +1,5 @@
 """How many processes train the runs of a study, and where: for every core one, with one run and one thread each; or for
-every GPU a few, with populations. What they do is in `shift.py`.
+every GPU a few, with populations. What they do is in `dispatch.py`.
 """
 
 import math
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from headway.core.errors import UserError
 from headway.study.design.study import PlannedRun
+from headway.study.execution.dispatch import WorkerSlot, dispatch
 from headway.study.execution.executor import Log, Workforce
 from headway.study.execution.populations import by_progress, parcels
-from headway.study.execution.shift import Workplace, worked
 from headway.training.capacity import SHARE
 
 AT_ONCE, CORES_EACH = 4, 4
@@ -56,8 +56,8 @@ class Pool:
         return Workforce(self.workers or cores())
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
-        places = [Workplace(None, _threads(1)) for _ in range(self.workforce.processes)]
-        return worked(places, parcels(runs, gpus=0), log)
+        slots = [WorkerSlot(None, _threads(1)) for _ in range(self.workforce.processes)]
+        return dispatch(slots, parcels(runs, gpus=0), log)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Gpus:
         # Those who share a GPU must not all count on the whole of its memory.
         gpu = {name: {"CUDA_VISIBLE_DEVICES": name, SHARE: str(1 / busy.count(name))} for name in busy}
         log.say(self._words(busy, len(runs), len(populations)))
-        return worked([Workplace(f"GPU {name}", {**threads, **gpu[name]}) for name in busy], populations, log)
+        return dispatch([WorkerSlot(f"GPU {name}", {**threads, **gpu[name]}) for name in busy], populations, log)
 
     def _words(self, busy: Sequence[str], runs: int, populations: int) -> str:
         gpus = len(set(busy))

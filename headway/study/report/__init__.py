@@ -1,1 +1,1 @@
-"""The paper."""
+"""The report of a study."""

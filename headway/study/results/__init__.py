@@ -1,1 +1,1 @@
-"""What was measured, read from run folders."""
+"""The results of a study, read from run folders."""

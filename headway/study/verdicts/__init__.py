@@ -1,1 +1,1 @@
-"""What follows from it, and how sure one can be."""
+"""Verdicts: what follows from the results, and how sure one can be."""

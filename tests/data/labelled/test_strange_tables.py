@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from headway.core import telling
 from headway.core.errors import UserError
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.spec import Labelled, Text

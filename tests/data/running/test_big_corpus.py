@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core import telling
 from headway.core.errors import UserError
 from headway.data import cache, letters, memo, tokenizer_kinds, tokenizers
 from headway.data.running.corpus import load

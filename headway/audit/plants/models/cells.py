@@ -1,4 +1,4 @@
-"""Faults of how a recurrence is computed: its cells, its scans, their gradients, and all of it beside others."""
+"""Faults in how a recurrence is computed: its cells, scans, gradients, and replicas side by side."""
 
 from typing import Any
 

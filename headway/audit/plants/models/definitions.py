@@ -1,4 +1,4 @@
-"""Faults of pieces that keep all the rules, and are others than their names say."""
+"""Faults that break no rule, but compute something else than the name says."""
 
 from dataclasses import replace
 

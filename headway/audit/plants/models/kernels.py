@@ -1,4 +1,4 @@
-"""Faults of what computes the same in another way, in evaluation or in training: kernels, caches; and of its noise."""
+"""Faults in faster ways to compute the same, in evaluation or in training: kernels, caches, random numbers."""
 
 import math
 from dataclasses import replace

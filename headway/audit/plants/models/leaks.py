@@ -1,4 +1,4 @@
-"""Faults by which a language model sees what it is to predict: everywhere, at some positions or at some lengths."""
+"""Faults that let a language model see the token it has to predict: everywhere, at some positions or lengths."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faults of masks, of padding and of whatever mixes rows: who may look where, and what must not count."""
+"""Faults of masks and padding, and of whatever mixes rows: who may look where, and what must not count."""
 
 import torch
 

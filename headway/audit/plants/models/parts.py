@@ -1,4 +1,4 @@
-"""What several faults of models are made of."""
+"""Building blocks shared by several faults of models."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faults of positions: order that tells nothing apart, and schemes that are others than their names say."""
+"""Faults of positions: schemes that do not tell tokens apart, or that are not what their name says."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Faults of what was scored: another split, or other weights, than was said."""
+"""Faults of what was scored: another split, or other weights, than the score says."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
-"""What faults are put into, to see whether audits see them: a model, models side by side, data, a run that was scored.
+"""Where faults are planted to see whether audits catch them: a model, a population, data, a run that was scored.
 
-Each stand is made of a recipe once, clean; a fault is then put into what it can touch, and only that is made again. A
-stand gives what audits find (`look`), and `trace`: what else there is to be seen of it, number by number. Where both
+Each testbed is made of a recipe once, clean; a fault is then put into what it can touch, and only that is made again. A
+testbed gives what audits find (`look`), and `trace`: what else there is to be seen of it, number by number. Where both
 are the same with a fault as without, the fault changes nothing in this recipe.
 """
 
@@ -51,8 +51,8 @@ ROUNDING = 1e-5
 NO_FAULT = Fault("none", "", "")
 
 
-class Ground:
-    """What all stands share: a recipe, its data, and a folder that is thrown away afterwards."""
+class TestbedSetup:
+    """What all testbeds share: a recipe, its data, and a folder that is thrown away afterwards."""
 
     def __init__(self, recipe: Recipe, folder: Path):
         self.recipe, self.folder = recipe, folder
@@ -80,12 +80,12 @@ class Ground:
         return self.trained(self.members(self.recipe))
 
 
-class Stand(ABC):
+class Testbed(ABC):
     subjects: Sequence[str]
     """Of the audits that it is for."""
 
-    def __init__(self, ground: Ground):
-        self.ground = ground
+    def __init__(self, setup: TestbedSetup):
+        self.setup = setup
 
     def why_not(self, fault: Fault) -> str | None:
         """What is missing for the fault to be put in, or None."""
@@ -113,7 +113,7 @@ class Stand(ABC):
         """Tensors and numbers that tell whether it is there."""
 
 
-class OfModels(Stand):
+class ModelTestbed(Testbed):
     """A model after a few steps, alone."""
 
     subjects = ("model",)
@@ -124,17 +124,17 @@ class OfModels(Stand):
 
     @contextmanager
     def _probe(self, fault: Fault) -> Iterator[Probe]:
-        ground = self.ground
-        recipe = ground.recipe.with_changes(fault.recipe) if fault.recipe else ground.recipe
+        setup = self.setup
+        recipe = setup.recipe.with_changes(fault.recipe) if fault.recipe else setup.recipe
         with planted(fault):
-            task = replace(ground.task, recipe=recipe)
+            task = replace(setup.task, recipe=recipe)
 
             def fresh() -> Any:
-                return task.build([recipe.seed], ground.device).eval()
+                return task.build([recipe.seed], setup.device).eval()
 
-            batch = task.sampler([recipe.seed], ground.device).at(0)
+            batch = task.sampler([recipe.seed], setup.device).at(0)
             probe = Probe(fresh(), recipe, batch, task.probing, fresh, trained=True)
-            weights = ground.trained([recipe])[0] if fault.trains else ground.weights[0]
+            weights = setup.trained([recipe])[0] if fault.trains else setup.weights[0]
             load_weights(probe.model, 0, weights)
             with torch.no_grad():
                 fault.spoil(probe.model)
@@ -162,7 +162,7 @@ class OfModels(Stand):
             return [*found, *weights, probe.batch.inputs, probe.batch.targets]
 
 
-class OfPopulations(Stand):
+class PopulationTestbed(Testbed):
     """Models of several seeds after a few steps, side by side and each alone."""
 
     subjects = ("population",)
@@ -172,9 +172,9 @@ class OfPopulations(Stand):
             return run_audits(POPULATION_AUDITS if audits is None else audits, self._members())
 
     def _members(self) -> SideBySide:
-        ground = self.ground
-        recipes = ground.members(ground.recipe)
-        return SideBySide(recipes, ground.weights, [None] * len(recipes), ground.task, ground.device)
+        setup = self.setup
+        recipes = setup.members(setup.recipe)
+        return SideBySide(recipes, setup.weights, [None] * len(recipes), setup.task, setup.device)
 
     def trace(self, fault: Fault) -> list[Any]:
         with planted(fault):
@@ -188,14 +188,14 @@ class OfPopulations(Stand):
             return [*found, losses, norms, *(p.detach() for p in model.parameters())]
 
 
-class OfData(Stand):
+class DataTestbed(Testbed):
     """The recipe's own data, as audits look at them; and what training reads of them."""
 
     subjects = ("data",)
 
     @cached_property
     def sets(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
-        return self.ground.task.evidence.looked_at()
+        return self.setup.task.evidence.looked_at()
 
     def why_not(self, fault: Fault) -> str | None:
         if fault.of is None or any(isinstance(given, fault.of) for given, _ in self.sets):
@@ -211,40 +211,40 @@ class OfData(Stand):
             report += run_audits(asked, fault.into(given) if fault.of else given) if asked else Report()
         if fault.of is None:
             with planted(fault):
-                report += self.ground.task.gather_evidence().reading()
+                report += self.setup.task.gather_evidence().reading()
         return report
 
     def trace(self, fault: Fault) -> list[Any]:
         if fault.of is not None:
             return [fault.name]  # data are changed by what changes data
         with planted(fault):
-            batch: Any = self.ground.task.sampler([self.ground.recipe.seed], "cpu").at(0)
+            batch: Any = self.setup.task.sampler([self.setup.recipe.seed], "cpu").at(0)
             return [batch.inputs, batch.targets]
 
 
-class OfRuns(Stand):
+class RunTestbed(Testbed):
     """A short training in a folder that is thrown away, with its curve and its scores."""
 
     subjects = ("scores", "training", "baselines")
 
-    def __init__(self, ground: Ground):
-        super().__init__(ground)
+    def __init__(self, setup: TestbedSetup):
+        super().__init__(setup)
         self.count = 0
 
     @cached_property
     def recipe(self) -> Recipe:
-        own = self.ground.recipe
+        own = self.setup.recipe
         evaluated = min(own.training.evaluate_tokens or EVALUATED, EVALUATED)
-        splits = [split for split in self.ground.task.scored_splits if split != "train"]
+        splits = [split for split in self.setup.task.scored_splits if split != "train"]
         scored = [f"scoring.splits=[{', '.join(splits)}]"] if splits else []
         short = own.with_changes([*SHORT, f"training.evaluate_tokens={evaluated}", *scored])
-        (self.ground.folder / "less").mkdir()
-        return replace(self.ground.task, recipe=short).on_less_data(self.ground.folder / "less", SCORED)
+        (self.setup.folder / "less").mkdir()
+        return replace(self.setup.task, recipe=short).on_less_data(self.setup.folder / "less", SCORED)
 
     def _train(self, recipe: Recipe) -> Run:
         self.count += 1
         with without_audits():
-            (run,) = train([recipe], [f"run-{self.count}"], self.ground.folder / "runs")
+            (run,) = train([recipe], [f"run-{self.count}"], self.setup.folder / "runs")
         if run.status.is_interrupted:  # which the loop takes for a wish to end well
             raise KeyboardInterrupt
         return run
@@ -257,7 +257,7 @@ class OfRuns(Stand):
         with self._made(fault) as run, torch.no_grad():
             task = tasks.load_for(run)
             # Of much data, audits of real runs have time to count parts only.
-            seconds = 1e3 if self.recipe.data == self.ground.recipe.data else 0.0
+            seconds = 1e3 if self.recipe.data == self.setup.recipe.data else 0.0
             population = scored_population([run], task, [run.checkpoint("auto")])
             (scored,) = replace(population, seconds=seconds).members
             return audit_scores(scored) + task.evidence.audit(run, scored.unaided) + task.evidence.data
@@ -272,7 +272,7 @@ class OfRuns(Stand):
                 yield self._train(changed)
             else:
                 self.count += 1
-                run = open_run(str(shutil.copytree(clean.folder, self.ground.folder / "runs" / f"copy-{self.count}")))
+                run = open_run(str(shutil.copytree(clean.folder, self.setup.folder / "runs" / f"copy-{self.count}")))
                 score_splits_again(run)
                 yield run
 
@@ -283,7 +283,7 @@ class OfRuns(Stand):
             return [*(score.value for score in run.scores()), *numbers, *(weights[name] for name in sorted(weights))]
 
 
-STANDS: Sequence[type[Stand]] = (OfModels, OfPopulations, OfData, OfRuns)
+TESTBEDS: Sequence[type[Testbed]] = (ModelTestbed, PopulationTestbed, DataTestbed, RunTestbed)
 
 
 @contextmanager

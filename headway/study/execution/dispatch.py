@@ -1,9 +1,9 @@
-"""Processes at work on the runs of a study: who gets which, what they say, and what becomes of those who die.
+"""Deals the runs of a study out to worker processes: who trains what, what is reported back, what happens on a crash.
 
-They are fresh interpreters that live as long as the study: importing torch takes longer than a small run. One that dies
-takes what it trained with it, and another takes its place. Where a GPU has no memory left, because others use it, its
-population waits for those who share it or goes to another, and a GPU on which that happens again and again is left
-alone.
+Workers are fresh interpreters that live as long as the study, since importing torch takes longer than a small run. When
+one dies, the runs that it was training fail, and a new worker takes over its slot. When a GPU is out of memory because
+others use it, its population waits for a worker that shares this GPU, or goes to another one; a GPU on which that
+happens again and again gets no more.
 """
 
 import json
@@ -31,8 +31,8 @@ MOST_IN_A_ROW = 2
 
 
 @dataclass
-class Workplace:
-    """Where one process of the pool works, and then the next."""
+class WorkerSlot:
+    """What a worker runs on: a core, or a share of a GPU. One that dies is replaced by another in the same slot."""
 
     called: str | None
     """In messages; None = it is like any other."""
@@ -49,17 +49,17 @@ class Workplace:
 class Worker:
     """One process, and the runs it is at."""
 
-    def __init__(self, log: IO[bytes], place: Workplace):
+    def __init__(self, log: IO[bytes], slot: WorkerSlot):
         command, (python, variables) = json.dumps(["headway", *sys.argv[1:]]), own_python()
         self.process = subprocess.Popen(
             [*python, "-m", "headway.study.execution.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**variables, **place.environment, "HEADWAY_STUDY_COMMAND": command},
+            env={**variables, **slot.environment, "HEADWAY_STUDY_COMMAND": command},
             start_new_session=True,  # Ctrl-C on the terminal reaches the study alone, which asks politely
         )
-        self.place = place
+        self.slot = slot
         self.runs: list[PlannedRun] = []
         self.arm: str | None = None  # of the last runs it was given
         self.is_leaving = False
@@ -100,20 +100,20 @@ class Worker:
         self.process.wait()
 
 
-def worked(places: Sequence[Workplace], populations: Sequence[list[PlannedRun]], log: Log) -> bool:
-    """Whoever is free takes the next, until all have ended or somebody asks to stop, which it gives."""
+def dispatch(slots: Sequence[WorkerSlot], populations: Sequence[list[PlannedRun]], log: Log) -> bool:
+    """Give free workers the next population until none is left or somebody asks to stop. True = somebody did."""
     with (
         opened_to_append(log.folder.path / "log.txt") as output,
         selectors.DefaultSelector() as ready,
         interruptible(aloud=False) as stop_asked,
     ):
         measures = [one.model_dump(mode="json") for one in log.folder.study.measures]
-        shift = _Shift(deque(populations), log, output, ready, stop_asked, measures)
-        return shift.work(places[: len(populations)])
+        dispatcher = _Dispatcher(deque(populations), log, output, ready, stop_asked, measures)
+        return dispatcher.run(slots[: len(populations)])
 
 
 @dataclass
-class _Shift:
+class _Dispatcher:
     waiting: deque[list[PlannedRun]]
     log: Log
     output: IO[bytes]
@@ -126,10 +126,10 @@ class _Shift:
     """Runs that did not fit, and the GPU on which they did not: they go to another."""
     warned: set[str] = field(default_factory=set)
 
-    def work(self, places: Sequence[Workplace]) -> bool:
+    def run(self, slots: Sequence[WorkerSlot]) -> bool:
         try:
-            for place in places:
-                self.hire(place)
+            for slot in slots:
+                self.start(slot)
             while self.ready.get_map():
                 for key, _ in self.ready.select(timeout=0.2):
                     self.listen(key.data)
@@ -144,16 +144,16 @@ class _Shift:
     def workers(self) -> list[Worker]:
         return [key.data for key in self.ready.get_map().values()]
 
-    def hire(self, place: Workplace) -> None:
-        worker = Worker(self.output, place)
+    def start(self, slot: WorkerSlot) -> None:
+        worker = Worker(self.output, slot)
         self.ready.register(worker.process.stdout, selectors.EVENT_READ, worker)  # pyright: ignore
-        self.employ(worker)
+        self.assign(worker)
 
-    def employ(self, worker: Worker) -> None:
-        """The next population, or home."""
+    def assign(self, worker: Worker) -> None:
+        """The next population for this worker; without one, it ends."""
         runs = None if self.stopping else self.next_for(worker)
         if runs is None:
-            self.dismiss(worker)
+            self.release(worker)
             return
         self.waiting.remove(runs)
         worker.arm = runs[0].arm
@@ -163,25 +163,25 @@ class _Shift:
     def next_for(self, worker: Worker) -> list[PlannedRun] | None:
         """The first that waits of the arm that this process is at, whose model it has looked at closely; else of one
         that no other process is at."""
-        waiting, others = self.fitting(worker.place), {one.arm for one in self.workers if one is not worker}
+        waiting, others = self.fitting(worker.slot), {one.arm for one in self.workers if one is not worker}
         mine = (runs for runs in waiting if runs[0].arm == worker.arm)
         fresh = (runs for runs in waiting if runs[0].arm not in others)
         return next(mine, None) or next(fresh, None) or next(iter(waiting), None)
 
-    def fitting(self, place: Workplace) -> list[list[PlannedRun]]:
+    def fitting(self, slot: WorkerSlot) -> list[list[PlannedRun]]:
         """What waits and may go there, as long as there are others for the rest."""
-        if place.is_given_up:
+        if slot.is_given_up:
             return []
-        if not any(one.place.called != place.called for one in self.workers):
+        if not any(one.slot.called != slot.called for one in self.workers):
             return list(self.waiting)
-        if place.too_small >= MOST_IN_A_ROW:
+        if slot.too_small >= MOST_IN_A_ROW:
             return []
-        return [runs for runs in self.waiting if self.too_large.get(runs[0].name) != place.called]
+        return [runs for runs in self.waiting if self.too_large.get(runs[0].name) != slot.called]
 
     def listen(self, worker: Worker) -> None:
         answers = worker.answers()
         if answers is None:
-            self.bury(worker)
+            self.replace(worker)
             return
         for answer in answers:
             if "event" in answer:
@@ -191,11 +191,11 @@ class _Shift:
                 worker.is_leaving = answer["leaving"]
                 self.failed(worker, answer)
             else:
-                worker.place.too_small = 0
+                worker.slot.too_small = 0
                 self.ended(worker, {name: Status.read(how) for name, how in answer["ended"].items()})
             worker.runs = []
             if not worker.is_leaving:
-                self.employ(worker)
+                self.assign(worker)
 
     def relay(self, told: dict[str, Any]) -> None:
         event = read_event(told)
@@ -217,28 +217,28 @@ class _Shift:
         """Of a population that failed, some turns may have ended before; and where it only did not fit, others may hold
         the memory of this GPU: those who share it, or somebody else."""
         left = self._not_ended(worker.runs)
-        if why["memory"] and worker.place.called is not None and left and not self.stopping:
+        if why["memory"] and worker.slot.called is not None and left and not self.stopping:
             where = self._room_for(left, worker)
             if where is not None:
                 self.waiting.append(left)
-                self.log.warn([run.name for run in left], worker.place.said(f"its memory is full; {where}"))
+                self.log.warn([run.name for run in left], worker.slot.said(f"its memory is full; {where}"))
                 return
         for run in left:
-            self.log.failed(run.name, worker.place.said(why["failed"]), why["details"])
+            self.log.failed(run.name, worker.slot.said(why["failed"]), why["details"])
 
     def _room_for(self, runs: Sequence[PlannedRun], worker: Worker) -> str | None:
         """Where these will be tried again, in words; None = nowhere."""
-        place = worker.place
-        others = [one.place for one in self.workers if one is not worker]
-        if sharing := [other for other in others if other.called == place.called]:
-            place.is_given_up = not all(other.is_given_up for other in sharing)
+        slot = worker.slot
+        others = [one.slot for one in self.workers if one is not worker]
+        if sharing := [other for other in others if other.called == slot.called]:
+            slot.is_given_up = not all(other.is_given_up for other in sharing)
             return "fewer processes share it from now on, and these wait for one of them"
-        place.too_small += 1
+        slot.too_small += 1
         if not others or runs[0].name in self.too_large:
             return None
-        assert place.called is not None
-        self.too_large |= {run.name: place.called for run in runs}
-        return ("it is left alone, and " if place.too_small >= MOST_IN_A_ROW else "") + "these go on elsewhere"
+        assert slot.called is not None
+        self.too_large |= {run.name: slot.called for run in runs}
+        return ("it is left alone, and " if slot.too_small >= MOST_IN_A_ROW else "") + "these go on elsewhere"
 
     def _not_ended(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Of these; how the others ended is told."""
@@ -250,16 +250,16 @@ class _Shift:
                 left.append(run)
         return left
 
-    def bury(self, worker: Worker) -> None:
-        """A process that is gone; another one goes on in its place, unless the study stops."""
-        why, place = worker.place.said(worker.how_it_died()), worker.place
-        self.dismiss(worker)
+    def replace(self, worker: Worker) -> None:
+        """Start another process in the slot of one that died, unless the study stops."""
+        why, slot = worker.slot.said(worker.how_it_died()), worker.slot
+        self.release(worker)
         for run in self._not_ended(worker.runs) if not self.stopping else ():
             self.log.failed(run.name, why)
-        if self.fitting(place) and not self.stopping:
-            self.hire(place)
+        if self.fitting(slot) and not self.stopping:
+            self.start(slot)
 
-    def dismiss(self, worker: Worker) -> None:
+    def release(self, worker: Worker) -> None:
         self.ready.unregister(worker.process.stdout)  # pyright: ignore
         worker.close()
 

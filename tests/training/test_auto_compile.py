@@ -2,8 +2,8 @@
 
 import pytest
 
-from headway.training import capacity, pays
-from headway.training.pays import Beside, Costs, Here, WhenItPays
+from headway.training import auto_compile, capacity
+from headway.training.auto_compile import AutoCompile, Costs, InBackground, InPlace
 
 
 class Update:
@@ -39,15 +39,15 @@ def training(monkeypatch, tmp_path):
         """`contended`: how many times slower a step is while somebody compiles beside it; `first_compiled`: seconds
         that the first compiled step takes more."""
         clock = [0.0]
-        monkeypatch.setattr(pays.time, "perf_counter", lambda: clock[0])
+        monkeypatch.setattr(auto_compile.time, "perf_counter", lambda: clock[0])
         update, notes, said, started = Update(), [], [], []
 
         def start(way):
             started.append(process)
             return process
 
-        compiler = by or Beside(start)
-        watched = WhenItPays("a kind", total, lambda: compiler, lambda at, way: notes.append(at), said.append, swap_at)
+        compiler = by or InBackground(start)
+        watched = AutoCompile("a kind", total, lambda: compiler, lambda at, way: notes.append(at), said.append, swap_at)
         began, mark = 0.0, first
         for step in range(first, total):
             update.step = step
@@ -80,7 +80,7 @@ def test_a_long_one_is_compiled_beside_and_goes_over_at_a_step_that_is_written_d
 
 def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
     training(2000, 0.1, Process(steps=50))
-    (costs,) = (costs for costs in pays.known("a kind").values() if costs.measured)
+    (costs,) = (costs for costs in auto_compile.known("a kind").values() if costs.measured)
     assert costs.times == pytest.approx(2, rel=0.05) and costs.step == pytest.approx(0.1)
     compiled, notes, said, started = training(2000, 0.1)
     assert (compiled, notes, started) == ([0], [0], [])
@@ -91,7 +91,7 @@ def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
 def test_what_was_measured_beside_others_on_a_gpu_is_not_told_to_the_next(training, monkeypatch):
     monkeypatch.setenv(capacity.SHARE, "0.5")
     assert training(2000, 0.1, Process(steps=50))[0]
-    assert pays.known("a kind") == pays.USUAL
+    assert auto_compile.known("a kind") == auto_compile.USUAL
 
 
 def test_who_resumes_swaps_where_it_was_swapped(training):
@@ -103,8 +103,8 @@ def test_the_longer_the_training_the_more_is_compiled(training):
     """One layer is ready sooner, the whole is faster then."""
     ways = []
     for steps in (1500, 20000):
-        beside = Beside(lambda way: ways.append(way) or Process(10))
-        watched = WhenItPays("another", steps, lambda beside=beside: beside, print, print)
+        beside = InBackground(lambda way: ways.append(way) or Process(10))
+        watched = AutoCompile("another", steps, lambda beside=beside: beside, print, print)
         watched.before(0, Update())
         watched.after(10, 20, 1.0)
     assert ways == ["layers", "whole"]
@@ -135,8 +135,8 @@ def test_a_compiler_that_fails_changes_nothing(training):
 )
 def test_what_is_kept_and_makes_no_sense_is_not_believed(training, kept):
     training(2000, 0.1, Process(steps=50))
-    pays._entry("a kind").write_text(kept)
-    assert pays.known("a kind") == pays.USUAL
+    auto_compile._entry("a kind").write_text(kept)
+    assert auto_compile.known("a kind") == auto_compile.USUAL
     assert training(200, 0.01)[0] == []
 
 
@@ -150,28 +150,28 @@ def test_the_end_is_told_by_arithmetic():
 
 def test_where_another_process_has_no_room_the_training_reckons_with_all_of_the_compiling(training):
     """A pause of 8 s would pay for 200 s of training, and one of 25 does not: 25 + 200 / 1.12."""
-    compiled, notes, said, started = training(2020, 0.1, by=Here())
+    compiled, notes, said, started = training(2020, 0.1, by=InPlace())
     assert (compiled, notes, started) == ([], [], [])
     assert "200 s; with compiling 204 s (a pause of 25 s" in said[0]
 
 
 def test_and_what_it_stood_still_for_is_told_to_the_next_as_compiling(training):
-    compiled, notes, said, _ = training(10_000, 0.1, by=Here(), first_compiled=40.0)
+    compiled, notes, said, _ = training(10_000, 0.1, by=InPlace(), first_compiled=40.0)
     assert compiled == notes == [20] and len(said) == 1 and "a pause of 45 s" in said[0]
-    costs = pays.known("a kind")["whole"]
+    costs = auto_compile.known("a kind")["whole"]
     assert costs.measured and costs.compiling == pytest.approx(40, abs=1)
-    assert costs.pause == pays.USUAL["whole"].pause  # out of the cache: nobody has seen that yet
+    assert costs.pause == auto_compile.USUAL["whole"].pause  # out of the cache: nobody has seen that yet
     training(10_000, 0.1, first_compiled=6.0)
-    assert pays.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
+    assert auto_compile.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
     training(10_000, 0.1, first_compiled=60.0)  # the cache was emptied
-    assert pays.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
+    assert auto_compile.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
 
 
 def test_a_step_is_measured_while_nobody_compiles_beside_it(training):
     compiled, _, said, _ = training(2000, 0.1, Process(steps=50), contended=3.0)
     left = 2000 - compiled[0]
     assert f"{left:,} steps of 100.00 ms are left, {left / 10:.0f} s" in said[1]
-    assert pays.known("a kind")["layers"].times == pytest.approx(2, rel=0.05)
+    assert auto_compile.known("a kind")["layers"].times == pytest.approx(2, rel=0.05)
 
 
 def test_when_no_more_steps_follow_nobody_compiles_on(training):

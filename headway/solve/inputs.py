@@ -1,4 +1,4 @@
-"""What users give to the solvers, looked at before any mathematics: keys, wanted weights, places, tolerances.
+"""What users give to the solvers, checked before any mathematics: keys, wanted weights, places, tolerances.
 
 A wanted behaviour is a distribution over the keys. `select` and `average` write the usual ones; any other is an array.
 """

@@ -1,4 +1,4 @@
-"""Whether compiling pays, decided by the training itself.
+"""`compile: auto`: a training measures its own steps, and compiles its model when it will end sooner that way.
 
 It begins uncompiled and recorded, measures its step, and knows how many are left. Where compiling ends sooner, another
 process does it, beside the training, into a cache that both share; then the training stands still for a moment, takes
@@ -75,8 +75,8 @@ USUAL = {
 seconds and a whole model after 34, or 17 out of the cache (docs/speed.md); beside one, nobody has measured it yet."""
 
 
-class UnderWay(Protocol):
-    """Another process, which compiles."""
+class CompileJob(Protocol):
+    """Another process that compiles."""
 
     def ended(self) -> str | None:
         """None = not yet; '' = it is done; else why it failed."""
@@ -86,11 +86,11 @@ class UnderWay(Protocol):
 
 
 class Compiler(Protocol):
-    """Who would compile, if it paid."""
+    """How compiling would be done, if it pays."""
 
     def until_the_end(self, costs: Costs, plain: float) -> float: ...
     def told(self, costs: Costs) -> str: ...
-    def start(self, way: str) -> UnderWay | None:
+    def start(self, way: str) -> CompileJob | None:
         """None = nobody else does: the training itself, from the next step on."""
         ...
 
@@ -100,10 +100,10 @@ class Compiler(Protocol):
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Another process."""
+class InBackground:
+    """Another process compiles while training goes on."""
 
-    begin: Callable[[str], UnderWay]
+    begin: Callable[[str], CompileJob]
 
     def until_the_end(self, costs: Costs, plain: float) -> float:
         return costs.beside(plain)
@@ -111,15 +111,15 @@ class Beside:
     def told(self, costs: Costs) -> str:
         return f"{costs.compiling:.0f} s beside it, a pause of {costs.pause:.0f} s"
 
-    def start(self, way: str) -> UnderWay:
+    def start(self, way: str) -> CompileJob:
         return self.begin(way)
 
     def learnt(self, costs: Costs, stood_still: float) -> Costs:
         return replace(costs, pause=stood_still)
 
 
-class Here:
-    """The training itself, which stands still meanwhile: the device has no room for another process."""
+class InPlace:
+    """Training stops while it compiles, because the device has no room for another process."""
 
     def until_the_end(self, costs: Costs, plain: float) -> float:
         return costs.waiting(plain)
@@ -135,16 +135,16 @@ class Here:
         return replace(costs, compiling=stood_still, pause=min(costs.pause, stood_still))
 
 
-class AtHand:
-    """Nobody: it was compiled before."""
+class FromCache:
+    """It was compiled before, and is read out of the cache."""
 
     def learnt(self, costs: Costs, stood_still: float) -> Costs:
         """Once it may take longer, since the cache was emptied meanwhile, or the machine was busy."""
         return replace(costs, pause=min(costs.pause, stood_still))
 
 
-class WhenItPays:
-    """Watches a training, and has it compiled where that ends sooner."""
+class AutoCompile:
+    """Watches a training, and compiles its model when the training will end sooner that way."""
 
     def __init__(
         self,
@@ -161,8 +161,8 @@ class WhenItPays:
         `swap_at` and `way`: they stand there already."""
         self.kind, self.total, self.compiler, self.note, self.tell = kind, total, compiler, note, tell
         self.swap_at, self.way, self.known = swap_at, way, known(kind)
-        self.by: Compiler | AtHand = AtHand()
-        self.beside: UnderWay | None = None
+        self.by: Compiler | FromCache = FromCache()
+        self.job: CompileJob | None = None
         self.decided, self.swapped, self.warmed = swap_at is not None, False, False
         self.first: int | None = None
         self.began = self.plain_step = 0.0
@@ -172,7 +172,7 @@ class WhenItPays:
         if self.first is None:
             self.first = step
             self._decide_at_the_start(step)
-        if self.beside is not None and (why := self.beside.ended()) is not None:
+        if self.job is not None and (why := self.job.ended()) is not None:
             self._take_over(step, why)
         if self.swap_at is not None and step >= self.swap_at and not self.swapped:
             self.swapped, self.swap_at, self.began = True, step, time.perf_counter()
@@ -195,7 +195,7 @@ class WhenItPays:
                 self.costs, self.plain_step = brought, 0.0  # once is enough
                 self._keep()
             return
-        if first < self.first + warm or self.beside is not None:  # who compiles beside it makes it slower
+        if first < self.first + warm or self.job is not None:  # who compiles beside it makes it slower
             return
         self.plain_step = each
         if not self.decided:
@@ -203,9 +203,9 @@ class WhenItPays:
 
     def stop(self) -> None:
         """No more steps follow: what is still being compiled would only be in the way of scores and audits."""
-        if self.beside is not None:
-            self.beside.stop()
-            self.beside = None
+        if self.job is not None:
+            self.job.stop()
+            self.job = None
 
     def _decide_at_the_start(self, step: int) -> None:
         """Where a training of this kind was compiled here before, and what it brought is known."""
@@ -233,17 +233,17 @@ class WhenItPays:
             self.tell(f"not compiled: {would}")
             return
         self.by, self.began = by, time.perf_counter()
-        self.beside = by.start(self.way)
-        if self.beside is None:
+        self.job = by.start(self.way)
+        if self.job is None:
             self._swap(step)
             self.tell(f"compiled from step {step} on ({self.way}): {would}")
         else:
             self.tell(f"compiling beside the training ({self.way}): {would}")
 
     def _take_over(self, step: int, why: str) -> None:
-        assert self.beside is not None
-        self.beside.stop()
-        self.beside = None
+        assert self.job is not None
+        self.job.stop()
+        self.job = None
         if why:
             self.tell(f"not compiled: {why}")
             return

@@ -1,4 +1,4 @@
-"""What reading data and other long work has to tell whoever waits: sentences, and how far it is.
+"""Warnings, and the progress of long work such as reading data.
 
 Sentences are warnings of the logger "headway", each of them once. Progress goes to whoever listens (`listening`): on
 the command line a bar, and nobody at all in a program that does not ask.

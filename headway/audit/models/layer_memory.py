@@ -1,5 +1,4 @@
-"""Each layer by itself, behind a border between batches: what it remembers there is what its recipe says, no less and
-no more.
+"""What each layer remembers of earlier batches, layer by layer: what its recipe says, no less and no more.
 
 A model in which one layer remembers and another does not answers otherwise than in one pass, and so does one whose
 positions begin anew in every batch. Its answers cannot tell whether the past was lost on the way. A layer can: what it
@@ -27,7 +26,7 @@ MOST = 64
 """Batches, where a memory is so long that it takes many to fill it: one that is longer still is not filled."""
 
 
-class Remembered(NamedTuple):
+class LayerMemory(NamedTuple):
     layer: str
     past: str
     """What it is to remember, in words."""
@@ -35,13 +34,13 @@ class Remembered(NamedTuple):
     """Of the spread of what one pass gives."""
 
 
-def remembered(probe: Probe) -> Iterator[Remembered]:
+def memory_by_layer(probe: Probe) -> Iterator[LayerMemory]:
     """Of every layer that carries anything."""
     specs, size = probe.recipe.model.mixers, max(1, probe.length // BATCHES)
     longest = max((int(one.remembers) for one in specs if math.isfinite(one.remembers)), default=0)
     batches = max(BATCHES, min(MOST, math.ceil((longest + 1) / size) + 1))  # more than anybody is to remember
     text = probe.sentences[:, :ROWS].repeat(1, 1, math.ceil(batches * size / probe.length))
-    with _listening(probe.model.mixers) as heard:
+    with _recording(probe.model.mixers) as recorded:
         state, goes_on = CarriedState(), torch.zeros((), dtype=torch.bool, device=probe.device)
         for piece in text[:, :, : batches * size].split(size, dim=2):
             _, after = probe.how.carry_on(probe.model, piece, state.before(0, 1, goes_on) if state else None)
@@ -52,15 +51,15 @@ def remembered(probe: Probe) -> Iterator[Remembered]:
         # A state is read for a few batches only: over thousands of tokens, some blow up the last digit to a whole one.
         last = (batches if math.isfinite(spec.remembers) else BATCHES) - 1
         past = int(min(last * size, spec.remembers))
-        read = torch.cat(heard[mixer].read[: last + 1], 2)[:, :, last * size - past :]
+        read = torch.cat(recorded[mixer].read[: last + 1], 2)[:, :, last * size - past :]
         slots = torch.arange(read.shape[2], device=probe.device)
         context = Context((read.shape[0], read.shape[1]), probe.model.positions, probe.model.mask, slots, slots)
         at_once = with_bias(mixer(read, context)[0])[:, :, -size:]
         words = "all that came before" if math.isinf(spec.remembers) else f"the {int(spec.remembers)} slots before"
-        yield Remembered(f"layer {k} ({spec.kind})", words, difference(heard[mixer].given[last], at_once))
+        yield LayerMemory(f"layer {k} ({spec.kind})", words, difference(recorded[mixer].given[last], at_once))
 
 
-class _Heard:
+class _Recorded:
     """What a layer read in every batch, and what it gave."""
 
     def __init__(self) -> None:
@@ -73,11 +72,11 @@ class _Heard:
 
 
 @contextmanager
-def _listening(mixers: list[Mixer]) -> Iterator[dict[Mixer, _Heard]]:
-    heard = {mixer: _Heard() for mixer in mixers}
-    hooks = [mixer.register_forward_hook(own) for mixer, own in heard.items()]
+def _recording(mixers: list[Mixer]) -> Iterator[dict[Mixer, _Recorded]]:
+    recorded = {mixer: _Recorded() for mixer in mixers}
+    hooks = [mixer.register_forward_hook(own) for mixer, own in recorded.items()]
     try:
-        yield heard
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()

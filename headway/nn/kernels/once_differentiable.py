@@ -1,4 +1,4 @@
-"""Gradients that have none of their own: those of kernels, and those computed together with what they are of."""
+"""Gradients that cannot be differentiated again: those of kernels, and those computed together with a loss."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -1,4 +1,4 @@
-"""What comparisons of kernels with plain lines (`trusted.py`) have found on this machine, kept between processes.
+"""Which kernels have been compared with their plain definitions (`trusted.py`) on this machine: kept between processes.
 
 To compare a dozen kernels takes seconds, and they come out as they did the last time as long as everything that has a
 part in it is the same: the case, the sources of kernels and checks, the versions of what builds them, and the GPU. All

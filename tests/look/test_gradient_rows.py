@@ -12,8 +12,8 @@ from headway.core.errors import UserError
 from headway.experiment.inspect import flow_in
 from headway.experiment.train import train
 from headway.look.flow_page import FlowOfArm, FlowPage
-from headway.look.followed import FollowedRows, FollowedSide, long_enough, rows_of, some_of
 from headway.look.gradient_flow import gradient_flow
+from headway.look.gradient_rows import GradientRows, GradientSide, long_enough, rows_of, some_of
 from headway.look.state_flow import hidden_states
 from headway.models.classifier import ClassifierSpec
 from headway.recipe.recipe import Recipe, from_tree
@@ -98,7 +98,7 @@ def test_of_both_directions_the_one_that_reads_forwards_is_led_on():
     models = [ClassifierSpec.model_validate(spec).build(11, 2).eval() for spec in (one_way, both_ways)]
     models[1].load_state_dict(models[0].state_dict(), strict=False)
     ids = torch.randint(11, (1, 2, 5), generator=torch.Generator().manual_seed(0))
-    rows = FollowedRows(rows_of(ids, ids), FollowedSide(5), lambda model, row: row.target, "", "", "")
+    rows = GradientRows(rows_of(ids, ids), GradientSide(5), lambda model, row: row.target, "", "", "")
     ours, theirs = (hidden_states(model, rows)[0]["layers.0.lstm"] for model in models)
     assert theirs.units == 16 and theirs.norms.typical == pytest.approx(ours.norms.typical)
     assert theirs.norms.typical[1] != pytest.approx(1.0)

@@ -13,8 +13,7 @@ from varied import losses, trained
 from headway.core import plugins
 from headway.core.errors import UserError
 from headway.core.events import Noted
-from headway.experiment import beside
-from headway.experiment.beside import CompilingProcess, begun, end_with, kind_of_step, order_for
+from headway.experiment.background_compile import CompilingProcess, begun, end_with, kind_of_step, order_for
 from headway.training import setting as settings
 
 

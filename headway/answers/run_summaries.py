@@ -1,4 +1,4 @@
-"""Runs, as `--json` and the workbench tell them."""
+"""Runs as JSON, for `--json` and the workbench."""
 
 from collections.abc import Sequence
 from typing import Any

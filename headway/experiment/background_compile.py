@@ -1,4 +1,4 @@
-"""A process that compiles what a training will need, beside it: into the cache that both share.
+"""A background process that compiles what a training will need, into the cache that both share.
 
     in   {"recipes": […], "plugins": {"my.py": "…"}, "way": "whole", "training": 4711}
     out  nothing; it ends with 0 when all is compiled
@@ -26,7 +26,7 @@ from headway.core import plugins
 from headway.core.environment import own_python
 from headway.nn.trainable import Trainable
 from headway.recipe.recipe import Recipe
-from headway.training.pays import Beside, Compiler, Here, UnderWay
+from headway.training.auto_compile import CompileJob, Compiler, InBackground, InPlace
 from headway.training.setting import Setting
 from headway.training.update import Sampler, Update
 
@@ -35,7 +35,7 @@ def compiler_for(recipes: Sequence[Recipe], device: torch.device) -> Compiler:
     """Another process, if the device can hold these replicas, and what evaluating them takes, twice."""
     free, _ = torch.cuda.mem_get_info(device)
     roomy = free > 1.5 * torch.cuda.max_memory_reserved(device)
-    return Beside(lambda way: begun(recipes, way)) if roomy else Here()
+    return InBackground(lambda way: begun(recipes, way)) if roomy else InPlace()
 
 
 def kind_of_step(recipe: Recipe, model: Trainable, sampler: Sampler, tokens: int, setting: Setting) -> str:
@@ -49,12 +49,12 @@ def kind_of_step(recipe: Recipe, model: Trainable, sampler: Sampler, tokens: int
     return repr((recipe.model.model_dump_json(), trained, sizes, *read, gpu, torch.__version__, __version__))
 
 
-def begun(recipes: Sequence[Recipe], way: str) -> UnderWay:
+def begun(recipes: Sequence[Recipe], way: str) -> CompileJob:
     """A machine on which no process can be started (no room on the disk, or in the memory) trains all the same."""
     try:
         return CompilingProcess(order_for(recipes, way))
     except OSError as error:
-        return NeverBegun(f"no process to compile in could be started: {plugins.reason_of(error)}")
+        return FailedToStart(f"no process to compile in could be started: {plugins.reason_of(error)}")
 
 
 def order_for(recipes: Sequence[Recipe], way: str) -> bytes:
@@ -72,7 +72,7 @@ class CompilingProcess:
             asked.write(order)
             asked.seek(0)
             self.process = subprocess.Popen(
-                [*python, "-m", "headway.experiment.beside"],
+                [*python, "-m", "headway.experiment.background_compile"],
                 stdin=asked,
                 stdout=self.said,
                 stderr=subprocess.STDOUT,
@@ -96,7 +96,7 @@ class CompilingProcess:
 
 
 @dataclass(frozen=True)
-class NeverBegun:
+class FailedToStart:
     why: str
 
     def ended(self) -> str:

@@ -1,4 +1,4 @@
-"""Rows from all over a split, along which of their sides gradients are followed back, and from which loss.
+"""The rows of a split that gradients are followed back along: which side of each, and from which loss.
 
 own       the side that ends with t: a segment, a text, what is known of a target
 source    the other one, of what has two: distances are counted back from its last token, whoever reads it
@@ -24,7 +24,7 @@ FEWEST = 4
 """Texts that a mean is taken over: fewer would be a matter of chance."""
 
 
-class FollowedRow(NamedTuple):
+class GradientRow(NamedTuple):
     """One of them, alone: nothing in it is padding."""
 
     ids: Int[Tensor, "1 #B T"]
@@ -32,16 +32,16 @@ class FollowedRow(NamedTuple):
     """What its loss is of."""
     source: Int[Tensor, "1 #B S"] | None = None
 
-    def to(self, device: torch.device) -> "FollowedRow":
-        return FollowedRow(*(None if part is None else part.to(device) for part in self))  # pyright: ignore
+    def to(self, device: torch.device) -> "GradientRow":
+        return GradientRow(*(None if part is None else part.to(device) for part in self))  # pyright: ignore
 
-    def copies(self, count: int) -> "FollowedRow":
+    def copies(self, count: int) -> "GradientRow":
         """So many of it, side by side."""
-        return FollowedRow(*(None if part is None else part.expand(-1, count, *part.shape[2:]) for part in self))  # pyright: ignore
+        return GradientRow(*(None if part is None else part.expand(-1, count, *part.shape[2:]) for part in self))  # pyright: ignore
 
 
 @dataclass(frozen=True)
-class FollowedSide:
+class GradientSide:
     """A stretch of what a stack of layers reads. Distances are counted back from its last token."""
 
     tokens: int
@@ -58,10 +58,10 @@ class FollowedSide:
 
 
 @dataclass(frozen=True)
-class FollowedRows:
-    rows: Sequence[FollowedRow]
-    own: FollowedSide
-    nats: Callable[[Any, FollowedRow], Float[Tensor, "1 B"]]
+class GradientRows:
+    rows: Sequence[GradientRow]
+    own: GradientSide
+    nats: Callable[[Any, GradientRow], Float[Tensor, "1 B"]]
     """nats(model, row): its loss."""
     loss: str
     """Whose loss that is, in words: the target after token t."""
@@ -69,27 +69,27 @@ class FollowedRows:
     """What the rows are, in words: segments of 64 tokens."""
     ends: str
     """Why they are no longer, in words."""
-    source: FollowedSide | None = None
-    read: Callable[[Any, FollowedRow], object] = lambda model, row: model.hidden(row.ids)
+    source: GradientSide | None = None
+    read: Callable[[Any, GradientRow], object] = lambda model, row: model.hidden(row.ids)
     """read(model, row): the same way through the model as far as its last layer."""
     notes: tuple[str, ...] = ()
     """What else should be known where the curves are read."""
 
     @property
-    def sides(self) -> list[FollowedSide]:
+    def sides(self) -> list[GradientSide]:
         return [self.own, *([] if self.source is None else [self.source])]
 
-    def to(self, device: torch.device) -> "FollowedRows":
+    def to(self, device: torch.device) -> "GradientRows":
         return replace(self, rows=[row.to(device) for row in self.rows])
 
-    def few(self, most: int) -> "FollowedRows":
+    def few(self, most: int) -> "GradientRows":
         """Some of them, from all over."""
         return replace(self, rows=self.rows[:: max(1, len(self.rows) // most)][:most])
 
 
-def rows_of(ids: Int[Tensor, "1 S T"], targets: Int[Tensor, "1 S *any"]) -> list[FollowedRow]:
+def rows_of(ids: Int[Tensor, "1 S T"], targets: Int[Tensor, "1 S *any"]) -> list[GradientRow]:
     """Of texts that are equally long."""
-    return [FollowedRow(*one) for one in zip(ids.split(1, 1), targets.split(1, 1), strict=True)]
+    return [GradientRow(*one) for one in zip(ids.split(1, 1), targets.split(1, 1), strict=True)]
 
 
 # --- running text ----------------------------------------------------------------------------------------------------
@@ -104,14 +104,14 @@ def spread(ids: Int[Tensor, " N"], length: int, rows: int) -> Int[Tensor, "1 S T
     return torch.stack([ids[start : start + length] for start in starts.tolist()])[None]
 
 
-def in_segments(ids: Int[Tensor, " N"], tokens: int, most: int) -> FollowedRows:
+def in_segments(ids: Int[Tensor, " N"], tokens: int, most: int) -> GradientRows:
     """Running text as training reads it, and the loss of the last target of each segment."""
     if tokens < 2:
         raise UserError("training has segments of a single token: no gradient ever goes from one to another")
     rows = spread(ids, tokens + 1, most)
-    return FollowedRows(
+    return GradientRows(
         rows_of(rows[..., :-1], rows[..., 1:]),
-        FollowedSide(tokens),
+        GradientSide(tokens),
         lambda model, row: model.losses(row.ids, row.target)[..., -1],
         loss="the target after token t",
         called=f"segments of {tokens} tokens",
@@ -155,7 +155,7 @@ def some_of(fit: Int[np.ndarray, " F"], most: int, what: str) -> Int[np.ndarray,
 class LongPairs(NamedTuple):
     """Whole sources, and of each target what is known where its token number `target` is asked for."""
 
-    rows: list[FollowedRow]
+    rows: list[GradientRow]
     source: int
     """Tokens that every source has, END among them."""
     target: int
@@ -182,14 +182,14 @@ def long_pairs(pairs: PairedTexts, context: int, most: int, split: str) -> LongP
     for source, target in zip(ids_of(chosen.source), ids_of(chosen.target), strict=True):
         read, said = [*source, chosen.source.end], [*target, chosen.target.end]
         ids, asked, given = (torch.tensor(part)[None, None] for part in ([*begin, *said[: T - 1]], said[T - 1], read))
-        rows.append(FollowedRow(ids.long(), asked.long(), given.long()))
+        rows.append(GradientRow(ids.long(), asked.long(), given.long()))
     called = f"pairs (sources of {S} tokens or more, targets up to token {T})"
     return LongPairs(rows, S, T, called, " and ".join(dict.fromkeys(side.ends for side in sides)))
 
 
-def in_pairs(pairs: LongPairs, own: FollowedSide, source: FollowedSide, notes: tuple[str, ...] = ()) -> FollowedRows:
+def in_pairs(pairs: LongPairs, own: GradientSide, source: GradientSide, notes: tuple[str, ...] = ()) -> GradientRows:
     """For translators, whose two sides are these."""
-    return FollowedRows(
+    return GradientRows(
         pairs.rows,
         own,
         _nats_of_last,
@@ -202,6 +202,6 @@ def in_pairs(pairs: LongPairs, own: FollowedSide, source: FollowedSide, notes: t
     )
 
 
-def _nats_of_last(model: Any, row: FollowedRow) -> Float[Tensor, "1 B"]:
+def _nats_of_last(model: Any, row: GradientRow) -> Float[Tensor, "1 B"]:
     last = model.vectors(row.source, row.ids)[:, :, -1:]
     return model.nats(model.scores(last), row.target[..., None])[..., 0]
