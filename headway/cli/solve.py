@@ -230,15 +230,16 @@ def fixed_layer(
 
 
 def _wanted(select: int | None, average: str | None, weights: str | None, n: int) -> "np.ndarray":
+    from headway.solve import inputs
     from headway.solve.reading import read_indices, read_list
 
     if sum(goal is not None for goal in (select, average, weights)) != 1:
         raise UserError("say what attention should do, with one of --select, --average and --weights")
     if select is not None:
-        return given.select(select, n)
+        return inputs.select(select, n)
     if average is not None:
-        return given.average(None if average == "all" else read_indices("average (keys, or all)", average), n)
-    return given.checked_distribution(read_list("weights", weights or ""), n)
+        return inputs.average(None if average == "all" else read_indices("average (keys, or all)", average), n)
+    return inputs.checked_distribution(read_list("weights", weights or ""), n)
 
 
 def _scale(scaled: bool, keys: "np.ndarray") -> float:

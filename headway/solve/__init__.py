@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {
-    "select": "given",
-    "average": "given",
+    "select": "inputs",
+    "average": "inputs",
     "find_query": "queries",
     "find_queries": "queries",
     "find_key": "keys",

@@ -13,6 +13,7 @@ from varied import losses, trained
 from headway.core import plugins
 from headway.core.errors import UserError
 from headway.core.events import Noted
+from headway.experiment import background_compile
 from headway.experiment.background_compile import CompilingProcess, begun, end_with, kind_of_step, order_for
 from headway.training import setting as settings
 
@@ -30,7 +31,7 @@ def another_program(monkeypatch):
     """In its place: what it prints, and how it ends."""
 
     def runs(code: str) -> None:
-        monkeypatch.setattr(beside, "own_python", lambda: (["python", "-c", code], dict(os.environ)))
+        monkeypatch.setattr(background_compile, "own_python", lambda: (["python", "-c", code], dict(os.environ)))
 
     return runs
 
@@ -64,7 +65,7 @@ def test_a_full_disk_ends_no_training(monkeypatch, base):
     def full(*given, **settings):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(beside.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(background_compile.tempfile, "TemporaryFile", full)
     process = begun([base], "whole")
     assert "No space left on device" in (process.ended() or "")
     process.stop()
@@ -82,7 +83,7 @@ def test_packages_are_not_sent_as_if_they_were_files(monkeypatch, base):
 
 def test_it_ends_with_the_training(monkeypatch):
     left = []
-    monkeypatch.setattr(beside.os, "_exit", left.append)
+    monkeypatch.setattr(background_compile.os, "_exit", left.append)
     end_with(os.getppid(), look_every=0.01)
     time.sleep(0.05)
     assert left == []  # it is still there

@@ -70,7 +70,7 @@ def test_no_difference_is_none_to_speak_of(workshop, values, percent, status):
     claim = {**asked("no difference"), "within": percent}
     study = small_study(workshop.text, seeds=4, questions=[], claims=[claim])
     (found,) = judged(study, results(study, values))
-    assert found.status == status and f"up to {percent:g} would be none to speak of" in found.why
+    assert found.status == status and f"up to {percent:g} counts as no difference" in found.why
 
 
 def test_a_small_difference_does_not_refute_that_there_is_none_to_speak_of():
@@ -195,7 +195,7 @@ def test_who_is_behind_is_said_so_and_scores_of_one_split_have_their_whole_names
     assert "] points of accuracy, 2 seeds" in found.sentence
 
 
-def test_an_order_that_does_not_stand_up_among_other_questions_says_so():
+def test_an_order_that_is_not_significant_among_other_questions_says_so():
     """Alone it would be one: the interval leaves zero out."""
     scores = {
         "train.accuracy": {"a": {0: 0.70, 1: 0.72, 2: 0.735}},
@@ -203,9 +203,9 @@ def test_an_order_that_does_not_stand_up_among_other_questions_says_so():
     }
     order = Ordered(arm="a", scores=list(scores))
     (alone,) = analyse([order], Measured(scores))
-    assert alone.outcome == "in order" and "stand up" not in alone.sentence
+    assert alone.outcome == "in order" and "correcting" not in alone.sentence
     among = analyse([order] * 4, Measured(scores))[0]
-    assert among.outcome == "not distinguishable" and "once all 4 questions are counted" in among.sentence
+    assert among.outcome == "not distinguishable" and "after correcting for 4 questions" in among.sentence
 
 
 def test_better_than_a_cheap_method():

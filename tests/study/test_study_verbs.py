@@ -43,7 +43,7 @@ def test_a_plan_says_what_a_study_takes_and_trains_nothing(headway):
     found = json.loads(out)
     assert found["runs"] == ["none.seed-0", "none.seed-1", "learned.seed-0", "learned.seed-1"]
     assert found["arms"]["none"]["steps"] == 4 and found["seconds"] > 0
-    assert found["power"][0]["effect"] is None and "nothing is known yet" in found["power"][0]["sentence"]
+    assert found["power"][0]["effect"] is None and "is not known yet" in found["power"][0]["sentence"]
     assert "there is no study 'pilot'" in headway("study", "plan", "positions.yaml", "--from", "pilot").err
 
 

@@ -44,7 +44,9 @@ def test_each_stands_with_the_arm_that_suits_it_and_is_compared_where_nothing_wa
     (verdict,) = analyse([QUESTION], evidence(DEV, {"adamw.low": 0.89, "sgd.high": 0.92}))
     assert verdict.outcome == "better" and verdict.question == QUESTION
     assert verdict.effect == pytest.approx(3.0, abs=1.0)
-    assert any("for sgd stands sgd.high, the best of its 2 arms on valid.accuracy" in note for note in verdict.notes)
+    assert any(
+        "sgd is represented by sgd.high, the best of its 2 arms on valid.accuracy" in note for note in verdict.notes
+    )
     # On the rate that suits one of them alone, the answer is another.
     low = {arm: value for arm, value in DEV.items() if arm.endswith("low")}
     (same,) = analyse([QUESTION], evidence(low, {"adamw.low": 0.89, "sgd.low": 0.5}))

@@ -52,7 +52,7 @@ def training(monkeypatch, tmp_path):
         for step in range(first, total):
             update.step = step
             watched.before(step, update)
-            slower = contended if watched.beside is not None else 1.0
+            slower = contended if watched.job is not None else 1.0
             clock[0] += each / 2 if update.compiled_at else each * slower
             clock[0] += first_compiled if update.compiled_at == [step] else 0.0
             if (step + 1 - first) % window == 0:

@@ -67,7 +67,7 @@ class Claim(Spec):
     answer: Answer | None = None
     """The answer that it gives."""
     within: float | None = Field(default=None, gt=0)
-    """With 'no difference': up to how much would be none to speak of, in points of accuracy, percent of a perplexity,
+    """With 'no difference': up to how much counts as no difference, in points of accuracy, percent of a perplexity,
     or the score's own unit. Seeds can never show that there is none at all; that it is smaller than this, they can."""
     audit: str | None = None
     """Instead of a question: the audit that passes if it is true, in every run."""
@@ -85,7 +85,7 @@ class Claim(Spec):
             allowed = " or ".join(f"'{one}'" for one in ANSWERS[type(self.ask)])
             yield Problem(("answer",), f"the report's answer to a question of kind {self.ask.kind} is {allowed}")
         elif (self.answer == "no difference") != (self.within is not None):
-            reason = "goes with the answer 'no difference', and says up to how much would be none to speak of"
+            reason = "goes with the answer 'no difference', and says up to how much counts as no difference"
             yield Problem(("within",), reason)
         elif self.ask is None and self.answer is not None:
             yield Problem(("answer",), "an audit passes or fails: there is no answer to give")

@@ -115,7 +115,7 @@ class Family:
         """What is said of an effect that would be one if nothing else were asked; empty of others."""
         if not p < LEVEL <= self.p:
             return ""
-        counted = f", which does not stand up once all {self.size} questions are counted"
+        counted = f", not significant after correcting for {self.size} questions"
         return f"{counted} ({chance(p)}, corrected {self.p:.2g})"
 
 

@@ -119,13 +119,13 @@ class BestArm(Analysis):
         """The winner's curse, as a number where there is one."""
         if len(self.running) < 3:
             return []
-        told = f"{self.best} was picked as the best of {len(self.running)}, so its mean flatters it"
+        told = f"{self.best} was picked as the best of {len(self.running)}, so its mean is probably too good"
         if not self.shared:
             return [f"{told}: score it once more, on new seeds or on test"]
         table = np.array([[values[seed] for values in self.running.values()] for seed in self.shared])
         expected, seen = shrunk_best(table, self.metric.lower_is_better), self.means[self.best]
         seen, expected = (plain(self.metric.back(natural)) for natural in (seen, expected))
-        return [f"{told}: {seen} was seen, about {expected} is to be expected of new seeds"]
+        return [f"{told}: {seen} was measured, about {expected} is to be expected from new seeds"]
 
     def _why_out(self, arm: str) -> str:
         """Empty for an arm that can be the best."""

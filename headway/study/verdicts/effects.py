@@ -67,9 +67,9 @@ def is_beyond_units(facts: Mapping[str, Any]) -> bool:
 def could_show(facts: Mapping[str, Any], decimals: int) -> str:
     """The smallest effect that could have been shown, in words."""
     if "smallest_visible" not in facts:
-        return "so few seeds do not say what they could have shown: 4 or more do"
+        return "the smallest difference that could be detected is known from 4 seeds on"
     if is_beyond_units(facts):
-        return f"these seeds could only show a factor ≥ {plain(facts['smallest_visible_factor'])}"
+        return f"the smallest factor these seeds could detect is {plain(facts['smallest_visible_factor'])}"
     shown = [facts["smallest_visible"], *facts["smallest_visible_interval"]]
     smallest, low, high = (fixed(value, decimals) for value in shown)
-    return f"these seeds could only show ≥ {smallest} [{low}, {high}]"
+    return f"the smallest difference these seeds could detect is {smallest} [{low}, {high}]"

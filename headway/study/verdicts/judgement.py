@@ -83,9 +83,7 @@ def within_margin(claim: Claim, margin: float, verdict: Verdict) -> Judgement:
     assert shown is not None, "a verdict that says something has an interval"
     times, unit = (100, "%") if verdict.relative_interval else (1, verdict.unit)
     low, high = (times * end for end in shown)
-    where = (
-        f"the difference lies between {low:.2g} and {high:.2g} {unit}, and up to {margin:g} would be none to speak of"
-    )
+    where = f"the difference lies between {low:.2g} and {high:.2g} {unit}, and up to {margin:g} counts as no difference"
     if -margin <= low and high <= margin:
         status: ClaimStatus = "holds"
     elif low > margin or high < -margin:

@@ -66,7 +66,7 @@ def _of(question: Question, study: Study, earlier: Sequence[Results]) -> SeedsCa
     if spread is None or spread.freedom < FEWEST_FOR_POWER:
         return SeedsCanShow(
             question,
-            f"nothing is known yet of how much {question.on} spreads from seed to seed; --from STUDY names an earlier "
+            f"how much {question.on} varies from seed to seed is not known yet; give --from STUDY, an earlier "
             "study of the same base, or a pilot: two arms with 4 seeds tell it roughly",
         )
     level = LEVEL / max(1, len(study.asked)) / _picks(question, study)
@@ -74,7 +74,7 @@ def _of(question: Question, study: Study, earlier: Sequence[Results]) -> SeedsCa
     metric = metric_of(question.on)
     if not math.isfinite(critical):
         return SeedsCanShow(
-            question, f"{seeds(count)} show nothing, however large, to somebody who may look at any time"
+            question, f"{seeds(count)} are too few to show any difference to somebody who may look at any time"
         )
     natural = visible(noncentrality(count - 1, critical, POWER) * spread.value / math.sqrt(count), spread.freedom)
     percent = metric.is_ratio and isinstance(question, Depends)  # as its verdict will say it
@@ -86,7 +86,8 @@ def _of(question: Question, study: Study, earlier: Sequence[Results]) -> SeedsCa
     name, places = spread.of.folder.name, digits((low, high))
     shown = f"{fixed(effect, places)} [{fixed(low, places)}, {fixed(high, places)}] {unit}"
     other = "" if spread.of.study.base == study.base else ", whose base is another recipe"
-    sentence = f"{seeds(count)} can show ≥ {shown} (with probability 0.8; from the spread in {name}{other})"
+    how = f"with probability 0.8; from the spread in {name}{other}"
+    sentence = f"{seeds(count)} can detect a difference of {shown} or more ({how})"
     return SeedsCanShow(question, sentence, effect, (low, high), unit, name)
 
 

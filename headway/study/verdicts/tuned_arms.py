@@ -31,7 +31,8 @@ class TunedArms(TwoArms):
         yield from super().more_notes(units)
         for level in (self.asked.level, self.asked.than):
             there = [arm for arm, about in self.evidence.arms.items() if about.levels.get(self.asked.factor) == level]
-            yield f"for {level} stands {self.best[level]}, the best of its {len(there)} arms on {self.asked.chosen_on}"
+            best = f"the best of its {len(there)} arms on {self.asked.chosen_on}"
+            yield f"{level} is represented by {self.best[level]}, {best}"
 
     def cannot_say(self, why: str, arms: Any) -> Verdict:
         return replace(super().cannot_say(why, arms), question=self.asked)

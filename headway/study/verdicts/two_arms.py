@@ -71,7 +71,7 @@ class TwoArms(Analysis):
             outcome, sentence = "not comparable", f"not comparable: {sentence}"  # the winner is also the less reliable
         rows = self.on_rows() if self.metric.is_of_rows else None
         if rows is not None and outcome in ("better", "worse") and rows.outcome != "different":
-            sentence += "; of other rows than these it cannot be said"
+            sentence += "; this holds for these rows, and may not for others"
         resampled, relabelled = self.resampled, self._relabelled()
         return self.concluded(
             self.trained,

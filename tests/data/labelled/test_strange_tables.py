@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.core import progress
 from headway.core.errors import UserError
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.spec import Labelled, Text
@@ -16,7 +17,7 @@ ROWS = [Row("fine, really fine", "good"), Row("naïve; dull", "bad"), Row("so so
 
 @pytest.fixture(autouse=True)
 def _anew():
-    telling.say_once.cache_clear()
+    progress.say_once.cache_clear()
 
 
 def csv_of(delimiter: str, header: bool = True) -> str:
@@ -194,5 +195,5 @@ def test_classes_that_may_be_one_are_said():
 def test_sentences_are_said_once(caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            telling.say_once("only once")
+            progress.say_once("only once")
     assert caplog.text.count("only once") == 1

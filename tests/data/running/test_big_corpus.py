@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.core import progress
 from headway.core.errors import UserError
 from headway.data import cache, letters, memo, tokenizer_kinds, tokenizers
 from headway.data.running.corpus import load
@@ -118,7 +119,7 @@ def test_how_far_it_is_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(module, "PIECE", 1000)
     for spec in (Char(), Word()):
         told: list[tuple[str, int, int]] = []
-        with telling.listening(lambda *one, told=told: told.append(one)):
+        with progress.listening(lambda *one, told=told: told.append(one)):
             load("files", str(kept / "t.txt"), 0.1, spec)
         of_train = [one for one in told if "train" in one[0]]
         assert len(of_train) > 3 and all(of_train[k][1] < of_train[k + 1][1] for k in range(len(of_train) - 1))
@@ -128,7 +129,7 @@ def test_how_far_it_is_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("spec", [Word(), Bpe(size=300)], ids=repr)
 def test_how_far_learning_is_is_told(spec):
     told: list[tuple[str, int, int]] = []
-    with telling.listening(lambda *one: told.append(one)):
+    with progress.listening(lambda *one: told.append(one)):
         spec.learn(text := words(2000))
     assert told and told[-1][1:] == (len(text), len(text)) and "counting" in told[0][0]
 
