@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headway.data import cache
-from headway.nn.kernels import compared, trusted
+from headway.nn.kernels import comparison_cache, trusted
 
 CPU = torch.device("cpu")
 H200 = {"torch": "2.11", "triton": "3.6", "gpu": "NVIDIA H200"}
@@ -34,7 +34,7 @@ def on_a_gpu(tmp_path, monkeypatch):
     """As far as what is kept goes."""
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(trusted, "_verdicts", {})
-    monkeypatch.setattr(compared, "machine", lambda device: H200)
+    monkeypatch.setattr(comparison_cache, "machine", lambda device: H200)
 
 
 def kept():
@@ -60,14 +60,14 @@ def test_one_that_does_not_agree_is_compared_every_time(caplog):
 def test_another_machine_is_another_comparison(monkeypatch, changed):
     kernel = Kernel()
     assert kernel.is_trusted(64)
-    monkeypatch.setattr(compared, "machine", lambda device: H200 | {changed: "another"})
+    monkeypatch.setattr(comparison_cache, "machine", lambda device: H200 | {changed: "another"})
     assert kernel.is_trusted(64) and kernel.times == 2
 
 
 def test_another_source_is_another_comparison(monkeypatch):
     kernel = Kernel()
     assert kernel.is_trusted(64)
-    monkeypatch.setattr(compared, "_digest", lambda *sources: "another")
+    monkeypatch.setattr(comparison_cache, "_digest", lambda *sources: "another")
     assert kernel.is_trusted(64) and kernel.times == 2
 
 
@@ -75,7 +75,7 @@ def test_the_sources_of_kernels_and_checks_count(tmp_path):
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("x = 1")
     other.write_text("x = 2")
-    assert compared._digest(one) != compared._digest(other) != compared._digest(one, other)
+    assert comparison_cache._digest(one) != comparison_cache._digest(other) != comparison_cache._digest(one, other)
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_one_that_cannot_be_built_after_all_is_forgotten():
 
 def test_on_a_processor_nothing_is_kept(monkeypatch):
     monkeypatch.undo()
-    assert compared.machine(CPU) is None
+    assert comparison_cache.machine(CPU) is None
