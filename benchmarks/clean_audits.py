@@ -24,7 +24,8 @@ import torch
 from headway.audit.audit import Finding, Report, read_report, run_audits
 from headway.audit.data.row_set import RowSet
 from headway.audit.data.rows import ROW_AUDITS
-from headway.audit.data.text import TEXT_AUDITS, TextSet
+from headway.audit.data.text import TEXT_AUDITS
+from headway.audit.data.text_set import TextSet
 from headway.audit.plants.data.clean import clean_rows, clean_texts, sums
 from headway.core import random as noise
 from headway.data.embedded import python_modules

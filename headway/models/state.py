@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway.nn.attention import MemoryCache
+from headway.nn.kv_cache import MemoryCache
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,11 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem, Spec, as_ever
 from headway.core.validation import ImpossibleError, validated, variants
 from headway.core.yaml import read_value
-from headway.data.spec import DataSpec, Text
+from headway.data.images.spec import Pictures  # noqa: F401 (to be known: it is named in recipes only)
+from headway.data.labelled.spec import Labelled  # noqa: F401
+from headway.data.pairs.spec import Pairs  # noqa: F401
+from headway.data.running.spec import Text
+from headway.data.spec import DataSpec
 from headway.formats.pretrained import Pretrained  # noqa: F401 (to be known: it is named in recipes only)
 from headway.models.classifier import ClassifierSpec  # noqa: F401 (to be known: it is named in recipes only)
 from headway.models.clip import ClipSpec  # noqa: F401

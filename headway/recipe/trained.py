@@ -18,7 +18,7 @@ from headway import __version__
 from headway.core.errors import UserError
 from headway.data import cache
 from headway.data.running import corpus
-from headway.data.spec import Text
+from headway.data.running.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import TokenizerSpec
 from headway.formats.own_run import OwnRun, is_run, shape_of

@@ -1,7 +1,6 @@
 """Classification: texts, each of one of a few classes."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,23 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audits
-from headway.audit.baselines import CheapMethods, bag_of_words, majority, one_word
-from headway.audit.data.batches import LABEL_AUDITS, READ_AUDITS, LabelledBatches, ReadInTraining, RowPlaces
-from headway.audit.data.rows import ROW_AUDITS, RowSet
-from headway.audit.evidence import Evidence
+from headway.audit.baselines import CheapMethods
+from headway.audit.labelled.evidence import RowEvidence
 from headway.audit.models.definitions import cross_entropy
 from headway.audit.models.learning import equal_chances
 from headway.audit.probing import Probing
-from headway.audit.scores.recount_rows import RowRecount, rows_again
 from headway.core.errors import UserError, did_you_mean
 from headway.data.labelled import dataset
 from headway.data.labelled.batches import RowSampler, RowTable
 from headway.data.labelled.dataset import LabelledSet, Texts
 from headway.data.labelled.sources import FILES, Columns
+from headway.data.labelled.spec import Labelled
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.marks import BETWEEN
-from headway.data.spec import Labelled
 from headway.look.gradient_rows import GradientRows, GradientSide, long_enough, rows_of, some_of
 from headway.look.gradients import Explained, likeliest
 from headway.look.token_losses import Losing, TokenLosses
@@ -159,7 +154,7 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
             lines.append(f"{cut:,} of them are longer than {self.recipe.segment} tokens (model.context), and are cut")
         return [*lines, self.data.held_out] if self.data.held_out else lines
 
-    def gather_evidence(self) -> "RowEvidence":
+    def gather_evidence(self) -> RowEvidence:
         return RowEvidence(self)
 
     @classmethod
@@ -280,69 +275,6 @@ def _rows(run: Run, rows: Sequence[Row], labels: np.ndarray) -> Texts:
     return Texts(
         texts, labels, np.zeros(len(ids), np.bool_), np.concatenate(ids), ends, closing, marks if pairs else None
     )
-
-
-class RowEvidence(Evidence):
-    task: Classification
-
-    @cached_property
-    def rows(self) -> RowSet:
-        data = self.task.data
-        rows = {split: texts.texts for split, texts in data.splits.items()}
-        labels = {split: [data.classes[k] for k in texts.labels] for split, texts in data.splits.items()}
-        return RowSet(rows, labels, data.classes)
-
-    def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
-        return [(self.rows, ROW_AUDITS), *super().looked_at()]
-
-    def reading(self) -> Report:
-        sampler = self.task.sampler([self.recipe.seed], "cpu")
-        batches, train = [sampler.at(step) for step in range(3)], self.task.data.split("train")
-        labels = run_audits(LABEL_AUDITS, LabelledBatches(batches, train, self.recipe.segment))
-        find, drawn = RowPlaces(train, self.recipe.segment), _data(self.recipe).batches.by_seed
-        read = ReadInTraining(sampler, find, find.everywhere, f"{len(train):,} rows", drawn, goes_on=False)
-        return run_audits(READ_AUDITS, read) + labels
-
-    def measure_baselines(self) -> Sequence[Baseline]:
-        rows, labels, splits = self.rows.rows, self.rows.labels, self.task.scored_splits
-        found = [majority(labels, split) for split in splits]
-        try:
-            found += one_word(rows, labels, splits)
-            by_split = bag_of_words(rows, labels, splits)
-        except DoesNotApply:  # one class only, or no words
-            return found
-        return found + [baseline for of_split in by_split.values() for baseline in of_split]
-
-    def beside(self, split: str) -> dict[str, Any]:
-        """The loss of answering with the frequencies of the classes in train, whatever the text."""
-        train, held_out = Counter(self.rows.labels["train"]), self.rows.labels[split]
-        nats = [math.log(train.total() / train[label]) for label in held_out]
-        return {"chance": sum(nats) / len(nats), "chance_is": "class frequencies"}
-
-    def size(self, split: str) -> int:
-        return len(self.task.data.split(split))
-
-    def recount(self, split: str) -> RowRecount:
-        data, context = self.task.data, self.recipe.model.context
-        rows = self._again(split)
-        return RowRecount(rows, self.rows.rows["train"], data.split(split), data.classes, data.tokenizer, context)
-
-    @cached_property
-    def train_again(self) -> str | None:
-        used, again = Counter(self._used["train"]), Counter(self._again("train"))
-        return None if used == again else f"{used.total():,} rows, and the source has {again.total():,}"
-
-    @cached_property
-    def _used(self) -> dict[str, list[Row]]:
-        by_split = self.rows.labels.items()
-        return {split: [Row(*row) for row in zip(self.rows.rows[split], of, strict=True)] for split, of in by_split}
-
-    def _again(self, split: str) -> list[Row]:
-        """As the source has them; those of tasks that read theirs in a way of their own are taken as they are."""
-        spec = _data(self.recipe)
-        if type(self.task).load.__func__ is not Classification.load.__func__:
-            return self._used[split]
-        return rows_again(spec.source, spec.path, spec.columns, split, self._used)
 
 
 def classes_of(run: Run) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from headway.core.errors import UserError
 from headway.data.images import dataset
 from headway.data.images.dataset import PictureSet
 from headway.data.images.pictures import squared
-from headway.data.spec import Pictures
+from headway.data.images.spec import Pictures
 from headway.look.gradients import Explained, Gradients
 from headway.look.maps import Maps
 from headway.look.picture_maps import PictureMaps, picture_maps

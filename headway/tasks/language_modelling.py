@@ -1,9 +1,7 @@
 """Language modelling: running text, whose next token is to be predicted."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -11,21 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audits
-from headway.audit.baselines import ORDER, CheapMethods, language_baselines
-from headway.audit.data.batches import READ_AUDITS, ReadInTraining, TextPlaces
-from headway.audit.data.text import TEXT_AUDITS, TextSet
-from headway.audit.evidence import Evidence
+from headway.audit.audit import DoesNotApply
+from headway.audit.baselines import ORDER, CheapMethods
 from headway.audit.models.definitions import cross_entropy, penalty
 from headway.audit.models.learning import OF_NEXT_TOKENS, equal_chances
 from headway.audit.probing import Probing
-from headway.audit.scores.recount_text import TextRecount, text_again
+from headway.audit.running.evidence import TextEvidence
 from headway.core import random
 from headway.core.errors import UserError
 from headway.data.running import corpus as corpora
 from headway.data.running.corpus import Corpus
 from headway.data.running.sources import FILES
-from headway.data.spec import Text
+from headway.data.running.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.tokens import Tokens
 from headway.data.vocabularies import Given
@@ -56,8 +51,6 @@ from headway.tasks.abilities import (
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
-SPLITS_KEPT, LETTERS_KEPT = 4, 1 << 24
-"""Of what was cut into tokens again: how many, and how long each may be."""
 MOST_AT_ONCE = 1 << 32
 """Numbers in the largest tensor of a layer, when a segment is read: 16 GiB."""
 
@@ -197,7 +190,7 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
         data = self.recipe.data.model_copy(update={"source": FILES, "path": str(folder), "tokenizer": given})
         return self.recipe.model_copy(update={"data": data})
 
-    def gather_evidence(self) -> "TextEvidence":
+    def gather_evidence(self) -> TextEvidence:
         return TextEvidence(self)
 
     @classmethod
@@ -305,60 +298,6 @@ class TokenNats(NamedTuple):
 
 def _mean_of(members: Sequence[Any]) -> str:
     return f"{len(members)} runs as one, the mean of their probabilities"
-
-
-class TextEvidence(Evidence):
-    task: LanguageModelling
-
-    def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
-        return [(TextSet(self.task.data.texts), TEXT_AUDITS), *super().looked_at()]
-
-    def reading(self) -> Report:
-        if type(self.task).sampler is not LanguageModelling.sampler:
-            why = "such a task draws its batches in a way of its own"
-            return Report(not_run={one.name: why for one in READ_AUDITS})
-        sampler, ids = self.task.sampler([self.recipe.seed], "cpu"), self.task.data.split("train").ids
-        spec, find = self.recipe.data.batches, TextPlaces(ids)
-        everywhere, size = find.everywhere(self.recipe.segment + 1), f"{len(ids):,} tokens"
-        given = ReadInTraining(sampler, find, everywhere, size, spec.by_seed, spec.rows_go_on)
-        return run_audits(READ_AUDITS, given)
-
-    def measure_baselines(self) -> Sequence[Baseline]:
-        recipe, data, splits = self.recipe, self.task.data, self.task.scored_splits
-        ids = {split: tokens.ids for split, tokens in data.splits.items()}
-        found = language_baselines(ids, splits, data.tokenizer.size, recipe.reading, data.tokenizer.kind)
-        return [baseline for of_split in found.values() for baseline in of_split]
-
-    def beside(self, split: str) -> dict[str, Any]:
-        scored = f"{split}.{PERPLEXITY.name}"
-        unigram, counting = (math.log(b.score.value) for b in self.baselines if b.score.name == scored)
-        return {"chance": unigram, "chance_is": "token frequencies", "counting": counting}
-
-    def size(self, split: str) -> int:
-        return len(self.task.data.split(split)) - 1
-
-    def recount(self, split: str) -> TextRecount:
-        data, spec, recipe = self.task.data, self.recipe.data, self.recipe
-        text, used = data.texts[split], data.split(split)
-        if type(self.task).load.__func__ is LanguageModelling.load.__func__:  # others may read theirs in any way
-            text = text_again(spec.source, spec.path, split, dict(data.texts), spec.encoding)
-        cut = _cut_again if len(text) <= LETTERS_KEPT else _cut_again.__wrapped__
-        return TextRecount(text, cut(data.tokenizer.to_json(), text), used, *recipe.reading)
-
-    @cached_property
-    def train_again(self) -> str | None:
-        texts, spec = dict(self.task.data.texts), self.recipe.data
-        if type(self.task).load.__func__ is not LanguageModelling.load.__func__:
-            return None
-        used, again = texts["train"], text_again(spec.source, spec.path, "train", texts, spec.encoding)
-        return None if used == again else f"{len(used):,} letters, and the source has {len(again):,}"
-
-
-@lru_cache(SPLITS_KEPT)
-def _cut_again(tokenizer: str, text: str) -> Tokens:
-    """A text as tokens, by a tokenizer as it is written down: runs of a study have theirs in common, and to cut a text
-    takes as long as to audit a small model of it."""
-    return Tokenizer.from_json(tokenizer).encode(text)
 
 
 def _spec(recipe: Recipe) -> LanguageModelSpec:

@@ -22,7 +22,7 @@ from headway.data.running.batches import TextLines
 from headway.data.running.masking import Hiding, MaskedSampler
 from headway.data.running.rows import RowCorpus, in_rows, pieces, rows_of_lines
 from headway.data.running.sources import FILES
-from headway.data.spec import Text
+from headway.data.running.spec import Text
 from headway.data.tokenizers import Tokenizer
 from headway.data.vocabularies import Given
 from headway.look.gradient_rows import GradientRow, GradientRows, GradientSide, long_enough, rows_of, some_of
@@ -123,11 +123,6 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
     def longest(self) -> int:
         """Tokens of text in a row."""
         return _longest(self.recipe, self.data.tokenizer)
-
-    @property
-    def reads_as_said(self) -> bool:
-        """Whether the text is that of the recipe's source; tasks of users may read theirs in any way."""
-        return type(self).load.__func__ is MaskedModelling.load.__func__
 
     @property
     def tokens_per_step(self) -> int:

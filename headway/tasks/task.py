@@ -113,6 +113,13 @@ class Task(ABC):
         which compute that once. What evaluations read is kept, too."""
         raise NotImplementedError
 
+    @classmethod
+    def is_stock(cls, method: str) -> bool:
+        """Whether this method is of Headway's own class, and so does what the recipe says. A user's task that has
+        another may read other data, or draw other batches, than audits would find by the recipe."""
+        owner = next(one for one in cls.__mro__ if method in vars(one))
+        return owner.__module__.partition(".")[0] == __name__.partition(".")[0]
+
     @property
     @abstractmethod
     def tokens_per_step(self) -> int:

@@ -16,7 +16,7 @@ from headway.core.errors import UserError
 from headway.data.pairs import dataset
 from headway.data.pairs.batches import BucketSampler
 from headway.data.pairs.dataset import PairedSet
-from headway.data.spec import Pairs
+from headway.data.pairs.spec import Pairs
 from headway.data.tokenizers import Tokenizer
 from headway.look.gradient_rows import GradientRows, GradientSide, LongPairs, in_pairs, long_pairs
 from headway.look.gradients import Explained, likeliest
@@ -60,11 +60,6 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
     def pairs(self) -> Pairs:
         """The data part of its recipe."""
         return _data(self.recipe)
-
-    @property
-    def reads_as_said(self) -> bool:
-        """Its pairs are those of `data.source`; who derives from this may read others, in any way."""
-        return type(self).load.__func__ is Translating.load.__func__
 
     @classmethod
     def headline_of(cls, recipe: Recipe) -> Metric:

@@ -10,8 +10,12 @@ from tiny import tiny_recipe
 
 from headway import tasks
 from headway.audit.audit import run_audits
-from headway.audit.data import text
+from headway.audit.data import text_set
+from headway.audit.data.text import TEXT_AUDITS
+from headway.audit.data.text_set import TextSet
 from headway.audit.runner import audit_model
+from headway.audit.running import evidence
+from headway.audit.running.evidence import TextEvidence
 from headway.audit.scores.scored import ScoredPopulation
 from headway.audit.scores.scores import SCORE_AUDITS
 from headway.core import plugins
@@ -20,8 +24,7 @@ from headway.experiment.train import train
 from headway.models.classifier import Classifier
 from headway.models.language_model import LanguageModel
 from headway.recipe.sweep import varied
-from headway.tasks import language_modelling
-from headway.tasks.language_modelling import LanguageModelling, TextEvidence
+from headway.tasks.language_modelling import LanguageModelling
 from headway.training.population import load_weights
 
 
@@ -41,7 +44,7 @@ def calls(tmp_path, monkeypatch) -> Counter[str]:
     found: Counter[str] = Counter()
     counted(monkeypatch, TextEvidence, "audit_data", found)
     counted(monkeypatch, TextEvidence, "recount", found)
-    counted(monkeypatch, language_modelling, "language_baselines", found)
+    counted(monkeypatch, evidence, "language_baselines", found)
     return found
 
 
@@ -181,7 +184,7 @@ def test_answers_that_would_be_many_are_to_few_rows():
 
 def test_the_words_of_a_text_are_numbered_once(monkeypatch):
     passes: Counter[str] = Counter()
-    counted(monkeypatch, text, "words_of", passes)
+    counted(monkeypatch, text_set, "words_of", passes)
     splits = {"train": "a b c d e f g h i " * 50, "valid": "k l m n o p q r s t " * 20}
-    run_audits(text.TEXT_AUDITS, text.TextSet(splits))
+    run_audits(TEXT_AUDITS, TextSet(splits))
     assert passes["words_of"] == len(splits)

@@ -7,7 +7,8 @@ import pytest
 from headway.audit.audit import Report, run_audits
 from headway.audit.data.row_set import RowSet
 from headway.audit.data.rows import ROW_AUDITS
-from headway.audit.data.text import TEXT_AUDITS, TextSet
+from headway.audit.data.text import TEXT_AUDITS
+from headway.audit.data.text_set import TextSet
 from headway.audit.plants.data.clean import clean_rows, clean_texts, sums
 from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault

@@ -13,7 +13,8 @@ from headway import tasks
 from headway.audit.audit import Report, run_audits
 from headway.audit.baselines import bag_of_words, language_baselines
 from headway.audit.data.rows import ROW_AUDITS, RowSet
-from headway.audit.data.text import TEXT_AUDITS, TextSet
+from headway.audit.data.text import TEXT_AUDITS
+from headway.audit.data.text_set import TextSet
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
 from headway.audit.training import TRAINING_AUDITS
 from headway.audit.training.curve import TrainingCurve

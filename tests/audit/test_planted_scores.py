@@ -88,7 +88,7 @@ def test_data_that_are_gone_are_a_reason_not_a_failure(ground: Ground, monkeypat
     def gone(*given):
         raise FileNotFoundError("the file is gone")
 
-    monkeypatch.setattr("headway.tasks.language_modelling.text_again", gone)
+    monkeypatch.setattr("headway.audit.running.recount.text_again", gone)
     report = examined(run)
     assert not report.failures and "the file is gone" in report.not_run["scores-again"]
 

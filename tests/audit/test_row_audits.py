@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.audit.audit import DoesNotApply
-from headway.audit.data import text
+from headway.audit.data import text_set
 from headway.audit.data.classes import class_balance, conflicting_labels
 from headway.audit.data.row_set import RowSet, normalise, shortened
 from headway.audit.data.rows import (
@@ -19,13 +19,13 @@ from headway.audit.data.rows import (
     shared_rows,
 )
 from headway.audit.data.text import (
-    TextSet,
     nearly_repeated_text,
     repeated_text,
     repeated_within,
     shared_text,
     split_by_line,
 )
+from headway.audit.data.text_set import TextSet
 from headway.audit.data.tokens import TokenSet, out_of_vocabulary, vocabulary_from_train
 
 LONG = "the committee met on a rainy tuesday to settle the matter of the leaking roof once and for all"
@@ -261,8 +261,8 @@ def test_where_train_repeats_itself_the_split_is_not_to_blame():
 def test_windows_are_equal_if_and_only_if_the_words_are():
     rng = np.random.default_rng(0)
     words = rng.integers(0, 3, 4000)
-    by_hash = text._windows(words)
-    by_words = [tuple(words[i : i + text.WINDOW]) for i in range(len(by_hash))]
+    by_hash = text_set._windows(words)
+    by_words = [tuple(words[i : i + text_set.WINDOW]) for i in range(len(by_hash))]
     assert len(set(by_hash.tolist())) == len(set(by_words)) == len(set(zip(by_hash.tolist(), by_words, strict=True)))
 
 

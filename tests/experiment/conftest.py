@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from varied import STEPS, VARIED
 
-from headway.data.spec import Text
+from headway.data.running.spec import Text
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe

@@ -7,10 +7,11 @@ import torch
 from hosting import Host
 from torch import Tensor, nn
 
-from headway.nn.attention import AttentionSpec, Cache
+from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
 from headway.nn.context import Context
 from headway.nn.heads import Concat
+from headway.nn.kv_cache import Cache
 from headway.nn.masks import Causal, Mask
 from headway.nn.positions import NoPositions
 from headway.nn.seeding import seed

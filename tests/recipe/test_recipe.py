@@ -6,7 +6,7 @@ from tiny import RECIPE, with_weights
 from headway.core.errors import UserError
 from headway.core.yaml import read_tree
 from headway.data.running.batches import Contiguous
-from headway.data.spec import Text
+from headway.data.running.spec import Text
 from headway.data.vocabularies import Word
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec

@@ -12,11 +12,12 @@ from headway.audit import ngram
 from headway.audit.audit import Audit, Baseline, DoesNotApply, Report, run_audits
 from headway.audit.baselines import MOST_TOKENS, ORDER
 from headway.audit.data.batches import READ_AUDITS, ReadInTraining
-from headway.audit.data.text import TEXT_AUDITS, TextSet
+from headway.audit.data.text import TEXT_AUDITS
+from headway.audit.data.text_set import TextSet
 from headway.audit.evidence import Evidence
 from headway.audit.masking.batches import MASKING_AUDITS, RestoredLines, RestoredPlaces, looked_at
 from headway.audit.masking.recount import MaskedRecount, chosen
-from headway.audit.scores.recount_text import text_again
+from headway.audit.running.recount import another_train, text_of
 from headway.data.running.rows import TextRows
 from headway.data.tokenizers import Tokenizer
 from headway.scoring.metrics import MASKED_ACCURACY, PSEUDO_PERPLEXITY
@@ -78,20 +79,13 @@ class MaskedEvidence(Evidence):
         return sum(min(max(1, round(share * n)), n) for n in rows.lengths.tolist())
 
     def recount(self, split: str) -> MaskedRecount:
-        data, spec = self.task.data, self.recipe.data
-        text = data.texts[split]
-        if self.task.reads_as_said:
-            text = text_again(spec.source, spec.path, split, dict(data.texts), spec.encoding)
-        longest, by_line = self.task.longest, spec.batches.by_line
+        data, text = self.task.data, text_of(self.task, split)
+        longest, by_line = self.task.longest, self.recipe.data.batches.by_line
         return MaskedRecount(text, data.tokenizer, data.split(split), longest, by_line, self.recipe.model.masking.share)
 
     @cached_property
     def train_again(self) -> str | None:
-        texts, spec = dict(self.task.data.texts), self.recipe.data
-        if not self.task.reads_as_said:
-            return None
-        used, again = texts["train"], text_again(spec.source, spec.path, "train", texts, spec.encoding)
-        return None if used == again else f"{len(used):,} letters, and the source has {len(again):,}"
+        return another_train(self.task)
 
 
 def guessed_cheaply(

@@ -101,7 +101,7 @@ class PairEvidence(Evidence):
         data, spec = self.task.data, self.task.pairs
         used = self.used
         rows = used[split]
-        if self.task.reads_as_said:
+        if self.task.is_stock("load"):
             rows = pairs_again(spec.source, spec.path, spec.sides, split, used)
         how, context = self.recipe.scoring.decoding, self.recipe.model.context
         tokenizers, ends = (data.tokenizer, data.target_tokenizer), self.recipe.model.limit is not None

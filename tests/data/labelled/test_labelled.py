@@ -11,7 +11,8 @@ from headway.core.errors import UserError
 from headway.data.labelled.dataset import LabelledSet, load
 from headway.data.labelled.held_out import HeldOut, normalised
 from headway.data.labelled.sources import Columns, read_rows
-from headway.data.spec import Labelled, Text
+from headway.data.labelled.spec import Labelled
+from headway.data.running.spec import Text
 from headway.data.vocabularies import Char, Word
 
 DATA = pytest.mark.skipif("HEADWAY_DATA" not in os.environ, reason="HEADWAY_DATA is not set")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway import tasks
-from headway.audit.scores.recount_rows import RowRecount
+from headway.audit.labelled.recount import RowRecount
 from headway.core.errors import UserError
 from headway.data.labelled.dataset import Texts
 from headway.data.labelled.tables import Row, labelled_rows

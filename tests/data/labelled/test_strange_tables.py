@@ -8,8 +8,9 @@ import pytest
 
 from headway.core import progress
 from headway.core.errors import UserError
+from headway.data.labelled.spec import Labelled
 from headway.data.labelled.tables import Row, labelled_rows
-from headway.data.spec import Labelled, Text
+from headway.data.running.spec import Text
 from headway.data.tables import WrittenAs, column_of, doubts_about_labels
 
 ROWS = [Row("fine, really fine", "good"), Row("naïve; dull", "bad"), Row("so so", "good")]

@@ -11,7 +11,7 @@ from hub_server import HubServer
 
 from headway.core.errors import UserError
 from headway.data.running.sources import read_splits
-from headway.data.spec import Text
+from headway.data.running.spec import Text
 
 LINES = "".join(f"line {i} of the text\n" for i in range(100))
 

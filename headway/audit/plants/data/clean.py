@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from headway.audit.data.row_set import RowSet
-from headway.audit.data.text import TextSet
+from headway.audit.data.text_set import TextSet
 from headway.audit.plants.data.rows import chosen, shuffled_train
 from headway.audit.plants.planting import Random
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from headway.audit.data.text import TextSet
+from headway.audit.data.text_set import TextSet
 from headway.audit.plants.data.changes import (
     Change,
     a_word_a_line,

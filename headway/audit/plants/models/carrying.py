@@ -9,7 +9,8 @@ from headway.audit.plants.needs import LANGUAGE_MODEL, part
 from headway.audit.plants.planting import Bed, Need
 from headway.audit.plants.scores.likelihoods import AGAIN, ALSO
 from headway.models.language_model import LanguageModel
-from headway.nn.attention import Attention, Memory, SelfProjection
+from headway.nn.attention import Attention, SelfProjection
+from headway.nn.kv_cache import Memory
 from headway.nn.recurrence import Recurrence, RecurrenceSpec
 from headway.scoring import likelihood
 from headway.training.carried import CarriedState

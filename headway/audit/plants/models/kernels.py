@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from headway.audit.plants.models.parts import fused
 from headway.audit.plants.needs import ATTENTION, DROPOUT, FUSED, HEADS, WEIGHT_DROPOUT, positions, rows_of
 from headway.audit.plants.planting import Bed
-from headway.nn import attention, backends, replicated
+from headway.nn import backends, kv_cache, replicated
 from headway.nn import positions as schemes
 
 _bed = Bed("kernels, caches, noise")
@@ -75,18 +75,18 @@ def dropped_weights_rescaled_to_one(patch):
 
 @_bed.plant("cache", ATTENTION)
 def cache_one_step_late(patch):
-    honest = attention.Cache.extended
+    honest = kv_cache.Cache.extended
 
     def extended(self, *new):
         joined = honest(self, *new)
         return replace(joined, values=joined.values.roll(1, dims=3))
 
-    patch.setattr(attention.Cache, "extended", extended)
+    patch.setattr(kv_cache.Cache, "extended", extended)
 
 
 @_bed.plant("cache", ATTENTION)
 def cache_that_forgets_its_first_token(patch):
-    honest = attention.Cache.extended
+    honest = kv_cache.Cache.extended
 
     def extended(self, *new):
         joined = honest(self, *new)
@@ -94,19 +94,19 @@ def cache_that_forgets_its_first_token(patch):
         keys[:, :, :, 0] = 0
         return replace(joined, keys=keys)
 
-    patch.setattr(attention.Cache, "extended", extended)
+    patch.setattr(kv_cache.Cache, "extended", extended)
 
 
 @_bed.plant("cache", ATTENTION, rows_of(24))
 def cache_of_the_last_eight_tokens(patch):
-    honest = attention.Cache.extended
+    honest = kv_cache.Cache.extended
 
     def extended(self, new):
         joined = honest(self, new)
         lost = torch.arange(joined.keys.shape[3]) < self.keys.shape[3] - 8
         return replace(joined, values=joined.values.masked_fill(lost[:, None], 0))
 
-    patch.setattr(attention.Cache, "extended", extended)
+    patch.setattr(kv_cache.Cache, "extended", extended)
 
 
 @_bed.plant("cache", positions("learned"))

@@ -1,4 +1,4 @@
-"""The scores of classifiers computed a second time, by plain definitions: see `recount.py`."""
+"""The scores of classifiers computed a second time, by plain definitions: see `scores/recount.py`."""
 
 import math
 from collections import Counter

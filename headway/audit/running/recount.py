@@ -1,10 +1,11 @@
-"""The scores of language models computed a second time, by plain definitions: see `recount.py`."""
+"""The scores of language models computed a second time, by plain definitions: see `scores/recount.py`."""
 
 import gzip
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,6 +116,18 @@ class TextRecount(Recount):
         if (words := int(self.used.starts.sum())) != len(self.text.split()):
             return f"its tokens are said to begin {words:,} words, and the text has {len(self.text.split()):,}"
         return None
+
+
+def text_of(task: Any, split: str) -> str:
+    """A split's text, read from its source again; of a task that reads texts in a way of its own, as it has it."""
+    spec, texts = task.recipe.data, dict(task.data.texts)
+    return text_again(spec.source, spec.path, split, texts, spec.encoding) if task.is_stock("load") else texts[split]
+
+
+def another_train(task: Any) -> str | None:
+    """In words, where the text that was trained on is not what its source has."""
+    used, again = task.data.texts["train"], text_of(task, "train")
+    return None if used == again else f"{len(used):,} letters, and the source has {len(again):,}"
 
 
 @torch.no_grad()

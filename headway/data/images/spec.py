@@ -1,0 +1,75 @@
+"""The data part of a recipe, where it is pictures with captions."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field
+
+from headway.core.errors import did_you_mean
+from headway.core.spec import Problem
+from headway.data.images.batches import PictureBatchSpec, ShuffledPictures
+from headway.data.images.sources import PICTURE_SETS, has_classes
+from headway.data.spec import DataSpec
+from headway.data.vocabularies import TokenizerSpec, Word
+
+
+class Pictures(DataSpec):
+    """Which pictures with captions, of which size, captions cut into which tokens, read in which order."""
+
+    kind: Literal["pictures"] = "pictures"
+    source: str = "scenes"
+    """scenes (coloured shapes, drawn by rule); tiny-imagenet-10 (from the folder that HEADWAY_DATA names); or files,
+    with a path."""
+    path: str | None = None
+    """For source: files. A folder of pictures with captions.csv (columns file and caption) or with a folder for each
+    class; or one that has such in train, valid and test."""
+    size: int = Field(default=48, ge=4, le=1024)
+    """Pixels of a side: all pictures are made this large."""
+    template: str = "{}"
+    """How the name of a class becomes a caption to learn from, where pictures have classes: a photo of a {}."""
+    prompts: list[str] = Field(default=["a photo of a {}"])
+    """How the name of a class is put when pictures are classified; of several, the mean of the embedded prompts."""
+    rows: int | None = Field(default=None, ge=1)
+    """Learn from this many pictures of train; null = from all."""
+    valid_fraction: float = Field(default=0.1, ge=0, lt=1)
+    """How much of train becomes `valid` where the source has none. 0 = nothing; then evaluate_on must name others."""
+    among: int = Field(default=100, ge=2)
+    """Pictures are looked for among so many, and captions among those of so many pictures."""
+    tokenizer: TokenizerSpec = Word()
+    """What a token of a caption is: char, byte, word, bpe; or given, with the path of a run's tokenizer.json."""
+    batches: PictureBatchSpec = ShuffledPictures()
+    """Which pictures a step sees, mirrored or moved."""
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether all that is known of the pictures are their classes."""
+        return has_classes(self.source, self.path)
+
+    def problems(self) -> Iterator[Problem]:
+        if self.source not in PICTURE_SETS:
+            hint = did_you_mean(self.source, PICTURE_SETS)
+            yield Problem(("source",), f"there are no pictures called '{self.source}'{hint}")
+        elif self.source == "files" and self.path is None:
+            yield Problem(("source", "path"), "source: files needs a path, such as data.path=flowers/")
+        elif self.source != "files" and self.path is not None:
+            reason = f"path is only read with source: files, not with {self.source}; set data.source=files"
+            yield Problem(("source", "path"), reason)
+        for key, texts in (("template", [self.template]), ("prompts", self.prompts)):
+            if wrong := [text for text in texts if text.count("{}") != 1]:
+                yield Problem((key,), f"'{wrong[0]}' needs one {{}}, where the name of the class goes")
+        if not self.prompts:
+            yield Problem(("prompts",), "there is no prompt: write at least one, such as 'a photo of a {}'")
+
+    def row_length(self, context: int) -> int:
+        """Longer captions are cut, and END is kept."""
+        return context
+
+    def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
+        if scoring.segment or scoring.stride or scoring.state:
+            reason = "captions are read whole, one by one: there are no segments, nothing strides or goes on"
+            yield Problem(("scoring.segment", "scoring.stride", "scoring.state"), reason)
+        if model.context < 2:
+            yield Problem(("model.context",), "a caption needs room for a token and END")
+        if self.size % model.picture.patch:
+            reason = f"pictures of {self.size} pixels cannot be cut into patches of {model.picture.patch}"
+            yield Problem(("data.size", "model.picture.patch"), reason)
