@@ -112,7 +112,7 @@ def _run() -> None:
 
     try:
         with Waiting() as waiting, listening(waiting):
-            app()
+            app(prog_name="headway")  # also for `python -m headway.cli`
     except EndedElsewhereError:
         sys.exit(2)
     except UserError as error:

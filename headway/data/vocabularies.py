@@ -42,7 +42,7 @@ class Char(TokenizerSpec):
 
     kind: Literal["char"] = "char"
     unknown: bool = False
-    """Let one token, `<unk>`, stand for all characters that the train split lacks."""
+    """Whether characters that the train split lacks become `<unk>`; otherwise text with such characters is refused."""
 
     added: ClassVar[frozenset[str]] = frozenset({"unknown"})
 
@@ -74,13 +74,13 @@ class Word(TokenizerSpec):
 
     kind: Literal["word"] = "word"
     size: Annotated[int, Field(ge=3)] | None = None
-    """The most tokens the vocabulary may have, `<unk>` and the line end among them; the commonest words of the train
-    split are taken. None: all of its words."""
+    """The largest vocabulary, with `<unk>` and the line end counted; the most frequent words of the train split are
+    kept. null = all of its words."""
     lower: bool = False
-    """Make no difference between upper and lower case."""
+    """Whether text is lower-cased."""
     punctuation: Literal["attached", "apart"] = "attached"
-    """Whether signs belong to the word they touch, or each is a token: `(yes!)` or `( yes ! )`. Apostrophes inside
-    a word stay there."""
+    """Whether punctuation stays attached to its word or becomes tokens of its own: `(yes!)` or `( yes ! )`. Apostrophes
+    inside a word are never split off."""
 
     def learn(self, text: str) -> Tokenizer:
         counts = self._counts(text)
@@ -123,9 +123,9 @@ class Bpe(TokenizerSpec):
 
     kind: Literal["bpe"] = "bpe"
     size: Annotated[int, Field(ge=256)] = 4096
-    """The most tokens the vocabulary may have, 256 single bytes among them."""
+    """The size of the vocabulary, with the 256 single bytes counted."""
     lower: bool = False
-    """Make no difference between upper and lower case: what is written has no capitals."""
+    """Whether text is lower-cased; then the model writes no capitals either."""
 
     added: ClassVar[frozenset[str]] = frozenset({"lower"})
 

@@ -137,9 +137,9 @@ class Pretrained(Lent):
 
     kind: Literal["pretrained"] = "pretrained"
     origin: str = Field(alias="from")
-    """A folder with config.json, model.safetensors and tokenizer.json, as transformers writes it; the folder of a run,
-    of a masked-language-model or a classifier; a model on the hub, owner/name[@revision]; or the name of one that is a
-    Python package: minilm."""
+    """A folder with config.json, model.safetensors and tokenizer.json, as transformers writes it; the run folder of a
+    masked-language-model or classifier; a model on the hub, owner/name[@revision]; or one that comes as a Python
+    package: minilm."""
 
     @property
     def called(self) -> str:

@@ -42,30 +42,33 @@ class BackboneSpec(ModelSpec):
     """A stack of layers over embedded tokens."""
 
     layers: int = Field(default=4, ge=1, le=MOST_LAYERS)
-    """How many blocks are stacked."""
+    """The number of layers (blocks)."""
     width: int = Field(default=128, ge=1)
-    """The size of the vectors that flow through the layers."""
+    """The size of the residual stream, also called d_model or the hidden size."""
     context: int = Field(default=64, ge=1)
-    """The longest sequence, in tokens. Learned positions have this many vectors. Where all layers are recurrences and
-    positions do not end nothing is too long, and this is only what data.segment is if that is not given."""
+    """The longest sequence, in tokens; learned positions have this many vectors. A model of recurrences alone, with
+    positions that have no end, has no such limit: there it is only the default of data.segment."""
     mixer: Mixers = AttentionSpec()
-    """What moves information between positions: one for all layers, or a list with one for each."""
+    """What moves information between positions (attention, rnn, gru, lstm, mingru): one for all layers, or a list with
+    one for each."""
     positions: PositionSpec = Learned()
-    """How order is known: none, learned, sinusoidal, alibi, rotary, t5; for encoders alibi-symmetric, t5-symmetric."""
+    """The position scheme: none, learned, sinusoidal, alibi, rotary, t5; for encoders alibi-symmetric, t5-symmetric."""
     feedforward: FeedForwardSpec = Gelu()
-    """What works on each position alone: relu, gelu, gelu-tanh, silu, swiglu; none."""
+    """The feed-forward net of each layer, by its nonlinearity: relu, gelu, gelu-tanh, silu, swiglu; or none."""
     norm: NormSpec = Layer()
-    """Which norm, and where: layer, rms; none = layers are chained, without a residual stream."""
+    """The normalisation and where it stands: layer, rms; none = neither norms nor residual connections, layers are
+    chained."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Of the embeddings and of what each sublayer adds."""
+    """The dropout rate of the embeddings and of each sublayer's output."""
     noise: Noise = NoiseSpec()
-    """How dropout is drawn (each, locked), whole words of it, and rates of their own at the ends of the stack."""
+    """How dropout is drawn (independently, or locked over time), word dropout, and separate rates for input and
+    output."""
     embedding_std: float | None = Field(default=None, gt=0)
-    """How far the numbers of the embeddings spread when training begins; null = 0.02, and 0.3 where there is no norm
-    that would make them larger."""
+    """The standard deviation of the initial embeddings; null = 0.02, or 0.3 in models without norms, where nothing
+    rescales them."""
     scale_embedding: bool = False
-    """Whether embeddings are multiplied by √width where they are read (https://arxiv.org/abs/1706.03762), and not where
-    the same table makes the scores."""
+    """Whether embeddings are multiplied by √width on the way in (https://arxiv.org/abs/1706.03762); the output matrix
+    is not, even if tied."""
 
     added: ClassVar[frozenset[str]] = frozenset({"noise", "embedding_std", "scale_embedding"})
 

@@ -35,11 +35,11 @@ class HeadSpec(Spec):
     """From the pooled vector to the classes: two linear maps with a nonlinearity between them."""
 
     kind: Literal["relu", "gelu", "tanh", "linear"] = "relu"
-    """The nonlinearity; linear = there is none, and one map only."""
+    """The nonlinearity between the head's two linear maps; linear = a single linear map."""
     hidden: int | None = Field(default=None, ge=1)
-    """Units between the two maps; null = as many as the width."""
+    """Hidden units of the head; null = as many as the width."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Of the pooled vector, before the head reads it."""
+    """The dropout rate of the pooled vector, before the head."""
 
     added: ClassVar[frozenset[str]] = frozenset({"dropout"})
 
@@ -56,7 +56,7 @@ class HeadSpec(Spec):
 
 
 class ClassifierSpec(EncoderSpec):
-    """An encoder that says which class a text is of."""
+    """An encoder that classifies texts."""
 
     reads: ClassVar[str] = "labelled"
     evaluated: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
@@ -66,7 +66,7 @@ class ClassifierSpec(EncoderSpec):
     pooling: PoolingSpec = Mean()
     """How the vectors of a row become one: mean, first, pooler, last, max."""
     head: Annotated[HeadSpec, OR_BY_NAME] = HeadSpec()
-    """What decides on the class."""
+    """The classification head, on the pooled vector."""
 
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()

@@ -45,15 +45,15 @@ NOTHING = -1e6
 
 
 class ContrastSpec(Variant):
-    """What training lowers: how right pairs are told from wrong ones."""
+    """The contrastive loss."""
 
     scale: float = Field(gt=0)
-    """What cosines are multiplied by when training begins; it is learnt."""
+    """The initial logit scale (the inverse temperature), by which cosines are multiplied; it is learnt."""
     sharpest: float = Field(default=100.0, gt=0)
-    """No scale is larger than this."""
+    """The upper limit of the logit scale."""
     repeats: Literal["left-out", "wrong"] = "left-out"
-    """What another picture of the batch is that has the very same caption (or another caption of the same picture):
-    left-out = neither right nor wrong; wrong = as wrong as any other, which is what CLIP does."""
+    """What to make of other pictures in the batch with the very same caption (or other captions of the same picture):
+    left-out = they count neither as right nor as wrong; wrong = they are negatives like any other, as in CLIP."""
 
     def problems(self) -> Iterator[Problem]:
         if self.scale > self.sharpest:
@@ -75,12 +75,12 @@ class InfoNCE(ContrastSpec):
 
 
 class Sigmoid(ContrastSpec):
-    """Of every pair by itself, whether it is one: SigLIP. https://arxiv.org/abs/2303.15343"""
+    """Whether each pair matches, as a binary decision of its own: SigLIP. https://arxiv.org/abs/2303.15343"""
 
     kind: Literal["sigmoid"] = "sigmoid"
     scale: float = Field(default=10.0, gt=0)
     bias: float = -10.0
-    """What is added when training begins: most pairs of a batch are none. It is learnt."""
+    """The initial logit bias: most pairs of a batch do not match. It is learnt."""
 
     def build(self, replicas: int) -> "ContrastiveLoss":
         return PairwiseLoss(self, replicas)
@@ -146,19 +146,19 @@ class PictureEncoderSpec(Spec):
     """The encoder of pictures: patches in the place of words. https://arxiv.org/abs/2010.11929"""
 
     patch: int = Field(default=8, ge=1)
-    """Pixels of a side of a patch."""
+    """Height and width of a patch, in pixels."""
     layers: int = Field(default=4, ge=1, le=MOST_LAYERS)
-    """How many blocks are stacked."""
+    """The number of layers (blocks)."""
     width: int = Field(default=128, ge=1)
-    """The size of the vectors that flow through the layers."""
+    """The size of the residual stream, also called d_model or the hidden size."""
     mixer: Mixers = AttentionSpec()
     """What moves information between patches: one for all layers, or a list with one for each."""
     positions: PositionSpec = Learned()
-    """How a patch is known to stand where it does; patches are counted line by line."""
+    """The position scheme of patches, which are counted row by row."""
     feedforward: FeedForwardSpec = Gelu()
-    """What works on each patch alone."""
+    """The feed-forward net of each layer, by its nonlinearity."""
     norm: NormSpec = Layer()
-    """Which norm, and where."""
+    """The normalisation and where it stands."""
     pooling: PoolingSpec = Mean()
     """How the vectors of the patches become one: mean, first, last, max."""
 
@@ -191,11 +191,11 @@ class ClipSpec(BackboneSpec):
     picture: PictureEncoderSpec = PictureEncoderSpec()
     """The encoder of pictures."""
     pooling: PoolingSpec = Mean()
-    """How the vectors of a caption become one: mean, first, last (that of END), max."""
+    """How the vectors of a caption become one: mean, first, last (the END token), max."""
     shared: int = Field(default=64, ge=1)
-    """The size of the vectors in which pictures and captions are compared."""
+    """The dimension of the joint embedding space in which pictures and captions are compared."""
     contrast: ContrastSpec = InfoNCE()
-    """What training lowers: infonce (CLIP), sigmoid (SigLIP)."""
+    """The contrastive loss: infonce (CLIP), sigmoid (SigLIP)."""
 
     @property
     def mixers_of_pictures(self) -> list[MixerSpec]:

@@ -23,15 +23,15 @@ from headway.nn.trainable import Carried
 
 
 class DecoderOnlySpec(TranslatorSpec):
-    """A language model that goes on from a source with its translation. https://arxiv.org/abs/2202.00528"""
+    """A decoder-only translator: a language model that continues a source with its translation. https://arxiv.org/abs/2202.00528"""
 
     kind: Literal["decoder-only"] = "decoder-only"
     mask: Literal["prefix", "causal"] = "prefix"
-    """Who sees the source: all of it sees all of it (prefix), or each token what stands before it (causal)."""
+    """Whether source tokens see the whole source (prefix), or only what stands before them (causal)."""
     loss_on: Literal["target", "all"] = "target"
-    """What training lowers the loss of: the target alone, or the source as well (with a causal mask)."""
+    """Which tokens the training loss is on: the target alone, or the source as well (with a causal mask)."""
     tied: bool = True
-    """Whether the output matrix is the embedding table."""
+    """Whether the output matrix is the embedding table (weight tying)."""
 
     @property
     def shares_vocabulary(self) -> str:

@@ -22,13 +22,13 @@ class EncoderSpec(BackboneSpec):
     """A stack of layers in which every token sees every other."""
 
     start: StartSpec = Drawn()
-    """What the weights are when training begins: drawn (by the seed), or pretrained, with `from`: then layers, width
-    and all else that the weights settle are those of that model, and need not be given."""
+    """The initial weights: drawn (by the seed), or pretrained, with `from`; then layers, width and everything else that
+    the weights settle are taken from that model and need not be given."""
     segments: SegmentSpec = NoSegments()
-    """How a token's vector says which of two texts in a row it is of: none, separated."""
+    """Segment embeddings, which say which of two texts in a row a token belongs to: none, separated."""
 
     body: BorrowedBody | None = None
-    """An encoder that is not of our shape, as transformers runs it; it follows from `start`. null = layers of ours."""
+    """An encoder of another architecture, run by transformers; it follows from `start`. null = Headway's own layers."""
 
     added: ClassVar[frozenset[str]] = BackboneSpec.added | {"start", "segments", "body"}
 

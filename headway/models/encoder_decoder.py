@@ -38,7 +38,7 @@ from headway.nn.trainable import Carried
 
 
 class FirstStateSpec(Variant):
-    """What the recurrences of a decoder begin with."""
+    """The initial state of the decoder's recurrences."""
 
     @abstractmethod
     def build(self, replicas: int, left: int, sizes: Sequence[dict[str, int]]) -> "FirstStates | None":
@@ -54,7 +54,7 @@ class FirstStateSpec(Variant):
 
 
 class Zeros(FirstStateSpec):
-    """With nothing: all that is known of the source comes by attention."""
+    """Zeros: all that the decoder knows of the source comes through attention."""
 
     kind: Literal["zeros"] = "zeros"
 
@@ -105,19 +105,20 @@ class EncoderDecoderSpec(TranslatorSpec):
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
     encoder_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
-    """How many blocks read the source; null = as many as write the target."""
+    """The number of encoder layers; null = as many as the decoder has."""
     encoder_mixer: Mixers | None = None
-    """What mixes in the encoder, for all its layers or a list with one for each; null = the decoder's."""
+    """The encoder's mixer: one for all of its layers, or a list with one for each; null = the decoder's."""
     cross: MixerSpec | None = None
-    """How the decoder looks at what the encoder made; null = attention with as many heads as the layer's own."""
+    """Cross attention, from the decoder to the encoder's output; null = attention with as many heads as the layer's
+    self attention."""
     tied: Literal["none", "output", "all"] = "output"
-    """Which tables are one: output, the target's embedding and the output matrix (https://arxiv.org/abs/1608.05859);
-    all, the source's embedding, too, which takes one vocabulary for both; none."""
+    """Weight tying: output = target embedding and output matrix are one (https://arxiv.org/abs/1608.05859); all = the
+    source embedding too, which takes a joint vocabulary; none."""
     first_state: FirstStateSpec = Zeros()
-    """What recurrences of the decoder begin with: zeros; encoder = a learnt map of what those of the encoder are left
-    with."""
+    """The initial state of the decoder's recurrences: zeros; or encoder = a learnt map of the final states of the
+    encoder's recurrences."""
     begin: int | None = Field(default=None, ge=0)
-    """The token, by its number, that targets begin with and that is never written; null = END."""
+    """The id of the token that targets begin with and that is never written; null = END."""
 
     added: ClassVar[frozenset[str]] = TranslatorSpec.added | {"first_state", "begin"}
 

@@ -32,16 +32,16 @@ class LanguageModelSpec(BackboneSpec):
 
     kind: Literal["language-model"] = "language-model"
     tied: bool = True
-    """Whether the output matrix is the embedding table (https://arxiv.org/abs/1608.05859)."""
+    """Whether the output matrix is the embedding table (weight tying, https://arxiv.org/abs/1608.05859)."""
     output_bias: bool = False
-    """Whether every token has a number of its own that is added to its score."""
+    """Whether the output layer has a bias."""
 
     penalty: Penalty = NO_PENALTY
-    """What training lowers beside the loss: vectors of the last layer that are large, or change much from token to
-    token."""
+    """Activation regularisation, added to the training loss: of the size of the last layer's output, and of its change
+    from token to token."""
 
     body: BorrowedBody | None = None
-    """A decoder that is not of our shape, as transformers runs it; `headway import` gives it. null = layers of ours."""
+    """A decoder of another architecture, run by transformers; `headway import` sets it. null = Headway's own layers."""
 
     added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias", "penalty", "body"}
 

@@ -26,14 +26,14 @@ from headway.nn.trainable import Carried
 
 
 class Masking(Spec):
-    """How many tokens are asked for, and what stands in their place."""
+    """Which fraction of the tokens is to be predicted, and what replaces them."""
 
     share: float = Field(default=0.15, gt=0, lt=1)
-    """Of the tokens of a row: these are asked for."""
+    """The fraction of the tokens of a row that are to be predicted."""
     masked: float = Field(default=0.8, gt=0, le=1)
-    """Of those asked for: [MASK] stands in their place."""
+    """The fraction of those that [MASK] replaces."""
     random: float = Field(default=0.1, ge=0, lt=1)
-    """Of those asked for: any other token stands in their place. What is left of them stays as it is."""
+    """The fraction of those that a random token replaces. The rest stay as they are."""
 
     def problems(self) -> Iterator[Problem]:
         if self.masked + self.random > 1:
@@ -46,7 +46,7 @@ ALL_HIDDEN = Masking(masked=1.0, random=0.0)
 
 
 class MaskedLanguageModelSpec(EncoderSpec):
-    """An encoder that guesses hidden tokens from what stands around them, as BERT is pre-trained."""
+    """An encoder that predicts hidden tokens from both sides, as BERT is pre-trained."""
 
     reads: ClassVar[str] = "text"
     reads_rows: ClassVar[bool] = True
@@ -55,7 +55,7 @@ class MaskedLanguageModelSpec(EncoderSpec):
 
     kind: Literal["masked-language-model"] = "masked-language-model"
     masking: Masking = Masking()
-    """Which tokens training asks for, and what stands in their place."""
+    """Which tokens are to be predicted in training, and what replaces them."""
 
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()

@@ -16,7 +16,7 @@ Pooled = Float[Tensor, "R B D"]
 
 
 class PoolingSpec(Variant):
-    """How the vectors of a row become one."""
+    """Pooling: how the vectors of a row become one."""
 
     reaches: ClassVar[str | None] = None
     """Which tokens a gradient comes to from the pooled vector without another between, in words; None: not known."""
@@ -47,7 +47,7 @@ class Mean(PoolingSpec):
 
 
 class First(PoolingSpec):
-    """The vector of the first token, which gathers what matters if it is trained to."""
+    """The vector of the first token, such as [CLS]."""
 
     kind: Literal["first"] = "first"
 
@@ -98,7 +98,7 @@ class Last(PoolingSpec):
 
 
 class Max(PoolingSpec):
-    """In every dimension, the largest of all tokens."""
+    """The maximum over tokens, in every dimension."""
 
     kind: Literal["max"] = "max"
 

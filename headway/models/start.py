@@ -21,7 +21,7 @@ class BorrowedBody(Spec):
 
 
 class StartSpec(Variant):
-    """What the weights are when training begins."""
+    """The initial weights."""
 
     def completed(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
         """The model part of a recipe, not yet validated, with all that follows from this start. What was given by hand
@@ -58,7 +58,7 @@ class StartSpec(Variant):
 
 
 class Drawn(StartSpec):
-    """Random numbers, by the seed."""
+    """Random weights, drawn by the seed."""
 
     kind: Literal["drawn"] = "drawn"
 

@@ -37,10 +37,10 @@ class TranslatorSpec(BackboneSpec):
     reads: ClassVar[str] = "pairs"
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """In training, this share of each target's chance is asked for all tokens alike (https://arxiv.org/abs/1512.00567).
-    Losses that are told are without."""
+    """This much of each target's probability is spread over all tokens, in training (https://arxiv.org/abs/1512.00567).
+    Reported losses are without it."""
     output_bias: bool = False
-    """Whether every token of the targets has a number of its own that is added to its score."""
+    """Whether the output layer has a bias."""
 
     added: ClassVar[frozenset[str]] = BackboneSpec.added | {"output_bias"}
 

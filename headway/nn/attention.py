@@ -41,24 +41,26 @@ class AttentionSpec(MixerSpec):
 
     kind: Literal["attention"] = "attention"
     heads: int = Field(default=4, ge=1)
-    """How many heads share the width between them."""
+    """The number of heads, which share the width between them."""
     similarity: SimilaritySpec = ScaledDot()
     """How queries and keys are compared: scaled-dot, additive."""
     fusion: FusionSpec = Concat()
     """How the heads' outputs become one vector: concat, shuffle, shift, reweight, reweight-causal."""
     window: int | None = Field(default=None, ge=1)
-    """See only this many slots, one's own included; null = all."""
+    """Sliding-window attention: see only this many positions, one's own included; null = all."""
     memory: int = Field(default=0, ge=0)
-    """See this many slots of the segments before, where batches follow each other (data.batches=contiguous), without a
-    gradient through them, as Transformer-XL does. https://arxiv.org/abs/1901.02860"""
+    """Transformer-XL memory: also see this many positions of the segments before, without a gradient, where batches
+    follow each other (data.batches=contiguous). https://arxiv.org/abs/1901.02860"""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Of the attention weights. Only the plain backend can: fused kernels draw from one stream for all replicas."""
+    """The dropout rate of the attention weights. Only the plain backend has it: fused kernels draw from one stream for
+    all replicas."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Of the matrix that makes queries, keys and values: the same of its numbers are left out for a whole step."""
+    """The DropConnect rate of the query-key-value matrix; one draw serves a whole step."""
     bias: bool = True
-    """Whether the projections add a bias."""
+    """Whether the projections have a bias."""
     backend: BackendName = "auto"
-    """Which kernel computes it: plain, sdpa, flex (CUDA only), or the fastest that can."""
+    """The kernel: plain (the definition), sdpa, flex (CUDA only); auto = the fastest that can do what the recipe
+    asks."""
 
     def build(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
         return Attention(self, SelfProjection(replicas, width, self), self._kernel(needs), replicas, width, out_gain)

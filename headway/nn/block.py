@@ -29,12 +29,12 @@ _PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
 
 
 class FeedForwardSpec(Variant):
-    """What works on each position alone: two linear maps with a nonlinearity between them (three where it is gated)."""
+    """The feed-forward net, position by position: two linear maps with a nonlinearity between them (three if gated)."""
 
     hidden: int | None = Field(default=None, ge=1)
-    """Units between the two maps; null = four times the width (for swiglu 8/3, which costs the same)."""
+    """Hidden units; null = four times the width (for swiglu 8/3 times, which costs the same)."""
     bias: bool = True
-    """Whether the maps add a bias."""
+    """Whether the linear maps have a bias."""
 
     def hidden_units(self, width: int) -> int:
         return self.hidden or 4 * width
@@ -80,7 +80,7 @@ class GeluTanh(FeedForwardSpec):
 
 
 class Silu(FeedForwardSpec):
-    """x·σ(x), which is called swish, too: https://arxiv.org/abs/1702.03118"""
+    """x·σ(x), also called swish: https://arxiv.org/abs/1702.03118"""
 
     kind: Literal["silu"] = "silu"
 
@@ -158,7 +158,7 @@ class GatedFeedForward(nn.Module):
 
 
 class NormSpec(Variant):
-    """What keeps activations at size one, and where it stands."""
+    """The normalisation of the residual stream, and where it stands."""
 
     adds: ClassVar[bool] = True
     """Whether sublayers add to a stream, or are chained."""
@@ -166,11 +166,12 @@ class NormSpec(Variant):
     """Of the embeddings, when training begins: the norm makes of them what it likes."""
 
     placement: Literal["pre", "post"] = "pre"
-    """pre: before each sublayer (trains without care); post: after each addition, as in 2017 (needs a warm-up)."""
+    """pre: before each sublayer (trains without care); post: after each residual addition, as in 2017 (needs a
+    warm-up)."""
     of_embeddings: bool = False
-    """Whether embeddings go through one, too, before the first layer reads them, as in BERT."""
+    """Whether the embeddings are normalised before the first layer, as in BERT."""
     eps: float | None = Field(default=None, gt=0)
-    """What is added under the root; null = 1e-5 (rms: the smallest that the precision knows beside 1)."""
+    """The epsilon under the square root; null = 1e-5 (rms: the machine epsilon of the precision)."""
 
     added: ClassVar[frozenset[str]] = frozenset({"of_embeddings", "eps"})
 
@@ -223,7 +224,7 @@ class NoNorm(NormSpec):
 
 
 class Layer(NormSpec):
-    """LayerNorm: mean 0 and deviation 1, then a learned scale and bias. https://arxiv.org/abs/1607.06450"""
+    """LayerNorm: mean 0 and standard deviation 1, then a learned scale and bias. https://arxiv.org/abs/1607.06450"""
 
     kind: Literal["layer"] = "layer"
 

@@ -16,17 +16,17 @@ from headway.nn.replicated import Dropout
 
 
 class NoiseSpec(Spec):
-    """How dropout is drawn, and where its rate is another than `dropout`."""
+    """How dropout is drawn, and where its rate differs from `dropout`."""
 
     kind: Literal["each", "locked"] = "each"
-    """each: every number by itself. locked: of a row, the same numbers at all tokens of a step, so that what is left
-    out of a state stays left out (variational dropout, https://arxiv.org/abs/1512.05287)."""
+    """each: every element independently. locked: one mask per row for all tokens of a step (variational dropout,
+    https://arxiv.org/abs/1512.05287)."""
     words: float = Field(default=0.0, ge=0, lt=1)
-    """Whole words: in every step, this share of the vocabulary has an embedding of zeros."""
+    """Word dropout: the fraction of the vocabulary whose embeddings are zero in a step."""
     input: float | None = Field(default=None, ge=0, lt=1)
-    """Of the embedded tokens; null = that of `dropout`."""
+    """The rate of the embedded tokens; null = `dropout`."""
     output: float | None = Field(default=None, ge=0, lt=1)
-    """Of what the last layer gives; null = that of `dropout` where layers have no norm, else none."""
+    """The rate of the last layer's output; null = `dropout` in models without norms, else 0."""
 
     def build(self, replicas: int, rate: float, own: float | None = None) -> Dropout:
         """At one place; `own` is its rate where that is not the model's."""

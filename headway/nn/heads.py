@@ -30,7 +30,7 @@ class Fusion(Noisy):
 
 
 class FusionSpec(Variant):
-    """How the outputs of the heads become one vector."""
+    """Head fusion: how the outputs of the heads become one vector."""
 
     why_not_causal: ClassVar[str | None] = None
     """Why a model with it would see the future behind a causal mask, or None."""

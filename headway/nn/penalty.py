@@ -16,10 +16,10 @@ class PenaltySpec(Spec):
     """Added to the loss in training, and to no score. Both parts are of what the output layer reads, after dropout."""
 
     size: float = Field(default=0.0, ge=0)
-    """× the mean square of these vectors' numbers. 2 is usual for LSTMs."""
+    """α, the weight of the mean square of the output layer's input (AR). 2 is usual for LSTMs."""
     change: float = Field(default=0.0, ge=0)
-    """× the mean square of what each token's numbers differ by from those of the token before. 1 is usual for LSTMs,
-    with dropout that is locked over time; the other kind would be punished for its noise."""
+    """β, the weight of the mean square of its change from token to token (TAR). 1 is usual for LSTMs, with locked
+    dropout; independent dropout would itself be penalised as change."""
 
     @property
     def counts(self) -> bool:

@@ -46,7 +46,7 @@ class Positions(nn.Module):
 
 
 class PositionSpec(Variant):
-    """How a model knows where a token stands."""
+    """A position scheme: how a model knows where a token stands."""
 
     ends: ClassVar[bool] = False
     """Whether nothing beyond the model's context can be placed."""
@@ -110,9 +110,9 @@ class Sinusoidal(PositionSpec):
     base: float = Field(default=10000.0, gt=1)
     """The longest wavelength is 2π times this."""
     size: float = Field(default=0.02, gt=0)
-    """The height of the waves. Token embeddings start with a deviation of 0.02: waves of height 1 drown them."""
+    """The amplitude. Token embeddings start with a standard deviation of 0.02: waves of amplitude 1 drown them."""
     layout: Literal["alternating", "halves"] = "alternating"
-    """Sines and cosines by turns, as the paper has them; or all sines first, as Marian has them."""
+    """Sines and cosines interleaved, as in the paper; or all sines first, as in Marian."""
 
     added: ClassVar[frozenset[str]] = frozenset({"layout"})
 
@@ -184,7 +184,7 @@ class Rotary(PositionSpec):
     acts_in_heads: ClassVar[bool] = True
     turns: ClassVar[bool] = True
     base: float = Field(default=10000.0, gt=1)
-    """The slowest pair of dimensions turns once in 2π times this many positions."""
+    """The slowest pair of dimensions turns once in 2π times this many positions (rope_theta)."""
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return RotaryPositions(width // heads, self.base)
@@ -220,7 +220,7 @@ class T5(PositionSpec):
     kind: Literal["t5"] = "t5"
     acts_in_heads: ClassVar[bool] = True
     buckets: int = Field(default=32, ge=4, multiple_of=4)
-    """How many distances (or ranges of distances) are told apart."""
+    """The number of buckets: distances, or ranges of distances, that are told apart."""
     furthest: int = Field(default=128, ge=4)
     """Everything at this distance and beyond shares the last bucket."""
 
@@ -244,7 +244,7 @@ class SymmetricT5(PositionSpec):
     kind: Literal["t5-symmetric"] = "t5-symmetric"
     acts_in_heads: ClassVar[bool] = True
     buckets: int = Field(default=32, ge=4, multiple_of=4)
-    """How many distances (or ranges of distances) are told apart, both directions together."""
+    """The number of buckets, both directions together: distances, or ranges of distances, that are told apart."""
     furthest: int = Field(default=128, ge=4)
     """Everything at this distance and beyond shares the last bucket."""
 

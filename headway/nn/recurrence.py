@@ -42,14 +42,14 @@ class RecurrenceSpec(MixerSpec):
     """A state that goes from token to token."""
 
     hidden: int | None = Field(default=None, ge=1)
-    """Units of the state; null = as many as the width (half of them for each direction, where there are two). Where
-    what comes out is of another size than the width, a linear map follows."""
+    """Hidden units; null = as many as the width (half of them per direction where there are two). Where the output is
+    of another size than the width, a linear map follows."""
     bias: bool = True
-    """Whether the gates add a bias."""
+    """Whether the gates have a bias."""
     bidirectional: bool = False
-    """Whether the row is read from its end too, by a second set of weights: for encoders only."""
+    """Whether the row is read backwards too, by a second set of weights: for encoders only."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Of the matrix from state to state: the same of its numbers are left out at all tokens of a step."""
+    """The DropConnect rate of the hidden-to-hidden matrix; one draw serves all tokens of a step."""
 
     @property
     def cell(self) -> str:
@@ -133,7 +133,8 @@ class LstmSpec(RecurrenceSpec):
 
     kind: Literal["lstm"] = "lstm"
     forget_bias: float = 1.0
-    """Where the bias of the forget gate begins; above 0, it remembers first. http://proceedings.mlr.press/v37/jozefowicz15"""
+    """The initial bias of the forget gate; above 0, the cell remembers at first.
+    http://proceedings.mlr.press/v37/jozefowicz15"""
 
     def bias_start(self, hidden: int) -> Float[Tensor, "GH"]:
         start = torch.zeros(4, hidden)

@@ -16,7 +16,7 @@ from headway.nn.replicated import Embedding
 
 
 class SegmentSpec(Variant):
-    """How a model knows which of several texts in one row a token is of."""
+    """Segment embeddings: which of several texts in one row a token belongs to."""
 
     @abstractmethod
     def build(self, replicas: int, width: int) -> "SegmentVectors | None":
@@ -24,7 +24,7 @@ class SegmentSpec(Variant):
 
 
 class NoSegments(SegmentSpec):
-    """It is not told."""
+    """No segment embeddings."""
 
     kind: Literal["none"] = "none"
 
@@ -37,9 +37,9 @@ class Separated(SegmentSpec):
 
     kind: Literal["separated"] = "separated"
     separator: int | None = Field(default=None, ge=0)
-    """The number of the token that stands behind each text; null = there is none, and every token is of the first."""
+    """The id of the token that ends each text; null = none, and every token belongs to the first text."""
     count: int = Field(default=2, ge=1)
-    """How many vectors there are. Texts beyond that share the last."""
+    """The number of segment embeddings. Texts beyond that share the last."""
 
     def build(self, replicas: int, width: int) -> "SegmentVectors":
         return SegmentVectors(replicas, width, self.separator, self.count)

@@ -71,7 +71,7 @@ class Recipe(Spec):
     called_elsewhere: ClassVar[Mapping[str, str]] = CALLED_ELSEWHERE
 
     seed: int = Field(default=0, ge=0)
-    """The start, the data order and the dropout of a run follow from this number alone."""
+    """The initial weights, the data order and the dropout of a run follow from this number alone."""
     data: DataSpec = Text()
     model: ModelSpec = LanguageModelSpec()
     training: TrainingSpec = TrainingSpec()

@@ -44,4 +44,4 @@ def _lines(spec: Spec, depth: int) -> list[str]:
 @cache
 def _wrapped(text: str, width: int) -> list[str]:
     """Once for all members of a population."""
-    return textwrap.wrap(" ".join(text.split()), width)
+    return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)

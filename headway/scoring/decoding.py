@@ -47,9 +47,9 @@ class DecodingSpec(Variant):
     """How the next token is chosen, and when a row must end."""
 
     per_source: float = Field(default=2.0, gt=0)
-    """A row ends after so many tokens for each token of its source …"""
+    """A translation may have at most this many tokens for each token of its source …"""
     extra: int = Field(default=10, ge=1)
-    """… and so many more."""
+    """… plus this many."""
 
     def limit(self, source: int) -> int:
         """The most tokens of a row whose source has so many."""
@@ -66,7 +66,7 @@ class DecodingSpec(Variant):
 
 
 class Greedy(DecodingSpec):
-    """The likeliest token, always."""
+    """Always the likeliest token."""
 
     kind: Literal["greedy"] = "greedy"
 
@@ -79,17 +79,17 @@ class Greedy(DecodingSpec):
 
 
 class Sampled(DecodingSpec):
-    """A token drawn by its chance. Each row has random numbers of its own."""
+    """Tokens drawn from the model's distribution. Each row has random numbers of its own."""
 
     kind: Literal["sampled"] = "sampled"
     temperature: float = Field(default=1.0, ge=0)
-    """0 = always the likeliest, 1 = as learnt."""
+    """0 = always the likeliest token, 1 = the model's own distribution."""
     top_k: int | None = Field(default=None, ge=1)
-    """Only among the k likeliest; null = among all."""
+    """Draw among the k likeliest tokens only; null = all."""
     top_p: float | None = Field(default=None, ge=0, le=1)
-    """Only the likeliest that reach this sum; null = all."""
+    """Nucleus sampling: draw among the fewest tokens whose probabilities reach this sum; null = all."""
     seed: int = Field(default=0, ge=0)
-    """Of the draw."""
+    """The seed of the draws."""
 
     def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
         noise = [[random.generator(self.seed, "sample", n) for n in numbers] for _ in range(len(text.ids))]
@@ -107,18 +107,18 @@ class Sampled(DecodingSpec):
 
 
 class Beam(DecodingSpec):
-    """The best of the beginnings are kept, token by token, and the best that have ended are the answer."""
+    """Beam search: the best hypotheses are kept, token by token; the best of those that have ended is the answer."""
 
     kind: Literal["beam"] = "beam"
     size: int = Field(default=5, ge=1, le=MOST_BEGINNINGS)
-    """How many beginnings are kept."""
+    """The beam width: how many hypotheses are kept."""
     length_penalty: float = Field(default=1.0, ge=0, le=HIGHEST_PENALTY)
-    """The logarithm of the chance is divided by this power of the length, END counted (https://arxiv.org/abs/1609.08144):
-    0 = not at all, which favours short ones; 1 = the mean of the tokens."""
+    """The log-probability is divided by the length, END counted, to this power (https://arxiv.org/abs/1609.08144): 0 =
+    no normalisation, which favours short translations; 1 = the mean over tokens."""
     no_repeat: int | None = Field(default=None, ge=1)
-    """No run of so many tokens may come twice; null = any may."""
+    """No n-gram of this length may occur twice; null = any may."""
     nbest: int = Field(default=1, ge=1)
-    """How many of the best are given."""
+    """How many of the best hypotheses are returned."""
 
     def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
         if self.size == self.nbest == 1 and self.no_repeat is None:

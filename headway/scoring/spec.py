@@ -18,14 +18,15 @@ class ScoringSpec(Spec):
     splits: list[str] | None = None
     """Which splits to score; null = all but train."""
     segment: int | None = Field(default=None, ge=1)
-    """Tokens the model sees at once; null = data.segment. Longer than in training asks for extrapolation."""
+    """Tokens the model sees at once; null = data.segment. More than in training asks for length extrapolation."""
     stride: int | None = Field(default=None, ge=1)
-    """How far the window moves: this many tokens of a segment are scored, the others are context; null = segment."""
+    """How far the window moves: the last so many tokens of each window are scored, the others are context; null =
+    segment."""
     state: State | None = None
-    """carried: the text is one stream, and each segment goes on from the state of the one before (a recurrence's, or
-    attention's with mixer.memory); fresh: every segment begins with none; null = carried if the model was trained so
-    (data.batches=contiguous) and nothing strides."""
+    """carried: the split is one stream, and each segment goes on from the state of the one before (a recurrence's, or
+    attention's with mixer.memory); fresh: every segment starts without one; null = carried if the model was trained so
+    (data.batches=contiguous) and the window does not stride."""
     decoding: DecodingSpec = Greedy()
     """How translations are written: greedy, beam, sampled."""
     bleu_tokenizer: Literal["13a", "none", "intl", "char"] = "13a"
-    """How sacreBLEU cuts texts into words; none = at white space, for texts that are tokenised already."""
+    """sacreBLEU's tokenizer; none = split at white space, for texts that are tokenised already."""

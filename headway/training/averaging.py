@@ -33,9 +33,9 @@ class Tail(AveragingSpec):
 
     kind: Literal["tail"] = "tail"
     last: float = Field(default=0.25, gt=0, le=1)
-    """How much of the training, counted from its end."""
+    """The fraction of the training, at its end, that is averaged over."""
     every: int = Field(default=1, ge=1)
-    """Take the weights after every so many steps: 1 = after all, more = a mean of checkpoints."""
+    """Average the weights of every so many steps: 1 = of all; more = checkpoint averaging."""
 
     def share(self, step, total):
         taken = max(1, int(self.last * total / self.every))
@@ -49,7 +49,7 @@ class Moving(AveragingSpec):
 
     kind: Literal["moving"] = "moving"
     decay: float = Field(default=0.999, ge=0, lt=1)
-    """How much of the average is left after a step: 0.999 remembers about a thousand steps."""
+    """The decay per step: 0.999 remembers about a thousand steps."""
 
     def share(self, step, total):
         return (1 / (step + 1)).clamp(min=1 - self.decay)

@@ -30,15 +30,15 @@ Column = Float[Tensor, "R 1"]
 
 
 class OptimizerSpec(Variant):
-    """Which way down."""
+    """The optimizer."""
 
     steps_by_length: ClassVar[bool] = False
     """Whether a gradient of twice the length makes a step of twice the length."""
 
     learning_rate: float = Field(default=1e-3, ge=0)
-    """The highest rate; the schedule scales it."""
+    """The peak learning rate; the schedule scales it."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Pull of the matrices towards zero."""
+    """How fast matrices decay towards zero."""
 
     @abstractmethod
     def build(
@@ -51,13 +51,13 @@ class Moments(OptimizerSpec):
     """What Adam and AdamW remember: the mean of the gradients and of their squares."""
 
     learning_rate: float = Field(default=1e-3, ge=0)
-    """The highest rate; the schedule scales it."""
+    """The peak learning rate; the schedule scales it."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """Memory of the gradient's mean."""
+    """The decay of the running mean of gradients."""
     beta2: float = Field(default=0.99, ge=0, lt=1)
-    """Memory of the gradient's square. 0.99 suits small batches, 0.95–0.999 large ones."""
+    """The decay of the running mean of squared gradients. 0.99 suits small batches, 0.95–0.999 large ones."""
     epsilon: float = Field(default=1e-8, gt=0)
-    """Keeps the division finite."""
+    """Added to the denominator, so that it is never zero."""
 
 
 class AdamW(Moments):
@@ -65,7 +65,7 @@ class AdamW(Moments):
 
     kind: Literal["adamw"] = "adamw"
     weight_decay: float = Field(default=0.1, ge=0)
-    """Pull of the matrices towards zero; biases and norms are never decayed."""
+    """Decoupled weight decay of the matrices; biases and norms are never decayed."""
 
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
@@ -79,7 +79,7 @@ class Adam(Moments):
 
     kind: Literal["adam"] = "adam"
     weight_decay: float = Field(default=0.0, ge=0)
-    """Added to the gradients of the matrices as weight_decay × weight. 1e-6 is usual for LSTMs; 1e-3 can
+    """L2 penalty: weight_decay × weight is added to the gradients of the matrices. 1e-6 is usual for LSTMs; 1e-3 can
     keep a small model from learning."""
 
     def build(
@@ -95,13 +95,13 @@ class Sgd(OptimizerSpec):
 
     kind: Literal["sgd"] = "sgd"
     learning_rate: float = Field(default=0.1, ge=0)
-    """The highest rate; the schedule scales it."""
+    """The peak learning rate; the schedule scales it."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Added to the gradients of the matrices as weight_decay × weight."""
+    """L2 penalty: weight_decay × weight is added to the gradients of the matrices."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """How much of the last direction is kept."""
+    """How much of the previous update is kept."""
     nesterov: bool = False
-    """Look ahead along the momentum."""
+    """Whether momentum is Nesterov's."""
 
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
@@ -114,11 +114,11 @@ class Adagrad(OptimizerSpec):
 
     kind: Literal["adagrad"] = "adagrad"
     learning_rate: float = Field(default=1e-2, ge=0)
-    """The highest rate; the schedule scales it."""
+    """The peak learning rate; the schedule scales it."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Added to the gradients of the matrices as weight_decay × weight."""
+    """L2 penalty: weight_decay × weight is added to the gradients of the matrices."""
     epsilon: float = Field(default=1e-10, gt=0)
-    """Keeps the division finite."""
+    """Added to the denominator, so that it is never zero."""
 
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]

@@ -27,7 +27,7 @@ from headway.training.processes import ALONE, Processes
 
 
 class ParallelSpec(Variant):
-    """What several processes share."""
+    """How several processes divide the work."""
 
     sharded: ClassVar[bool]
 

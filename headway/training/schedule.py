@@ -51,10 +51,10 @@ class Duration(NamedTuple):
 
 
 class ScheduleSpec(Variant):
-    """How the learning rate moves."""
+    """The learning-rate schedule."""
 
     warmup: Duration | None = None
-    """Over which the rate rises from zero; null = none."""
+    """How long the rate rises linearly from zero; null = no warm-up."""
 
     @abstractmethod
     def after_warmup(self, progress: float) -> float:
@@ -71,26 +71,26 @@ class Constant(ScheduleSpec):
 
 
 class LinearDecay(ScheduleSpec):
-    """A straight line down to `final`."""
+    """Linear decay to `final`, after the warm-up if there is one."""
 
     kind: Literal["linear"] = "linear"
     warmup: Duration | None = Duration(100, "steps")
-    """Over which the rate rises from zero; null = none."""
+    """How long the rate rises linearly from zero; null = no warm-up."""
     final: float = Field(default=0.0, ge=0, le=1)
-    """What is left of the rate at the last step, as a fraction."""
+    """The rate at the last step, as a fraction of the peak."""
 
     def after_warmup(self, progress: float) -> float:
         return 1 + (self.final - 1) * progress
 
 
 class Cosine(ScheduleSpec):
-    """Half a cosine down to `final`. https://arxiv.org/abs/1608.03983"""
+    """Cosine decay to `final`, after the warm-up if there is one. https://arxiv.org/abs/1608.03983"""
 
     kind: Literal["cosine"] = "cosine"
     warmup: Duration | None = Duration(100, "steps")
-    """Over which the rate rises from zero; null = none."""
+    """How long the rate rises linearly from zero; null = no warm-up."""
     final: float = Field(default=0.1, ge=0, le=1)
-    """What is left of the rate at the last step, as a fraction."""
+    """The rate at the last step, as a fraction of the peak."""
 
     def after_warmup(self, progress: float) -> float:
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2

@@ -23,43 +23,44 @@ class TrainingSpec(Spec):
     batch: int = Field(default=16, ge=1)
     """Rows per replica and step."""
     accumulate: int = Field(default=1, ge=1)
-    """Compute the batch in this many parts, to save memory; the result is the same."""
+    """Gradient accumulation: compute the batch in this many parts, to save memory; the result is the same."""
     optimizer: OptimizerSpec = AdamW()
-    """Which way down: adamw, adam, sgd, adagrad."""
+    """adamw, adam, sgd or adagrad."""
     schedule: ScheduleSpec = Cosine()
-    """How the learning rate moves: cosine, linear, constant."""
+    """The learning-rate schedule: cosine, linear, constant."""
     clip: float | None = Field(default=1.0, gt=0)
-    """The longest gradient, per replica; null = no limit."""
+    """Gradients are clipped to this norm, replica by replica; null = no clipping."""
     tuning: TuningSpec = Full()
-    """Which weights are moved, and how fast: full, frozen, last, layerwise, lora."""
+    """Which weights are trained, and how fast: full, frozen, last, layerwise, lora."""
     averaging: AveragingSpec | None = None
-    """Score and keep a mean of the weights that training passes through: tail, moving; null = the last ones."""
+    """Weight averaging: score and keep the mean of the weights over the last part of the training (tail), or an
+    exponential moving average (moving); null = the last weights."""
     evaluate_every: Duration = Duration(250, "steps")
-    """How often to score during training. The last step is always scored."""
+    """How often to evaluate during training. The last step is always evaluated."""
     evaluate_on: list[str] = Field(default=["valid"])
-    """The splits to score during training; the first is the one `best` and `patience` go by. [] = none."""
+    """The splits to evaluate during training; `keep_best` and `patience` go by the first. [] = none."""
     evaluate_tokens: int | None = Field(default=20000, ge=1)
-    """At most this many tokens of each split during training, so that curves cost little; null = all. The scores after
-    training are always on the whole split."""
+    """Evaluate at most this many tokens of each split during training, to keep curves cheap; null = all. Scores after
+    training are always on whole splits."""
     keep_best: bool = False
-    """Keep the checkpoint that is best on the first split of `evaluate_on`, and score that one."""
+    """Keep and score the checkpoint that is best on the first split of `evaluate_on`."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this many evaluations without a new best; null = never."""
+    """Early stopping: stop after this many evaluations without a new best; null = never."""
     best_by: str = "loss"
-    """What `keep_best` and `patience` go by: loss (the lowest); or another metric that is evaluated while a model
-    trains, such as accuracy, of classifiers (the highest; of equals, the first)."""
+    """What `keep_best` and `patience` go by: loss (the lowest), or another metric that is evaluated during training,
+    such as a classifier's accuracy (the highest; of equals, the first)."""
     checkpoint_every: Duration = Duration(1000, "steps")
-    """How much can be lost if the process is killed."""
+    """How often to save a checkpoint to resume from: how much a killed process can lose."""
     device: str = "auto"
-    """auto, cpu, cuda, cuda:1 …; auto takes CUDA where there is one."""
+    """auto, cpu, cuda, cuda:1 …; auto = CUDA if there is any."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
-    """What matrix products are computed in; weights stay float32."""
+    """The precision of matrix products; weights stay float32."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether torch.compile is used: from the first step (on), never (off), or beside the training on a GPU and from
-    the step on at which it is done, where that ends sooner (auto)."""
+    """torch.compile: on, from the first step; off; auto = compiled in the background beside training on a GPU, and used
+    from the step at which it is ready, where that ends sooner."""
 
     parallel: ParallelSpec = Ddp()
-    """What several processes, started by torchrun, share: ddp the rows of the batch, fsdp the weights too."""
+    """What processes started by torchrun share: ddp = the rows of the batch; fsdp = the weights too."""
 
     def problems(self) -> Iterator[Problem]:
         if self.batch % self.accumulate:

@@ -22,7 +22,7 @@ Target = Literal["queries", "keys", "values", "output", "feedforward"]
 
 
 class TuningSpec(Variant):
-    """Which weights training moves, and how fast."""
+    """Which weights are trained, and how fast."""
 
     needs_head: ClassVar[bool] = True
     """Whether the model must end in a head that is learnt, whatever is below it."""
@@ -48,7 +48,7 @@ class TuningSpec(Variant):
 
 
 class Full(TuningSpec):
-    """All weights, at one rate."""
+    """All weights, at one learning rate."""
 
     kind: Literal["full"] = "full"
     needs_head: ClassVar[bool] = False
@@ -78,7 +78,7 @@ class LastLayers(TuningSpec):
 
     kind: Literal["last"] = "last"
     layers: int = Field(default=1, ge=1)
-    """How many of them."""
+    """The number of layers below the head that are trained."""
 
     def pace(self, name: str, model: Trainable) -> float:
         if self.layers >= model.depth:
@@ -96,8 +96,8 @@ class Layerwise(TuningSpec):
 
     kind: Literal["layerwise"] = "layerwise"
     decay: float = Field(default=0.8, gt=0, le=1)
-    """What the rate is multiplied by from a layer to the one below it; the head has the whole rate, the last layer this
-    much of it, and the embeddings the least."""
+    """The factor on the learning rate from each layer to the one below it; the head has the full rate, the last layer
+    this fraction of it, the embeddings the least."""
 
     def pace(self, name: str, model: Trainable) -> float:
         return self.decay ** (model.depth - model.depth_of(name))
@@ -111,13 +111,13 @@ class Lora(TuningSpec):
 
     kind: Literal["lora"] = "lora"
     rank: int = Field(default=8, ge=1)
-    """Of each adapter: the size of the vectors between its two maps."""
+    """The rank of each adapter."""
     alpha: float = Field(default=16.0, gt=0)
-    """What an adapter adds is multiplied by alpha / rank."""
+    """An adapter's output is multiplied by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Of what adapters read."""
+    """The dropout rate of an adapter's input."""
     targets: list[Target] = Field(default=["queries", "values"], min_length=1)
-    """Whose matrices get one: those that make queries, keys, values, attention's output, or the feed-forward net."""
+    """Which matrices get an adapter: queries, keys, values, attention's output, or the feed-forward net."""
 
     def problems(self) -> Iterator[Problem]:
         if len(set(self.targets)) < len(self.targets):

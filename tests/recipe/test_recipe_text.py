@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tiny import with_weights
 
 from headway.core.errors import UserError
+from headway.core.spec import documentation
 from headway.core.yaml import read_tree
 from headway.recipe.library import first_sentence, head_comment, packaged
 from headway.recipe.recipe import Recipe, from_tree, load
@@ -84,16 +85,21 @@ def test_the_text_is_yaml_for_everybody():
 
 
 def test_every_key_is_there_with_its_documentation_above_it():
-    lines = annotated(Recipe()).splitlines()
-    for key, words in {
-        "seed: 0": "The start, the data order and the dropout",
-        "  segment: null": "Tokens per training row",
-        "    heads: 4": "How many heads share the width",
-        "  batch: 16": "Rows per replica and step.",
-        '  duration: "1000 steps"': "How long:",
-        "  evaluate_on: [valid]": "",
+    recipe = Recipe()
+    lines = annotated(recipe).splitlines()
+    for key, spec in {
+        "seed: 0": recipe,
+        "  segment: null": recipe.data,
+        "    heads: 4": recipe.model.mixer,
+        "  batch: 16": recipe.training,
+        '  duration: "1000 steps"': recipe.training,
+        "  evaluate_on: [valid]": recipe.training,
     }.items():
-        assert words in " ".join(lines[max(0, lines.index(key) - 3) : lines.index(key)])
+        at = lines.index(key)
+        above = [line.strip().removeprefix("# ") for line in lines[max(0, at - 4) : at]]
+        told = " ".join(documentation(type(spec))[key.strip().split(":")[0]].split())
+        assert told, key
+        assert " ".join(above).endswith(told)
     assert max(map(len, lines)) <= WIDTH
 
 

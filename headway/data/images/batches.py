@@ -87,9 +87,10 @@ class ShuffledPictures(PictureBatchSpec):
 
     kind: Literal["shuffled"] = "shuffled"
     flip: bool = False
-    """Whether half of the pictures are shown mirrored, left for right; not where captions speak of left and right."""
+    """Random horizontal flips: half of the pictures are mirrored. Not where captions say left and right."""
     shift: int = Field(default=0, ge=0)
-    """By up to so many pixels, up or down and left or right, every picture is moved; the edge is drawn out."""
+    """Random translation: every picture is moved by up to this many pixels in each direction, and its border
+    repeated."""
 
     @property
     def changes_pictures(self) -> bool:

@@ -18,27 +18,30 @@ class Pictures(DataSpec):
 
     kind: Literal["pictures"] = "pictures"
     source: str = "scenes"
-    """scenes (coloured shapes, drawn by rule); tiny-imagenet-10 (from the folder that HEADWAY_DATA names); or files,
-    with a path."""
+    """scenes (rendered coloured shapes), tiny-imagenet-10 (from the folder that HEADWAY_DATA names), or files, with a
+    path."""
     path: str | None = None
-    """For source: files. A folder of pictures with captions.csv (columns file and caption) or with a folder for each
-    class; or one that has such in train, valid and test."""
+    """For source: files. A folder of pictures with a captions.csv (columns file and caption), or with one folder per
+    class; or a folder with train, valid and test folders of that kind."""
     size: int = Field(default=48, ge=4, le=1024)
-    """Pixels of a side: all pictures are made this large."""
+    """Height and width in pixels; every picture is resized to it."""
     template: str = "{}"
-    """How the name of a class becomes a caption to learn from, where pictures have classes: a photo of a {}."""
+    """Where pictures have classes instead of captions: how a class name becomes a caption to train on, such as a photo
+    of a {}."""
     prompts: list[str] = Field(default=["a photo of a {}"])
-    """How the name of a class is put when pictures are classified; of several, the mean of the embedded prompts."""
+    """How a class name is written for zero-shot classification; with several prompts, their embeddings are averaged."""
     rows: int | None = Field(default=None, ge=1)
-    """Learn from this many pictures of train; null = from all."""
+    """Train on this many pictures only; null = all of train."""
     valid_fraction: float = Field(default=0.1, ge=0, lt=1)
-    """How much of train becomes `valid` where the source has none. 0 = nothing; then evaluate_on must name others."""
+    """The fraction of train held out as `valid` where the source has no such split. 0 = none; evaluate_on must then
+    name other splits."""
     among: int = Field(default=100, ge=2)
-    """Pictures are looked for among so many, and captions among those of so many pictures."""
+    """How many candidates retrieval chooses from: each picture is to be found among this many pictures, each caption
+    among this many captions."""
     tokenizer: TokenizerSpec = Word()
     """What a token of a caption is: char, byte, word, bpe; or given, with the path of a run's tokenizer.json."""
     batches: PictureBatchSpec = ShuffledPictures()
-    """Which pictures a step sees, mirrored or moved."""
+    """The order of the pictures, and how they are augmented."""
 
     @property
     def has_classes(self) -> bool:

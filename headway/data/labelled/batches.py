@@ -107,7 +107,8 @@ class Shuffled(RowBatchSpec):
 
     kind: Literal["shuffled"] = "shuffled"
     buckets: int = Field(default=4, ge=1)
-    """How many ranges of length are kept apart; 1 = texts of any length together. Fewer where texts are few."""
+    """Texts of similar length share a batch: the number of length ranges; 1 = texts of any length together. Fewer are
+    used where texts are few."""
 
     def build(self, texts: RowTable, batch: int, seeds: Sequence[int]) -> "ShuffledSampler":
         return ShuffledSampler(texts, batch, bucket_widths(texts.lengths_on_host, self.buckets, batch), seeds)

@@ -89,9 +89,11 @@ class Buckets(PairBatchSpec):
 
     kind: Literal["buckets"] = "buckets"
     buckets: int = Field(default=4, ge=1)
-    """How many ranges of length are kept apart; 1 = pairs of any length together. Fewer where pairs are few."""
+    """Pairs of similar length share a batch: the number of length ranges; 1 = pairs of any length together. Fewer are
+    used where pairs are few."""
     equal: Literal["tokens", "rows"] = "tokens"
-    """What every step has as much of: tokens, so that of short pairs there are more than training.batch; or rows."""
+    """What batches have in common: about the same number of tokens (more rows where pairs are short), or training.batch
+    rows."""
 
     def build(self, pairs: PairedTexts, longest: int, batch: int, seeds: Sequence[int], device: str) -> "BucketSampler":
         kept = np.flatnonzero(pairs.longer <= longest)

@@ -19,18 +19,19 @@ NAMES_AND_NUMBERS = 2
 
 
 class Filters(Spec):
-    """What is dropped from train, and counted."""
+    """Which rows are dropped from train, and counted."""
 
     metadata: bool = True
-    """Rows that begin with a tag on either side, as <title>: what is said about a text, not the text."""
+    """Drop rows that begin with a tag such as <title> on either side: talk metadata, not text."""
     empty: bool = True
-    """Rows with nothing on one of the sides."""
+    """Drop rows with an empty side."""
     untranslated: bool = True
-    """Rows of more than two words that are the same on both sides."""
+    """Drop rows of more than two words whose sides are identical."""
     longest: int | None = Field(default=250, ge=1)
-    """Rows with more words than this on one of the sides; null = none is too long."""
+    """Drop rows with more words than this on either side; null = no limit."""
     ratio: float | None = Field(default=None, gt=1)
-    """Rows whose one side has more than so many times the words of the other, and more than ten; null = any may."""
+    """Drop rows where one side has more than ten words and more than this many times the words of the other; null = no
+    limit."""
 
     def reason(self, pair: TextPair) -> str | None:
         """Why this pair is dropped, or None. The first reason counts."""

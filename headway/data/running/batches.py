@@ -124,7 +124,8 @@ class TextLines(BatchSpec):
     by_line: ClassVar[bool] = True
     kind: Literal["lines"] = "lines"
     buckets: int = Field(default=4, ge=1)
-    """How many ranges of length are kept apart; 1 = lines of any length together. Fewer where lines are few."""
+    """Lines of similar length share a batch: the number of length ranges; 1 = lines of any length together. Fewer are
+    used where lines are few."""
 
     def build(
         self, tokens_on_device: Integer[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]

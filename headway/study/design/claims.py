@@ -52,27 +52,28 @@ class Reported(Spec):
     """What a report says."""
 
     conclusion: str
-    """What it concluded."""
+    """What it concludes."""
     figures: dict[str, dict[str, float]] = Field(default={})
-    """Arm → score → value."""
+    """Reported figures: arm → score → value."""
 
 
 class Claim(Spec):
     """One thing that a report says or takes for granted."""
 
     says: str
-    """In words."""
+    """The claim, in words."""
     ask: Question | None = None
-    """The question it is an answer to; it is one of the study's questions."""
+    """The question that tests it; it becomes one of the study's questions."""
     answer: Answer | None = None
-    """The answer that it gives."""
+    """The report's answer to that question."""
     within: float | None = Field(default=None, gt=0)
-    """With 'no difference': up to how much counts as no difference, in points of accuracy, percent of a perplexity,
-    or the score's own unit. Seeds can never show that there is none at all; that it is smaller than this, they can."""
+    """With 'no difference': the largest difference that still counts as none, in points of accuracy, percent of a
+    perplexity, or the score's own unit. Seeds can never show that there is no difference at all; they can show that it
+    is smaller than this."""
     audit: str | None = None
-    """Instead of a question: the audit that passes if it is true, in every run."""
+    """Instead of a question: an audit that passes in every run if the claim is true."""
     arm: str | None = None
-    """With `audit`: of this arm alone."""
+    """With `audit`: the claim is about this arm alone."""
 
     def problems(self) -> Iterator[Problem]:
         if (self.ask is None) == (self.audit is None):
@@ -97,6 +98,6 @@ class Look(Spec):
     text: str
     """The sentence."""
     arm: str | None = None
-    """Of this arm; null = of the first."""
+    """The arm whose maps are shown; null = the first."""
     layer: int | None = None
     """Only this layer, counted from 0; null = all."""

@@ -44,11 +44,11 @@ class Factor(Spec):
     key: str | None = None
     """The recipe key that varies, such as model.positions."""
     keys: list[str] | None = None
-    """Several that vary together: then each value is a list with one entry for each of them."""
+    """Several keys that vary together: each value is then a list with one entry per key."""
     values: list[Any] = Field(default=[])
-    """What it is set to, one after the other."""
+    """The levels: the values that the key takes."""
     named: dict[str, list[Change]] = Field(default={})
-    """Instead of keys and values: the changes of each level, by its name."""
+    """Instead of keys and values: levels by name, each with its changes to the recipe."""
 
     def problems(self) -> Iterator[Problem]:
         given = [self.key is not None, self.keys is not None, bool(self.named)]

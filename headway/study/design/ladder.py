@@ -30,9 +30,9 @@ class Rung(Spec):
     """One budget."""
 
     flops: float = Field(gt=0)
-    """Of one training."""
+    """The budget of one training."""
     widths: list[int] = Field(min_length=1)
-    """Of the models that spend it."""
+    """The widths of the models that are trained with this budget."""
 
     @property
     def name(self) -> str:
@@ -43,16 +43,16 @@ class Ladder(Spec):
     """Sizes and budgets."""
 
     rungs: list[Rung] = Field(min_length=1)
-    """Budgets, and the widths of each."""
+    """The budgets, and the widths of each."""
     width_per_layer: float = Field(default=32.0, gt=0)
-    """Layers are so many times fewer than the width."""
+    """Width divided by depth: a model has one layer for each so many units of width."""
     head_width: int | None = Field(default=16, ge=1)
-    """Of one attention head; null = the number of heads is the recipe's, or there are none."""
+    """The width of an attention head; null = the recipe's number of heads, or no heads."""
     rate_power: float = Field(default=-0.5, ge=-2, le=2)
-    """The learning rate of a width is the recipe's, which is that of the narrowest, times (width / narrowest) to this
-    power."""
+    """The learning rate scales with width: (width / narrowest) to this power times the recipe's, which is the narrowest
+    model's."""
     families: dict[str, list[Change]] = Field(default={})
-    """Kinds of models that each climb the whole ladder, by name: their changes to the recipe. None = one kind."""
+    """Model families that each climb the whole ladder, by name: their changes to the recipe. None = a single family."""
 
     factors: ClassVar[tuple[str, ...]] = ("family", "budget", "width")
     """What arms are told apart by."""

@@ -60,11 +60,11 @@ class Chosen(Measure):
 
     kind: Literal["chosen"] = "chosen"
     split: str = "test"
-    """What it is scored on."""
+    """The split that it is scored on."""
     on: str = "valid.accuracy"
-    """The score by which it is chosen."""
+    """The score by which the best arm is chosen."""
     of: str | None = None
-    """The factor each level of which has a best arm; null = there is one of all."""
+    """The factor for each level of which the best arm is chosen; null = one of all arms."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -198,10 +198,10 @@ class Sentences(TextMeasure):
 
     kind: Literal["sentences"] = "sentences"
     count: int = Field(default=40, ge=FEWEST_SENTENCES)
-    """How many, from the beginning of the split."""
+    """How many sentences, from the beginning of the split."""
     shortest: int = Field(default=10, ge=2)
     longest: int = Field(default=40, ge=2)
-    """Only sentences of so many tokens."""
+    """Only sentences of at most this many tokens."""
 
     def check(self, task: "Task") -> None:
         from headway.study.results.measuring import sentences_in
@@ -235,9 +235,9 @@ class GivenTargets(Measure):
     kind: Literal["given-targets"] = "given-targets"
     metrics = (LOSS, TOKEN_ACCURACY)
     tokens: int = Field(default=20_000, ge=1)
-    """How many of the split, from all over it."""
+    """How many tokens, spread over the split."""
     batch: int = Field(default=16, ge=1)
-    """Pairs that are filled up to the longest of them, as they follow each other."""
+    """How many consecutive pairs are padded to the longest of them."""
 
     def check(self, task: "Task") -> None:
         from headway.tasks.abilities import Translates

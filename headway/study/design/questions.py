@@ -46,7 +46,8 @@ class Better(ScoreQuestion):
     arm: str
     """The arm in question."""
     than: str
-    """What it is compared with: an arm, or what every score is set beside (bag of words, majority, 5-gram, unigram)."""
+    """What it is compared with: another arm, or one of the baselines that every score is set beside (bag of words,
+    majority, 5-gram, unigram)."""
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -63,7 +64,7 @@ class PairedBootstrap(Better):
 
     kind: Literal["paired-bootstrap"] = "paired-bootstrap"  # pyright: ignore[reportIncompatibleVariableOverride]
     on: str = "test.bleu"
-    """The score, as split.metric; one that is made of sentences or rows: bleu, chrf, exact_match, accuracy."""
+    """The score, as split.metric, which must be made up of sentences or rows: bleu, chrf, exact_match, accuracy."""
 
     def problems(self) -> Iterator[Problem]:
         found = list(super().problems())
@@ -86,15 +87,15 @@ class BetterTuned(ScoreQuestion):
 
     kind: Literal["better-tuned"] = "better-tuned"
     factor: str
-    """The factor whose levels are compared, whatever the others are."""
+    """The factor whose levels are compared; each level is represented by the best of its arms."""
     level: str
     """The level in question."""
     than: str
-    """The level that it is compared with."""
+    """The level it is compared with."""
     chosen_on: str = "valid.accuracy"
-    """The score by which the arm of each level is chosen: the best mean over the seeds."""
+    """The score by which each level's best arm is chosen, by the mean over seeds."""
     on: str = "test.accuracy"
-    """The score that they are compared on, of another split: on the one that chooses, luck is chosen, too."""
+    """The score they are compared on, of another split: the one that chooses is biased by the choice."""
 
     @property
     def scores(self) -> list[str]:
@@ -163,7 +164,7 @@ class Depends(ScoreQuestion):
 
     kind: Literal["depends"] = "depends"
     effect: str
-    """The factor whose effect is meant."""
+    """The factor whose effect is in question."""
     on_factor: str
     """The factor that it may depend on."""
 
@@ -218,7 +219,8 @@ class NeedsCompute(TwoFamilies):
 
     kind: Literal["compute"] = "compute"
     flops: float | None = Field(default=None, gt=0)
-    """What the first spends; the other's compute for the loss that this buys is asked. Null = the largest budget."""
+    """The budget of the first family; the question is what the other needs for the same loss. null = the largest
+    budget."""
 
     def __str__(self) -> str:
         spent = "the largest budget" if self.flops is None else f"{self.flops:.3g} FLOPs"
@@ -230,9 +232,9 @@ class BestSize(LadderQuestion):
 
     kind: Literal["best-size"] = "best-size"
     flops: float = Field(gt=0)
-    """What is spent."""
+    """The budget."""
     parameters: float = Field(gt=0)
-    """The size that somebody gave."""
+    """The size that was reported."""
 
     def __str__(self) -> str:
         of = f" of {self.family}" if self.family else ""

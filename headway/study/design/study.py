@@ -80,36 +80,40 @@ class Study(Spec):
     title: str
     """The question, in words."""
     base: Annotated["Recipe", WrapValidator(_recipe_or_name)]
-    """What all arms begin with: a packaged recipe's name, a YAML file (beside the study's own), or a recipe."""
+    """The recipe that all arms start from: a packaged recipe's name, a YAML file (relative to the study's own), or a
+    recipe."""
     changes: list[Change] = Field(default=[])
-    """To the base, for all arms."""
+    """Changes to the base, for all arms."""
     named_arms: dict[str, list[Change]] = Field(default={}, alias="arms")
-    """What is compared, by name: for each arm its changes to the base."""
+    """The arms, by name: the changes of each to the base."""
     factors: dict[str, Factor] = Field(default={})
-    """Instead of arms: keys of the recipe and their values; every combination is an arm."""
+    """Instead of arms: recipe keys and their values; every combination is an arm (a full factorial design)."""
     ladder: Ladder | None = None
-    """Instead of either: sizes of the recipe's model and budgets; every size at every budget is an arm."""
+    """Instead of either: model sizes and compute budgets; every size at every budget is an arm."""
     seeds: Annotated[list[int], BeforeValidator(_numbered)] = Field(default=list(range(8)))
-    """How many, or which. Every arm is trained with each, and arms are compared seed by seed."""
+    """How many seeds, or which. Every arm is trained with every seed, and arms are compared seed by seed (paired)."""
     looks: Looks = "one"
-    """How often verdicts are looked at: one = once, with all the seeds; any = again and again, with seeds added in
-    between until one has seen enough: then intervals are longer, and hold whenever one stops."""
+    """When verdicts are read: one = once, with all seeds; any = as often as one likes, while seeds are added. Intervals
+    are then longer (confidence sequences), and hold whenever one stops."""
     equal: Budget | None = None
-    """What every arm may spend, as much as the first: steps, tokens, flops or seconds; null = what each recipe says."""
+    """Every arm gets as much of this as the first arm: steps, tokens, flops or seconds; null = each arm trains for what
+    its recipe says."""
     questions: list[Question] = Field(default=[])
-    """What is asked. Each gets a verdict."""
+    """The questions. Each is answered by a verdict."""
     about: str = ""
-    """What a reader should know beforehand: the setting, the data, where they come from."""
+    """What a reader should know beforehand: the setting, the data and their origin."""
     measures: list[Measure] = Field(default=[])
-    """What is measured beside the scores of the recipe, once a run has ended; may be asked about like any score."""
+    """What is measured of every finished run, beside the scores of its recipe; questions may be about it like about any
+    score."""
     ensembles: bool = False
-    """Whether the seeds of every arm are scored as one too (the mean of their probabilities), for the report."""
+    """Whether the seeds of every arm are also scored as an ensemble (the mean of their probabilities), for the
+    report."""
     look: list[Look] = Field(default=[])
     """Sentences whose attention maps the report shows."""
     reported: Reported | None = None
-    """What somebody found when they did this."""
+    """What somebody reported of this experiment."""
     claims: list[Claim] = Field(default=[])
-    """What that person said, each as a question with their answer to it, or as an audit that must pass."""
+    """The report's claims, each as a question with the report's answer to it, or as an audit that must pass."""
 
     @classmethod
     def model_rebuild(cls, **how: Any) -> bool | None:
