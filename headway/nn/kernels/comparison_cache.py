@@ -1,12 +1,12 @@
-"""Which kernels have been compared with their plain definitions (`trusted.py`) on this machine: kept between processes.
+"""A cache, shared by the processes of a machine, of which kernels agreed with their plain definitions (`trusted.py`).
 
-To compare a dozen kernels takes seconds, and they come out as they did the last time as long as everything that has a
-part in it is the same: the case, the sources of kernels and checks, the versions of what builds them, and the GPU. All
-of that is in the name of what is kept, so a change of any of it means a new comparison, and nothing ever has to be
-invalidated. Only kernels that agree are kept: one that does not is compared, and told of, every time.
+Comparing a dozen kernels takes seconds. The result stays the same as long as everything that it depends on does: the
+case, the sources of kernels and checks, the versions of torch, Triton and CUDA, and the GPU. All of these are hashed
+into the file name, so any change leads to a new comparison, and nothing ever has to be invalidated. Only kernels that
+agree are cached: one that does not is compared, and warned about, every time.
 
-What is kept lies with the other caches (`headway cache`), and may be deleted at any time. Whatever is wrong with it
-costs a comparison, never a run.
+The files are with the other caches (`headway cache`) and may be deleted at any time. A broken or missing file costs a
+comparison, never a run.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ from headway.core.files import as_json, cache_folder, write_whole
 from headway.core.reading import read_json
 
 MOST = 1 << 16
-"""Bytes of what is kept of one comparison."""
+"""The largest cache file that is read, in bytes."""
 
 
 class KernelCase(NamedTuple):
-    """A kernel in one case, and what compares it there."""
+    """A kernel in one case, and the check that compares it with its plain definition."""
 
     operation: str
     device: torch.device
@@ -40,7 +40,7 @@ class KernelCase(NamedTuple):
     case: tuple[Any, ...]
 
     def found(self) -> float | None:
-        """How far off the kernel was here before; None where nobody knows."""
+        """The kernel's deviation in an earlier comparison on this machine; None = not in the cache."""
         if (of := self._of) is None:
             return None
         try:
@@ -52,7 +52,7 @@ class KernelCase(NamedTuple):
         return off if is_ours and 0 <= off < float("inf") else None
 
     def keep(self, off: float) -> None:
-        """For the next process; where it cannot be kept, that one compares as well."""
+        """Store the deviation for later processes; if it cannot be written, they compare again."""
         if (of := self._of) is not None:
             with suppress(OSError, RuntimeError):
                 _place(of).parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ class KernelCase(NamedTuple):
 
     @property
     def _of(self) -> dict[str, str] | None:
-        """All that has a part in it, in words; None where nothing is kept."""
+        """Everything that the result depends on; None = results are not cached on this device."""
         built_on = machine(self.device)
         if built_on is None:
             return None
@@ -77,7 +77,7 @@ class KernelCase(NamedTuple):
 
 @cache
 def machine(device: torch.device) -> dict[str, str] | None:
-    """What kernels are built by and run on. None for a processor: each process compares its products."""
+    """The versions and the GPU that kernels depend on. None on a CPU: there each process compares its products."""
     if device.type != "cuda":
         return None
     versions = {name: _version(name) for name in ("torch", "triton")}
@@ -100,5 +100,5 @@ def _digest(*sources: Path) -> str:
 
 
 def _place(of: dict[str, str]) -> Path:
-    """RuntimeError where this user has no home."""
+    """The path of the cache file. Raises RuntimeError if the user has no home folder."""
     return cache_folder() / f"kernel-{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:32]}.json"

@@ -1,13 +1,13 @@
 """Fused kernels for a GPU for the small operations of a model: bias with nonlinearity, dropout, rotary positions.
 
-Uncompiled, each of these is three to twenty launches, which read and write the same numbers again and again; compiled,
-they are as few, after half a minute. The kernels (`fused_kernels.py`) need no such wait. They are for training on CUDA
-where nothing is compiled: a compiler makes its own of the plain lines, and everywhere else those are what runs.
+In plain torch each of these is three to twenty kernel launches, which read and write the same tensors again and again.
+torch.compile fuses them as well, but takes half a minute first; these kernels (`fused_kernels.py`) do not. They are for
+training on CUDA without torch.compile. The compiler fuses the plain torch code, which also runs everywhere else.
 
-Every function here gives None where the plain lines must do, and its caller has them. Before a kernel is used, what it
-gives is compared with those lines, there and back, at the sizes and precisions it will be used with (`trusted.py`).
-The rest of a step is done so as well: norms and the additions before them (`fused_norm.py`), the loss of logits
-(`fused_loss.py`) and AdamW (`fused_adamw.py`).
+Every function here returns None if its kernel cannot be used; the caller then runs the plain code. Before a kernel is
+used, its outputs and gradients are compared with the plain code, at the sizes and dtypes it will be used with
+(`trusted.py`). There are kernels for the rest of a step as well: norms and the additions before them
+(`fused_norm.py`), the loss of logits (`fused_loss.py`) and AdamW (`fused_adamw.py`).
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
 def activate(
     products: Float[Tensor, "R B T D"], bias: Float[Tensor, "R D"], kind: str
 ) -> Float[Tensor, "R B T D"] | None:
-    """This nonlinearity of products + bias."""
+    """The nonlinearity of products + bias."""
     if not launching.wanted(products) or kind not in NONLINEARITIES:
         return None
     case = products.shape[-1], products.dtype, kind
@@ -93,17 +93,17 @@ def check_activate(device, D, dtype, kind) -> float:
 
 
 class Drawing(NamedTuple):
-    """What tells which numbers are dropped: see `core/random.py`."""
+    """What determines a dropout mask: see `core/random.py`."""
 
     keys: Int[Tensor, "R 2"]
     step: Int[Tensor, ""]
     rates: Float[Tensor, "R"]
     first: int
-    """The index of each replica's first number."""
+    """The index of each replica's first element."""
 
 
 def dropped(x: Float[Tensor, "R *rest"], drawing: Drawing) -> Float[Tensor, "R *rest"] | None:
-    """x times the factors of `replicated.Dropout`: the same to the bit."""
+    """x times the factors of `replicated.Dropout`, bit for bit the same."""
     if not launching.wanted(x):
         return None
     case = x.dtype, x[0].numel() % 16 == 0
@@ -138,25 +138,25 @@ class _Dropped(torch.autograd.Function):
 
 
 def a_drawing(device: torch.device) -> Drawing:
-    """Of two replicas, to check with."""
+    """For two replicas, for the checks."""
     keys, rates = random.stream_keys([1, 2], "check").to(device), torch.tensor([0.125, 0.5], device=device)
     return Drawing(keys, torch.tensor(5, dtype=torch.int32, device=device), rates, 7)
 
 
 def check_dropout(device, dtype, even) -> float:
-    """`even`: a replica has a multiple of 16 numbers."""
+    """`even`: the number of elements per replica is a multiple of 16."""
     x, drawing = numbers((2, 3, 16, 16) if even else (2, 3, 5, 5), device, 1, dtype), a_drawing(device)
     return there_and_back(lambda x: _Dropped.apply(x, *drawing), lambda x: plain_dropped(x, drawing), (x,))
 
 
-# --- heads that are turned -------------------------------------------------------------------------------------------
+# --- rotary positions ------------------------------------------------------------------------------------------------
 
 
 def turned(
     x: Float[Tensor, "R B H T d"], at: Int[Tensor, "*b T"], frequencies: Float[Tensor, "half"]
 ) -> Float[Tensor, "R B H T d"] | None:
-    """As `positions.RotaryPositions` turns them, where all rows stand at the same places; laid out as fused attention
-    likes it, the heads of a token together."""
+    """Rotate heads like `positions.RotaryPositions`, if all rows have the same positions. The result has the memory
+    layout that is fast for fused attention: the heads of a token are contiguous."""
     if not launching.wanted(x) or at.ndim != 1 or x.stride(-1) != 1 or x.shape[2] * x.shape[4] > 2 * WIDEST:
         return None
     case = x.shape[2], x.shape[4], x.dtype
@@ -185,7 +185,7 @@ class _Turned(torch.autograd.Function):
     @staticmethod
     def by(x: Tensor, at: Tensor, frequencies: Tensor, sign: float) -> Tensor:
         R, B, H, T, d = x.shape
-        x = x.flatten(0, 1)  # a view where rows are evenly spaced, as those of products are
+        x = x.flatten(0, 1)  # a view if rows are evenly spaced in memory, as in outputs of matrix products
         x = x if x.stride(-1) == 1 else x.contiguous()
         y = torch.empty(R * B, T, H, d, dtype=x.dtype, device=x.device).transpose(1, 2)
         launching.kernels().turned[(R * B, T)](
@@ -200,7 +200,7 @@ def check_turn(device, H, d, dtype) -> float:
         torch.arange(16, device=device),
     )
     frequencies = 100.0 ** -(torch.arange(0, d, 2, device=device) / d)
-    turn = at * 61  # as far as a long segment goes
+    turn = at * 61  # up to the positions of a long segment
     return there_and_back(
         lambda x: _Turned.apply(x, turn, frequencies), lambda x: plain_turned(x, turn, frequencies), (x,)
     )

@@ -1,7 +1,7 @@
-"""A norm as one kernel for a GPU, with the addition to the stream that it is the norm of (`fused.py` says what for).
+"""A norm and the residual addition before it as one GPU kernel (`fused.py` says why).
 
-There, the stream is read and written once. Back, what came to it by other ways is added to what comes through the norm,
-its gradient is written once, and what goes on into the sublayer is written in the precision in which that reads it.
+The forward pass reads and writes the residual stream once. The backward pass adds the gradient that reaches the stream
+past the norm to the one through the norm, writes it once, and writes the sublayer's gradient in the sublayer's dtype.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
 
 
 class More(NamedTuple):
-    """What is added to a stream: what a sublayer gives, with a bias, and without what is dropped."""
+    """What is added to a residual stream: the output of a sublayer, its bias, and its dropout."""
 
     given: Float[Tensor, "R B T D"]
     bias: Float[Tensor, "R D"] | None = None
@@ -34,8 +34,7 @@ def sum_and_norm(
     centred: bool,
     into: torch.dtype,
 ) -> tuple[Float[Tensor, "R B T D"], Float[Tensor, "R B T D"]] | None:
-    """x + more, or x, where there is no more; and the norm of that: LayerNorm, or RMSNorm where nothing is `centred`,
-    in the precision of whoever reads it."""
+    """x + more (x if `more` is None), and its norm in dtype `into`: LayerNorm if `centred`, else RMSNorm."""
     if not launching.wanted(x) or x.shape[-1] > WIDEST:
         return None
     if more is not None and torch.promote_types(x.dtype, more.given.dtype) != x.dtype:
@@ -62,7 +61,7 @@ def plain_sum_and_norm(
 class _SumAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x, given, given_bias, drawing, weight, bias, eps, centred, into):
-        ctx.set_materialize_grads(False)  # a stream that ends here has none
+        ctx.set_materialize_grads(False)  # after the final norm the stream has no gradient of its own
         x, given = x.contiguous(), None if given is None else given.contiguous()
         R, D = weight.shape
         N = x.numel() // D // R
@@ -108,13 +107,13 @@ class _SumAndNorm(torch.autograd.Function):
 
 
 def _of_kernel(drawing: Drawing | None, anything: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
-    """What a kernel is told of a drawing: it looks at nothing where there is none."""
+    """The kernel's arguments for dropout; without dropout, placeholders that it never reads."""
     return (anything, anything, anything, 0) if drawing is None else drawing
 
 
 def check_norm(device, D, dtype, of_more, into, centred, biased, eps) -> float:
-    """With a stream that goes on, and with one that ends here. `of_more`: in which precision there is more to add, if
-    there is, whether with a bias, and whether some is dropped."""
+    """Compare with the plain code, with a stream that is used after the norm and with one that is not. `of_more`: None,
+    or the dtype of `more`, whether it has a bias, and whether it has dropout."""
     of_given, biased_more, drops = of_more or (None, False, False)
     there = dtype, of_given, torch.float32 if biased_more else None, torch.float32, torch.float32 if biased else None
     shapes = (2, 3, 16, D), (2, 3, 16, D), (2, D), (2, D), (2, D)

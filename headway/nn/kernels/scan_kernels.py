@@ -1,9 +1,9 @@
-"""One GPU kernel per step for RNN, GRU and LSTM, forward and backward: the same as the plain cells of `scan.py`.
+"""One GPU kernel per step for RNN, GRU and LSTM, forward and backward: equivalent to the plain cells of `scan.py`.
 
-As a chain of ordinary operations a step is a dozen launches, each of which reads and writes all gates; torch.compile
-cannot be relied on here, because the states before and after a step lie in one tensor. Every row of the batch of every
-replica is a row of programs, so that replicas cost nothing beside each other. All functions of a step take and give the
-same: see `scan._forward` and `scan._backward`.
+In ordinary operations a step is a dozen launches, each of which reads and writes all gates. torch.compile cannot be
+relied on here, because the states before and after a step are parts of one tensor. Every batch row of every replica is
+a row of programs, so that replicas run in parallel. All step functions have the same signature: see `scan._forward` and
+`scan._backward`.
 """
 
 # pyright: reportMissingImports=false, reportUnreachable=false, reportIndexIssue=false, reportOptionalMemberAccess=false
@@ -137,7 +137,7 @@ def _rnn_forward(
     if nonlinearity == "tanh":
         out = _tanh(out)
     elif nonlinearity == "relu":
-        out = tl.where(out < 0, 0.0, out)  # what is no number stays none
+        out = tl.where(out < 0, 0.0, out)  # NaN stays NaN
     else:
         out = tl.sigmoid(out)
     if masked:
@@ -188,7 +188,7 @@ def _gru_forward(
     z = tl.sigmoid(_number(given + H, here) + _number(product + H, here))
     m = _number(product + 2 * H, here)
     if biased:
-        m += _number(bias + row // B * H + unit, here)  # a bias of each replica
+        m += _number(bias + row // B * H + unit, here)  # each replica has its own bias
     n = _tanh(_number(given + 2 * H, here) + r * m)
     at = row * state_row + unit
     was = tl.load(hidden_before + at, here)
