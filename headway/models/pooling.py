@@ -1,4 +1,4 @@
-"""How the vectors of a row become one. Padding has no say; a row without a single token becomes zeros."""
+"""Pooling: how the vectors of a row become one. Padding is ignored; a row without any token becomes zeros."""
 
 from abc import abstractmethod
 from typing import ClassVar, Literal
@@ -19,18 +19,18 @@ class PoolingSpec(Variant):
     """Pooling: how the vectors of a row become one."""
 
     reaches: ClassVar[str | None] = None
-    """Which tokens a gradient comes to from the pooled vector without another between, in words; None: not known."""
+    """A sentence that says which tokens get a gradient directly from the pooled vector; None = not known."""
 
     @abstractmethod
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
-        """Of tokens only, not of padding."""
+        """The pooled vector of each row, over tokens and not over padding."""
 
     def build(self, replicas: int, width: int) -> nn.Module:
-        """What is learnt of it: it goes on from the pooled vector."""
+        """The learned part, applied to the pooled vector."""
         return nn.Identity()
 
     def flops(self, width: int) -> int:
-        """Of what is learnt, for one row."""
+        """FLOPs of the learned part, for one row."""
         return 0
 
 
@@ -54,13 +54,13 @@ class First(PoolingSpec):
     reaches = "pooling reaches the first token directly, and the others through the layers"
 
     def pool(self, x: Rows, padding_mask: Real) -> Pooled:
-        first = padding_mask.int().argmax(2)[..., None, None]  # of equals, the first one
+        first = padding_mask.int().argmax(2)[..., None, None]  # argmax gives the first of equal values
         vector = x.gather(2, first.expand(-1, -1, 1, x.shape[-1])).squeeze(2)
         return torch.where(padding_mask.any(2, keepdim=True), vector, 0.0)
 
 
 class Pooler(PoolingSpec):
-    """The vector of the first token through a map and a tanh: what BERT tells by whether one text follows another.
+    """The vector of the first token through a linear map and a tanh, as for BERT's next-sentence prediction.
     https://arxiv.org/abs/1810.04805"""
 
     kind: Literal["pooler"] = "pooler"
@@ -87,7 +87,7 @@ class DenseTanh(nn.Module):
 
 
 class Last(PoolingSpec):
-    """The vector of the last token: all that a recurrence has read by then."""
+    """The vector of the last token, by which a recurrence has read the whole row."""
 
     kind: Literal["last"] = "last"
 

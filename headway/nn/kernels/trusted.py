@@ -23,8 +23,8 @@ _verdicts: dict[tuple[Any, ...], bool] = {}
 
 
 def trusted(operation: str, device: torch.device, check: Callable[..., float], *case: Any) -> bool:
-    """Whether a kernel agrees with the plain code for this case (sizes and dtypes), where `check` returns its deviation.
-    Checked at first use, but not while a CUDA graph is being recorded."""
+    """Whether a kernel agrees with the plain code in this case (sizes and dtypes); `check` returns its deviation. This
+    is checked at first use, but not while a CUDA graph is being recorded."""
     key = operation, str(device), *case
     if key not in _verdicts:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
