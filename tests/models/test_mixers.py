@@ -279,5 +279,5 @@ def test_a_state_that_is_not_of_these_rows_or_of_this_model_is_refused_in_words(
     refused({name: part.repeat(2, *[1] * (part.ndim - 1)) for name, part in left.items()}, "2 replicas and 3 rows")
     refused(dict(list(left.items())[1:]), "comes from another mixer")
     refused({"layers.7.hidden": torch.zeros(1, 3, 8)}, "comes from another model")
-    with pytest.raises(UserError, match="cannot go on"):
+    with pytest.raises(UserError, match="does not fit a batch of"):
         model.go_on(ids[:, :1], model.go_on(ids, None)[1])

@@ -106,5 +106,5 @@ def test_dropout_of_adapters_is_that_of_the_clock():
 
 def test_a_model_without_such_matrices_is_refused_in_words():
     spec = ClassifierSpec.model_validate({"layers": 1, "width": 8, "context": 9, "mixer": "gru", "positions": "none"})
-    with pytest.raises(UserError, match="nothing in this model makes queries or values"):
+    with pytest.raises(UserError, match="this model has no matrices for queries or values"):
         Lora().apply(spec.build(V, C), [0])

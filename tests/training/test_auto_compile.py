@@ -67,7 +67,7 @@ def training(monkeypatch, tmp_path):
 def test_a_short_training_is_not_compiled_and_says_why_with_numbers(training):
     compiled, notes, said, started = training(200, 0.01)
     assert (compiled, notes, started) == ([], [], [])
-    assert len(said) == 1 and said[0].startswith("not compiled: 180 steps of 10.00 ms are left, 2 s")
+    assert len(said) == 1 and said[0].startswith("not compiled: 180 steps of 10.00 ms remain, 2 s")
 
 
 def test_a_long_one_is_compiled_beside_and_goes_over_at_a_step_that_is_written_down(training):
@@ -75,7 +75,7 @@ def test_a_long_one_is_compiled_beside_and_goes_over_at_a_step_that_is_written_d
     compiled, notes, said, started = training(2000, 0.1, process)
     assert started == [process] and process.stopped
     assert compiled == notes and len(compiled) == 1 and 60 < compiled[0] < 90
-    assert "compiling beside the training" in said[0] and f"compiled from step {compiled[0]} on" in said[1]
+    assert "compiling in the background" in said[0] and f"compiled from step {compiled[0]} on" in said[1]
 
 
 def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
@@ -84,7 +84,7 @@ def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
     assert costs.times == pytest.approx(2, rel=0.05) and costs.step == pytest.approx(0.1)
     compiled, notes, said, started = training(2000, 0.1)
     assert (compiled, notes, started) == ([0], [0], [])
-    assert "compiled from the first step" in said[0] and "2,000 steps of 100.00 ms are left, 200 s" in said[0]
+    assert "compiled from the first step" in said[0] and "2,000 steps of 100.00 ms remain, 200 s" in said[0]
     assert training(30, 0.1)[0] == []  # and not where so few steps gain nothing
 
 
@@ -170,7 +170,7 @@ def test_and_what_it_stood_still_for_is_told_to_the_next_as_compiling(training):
 def test_a_step_is_measured_while_nobody_compiles_beside_it(training):
     compiled, _, said, _ = training(2000, 0.1, Process(steps=50), contended=3.0)
     left = 2000 - compiled[0]
-    assert f"{left:,} steps of 100.00 ms are left, {left / 10:.0f} s" in said[1]
+    assert f"{left:,} steps of 100.00 ms remain, {left / 10:.0f} s" in said[1]
     assert auto_compile.known("a kind")["layers"].times == pytest.approx(2, rel=0.05)
 
 
