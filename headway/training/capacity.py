@@ -37,7 +37,7 @@ def largest_population(
     share: float | None = None,
 ) -> Capacity:
     """The largest population that fits, at most `wanted`. `step_with(R)` builds R replicas, takes a step, frees them.
-    It is not called if all replicas of `each_at_most` bytes fit into EASILY of the free memory. `share`: the fraction of
+    It is not called if all replicas of `each_at_most` bytes fit into EASILY of the free memory. `share`: the part of
     the free memory that the population may use; None = this process's own share.
 
     The memory per replica is the difference between populations of two and one, so that shared memory counts once.
