@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headway.core.errors import UserError
 from headway.core.spec import Problem
-from headway.models.spec import MOST_LAYERS, ModelSpec
+from headway.models.spec import MAX_LAYERS, ModelSpec
 from headway.models.state import Branches, ModelState, SourceMemory
 from headway.nn import mixer
 from headway.nn.adapters import add_adapters
@@ -28,7 +28,7 @@ from headway.nn.backends import Needs
 from headway.nn.block import Block, FeedForwardSpec, Gelu, Layer, NormSpec
 from headway.nn.context import Context
 from headway.nn.dropout import Noise, NoiseSpec, WordDropout
-from headway.nn.masks import Everything, Mask, Padding, Through
+from headway.nn.masks import BranchMask, Everything, Mask, Padding
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, Positions, PositionSpec
 from headway.nn.recurrence import RecurrenceSpec  # noqa: F401 (to be known: it is named in recipes only)
@@ -41,7 +41,7 @@ from headway.nn.trainable import Carried, Trainable
 class BackboneSpec(ModelSpec):
     """A stack of layers over embedded tokens."""
 
-    layers: int = Field(default=4, ge=1, le=MOST_LAYERS)
+    layers: int = Field(default=4, ge=1, le=MAX_LAYERS)
     """The number of layers (blocks)."""
     width: int = Field(default=128, ge=1)
     """The size of the residual stream, also called d_model or the hidden size."""
@@ -118,9 +118,9 @@ class BackboneSpec(ModelSpec):
 class Backbone(Trainable):
     sublayers = 2
     """The number of sublayers per layer that add to the residual stream."""
-    at_tokens: ClassVar[tuple[str, ...]] = ("embedding", "positions", "embedding_norm")
+    embedding_parts: ClassVar[tuple[str, ...]] = ("embedding", "positions", "embedding_norm")
     """The modules that embed tokens, below the first layer."""
-    of_head: ClassVar[tuple[str, ...]] = ()
+    head_parts: ClassVar[tuple[str, ...]] = ()
     """The modules of the head, which pretrained weights do not include."""
 
     def __init__(self, spec: BackboneSpec, vocabulary: int, replicas: int, device: str, mask: Mask):
@@ -162,9 +162,9 @@ class Backbone(Trainable):
         part, _, inside = name.partition(".")
         if part == "layers":
             return int(inside.partition(".")[0]) + 1
-        if part in self.at_tokens:
+        if part in self.embedding_parts:
             return 0
-        return self.depth if part in self.of_head else self.depth - 1  # the final norm belongs to the last layer
+        return self.depth if part in self.head_parts else self.depth - 1  # the final norm belongs to the last layer
 
     def add_adapters(
         self, targets: Sequence[str], rank: int, alpha: float, dropout: float, seeds: Sequence[int]
@@ -203,7 +203,7 @@ class Backbone(Trainable):
             at = (known.cumsum(2) - 1).clamp(min=0)[..., past:]
             mask = mask & Padding(known.flatten(0, 1))
         shape = self.replicas, ids.shape[1]
-        across = None if state.memory is None else _across(shape, slots[past:], padding_mask, state.memory)
+        across = None if state.memory is None else _cross_context(shape, slots[past:], padding_mask, state.memory)
         context = Context(shape, self.positions, mask, slots[past:], slots, padding_mask, across=across)
         x, states = self._through_layers(ids, at, context, state)
         return x, ModelState(states, len(slots), known, state.memory)
@@ -216,8 +216,8 @@ class Backbone(Trainable):
         shape, new = (self.replicas, ids.shape[1]), slots[-ids.shape[2] :]
         at = grown.sees.sum(-1) - 1 if grown.padded else new
         self.check_length(grown.places[-1] + 1, grown.sees.flatten(1, 2))
-        across = None if state.memory is None else _across(shape, new, None, state.memory)
-        context = Context(shape, self.positions, Through(grown.sees), new, slots, across=across)
+        across = None if state.memory is None else _cross_context(shape, new, None, state.memory)
+        context = Context(shape, self.positions, BranchMask(grown.sees), new, slots, across=across)
         x, states = self._through_layers(ids, at, context, state)
         return x, ModelState(states, len(slots), None, state.memory, grown)
 
@@ -258,7 +258,7 @@ class Backbone(Trainable):
         from after the longest memory of its layers."""
         if carried is None:
             return None
-        own = [(one, _under(f"layers.{n}.", carried)) for n, one in enumerate(self.mixers)]
+        own = [(one, _with_prefix(f"layers.{n}.", carried)) for n, one in enumerate(self.mixers)]
         if len(carried) != sum(len(mine) for _, mine in own):
             raise UserError(f"a state of {', '.join(carried)} comes from another model: this one has {len(own)} layers")
         length, furthest = 0, None
@@ -291,7 +291,9 @@ def check_ids(ids: Any) -> None:
         raise UserError(f"ids of shape {list(ids.shape)}: {expected}{missing.get(ids.dim(), '')}")
 
 
-def _across(shape: tuple[int, int], queries: Tensor, padding_mask: Tensor | None, memory: SourceMemory) -> Context:
+def _cross_context(
+    shape: tuple[int, int], queries: Tensor, padding_mask: Tensor | None, memory: SourceMemory
+) -> Context:
     """The context for cross attention. It has no positions, because those of two sequences cannot be compared."""
     keys = torch.arange(memory.vectors.shape[2], device=queries.device)
     told = memory.padding_mask
@@ -299,5 +301,5 @@ def _across(shape: tuple[int, int], queries: Tensor, padding_mask: Tensor | None
     return Context(shape, Positions(), mask, queries, keys, padding_mask, memory.vectors)
 
 
-def _under(prefix: str, carried: Carried) -> Carried:
+def _with_prefix(prefix: str, carried: Carried) -> Carried:
     return {name.removeprefix(prefix): tensor for name, tensor in carried.items() if name.startswith(prefix)}

@@ -91,7 +91,7 @@ class ClassifierSpec(EncoderSpec):
 
 
 class Classifier(Encoder):
-    of_head = ("head",)
+    head_parts = ("head",)
 
     def __init__(self, spec: ClassifierSpec, vocabulary: int, classes: int, replicas: int, device: str = "cpu"):
         super().__init__(spec, vocabulary, replicas, device)

@@ -23,7 +23,7 @@ from headway.core.spec import Problem, Spec
 from headway.core.variants import Variant
 from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.pooling import Mean, PoolingSpec
-from headway.models.spec import MOST_LAYERS
+from headway.models.spec import MAX_LAYERS
 from headway.nn import mixer
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
@@ -40,7 +40,7 @@ from headway.nn.trainable import Carried
 
 Embedded = Float[Tensor, "R B E"]
 Square = Float[Tensor, "R B B"]
-NOTHING = -1e6
+EXCLUDED = -1e6
 """A logit for excluded entries that is finite, because a logsumexp may have no other terms."""
 
 
@@ -115,7 +115,7 @@ class ContrastiveLoss(nn.Module):
         right = logits.diagonal(dim1=1, dim2=2)
         itself = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
         # log(1 + Σ exp(wrong − right)) stays exact when it is small; 1 − softmax would be only rounding error there.
-        wrong = self._compared(logits, also_right, -torch.inf).masked_fill(itself, NOTHING)
+        wrong = self._compared(logits, also_right, -torch.inf).masked_fill(itself, EXCLUDED)
         to_caption = F.softplus((wrong - right[:, :, None]).logsumexp(2))
         to_picture = F.softplus((wrong - right[:, None, :]).logsumexp(1))
         return (to_caption + to_picture) / 2
@@ -147,7 +147,7 @@ class PictureEncoderSpec(Spec):
 
     patch: int = Field(default=8, ge=1)
     """Height and width of a patch, in pixels."""
-    layers: int = Field(default=4, ge=1, le=MOST_LAYERS)
+    layers: int = Field(default=4, ge=1, le=MAX_LAYERS)
     """The number of layers (blocks)."""
     width: int = Field(default=128, ge=1)
     """The size of the residual stream, also called d_model or the hidden size."""

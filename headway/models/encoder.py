@@ -52,8 +52,8 @@ class EncoderSpec(BackboneSpec):
         return self.start.tokenizer
 
     @property
-    def starts_clueless(self) -> bool:
-        return self.start.knows_nothing
+    def starts_random(self) -> bool:
+        return self.start.is_random
 
     @property
     def trained_first(self) -> Any:
@@ -64,7 +64,7 @@ class EncoderSpec(BackboneSpec):
 
 
 class Encoder(Backbone):
-    at_tokens = (*Backbone.at_tokens, "segments")
+    embedding_parts = (*Backbone.embedding_parts, "segments")
 
     spec: EncoderSpec
     notes: Sequence[str] = ()

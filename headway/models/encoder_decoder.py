@@ -23,7 +23,7 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
 from headway.models.backbone import Backbone, BackboneSpec
-from headway.models.spec import MOST_LAYERS
+from headway.models.spec import MAX_LAYERS
 from headway.models.state import ModelState, SourceMemory
 from headway.models.translator import Translator, TranslatorSpec
 from headway.nn import mixer
@@ -104,7 +104,7 @@ class EncoderDecoderSpec(TranslatorSpec):
     `layers`, `mixer` and so on are the decoder's, and the encoder's unless set separately."""
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
-    encoder_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
+    encoder_layers: int | None = Field(default=None, ge=1, le=MAX_LAYERS)
     """The number of encoder layers; null = as many as the decoder has."""
     encoder_mixer: Mixers | None = None
     """The encoder's mixer: one for all of its layers, or a list with one for each; null = the decoder's."""
@@ -201,7 +201,7 @@ class EncoderDecoderSpec(TranslatorSpec):
         return model
 
 
-TOGETHER = 16  # sources per encoder pass, if there are many with different lengths
+SOURCES_PER_PASS = 16  # sources per encoder pass, if there are many with different lengths
 
 
 class EncoderDecoder(Translator):
@@ -249,7 +249,7 @@ class EncoderDecoder(Translator):
         """Read in groups of similar length, each padded only to its own longest source."""
         if source_mask is None or self.first_states is not None:
             return self.read(sources, source_mask)
-        groups = zip(sources.split(TOGETHER, 1), source_mask.split(TOGETHER, 1), strict=True)
+        groups = zip(sources.split(SOURCES_PER_PASS, 1), source_mask.split(SOURCES_PER_PASS, 1), strict=True)
         vectors = []
         for some, told in groups:
             longest = int(told.sum(2).max())

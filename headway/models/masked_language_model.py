@@ -95,16 +95,16 @@ class MaskedLanguageModel(Encoder):
         padding_mask: Bool[Tensor, "R B T"] | None = None,
     ) -> Float[Tensor, "R B K V"]:
         """The logits at these positions only."""
-        x = self._asked_for(ids, places, padding_mask)
+        x = self._predicted_vectors(ids, places, padding_mask)
         return self.embedding.logits(x) + self.output_bias[:, None, None]
 
-    def _asked_for(self, ids: Tensor, places: Tensor, padding_mask: Tensor | None) -> Float[Tensor, "R B K D"]:
+    def _predicted_vectors(self, ids: Tensor, places: Tensor, padding_mask: Tensor | None) -> Float[Tensor, "R B K D"]:
         x, _ = self.hidden(ids, padding_mask=padding_mask)
         return self.transform(x.gather(2, places[..., None].expand(-1, -1, -1, x.shape[-1])))
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
         """The training loss: mean nats per predicted token, one number per replica. No state is carried."""
-        x = self._asked_for(batch.inputs, batch.places, batch.padding_mask)
+        x = self._predicted_vectors(batch.inputs, batch.places, batch.padding_mask)
         if batch.asked is None:
             flat = x.flatten(1, 2), self.embedding.weight, batch.targets.flatten(1, 2)
             return mean_cross_entropy(*flat, self.output_bias), None

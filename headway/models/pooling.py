@@ -11,7 +11,7 @@ from headway.core.variants import Variant
 from headway.nn.replicated import Linear
 
 Rows = Float[Tensor, "R B T D"]
-Real = Bool[Tensor, "R B T"]
+TokenMask = Bool[Tensor, "R B T"]
 Pooled = Float[Tensor, "R B D"]
 
 
@@ -22,7 +22,7 @@ class PoolingSpec(Variant):
     """A sentence that says which tokens get a gradient directly from the pooled vector; None = not known."""
 
     @abstractmethod
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         """The pooled vector of each row, over tokens and not over padding."""
 
     def build(self, replicas: int, width: int) -> nn.Module:
@@ -41,7 +41,7 @@ class Mean(PoolingSpec):
 
     reaches = "pooling by mean reaches every token directly, however far it is"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         count = padding_mask.sum(2).clamp(min=1)[..., None]
         return torch.where(padding_mask[..., None], x, 0.0).sum(2) / count
 
@@ -53,7 +53,7 @@ class First(PoolingSpec):
 
     reaches = "pooling reaches the first token directly, and the others through the layers"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         first = padding_mask.int().argmax(2)[..., None, None]  # argmax gives the first of equal values
         vector = x.gather(2, first.expand(-1, -1, 1, x.shape[-1])).squeeze(2)
         return torch.where(padding_mask.any(2, keepdim=True), vector, 0.0)
@@ -67,7 +67,7 @@ class Pooler(PoolingSpec):
 
     reaches = "pooling reaches the first token directly, and the others through the layers"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         return First().pool(x, padding_mask)
 
     def build(self, replicas: int, width: int) -> nn.Module:
@@ -93,7 +93,7 @@ class Last(PoolingSpec):
 
     reaches = "pooling reaches the last token directly, and the others through the layers"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         return First().pool(x.flip(2), padding_mask.flip(2))
 
 
@@ -104,6 +104,6 @@ class Max(PoolingSpec):
 
     reaches = "pooling by max reaches directly every token that is the largest in some dimension, however far it is"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         largest = x.masked_fill(~padding_mask[..., None], -torch.inf).amax(2)
         return torch.where(padding_mask.any(2, keepdim=True), largest, 0.0)

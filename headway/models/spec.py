@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headway.core.variants import Variant
 
-MOST_LAYERS = 1000
+MAX_LAYERS = 1000
 """The deepest Transformer ever trained (https://arxiv.org/abs/2203.00555). Each layer is a module, which takes time and
 memory to build, however narrow it is."""
 
@@ -44,7 +44,7 @@ class ModelSpec(Variant):
         return None
 
     @property
-    def starts_clueless(self) -> bool:
+    def starts_random(self) -> bool:
         """Whether training starts from random weights, not from pretrained ones."""
         return True
 

@@ -33,7 +33,7 @@ class StartSpec(Variant):
         return tree
 
     @property
-    def knows_nothing(self) -> bool:
+    def is_random(self) -> bool:
         """Whether the weights are random."""
         return False
 
@@ -63,7 +63,7 @@ class Drawn(StartSpec):
     kind: Literal["drawn"] = "drawn"
 
     @property
-    def knows_nothing(self) -> bool:
+    def is_random(self) -> bool:
         return True
 
     def fill(self, model: Any) -> list[str]:

@@ -28,7 +28,7 @@ from headway.nn.heads import Concat, FusionSpec
 from headway.nn.kv_cache import Cache, Memory, MemoryCache
 from headway.nn.masks import Everything, Mask, Window
 from headway.nn.mixer import Mixer, MixerSpec, check_parts, check_rows
-from headway.nn.replicated import Dropout, Linear, Unbiased
+from headway.nn.replicated import Dropout, Linear, PendingBias
 from headway.nn.similarity import ScaledDot, SimilaritySpec
 from headway.nn.taps import Display, Tap
 from headway.nn.trainable import Carried
@@ -90,7 +90,7 @@ class AttentionSpec(MixerSpec):
         return self.heads
 
     @property
-    def why_not_turned(self) -> str | None:
+    def why_no_rotary(self) -> str | None:
         return None if self.similarity.is_product else f"{self.similarity.kind} attention has no query-key product"
 
     @property
@@ -216,7 +216,7 @@ class Attention(Mixer):
 
     def forward(
         self, x: Float[Tensor, "R B T D"], context: Context, state: Cache | Memory | None = None
-    ) -> tuple[Float[Tensor, "R B T D"] | Unbiased, Cache]:
+    ) -> tuple[Float[Tensor, "R B T D"] | PendingBias, Cache]:
         q, cache = self.project(x, context, state)
         q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
         seen = context.for_heads(self.spec.heads, self.mask, k.shape[3])
@@ -226,7 +226,7 @@ class Attention(Mixer):
             self.weights(weights(q, k, seen.allowed, seen.bias, self.similarity))
         heads = self.mixed(self.backend.attend(q, k, v, seen, self.drop))
         fused = self.fusion(heads, context.padding_mask)
-        y = self.attended(self.output(fused)) if self.attended.is_watched else self.output.left_open(fused)
+        y = self.attended(self.output(fused)) if self.attended.is_watched else self.output.with_pending_bias(fused)
         if self.spec.memory:
             cache = Cache(cache.keys, cache.values, self._remembered(x, context, state))
         return y, cache

@@ -119,7 +119,7 @@ class Sdpa(Backend):
         if is_few(q, k):
             return weights(q, k, context.allowed, context.bias).to(v.dtype) @ v
         addend = self.addend(context)
-        by_cudnn = addend is None and context.is_plainly_causal and _by_cudnn(q)
+        by_cudnn = addend is None and context.is_plainly_causal and _can_use_cudnn(q)
         with _trusted_kernels(q.device, by_cudnn):
             heads = F.scaled_dot_product_attention(
                 q.flatten(0, 1),
@@ -129,17 +129,17 @@ class Sdpa(Backend):
                 is_causal=context.is_plainly_causal and addend is None,
             )
         heads = heads.unflatten(0, q.shape[:2])
-        return _UsualGradient.apply(heads) if by_cudnn else heads  # pyright: ignore[reportReturnType]
+        return _GradientInHeadLayout.apply(heads) if by_cudnn else heads  # pyright: ignore[reportReturnType]
 
 
-FEW = 8
+FEW_QUERIES = 8
 
 
 def is_few(queries: Float[Tensor, "R B H Q d"], keys: Float[Tensor, "R B H K d"]) -> bool:
     """Whether there are only a few queries and more keys, on a CPU, as when decoding with a KV cache. torch's fused
     kernel is made for many queries and is slower than plain attention there (docs/log.md)."""
     Q, K = queries.shape[3], keys.shape[3]
-    return Q <= FEW and Q < K and queries.device.type == "cpu"
+    return Q <= FEW_QUERIES and Q < K and queries.device.type == "cpu"
 
 
 class Flex(Backend):
@@ -223,15 +223,15 @@ def _trusted_kernels(device: torch.device, by_cudnn: bool) -> AbstractContextMan
 # incoming gradient has another memory layout than the output (docs/log.md). So we convert the gradient to that layout,
 # and use the kernel only for shapes at which a check found it correct.
 
-CUDNN_FROM = 256
+CUDNN_MIN_LENGTH = 256
 """It is no faster for shorter segments."""
 _cudnn: dict[tuple[int, int, int], bool] = {}
 """Whether it can be used, by (heads, slots, head width). During torch.compile an unknown shape counts as no."""
 
 
-def _by_cudnn(q: Heads) -> bool:
+def _can_use_cudnn(q: Heads) -> bool:
     H, T, d = q.shape[2:]
-    if not q.is_cuda or q.dtype != torch.bfloat16 or T < CUDNN_FROM or d % 8 or d > 128:
+    if not q.is_cuda or q.dtype != torch.bfloat16 or T < CUDNN_MIN_LENGTH or d % 8 or d > 128:
         return False
     if torch.compiler.is_compiling():
         return _cudnn.get((H, T, d), False)
@@ -241,7 +241,7 @@ def _by_cudnn(q: Heads) -> bool:
     return _cudnn.get((H, T, d), False)
 
 
-class _UsualGradient(torch.autograd.Function):
+class _GradientInHeadLayout(torch.autograd.Function):
     """The identity, whose gradient has the memory layout of the heads: those of a token are contiguous."""
 
     @staticmethod
@@ -262,7 +262,7 @@ def check_cudnn(device: torch.device, H: int, T: int, d: int, dtype: torch.dtype
             return (weights(q, k, torch.ones(T, T, dtype=torch.bool, device=device).tril()) @ v).roll(1, 2)
         with _trusted_kernels(device, by_cudnn):
             heads = F.scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
-        return _UsualGradient.apply(heads.unflatten(0, q.shape[:2])).roll(1, 2)  # pyright: ignore
+        return _GradientInHeadLayout.apply(heads.unflatten(0, q.shape[:2])).roll(1, 2)  # pyright: ignore
 
     together = numbers((1, 2, T, 3 * H * d), device, 1, dtype)
     return there_and_back(lambda x: attended(x, True), lambda x: attended(x.float(), False).to(dtype), (together,))

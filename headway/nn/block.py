@@ -22,7 +22,7 @@ from headway.nn.context import Context
 from headway.nn.dropout import ORDINARY, NoiseSpec
 from headway.nn.mixer import MixerSpec
 from headway.nn.replicated import Dropout, LayerNorm, Linear, RMSNorm
-from headway.nn.residual import Chained, Given, Joined, PostNorm, PreNorm, Stream, Unadded, whole
+from headway.nn.residual import Chained, Given, Joined, PendingSum, PostNorm, PreNorm, Stream, whole
 from headway.nn.taps import Tap
 
 _PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
@@ -135,7 +135,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Stream) -> Given:
         kernel = _KERNELS.get(getattr(self.nonlinearity, "__func__", None))
         hidden = None if kernel is None else self.into.activated(x, kernel)
-        return self.output.left_open(self.nonlinearity(self.into(x)) if hidden is None else hidden)
+        return self.output.with_pending_bias(self.nonlinearity(self.into(x)) if hidden is None else hidden)
 
 
 _KERNELS: dict[Any, str] = {one.nonlinearity: one.model_fields["kind"].default for one in (Relu, Gelu, GeluTanh, Silu)}
@@ -155,7 +155,7 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Stream) -> Given:
         gate, value = self.into(x).chunk(2, dim=-1)
-        return self.output.left_open(self.nonlinearity(gate) * value)
+        return self.output.with_pending_bias(self.nonlinearity(gate) * value)
 
 
 class NormSpec(Variant):
@@ -271,15 +271,15 @@ class Block(nn.Module):
             self.around_feedforward.feeds(self.feedforward)
         self.stream = Tap()
 
-    def forward(self, x: Stream | Unadded, context: Context, state: Any = None) -> tuple[Stream | Unadded, Any]:
+    def forward(self, x: Stream | PendingSum, context: Context, state: Any = None) -> tuple[Stream | PendingSum, Any]:
         x, state = self.around_mixer(x, lambda h: self.mixer(h, context, state))
         if (feedforward := self.feedforward) is not None:
             x, _ = self.around_feedforward(x, lambda h: (feedforward(h), None))
         return self._given(x), state
 
-    def _given(self, x: Stream | Unadded) -> Stream | Unadded:
+    def _given(self, x: Stream | PendingSum) -> Stream | PendingSum:
         """Add a pending residual sum if a tap watches the stream; otherwise leave it to the next layer's norm."""
-        return x if isinstance(x, Unadded) and not self.stream.is_watched else self.stream(whole(x))
+        return x if isinstance(x, PendingSum) and not self.stream.is_watched else self.stream(whole(x))
 
 
 class CrossBlock(Block):
@@ -304,7 +304,7 @@ class CrossBlock(Block):
         self.around_cross = norm.build_crossing(replicas, width, noise.build(replicas, dropout, own_dropout))
         self.cross = cross.build_cross(replicas, width, out_gain, replace(needs, positions="none"))
 
-    def forward(self, x: Stream | Unadded, context: Context, state: Any = None) -> tuple[Stream | Unadded, Any]:
+    def forward(self, x: Stream | PendingSum, context: Context, state: Any = None) -> tuple[Stream | PendingSum, Any]:
         own, other = (None, None) if state is None else state
         x, own = self.around_mixer(x, lambda h: self.mixer(h, context, own))
         x, other = self.around_cross(x, lambda h: self.cross(h, context.across, other))

@@ -21,11 +21,11 @@ from headway.nn.kernels import fused_loss, products
 from headway.nn.kernels.once_differentiable import differentiable_once
 from headway.nn.kernels.onednn import product_by
 
-LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
+LOGITS_PER_CHUNK = {"cpu": 2**28, "cuda": 2**30}
 """Logits per chunk: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
-WORTH_IT = {"cpu": 2**27, "cuda": 2**22}
+MIN_LOGITS_FOR_CHUNKS = {"cpu": 2**27, "cuda": 2**22}
 """With fewer logits than this, torch's own cross entropy is used."""
-IN_PLACE_AT_ONCE = 2**23
+IN_PLACE_LOGITS_PER_CHUNK = 2**23
 """Logits per chunk on a CPU: 32 MB. (With a quarter, matrix products have too few rows to be fast; with twice as many,
 a chunk does not fit into the CPU's cache.)"""
 
@@ -54,7 +54,7 @@ def mean_cross_entropy(
     )
     if by_kernel is not None:
         return by_kernel
-    if WORTH_IT[device] > R * N * V or counted is not None or smoothing:
+    if MIN_LOGITS_FOR_CHUNKS[device] > R * N * V or counted is not None or smoothing:
         if R == 1:
             logits = F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
         else:
@@ -94,28 +94,30 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             for r in range(R):
                 rows = None if counted is None else counted[r].nonzero()[:, 0]
-                mine, aims = (x[r], targets[r]) if rows is None else (x[r, rows], targets[r, rows])
+                mine, own_targets = (x[r], targets[r]) if rows is None else (x[r, rows], targets[r, rows])
                 mine, table = mine.to(dtype), weight[r].to(dtype)
                 added = None if bias is None else bias[r].to(dtype)
-                share, at_once = 1 / max(1, len(mine)), _evenly(len(mine), IN_PLACE_AT_ONCE // V)
+                share, at_once = 1 / max(1, len(mine)), _even_chunk(len(mine), IN_PLACE_LOGITS_PER_CHUNK // V)
                 multiply = product_by(table)
-                turned: Tensor | None = None  # the weight's gradient as [D, V], the fastest way to compute it
+                dw_transposed: Tensor | None = None  # the weight's gradient as [D, V], the fastest way to compute it
                 for first in range(0, len(mine), at_once):
-                    piece, aim = mine[first : first + at_once], aims[first : first + at_once, None]
+                    piece, piece_targets = mine[first : first + at_once], own_targets[first : first + at_once, None]
                     logits = multiply(piece, table, added)
-                    losses[r] += share * _summed_nats(logits, aim, smoothing)
+                    losses[r] += share * _summed_nats(logits, piece_targets, smoothing)
                     slope = logits  # overwritten by their gradient
                     if needs_x:
                         here = slice(first, first + at_once) if rows is None else rows[first : first + at_once]
                         dx[r, here] = multiply(slope, table.mT, None).to(x.dtype).mul_(share)
                     if needs_weight:
                         of_piece = multiply((piece * share).mT, slope.mT, None)
-                        turned = of_piece.to(weight.dtype) if turned is None else turned.add_(of_piece)
+                        dw_transposed = (
+                            of_piece.to(weight.dtype) if dw_transposed is None else dw_transposed.add_(of_piece)
+                        )
                     if db is not None:
                         db[r] += slope.sum(0, dtype=db.dtype) * share
                     del logits, slope  # frees the memory for the logits of the next chunk
-                if dw is not None and turned is not None:
-                    dw[r] = turned.mT
+                if dw is not None and dw_transposed is not None:
+                    dw[r] = dw_transposed.mT
         ctx.save_for_backward(dx, dw, db)
         return losses
 
@@ -163,12 +165,12 @@ class _FusedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         (R, N, _), V = x.shape, weight.shape[1]
-        table = _filled_up(weight, dtype)
+        table = _padded_table(weight, dtype)
         W = table.shape[1]
         shares = x.new_full((R, N), 1 / N, dtype=torch.float32)
         if counted is not None:
             shares = counted / counted.sum(1, keepdim=True).clamp(min=1)
-        rows = _evenly(N, LOGITS_AT_ONCE["cuda"] // (R * W))
+        rows = _even_chunk(N, LOGITS_PER_CHUNK["cuda"] // (R * W))
         losses, dx, dw, db = [], torch.empty_like(x, dtype=dtype), None, None
         for first in range(0, N, rows):
             here = slice(first, min(N, first + rows))
@@ -197,7 +199,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
         return _times(dx, g, x_dtype), _times(dw[:, : ctx.vocabulary], g, w_dtype), None, d_bias, None, None, None
 
 
-def _filled_up(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[Tensor, "R W D"]:
+def _padded_table(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[Tensor, "R W D"]:
     """The weight in `dtype`, with the vocabulary padded to a multiple of 64, which is fast on tensor cores. The padding
     never gets any probability."""
     R, V, D = weight.shape
@@ -209,7 +211,7 @@ def _filled_up(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[Tens
     return table
 
 
-def _evenly(rows: int, most: int) -> int:
+def _even_chunk(rows: int, most: int) -> int:
     """The rows per chunk: as few chunks as possible, of about equal size, because a small last chunk would be slow."""
     chunks = max(1, -(-rows // max(1, most)))
     return max(1, -(-rows // chunks))
@@ -229,7 +231,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # Tensor cores want sizes they can divide: pad the vocabulary, with words that get no probability.
         padding = -V % 64
         table = F.pad(weight.to(dtype), (0, 0, 0, padding))
-        rows = max(1, LOGITS_AT_ONCE[x.device.type] // (R * (V + padding)))
+        rows = max(1, LOGITS_PER_CHUNK[x.device.type] // (R * (V + padding)))
         losses: list[Tensor] = []  # not summed in place: with torch 2.11's compiler gradients are then zero
         dx = torch.empty(R, N, D, dtype=dtype, device=x.device)
         dw: Tensor | None = None

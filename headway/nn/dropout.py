@@ -68,5 +68,5 @@ class WeightDropout(Dropout):
     def __init__(self, replicas: int, rate: float):
         super().__init__(replicas, rate, fixed=True)
 
-    def drawing(self, shape):
-        return super().drawing(shape)._replace(first=0)  # whichever rows of the batch this pass has
+    def mask(self, shape):
+        return super().mask(shape)._replace(first=0)  # whichever rows of the batch this pass has

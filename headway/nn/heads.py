@@ -17,7 +17,7 @@ from headway.nn.replicated import Noisy
 
 Heads = Float[Tensor, "R B H T d"]
 Fused = Float[Tensor, "R B T Hd"]
-Real = Bool[Tensor, "R B T"]
+TokenMask = Bool[Tensor, "R B T"]
 
 
 class Fusion(Noisy):
@@ -25,7 +25,7 @@ class Fusion(Noisy):
 
     why_no_cache: str | None = None  # why outputs cannot be kept when later tokens arrive
 
-    def forward(self, heads: Heads, padding_mask: Real | None = None) -> Fused:
+    def forward(self, heads: Heads, padding_mask: TokenMask | None = None) -> Fused:
         return side_by_side(heads)
 
 

@@ -36,17 +36,19 @@ class Cache:
     values: Float[Tensor, "R B H S d"]
     memory: Memory | None = None
     """The memory of the last slots, if the next segment attends to them."""
-    room: "Room | None" = None
-    """The preallocated buffer that holds the keys and values."""
+    buffer: "Buffer | None" = None
+    """The preallocated buffer that holds these keys and values."""
 
     def extended(self, new: "Cache") -> "Cache":
         if new.keys.requires_grad:  # autograd needs the old tensors unchanged
             return Cache(torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3))
-        room = self.room if self.room is not None and self.room.ends_with(self) else Room(self, new.keys.shape[3])
-        return room.extended(new)
+        buffer = (
+            self.buffer if self.buffer is not None and self.buffer.ends_with(self) else Buffer(self, new.keys.shape[3])
+        )
+        return buffer.extended(new)
 
 
-class Room:
+class Buffer:
     """A preallocated buffer for keys and values, so that a new token does not copy all earlier ones. Only a cache that
     holds all the filled slots may append to it; any other one that is extended gets a new buffer."""
 
@@ -68,11 +70,11 @@ class Room:
     def extended(self, new: Cache) -> Cache:
         last = self.filled + new.keys.shape[3]
         if last > self.space:
-            return Room(Cache(*self._first(self.filled)), new.keys.shape[3]).extended(new)
+            return Buffer(Cache(*self._first(self.filled)), new.keys.shape[3]).extended(new)
         for space, part in ((self.keys, new.keys), (self.values, new.values)):
             space[..., self.filled : last, :] = part
         self.filled = last
-        return Cache(*self._first(last), room=self)
+        return Cache(*self._first(last), buffer=self)
 
     def _first(self, slots: int) -> tuple[Tensor, Tensor]:
         return self.keys[..., :slots, :], self.values[..., :slots, :]

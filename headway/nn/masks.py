@@ -71,7 +71,7 @@ class Prefix(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Through(Mask):
+class BranchMask(Mask):
     """For a tree of tokens (hypotheses with shared prefixes): each query attends only to the tokens of its own branch.
     For whole grids only, because positions do not tell branches apart."""
 

@@ -22,7 +22,7 @@ from headway.core.variants import Variant
 from headway.nn.backends import Needs
 from headway.nn.context import Context
 from headway.nn.positions import Positions, PositionsByHeads, PositionSpec
-from headway.nn.replicated import Unbiased
+from headway.nn.replicated import PendingBias
 from headway.nn.trainable import Carried
 
 Stream = Float[Tensor, "R B T D"]
@@ -48,7 +48,7 @@ class Mixer(nn.Module):
     advances: str | None = None
     """A phrase for the part of the mixer whose state `advance` computes, if that is not the whole state; else None."""
 
-    def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream | Unbiased, Any]:
+    def forward(self, x: Stream, context: Context, state: Any = None) -> tuple[Stream | PendingBias, Any]:
         """The output at each position, and the new state, to be passed in with the next tokens of the same rows. A
         state of None = there are no earlier tokens."""
         raise NotImplementedError
@@ -134,7 +134,7 @@ class MixerSpec(Variant):
         return {}
 
     @property
-    def why_not_turned(self) -> str | None:
+    def why_no_rotary(self) -> str | None:
         """Why it cannot use rotary positions, or None if it can."""
         return None
 
@@ -195,8 +195,8 @@ def problems(
     for name, one in named.items():
         for problem in one.problems_with(width):
             yield Problem(("width", *(f"{name}.{key}" for key in problem.keys)), problem.reason)
-        if positions.turns and one.why_not_turned:
-            reason = f"{positions.kind} positions need a query-key product, but {one.why_not_turned}"
+        if positions.rotates and one.why_no_rotary:
+            reason = f"{positions.kind} positions need a query-key product, but {one.why_no_rotary}"
             yield Problem(("positions", name), f"{reason}; use another scheme")
         if positions.marks_embeddings and math.isfinite(one.remembers) and one.remembers:
             reason = f"{positions.kind} positions start again in every segment, so the memory would have the same"

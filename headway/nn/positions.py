@@ -55,7 +55,7 @@ class PositionSpec(Variant):
     acts_in_heads: ClassVar[bool] = False
     """Whether it rotates queries and keys, or adds to scores. If so, what it builds is for one number of heads, and
     layers without heads cannot use it."""
-    turns: ClassVar[bool] = False
+    rotates: ClassVar[bool] = False
     """Whether it rotates queries and keys, so that their product depends on their distance."""
 
     @abstractmethod
@@ -182,7 +182,7 @@ class Rotary(PositionSpec):
 
     kind: Literal["rotary"] = "rotary"
     acts_in_heads: ClassVar[bool] = True
-    turns: ClassVar[bool] = True
+    rotates: ClassVar[bool] = True
     base: float = Field(default=10000.0, gt=1)
     """The slowest pair of dimensions turns once in 2π times this many positions (rope_theta)."""
 
@@ -203,15 +203,15 @@ class RotaryPositions(Positions):
         self.register_buffer("frequencies", _frequencies(head_width, base), persistent=False)
 
     def rotate(self, x, at):
-        if self.training and (turned := fused.turned(x, at, self.frequencies)) is not None:
-            return turned
+        if self.training and (rotated := fused.rotated(x, at, self.frequencies)) is not None:
+            return rotated
         if torch.compiler.is_compiling():  # it does not support complex numbers, and fuses the plain version
-            return fused.plain_turned(x, at, self.frequencies)
+            return fused.plain_rotated(x, at, self.frequencies)
         angle = at[..., None, :, None] * self.frequencies  # [*b, 1, T, d/2]
         wide = x.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
         pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
-        turned = torch.view_as_real(pairs * torch.complex(angle.cos(), angle.sin()))
-        return turned.flatten(-2).to(x.dtype)
+        rotated = torch.view_as_real(pairs * torch.complex(angle.cos(), angle.sin()))
+        return rotated.flatten(-2).to(x.dtype)
 
 
 class T5(PositionSpec):

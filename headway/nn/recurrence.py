@@ -31,10 +31,10 @@ from headway.nn.scan import CELLS, scan
 from headway.nn.taps import Display, Tap
 from headway.nn.trainable import Carried
 
-Real = Bool[Tensor, "R B T"]
-STATE = ("hidden", "cell")
+TokenMask = Bool[Tensor, "R B T"]
+STATE_PARTS = ("hidden", "cell")
 """The parts of a state; only an LSTM has the second."""
-AGAINST = "_against"
+BACKWARD_SUFFIX = "_against"
 """The suffix of the state's parts in the backward direction."""
 
 
@@ -80,10 +80,10 @@ class RecurrenceSpec(MixerSpec):
 
     def parts(self) -> tuple[str, ...]:
         """The names of the state's parts in one direction."""
-        return STATE[: CELLS[self.cell].states]
+        return STATE_PARTS[: CELLS[self.cell].states]
 
     def state_sizes(self, width: int) -> dict[str, int]:
-        names = [name + ending for ending in ("", AGAINST)[: self.directions] for name in self.parts()]
+        names = [name + ending for ending in ("", BACKWARD_SUFFIX)[: self.directions] for name in self.parts()]
         return dict.fromkeys(names, self.hidden_units(width))
 
     @property
@@ -158,7 +158,7 @@ class MinGruSpec(RecurrenceSpec):
         return MinGru(self, replicas, width, self.hidden_units(width))
 
     def parts(self) -> tuple[str, ...]:
-        return STATE[:1]
+        return STATE_PARTS[:1]
 
     def matrices(self, width: int) -> int:
         return 2 * self.hidden_units(width) * width
@@ -171,11 +171,11 @@ class MinGruSpec(RecurrenceSpec):
 class Direction(nn.Module):
     """One direction of reading, with its own weights."""
 
-    parts: tuple[str, ...] = STATE[:1]
+    parts: tuple[str, ...] = STATE_PARTS[:1]
     """The names of the state's parts."""
 
     def forward(
-        self, x: Float[Tensor, "R B T D"], first: Float[Tensor, "S R B H"], real: Real | None
+        self, x: Float[Tensor, "R B T D"], first: Float[Tensor, "S R B H"], real: TokenMask | None
     ) -> tuple[Float[Tensor, "R B T H"], Float[Tensor, "S R B H"]]:
         """The hidden state at every token, and the state after the last."""
         raise NotImplementedError
@@ -217,7 +217,7 @@ class Cells(Direction):
         steepest = CELLS[self.cell].steepest
         return None if steepest is None else steepest * torch.linalg.matrix_norm(self.recurrent, ord=2)
 
-    def _library_can(self, x: Tensor, real: Real | None) -> bool:
+    def _library_can(self, x: Tensor, real: TokenMask | None) -> bool:
         watched = self.gates.is_watched or self.cells.is_watched
         alone = len(x) == 1 and real is None and not watched and self.cell in _LIBRARY
         if not alone or self.recurrent.dtype != torch.float32 or torch.compiler.is_compiling():  # would unroll it
@@ -234,7 +234,7 @@ class Cells(Direction):
             weights += [bias[0], other]
         state = first.unbind() if len(first) > 1 else first[0]  # [1, B, H] each: the axis of layers is that of replicas
         if x.is_cuda:
-            weights = _in_one_piece(weights)
+            weights = _contiguous(weights)
             # With TF32 cuDNN rounds factors to ten bits, and a replica alone would differ from one in a population.
             torch.backends.cudnn.allow_tf32 = False
         keeps = self.training or torch.is_grad_enabled()  # cuDNN then saves what its backward pass needs
@@ -243,7 +243,7 @@ class Cells(Direction):
         return y[None], torch.stack(last)
 
 
-def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
+def _contiguous(weights: list[Tensor]) -> list[Tensor]:
     """The same weights, contiguous in memory one after another; otherwise cuDNN copies them itself, with a warning."""
     flat = torch.cat([weight.flatten() for weight in weights])
     pieces = flat.split([weight.numel() for weight in weights])
@@ -332,7 +332,9 @@ class Recurrence(Mixer):
             real = None if context.padding_mask is None else context.padding_mask.flip(2)
             back, last = self.against(x.flip(2), self._first(x, None), real)
             y = torch.cat((y, back.flip(2)), -1)
-            after |= {name + AGAINST: part for name, part in zip(self.against.parts, last.unbind(), strict=True)}
+            after |= {
+                name + BACKWARD_SUFFIX: part for name, part in zip(self.against.parts, last.unbind(), strict=True)
+            }
         y = self.hidden(y)
         return y if self.output is None else self.output(y), after
 

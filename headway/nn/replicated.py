@@ -23,15 +23,15 @@ from headway.nn.kernels import fused, fused_norm, launching, products
 from headway.nn.kernels.onednn import Multiplying, PackedWeight, by_onednn, each_by_onednn
 
 
-class Unbiased(NamedTuple):
+class PendingBias(NamedTuple):
     """The output of a Linear whose bias has not been added yet."""
 
     products: Float[Tensor, "R B T O"]
     bias: Float[Tensor, "R O"]
 
 
-def with_bias(y: Tensor | Unbiased) -> Float[Tensor, "R B T O"]:
-    return _add_bias(*y) if isinstance(y, Unbiased) else y
+def with_bias(y: Tensor | PendingBias) -> Float[Tensor, "R B T O"]:
+    return _add_bias(*y) if isinstance(y, PendingBias) else y
 
 
 class Linear(Multiplying):
@@ -63,12 +63,12 @@ class Linear(Multiplying):
             return None
         return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
 
-    def left_open(self, x: Float[Tensor, "R B T I"]) -> "Float[Tensor, 'R B T O'] | Unbiased":
+    def with_pending_bias(self, x: Float[Tensor, "R B T I"]) -> "Float[Tensor, 'R B T O'] | PendingBias":
         """The output. If fused kernels are used, the bias is left for the kernel of the next operation, which may be in
         another layer."""
         if self.bias is None or not self._products_are_all(x) or not products.stays(self.bias):
             return self(x)
-        return Unbiased(_multiply(x, self.weight, None), self.bias)
+        return PendingBias(_multiply(x, self.weight, None), self.bias)
 
     def _products_are_all(self, x: Tensor) -> bool:
         """Whether fused kernels are used, and the module is only a matrix product and a bias."""
@@ -112,14 +112,14 @@ class Norm(nn.Module):
         self.for_products = False  # whether its output is used only in matrix products
 
     @property
-    def is_as_written(self) -> bool:
+    def is_not_overridden(self) -> bool:
         """Whether `forward` is not overridden by a subclass."""
         return type(self).forward in (LayerNorm.forward, RMSNorm.forward)
 
     def by_kernel(
         self,
         x: Float[Tensor, "R B T D"],
-        more: Float[Tensor, "R B T D"] | Unbiased | None = None,
+        more: Float[Tensor, "R B T D"] | PendingBias | None = None,
         drop: "Dropout | None" = None,
     ) -> tuple[Float[Tensor, "R B T D"], Float[Tensor, "R B T D"]] | None:
         """x + drop(more) (x if `more` is None) and its norm, if one kernel can compute both; else None."""
@@ -221,14 +221,14 @@ class Dropout(Noisy):
     def forward(self, x: Float[Tensor, "R B *rest"]) -> Float[Tensor, "R B *rest"]:
         if not self.drops:
             return x
-        drawing = self.drawing(x.shape)
-        if (y := fused.dropped(x, drawing)) is not None:
+        mask = self.mask(x.shape)
+        if (y := fused.dropped(x, mask)) is not None:
             return y
-        return x * self.factors(x.shape, x.dtype, drawing.first)
+        return x * self.factors(x.shape, x.dtype, mask.first)
 
-    def drawing(self, shape: Sequence[int]) -> fused.Drawing:
+    def mask(self, shape: Sequence[int]) -> fused.DropoutMask:
         """What determines the mask for a tensor of this shape."""
-        return fused.Drawing(self.keys, self.clock.step, self.rates, self.clock.first_row * math.prod(shape[2:]))
+        return fused.DropoutMask(self.keys, self.clock.step, self.rates, self.clock.first_row * math.prod(shape[2:]))
 
     def factors(self, shape: Sequence[int], dtype: torch.dtype, first: int = 0) -> Float[Tensor, "R *rest"]:
         """0 for dropped elements, 1 / (1 - rate) for kept ones; `first` is the index of a replica's first element."""
@@ -239,12 +239,12 @@ class Dropout(Noisy):
         return kept * scale
 
 
-def _to_add(more: Tensor | Unbiased, drop: Dropout) -> fused_norm.More:
+def _to_add(more: Tensor | PendingBias, drop: Dropout) -> fused_norm.More:
     """drop(more), in the form that the norm kernel takes."""
     if type(drop).forward is not Dropout.forward:  # the kernel supports only plain dropout
         return fused_norm.More(drop(with_bias(more)))
-    given, bias = more if isinstance(more, Unbiased) else (more, None)
-    return fused_norm.More(given, bias, drop.drawing(given.shape) if drop.drops else None)
+    given, bias = more if isinstance(more, PendingBias) else (more, None)
+    return fused_norm.More(given, bias, drop.mask(given.shape) if drop.drops else None)
 
 
 def parameter(

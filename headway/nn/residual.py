@@ -12,14 +12,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.nn.kernels import launching
-from headway.nn.replicated import Dropout, Linear, Norm, Unbiased, with_bias
+from headway.nn.replicated import Dropout, Linear, Norm, PendingBias, with_bias
 
 Stream = Float[Tensor, "R B T D"]
-Given = Stream | Unbiased
+Given = Stream | PendingBias
 """The output of a sublayer."""
 
 
-class Unadded(NamedTuple):
+class PendingSum(NamedTuple):
     """stream + drop(more), not computed yet."""
 
     stream: Stream
@@ -27,14 +27,14 @@ class Unadded(NamedTuple):
     drop: Dropout
 
 
-def whole(x: Stream | Unadded) -> Stream:
-    return x.stream + x.drop(with_bias(x.more)) if isinstance(x, Unadded) else x
+def whole(x: Stream | PendingSum) -> Stream:
+    return x.stream + x.drop(with_bias(x.more)) if isinstance(x, PendingSum) else x
 
 
-def with_norm(x: Stream | Unadded, norm: nn.Module) -> tuple[Stream, Stream]:
+def with_norm(x: Stream | PendingSum, norm: nn.Module) -> tuple[Stream, Stream]:
     """The stream and the normalised stream."""
-    if isinstance(norm, Norm) and norm.is_as_written:
-        both = norm.by_kernel(*x) if isinstance(x, Unadded) else norm.by_kernel(x)
+    if isinstance(norm, Norm) and norm.is_not_overridden:
+        both = norm.by_kernel(*x) if isinstance(x, PendingSum) else norm.by_kernel(x)
         if both is not None:
             return both
     stream = whole(x)
@@ -53,12 +53,12 @@ class PreNorm(nn.Module):
         self.norm.for_products = getattr(sublayer, "reads_products", False)  # pyright: ignore
 
     def forward(
-        self, x: Stream | Unadded, sublayer: Callable[[Stream], tuple[Given, Any]]
-    ) -> tuple[Stream | Unadded, Any]:
+        self, x: Stream | PendingSum, sublayer: Callable[[Stream], tuple[Given, Any]]
+    ) -> tuple[Stream | PendingSum, Any]:
         x, normed = with_norm(x, self.norm)
         y, state = sublayer(normed)
-        unadded = Unadded(x, y, self.drop)
-        return (unadded if launching.wanted(x) else whole(unadded)), state
+        pending = PendingSum(x, y, self.drop)
+        return (pending if launching.wanted(x) else whole(pending)), state
 
 
 class PostNorm(PreNorm):
@@ -70,7 +70,7 @@ class PostNorm(PreNorm):
     def forward(self, x, sublayer):
         x = whole(x)
         y, state = sublayer(x)
-        return with_norm(Unadded(x, y, self.drop), self.norm)[1], state
+        return with_norm(PendingSum(x, y, self.drop), self.norm)[1], state
 
 
 class Chained(nn.Module):

@@ -21,7 +21,7 @@ from headway.nn.replicated import parameter
 Similarity = Callable[[Tensor, Tensor], Tensor]
 """From queries [R, B, H, Q, d] and keys [R, B, H, K, d] to scores [R, B, H, Q, K]."""
 
-AT_ONCE = 2**24
+MAX_ELEMENTS = 2**24
 """The number of elements that additive attention holds in memory at a time: 64 MiB of them, whatever the lengths."""
 
 
@@ -80,29 +80,31 @@ class _Additive(torch.autograd.Function):
     def forward(ctx: Any, queries: Tensor, keys: Tensor, vector: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.save_for_backward(queries, keys, vector)
         weigh = vector[:, None, :, None, None]  # [R, 1, H, 1, 1, d]
-        return torch.cat([(bent * weigh).sum(-1) for bent in map(_bent(keys), _pieces(queries, keys))], 3)
+        return torch.cat(
+            [(activation * weigh).sum(-1) for activation in map(_tanh_of_sums(keys), _pieces(queries, keys))], 3
+        )
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         queries, keys, vector = ctx.saved_tensors
         weigh = vector[:, None, :, None, None]
-        bent_with, of_queries, of_keys, of_vector = _bent(keys), [], [], []
+        activation_of, of_queries, of_keys, of_vector = _tanh_of_sums(keys), [], [], []
         pieces = _pieces(queries, keys)
         for some, asked in zip(pieces, slope.split([piece.shape[3] for piece in pieces], 3), strict=True):
-            bent = bent_with(some)
-            of_vector.append((asked[..., None] * bent).sum((1, 3, 4)))
-            inside = asked[..., None] * weigh * (1 - bent * bent)  # [R, B, H, q, K, d]
+            activation = activation_of(some)
+            of_vector.append((asked[..., None] * activation).sum((1, 3, 4)))
+            inside = asked[..., None] * weigh * (1 - activation * activation)  # [R, B, H, q, K, d]
             of_queries.append(inside.sum(4))
             of_keys.append(inside.sum(3))
         return torch.cat(of_queries, 3), _total(of_keys), _total(of_vector)
 
 
 def _pieces(queries: Tensor, keys: Tensor) -> tuple[Tensor, ...]:
-    """The queries in pieces, so that each piece with all keys stays within AT_ONCE elements."""
-    return queries.split(max(1, AT_ONCE // max(1, keys.numel())), 3)
+    """The queries in pieces, so that each piece with all keys stays within MAX_ELEMENTS elements."""
+    return queries.split(max(1, MAX_ELEMENTS // max(1, keys.numel())), 3)
 
 
-def _bent(keys: Tensor) -> Callable[[Tensor], Tensor]:
+def _tanh_of_sums(keys: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda queries: (queries[:, :, :, :, None] + keys[:, :, :, None]).tanh()
 
 

@@ -27,7 +27,7 @@ from headway.core import files
 from headway.training.capacity import own_share
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
 
-WORTH = 3.0
+MIN_GAIN = 3.0
 """The least gain, in seconds, for which to compile: the estimate may be wrong by as much."""
 
 
@@ -52,21 +52,21 @@ class Costs:
         seconds = self.compiling, self.pause, self.step
         return all(math.isfinite(one) and one >= 0 for one in seconds) and math.isfinite(self.times) and self.times > 0
 
-    def beside(self, plain: float) -> float:
+    def in_background(self, plain: float) -> float:
         """The seconds until training ends if another process compiles meanwhile; uncompiled it would take `plain`."""
         meanwhile = min(self.compiling, plain)
-        return meanwhile + self.at_hand(plain - meanwhile)
+        return meanwhile + self.from_cache(plain - meanwhile)
 
-    def waiting(self, plain: float) -> float:
+    def in_place(self, plain: float) -> float:
         """The same if training pauses for the whole compilation."""
         return self.compiling + plain / self.times
 
-    def at_hand(self, plain: float) -> float:
+    def from_cache(self, plain: float) -> float:
         """The same if the compiled program is already in the cache."""
         return self.pause + plain / self.times
 
 
-USUAL = {
+ASSUMED = {
     "layers": Costs(compiling=25.0, pause=8.0, times=1.12),
     "whole": Costs(compiling=45.0, pause=17.0, times=1.2),
 }
@@ -93,7 +93,7 @@ class Compiler(Protocol):
         """Start the background process; None = there is none, and training itself compiles at the next step."""
         ...
 
-    def learnt(self, costs: Costs, stood_still: float) -> Costs:
+    def updated(self, costs: Costs, stood_still: float) -> Costs:
         """The costs, updated by the measured pause of training."""
         ...
 
@@ -105,7 +105,7 @@ class InBackground:
     begin: Callable[[str], CompileJob]
 
     def until_the_end(self, costs: Costs, plain: float) -> float:
-        return costs.beside(plain)
+        return costs.in_background(plain)
 
     def told(self, costs: Costs) -> str:
         return f"{costs.compiling:.0f} s in the background, a pause of {costs.pause:.0f} s"
@@ -113,7 +113,7 @@ class InBackground:
     def start(self, way: str) -> CompileJob:
         return self.begin(way)
 
-    def learnt(self, costs: Costs, stood_still: float) -> Costs:
+    def updated(self, costs: Costs, stood_still: float) -> Costs:
         return replace(costs, pause=stood_still)
 
 
@@ -121,7 +121,7 @@ class InPlace:
     """Training pauses while it compiles, because the device has no memory for another process."""
 
     def until_the_end(self, costs: Costs, plain: float) -> float:
-        return costs.waiting(plain)
+        return costs.in_place(plain)
 
     def told(self, costs: Costs) -> str:
         return f"a pause of {costs.compiling:.0f} s, as there is no memory for another process"
@@ -129,7 +129,7 @@ class InPlace:
     def start(self, way: str) -> None:
         return None
 
-    def learnt(self, costs: Costs, stood_still: float) -> Costs:
+    def updated(self, costs: Costs, stood_still: float) -> Costs:
         """Loading from the cache takes no longer than this pause, either."""
         return replace(costs, compiling=stood_still, pause=min(costs.pause, stood_still))
 
@@ -137,7 +137,7 @@ class InPlace:
 class FromCache:
     """The program was compiled before and is loaded from the cache."""
 
-    def learnt(self, costs: Costs, stood_still: float) -> Costs:
+    def updated(self, costs: Costs, stood_still: float) -> Costs:
         """Keeps the shorter pause: this one may be longer because the cache was emptied, or the machine was busy."""
         return replace(costs, pause=min(costs.pause, stood_still))
 
@@ -178,7 +178,7 @@ class AutoCompile:
             update.compile(whole=self.way == "whole")
         elif self.swapped and not self.warmed and step > (self.swap_at or 0) + STEPS_BEFORE_RECORDING:
             self.warmed = True
-            self.costs = self.by.learnt(self.costs, time.perf_counter() - self.began)
+            self.costs = self.by.updated(self.costs, time.perf_counter() - self.began)
             if self.costs.measured:
                 self._keep()
 
@@ -213,10 +213,10 @@ class AutoCompile:
             return
         each = next(iter(measured.values())).step
         plain = (self.total - step) * each
-        compiled, self.way = min((costs.at_hand(plain), way) for way, costs in measured.items())
+        compiled, self.way = min((costs.from_cache(plain), way) for way, costs in measured.items())
         was = f"{self._told(plain, each, step)}; {compiled:.0f} s compiled, as measured before on this machine"
         self.decided = True
-        if compiled + WORTH < plain:
+        if compiled + MIN_GAIN < plain:
             self._swap(step)
             self.tell(f"compiled from {f'step {step}' if step else 'the first step'} on ({self.way}): {was}")
         else:
@@ -228,7 +228,7 @@ class AutoCompile:
         basis = "measured before on this machine" if self.costs.measured else "assumed"
         would = f"{self._told(plain, self.plain_step, step)}; with compiling {compiled:.0f} s ({by.told(self.costs)}, "
         would += f"then {self.costs.times:.2f} times faster: {basis})"
-        if not compiled + WORTH < plain:
+        if not compiled + MIN_GAIN < plain:
             self.tell(f"not compiled: {would}")
             return
         self.by, self.began = by, time.perf_counter()
@@ -248,7 +248,7 @@ class AutoCompile:
             return
         self.costs = replace(self.costs, compiling=time.perf_counter() - self.began)
         plain = (self.total - step) * self.plain_step
-        compiled = self.costs.at_hand(plain)
+        compiled = self.costs.from_cache(plain)
         took = f"it took {self.costs.compiling:.0f} s; {self._told(plain, self.plain_step, step)}"
         took += f", {compiled:.0f} s compiled"
         if compiled < plain:
@@ -289,8 +289,8 @@ def known(kind: str) -> dict[str, Costs]:
     """The costs and gain of each way to compile, for trainings of this kind."""
     try:
         told: dict[str, Any] = json.loads(_entry(kind).read_bytes())
-        found = {way: Costs(**told[way]) if way in told else usual for way, usual in USUAL.items()}
-        return found if all(costs.make_sense for costs in found.values()) else dict(USUAL)
+        found = {way: Costs(**told[way]) if way in told else usual for way, usual in ASSUMED.items()}
+        return found if all(costs.make_sense for costs in found.values()) else dict(ASSUMED)
     except (
         OSError,
         RuntimeError,
@@ -299,7 +299,7 @@ def known(kind: str) -> dict[str, Costs]:
         ValueError,
         OverflowError,
     ):  # no file yet, or one of another version
-        return dict(USUAL)
+        return dict(ASSUMED)
 
 
 def _entry(kind: str) -> Path:

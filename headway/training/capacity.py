@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import torch
 
-SPARE = 0.92
+USABLE_FRACTION = 0.92
 """The usable fraction of the free memory: the rest is for evaluation, checkpoints and fragmentation."""
 
-EASILY = 0.5
+MEASURE_ABOVE = 0.5
 """If a generous estimate stays within this fraction of the free memory, nothing is measured."""
 
 
@@ -37,15 +37,15 @@ def largest_population(
     share: float | None = None,
 ) -> Capacity:
     """The largest population that fits, at most `wanted`. `step_with(R)` builds R replicas, takes a step, frees them.
-    It is not called if all replicas of `each_at_most` bytes fit into EASILY of the free memory. `share`: the part of
-    the free memory that the population may use; None = this process's own share.
+    It is not called if all replicas of `each_at_most` bytes fit into this much (MEASURE_ABOVE) of the free memory.
+    `share`: the part of the free memory that the population may use; None = this process's own share.
 
     The memory per replica is the difference between populations of two and one, so that shared memory counts once.
     """
     if device.type != "cuda" or wanted <= 2:
         return Capacity(wanted, "all at once")
     free = torch.cuda.mem_get_info(device)[0] * (own_share() if share is None else share)
-    if each_at_most is not None and wanted * each_at_most < free * EASILY:
+    if each_at_most is not None and wanted * each_at_most < free * MEASURE_ABOVE:
         told = f"a replica takes at most {_gib(each_at_most)}; {_gib(free)} are free"
         return Capacity(wanted, f"all at once: {told}")
     try:
@@ -53,7 +53,7 @@ def largest_population(
     except torch.cuda.OutOfMemoryError:
         return Capacity(1, f"one at a time: two replicas do not fit into {_gib(free)}")
     each, shared = max(two - one, 1), max(2 * one - two, 0)
-    fits = max(1, min(wanted, int((free * SPARE - shared) // each)))
+    fits = max(1, min(wanted, int((free * USABLE_FRACTION - shared) // each)))
     reason = f"a step takes {_gib(each)} per replica and {_gib(shared)} for all; {_gib(free)} are free"
     return Capacity(fits, f"{fits} of {wanted} replicas at a time: {reason}" if fits < wanted else reason)
 

@@ -43,18 +43,18 @@ class Population(Generic[Model]):
     def slice(self, r: int, step: int) -> Checkpoint:
         """The checkpoint of replica r, on the CPU. If processes hold shards, or rows of a state, all must call this."""
         whole = self.parallel.whole
-        weights = {name: _own(whole(name, t)[r]) for name, t in self._kept.items()}
-        memory = {key: _own(whole(_name(key), t)[r]) for key, t in self._memory.items()}
-        carried = {name: _own(rows) for name, rows in self.carried.of_replica(r).items()}
+        weights = {name: _cpu_copy(whole(name, t)[r]) for name, t in self._weights.items()}
+        memory = {key: _cpu_copy(whole(_name(key), t)[r]) for key, t in self._training_state.items()}
+        carried = {name: _cpu_copy(rows) for name, rows in self.carried.of_replica(r).items()}
         if self.optimizer.steps.is_cuda:
             torch.cuda.current_stream().synchronize()  # once for all copies
         return Checkpoint(step, {"standing": self.replica_states[r].as_json()}, weights, memory, carried)
 
     def restore(self, r: int, saved: Checkpoint) -> None:
         """Restore replica r from a checkpoint."""
-        self._fill(r, self._kept, saved.weights, "weights")
+        self._fill(r, self._weights, saved.weights, "weights")
         if saved.step or saved.optimizer:
-            self._fill(r, self._memory, saved.optimizer, "optimizer")
+            self._fill(r, self._training_state, saved.optimizer, "optimizer")
         elif self.averages is not None:  # an imported model, without optimizer state
             self._fill(r, dict(self.averages.parameters), saved.weights, "weights")
         self.carried.restore(r, len(self.replica_states), saved.state, self.optimizer.steps.device)
@@ -62,12 +62,12 @@ class Population(Generic[Model]):
         self.replica_states[r] = ReplicaState.from_json(saved.facts["standing"])
 
     @property
-    def _kept(self) -> dict[str, Tensor]:
+    def _weights(self) -> dict[str, Tensor]:
         """The weights of a checkpoint, which are those that are scored: the averages, if there are any."""
         return dict(self.parallel.parameters) | ({} if self.averages is None else self.averages.tensors)
 
     @property
-    def _memory(self) -> dict[str, Tensor]:
+    def _training_state(self) -> dict[str, Tensor]:
         """The rest of the training state: the optimizer's, and the trained weights if averages are saved as weights."""
         trained = {} if self.averages is None else {f"trained/{n}": p for n, p in self.averages.parameters.items()}
         return self.optimizer.state() | trained
@@ -119,7 +119,7 @@ def _name(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-def _own(tensor: Tensor) -> Tensor:
+def _cpu_copy(tensor: Tensor) -> Tensor:
     """A copy on the CPU. From a GPU the copy is asynchronous, into pinned memory."""
     made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     return made.copy_(tensor.detach(), non_blocking=True)

@@ -94,7 +94,7 @@ class Update:
         self.averages = averages
         self.loss = model.loss
         self.copies = copies_for_products(model)
-        self.tried: set[int] | None = None  # shapes compiled so far; None = not compiled
+        self.compiled_shapes: set[int] | None = None  # shapes compiled so far; None = not compiled
         if alive.device.type == "cpu":
             keep_freed_memory()
         self.rate = torch.zeros((), device=alive.device)
@@ -119,7 +119,7 @@ class Update:
         self.loss = compiled_loss(self.model, dynamic, backend, whole)
         with launching.in_use():
             self.optimizer.compile()
-        self.tried = set()
+        self.compiled_shapes = set()
 
     def _try_kernels(self) -> None:
         """Run the loss once uncompiled, because kernels are checked only outside torch.compile
@@ -161,9 +161,9 @@ class Update:
 
     def compute(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:
         """Take a step. If compiling fails at the first step of a shape, train on without compiling."""
-        if self.tried is None or shape in self.tried:
+        if self.compiled_shapes is None or shape in self.compiled_shapes:
             return self.take(sampler)
-        self.tried.add(shape)
+        self.compiled_shapes.add(shape)
         steps = self.optimizer.steps.clone()
         try:
             return self.take(sampler)
@@ -173,7 +173,7 @@ class Update:
             told = " ".join(f"{type(error).__name__}: {error}".split())
             _LOG.warning(f"compiling failed ({told[:300]}); training continues uncompiled")
         # Compilation happens at the first call, so no weights have changed yet.
-        self.tried, self.loss = None, self.model.loss
+        self.compiled_shapes, self.loss = None, self.model.loss
         self.optimizer.uncompile()
         self.optimizer.steps.copy_(steps)
         for p in self.optimizer.parameters:

@@ -18,7 +18,7 @@ def compiles(monkeypatch):
     """As on a GPU, and so that it always pays; what is compiled shows in the losses, as other roundings would."""
     chosen = settings.choose
     monkeypatch.setattr(settings, "choose", lambda *given: replace(chosen(*given), may_compile=True))
-    monkeypatch.setattr(auto_compile, "WORTH", -1e9)
+    monkeypatch.setattr(auto_compile, "MIN_GAIN", -1e9)
     monkeypatch.setattr(auto_compile.Costs, "waiting", lambda self, plain: -self.pause)
     monkeypatch.setattr(training, "compiler_for", lambda recipes, device: auto_compile.InPlace())
 

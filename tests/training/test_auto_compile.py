@@ -91,7 +91,7 @@ def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
 def test_what_was_measured_beside_others_on_a_gpu_is_not_told_to_the_next(training, monkeypatch):
     monkeypatch.setenv(capacity.SHARE, "0.5")
     assert training(2000, 0.1, Process(steps=50))[0]
-    assert auto_compile.known("a kind") == auto_compile.USUAL
+    assert auto_compile.known("a kind") == auto_compile.ASSUMED
 
 
 def test_who_resumes_swaps_where_it_was_swapped(training):
@@ -113,7 +113,7 @@ def test_the_longer_the_training_the_more_is_compiled(training):
 def test_what_comes_too_late_is_for_the_next(training):
     compiled, notes, said, _ = training(2000, 0.1, Process(steps=1950))
     assert (compiled, notes) == ([], [])
-    assert "for the next training" in said[-1]
+    assert "too late for this training" in said[-1]
 
 
 def test_a_compiler_that_fails_changes_nothing(training):
@@ -136,16 +136,16 @@ def test_a_compiler_that_fails_changes_nothing(training):
 def test_what_is_kept_and_makes_no_sense_is_not_believed(training, kept):
     training(2000, 0.1, Process(steps=50))
     auto_compile._entry("a kind").write_text(kept)
-    assert auto_compile.known("a kind") == auto_compile.USUAL
+    assert auto_compile.known("a kind") == auto_compile.ASSUMED
     assert training(200, 0.01)[0] == []
 
 
 def test_the_end_is_told_by_arithmetic():
     costs = Costs(compiling=20, pause=5, times=2)
-    assert costs.beside(100) == 20 + 5 + 40
-    assert costs.at_hand(100) == 55
-    assert costs.beside(10) == 15  # it ends before the compiler does
-    assert costs.waiting(100) == 20 + 50
+    assert costs.in_background(100) == 20 + 5 + 40
+    assert costs.from_cache(100) == 55
+    assert costs.in_background(10) == 15  # it ends before the compiler does
+    assert costs.in_place(100) == 20 + 50
 
 
 def test_where_another_process_has_no_room_the_training_reckons_with_all_of_the_compiling(training):
@@ -160,7 +160,7 @@ def test_and_what_it_stood_still_for_is_told_to_the_next_as_compiling(training):
     assert compiled == notes == [20] and len(said) == 1 and "a pause of 45 s" in said[0]
     costs = auto_compile.known("a kind")["whole"]
     assert costs.measured and costs.compiling == pytest.approx(40, abs=1)
-    assert costs.pause == auto_compile.USUAL["whole"].pause  # out of the cache: nobody has seen that yet
+    assert costs.pause == auto_compile.ASSUMED["whole"].pause  # out of the cache: nobody has seen that yet
     training(10_000, 0.1, first_compiled=6.0)
     assert auto_compile.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
     training(10_000, 0.1, first_compiled=60.0)  # the cache was emptied

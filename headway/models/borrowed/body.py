@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from headway.core.errors import UserError
 from headway.models.borrowed.module import BorrowedDropout, built, with_axis
-from headway.models.borrowed.taps import LayerTaps, hook, layers_in, wired
+from headway.models.borrowed.taps import LayerTaps, connect_taps, hook, layers_in
 from headway.nn.positions import Positions
 from headway.nn.seeding import seed_part
 from headway.nn.taps import Tap
 from headway.nn.trainable import Trainable
 
-_MAKES = {
+_NAME_PATTERNS = {
     "queries": r"\.(query|query_proj|q_lin|q_proj|q)$",
     "keys": r"\.(key|key_proj|k_lin|k_proj|k)$",
     "values": r"\.(value|value_proj|v_lin|v_proj|v)$",
@@ -40,8 +40,8 @@ class RunByTransformers(Trainable):
         self.spec, self.replicas, self.vocabulary = spec, 1, vocabulary
         self.body = built(spec.body.config, kind)
         self.layers = nn.ModuleList(LayerTaps() for _ in range(spec.layers))
-        self.is_fused = wired(self.body, self.layers)
-        self.filling = int(getattr(self.body.config, "pad_token_id", None) or 0)
+        self.is_fused = connect_taps(self.body, self.layers)
+        self.pad_id = int(getattr(self.body.config, "pad_token_id", None) or 0)
         self.embedded = Tap()
         hook(getattr(self.body, "embeddings", None) or self.body.get_input_embeddings(), self.embedded)
         self.positions = Positions()
@@ -84,8 +84,8 @@ class RunByTransformers(Trainable):
     def add_adapters(
         self, targets: Sequence[str], rank: int, alpha: float, dropout: float, seeds: Sequence[int]
     ) -> int:
-        """Add adapters of `peft` to the matrices with names in `_MAKES`."""
-        wanted = re.compile("|".join(_MAKES[target] for target in targets))
+        """Add adapters of `peft` to the matrices with names in `_NAME_PATTERNS`."""
+        wanted = re.compile("|".join(_NAME_PATTERNS[target] for target in targets))
         within = re.escape(layers_in(self.body, self.spec.layers))
         named = ((name, re.match(rf"{within}\.\d+\.(.*)", name), part) for name, part in self.body.named_modules())
         places = [name for name, of, part in named if isinstance(part, nn.Linear) and of and wanted.search(f".{of[1]}")]

@@ -38,7 +38,7 @@ class BorrowedClassifier(RunByTransformers, Classifier):
         # Move tokens before the padding, because these architectures count positions by slots.
         order = (~there).long().argsort(dim=-1, stable=True)
         ids, there = ids.gather(2, order), there.gather(2, order)
-        ids = ids.masked_fill(~there, self.filling)
+        ids = ids.masked_fill(~there, self.pad_id)
         given: dict[str, Any] = {"input_ids": ids[0], "attention_mask": there[0].long()}
         if (by := self.told_apart) is not None:
             given["token_type_ids"] = which_text(ids, there, by.separator, by.count)[0]

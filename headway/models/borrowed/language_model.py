@@ -24,20 +24,20 @@ from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.taps import Tap
 from headway.nn.trainable import Carried, Trainable
 
-_SAME = 1e-4  # tolerance, relative to the largest logit: sums of another shape round differently
+_TOLERANCE = 1e-4  # relative to the largest logit: sums of another shape round differently
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedState:
     """The state of a borrowed model. Continuing from it does not change it."""
 
     cache: Any
     length: int
 
-    def of_rows(self, rows: Int[Tensor, "1 N"], same_sources: bool = False) -> "Kept":
+    def of_rows(self, rows: Int[Tensor, "1 N"], same_sources: bool = False) -> "CachedState":
         chosen = _copied(self.cache)
         chosen.batch_select_indices(rows[0])
-        return Kept(chosen, self.length)
+        return CachedState(chosen, self.length)
 
 
 class BorrowedLanguageModel(RunByTransformers, LanguageModel):
@@ -102,8 +102,8 @@ class BorrowedLanguageModel(RunByTransformers, LanguageModel):
         return None
 
     def _run(
-        self, module: Any, prefix: str, ids: Tensor, state: Kept | None, padding_mask: Tensor | None
-    ) -> tuple[Any, Tensor | None, Kept | None]:
+        self, module: Any, prefix: str, ids: Tensor, state: CachedState | None, padding_mask: Tensor | None
+    ) -> tuple[Any, Tensor | None, CachedState | None]:
         """The module's output; the order to restore, if tokens were moved; and the state after them."""
         past = 0 if state is None else state.length
         order = None
@@ -112,7 +112,7 @@ class BorrowedLanguageModel(RunByTransformers, LanguageModel):
                 raise UserError("a model run by transformers cannot continue from rows with padding")
             # Move tokens before the padding: the causal mask then hides it, and slots are positions.
             order = (~padding_mask).long().argsort(dim=-1, stable=True)
-            ids = ids.masked_fill(~padding_mask, self.filling).gather(2, order)
+            ids = ids.masked_fill(~padding_mask, self.pad_id).gather(2, order)
         self.check_length(past + ids.shape[2], padding_mask)
         there = torch.ones(ids.shape[1], past + ids.shape[2], dtype=torch.long, device=ids.device)
         given: dict[str, Any] = {"input_ids": ids[0], "attention_mask": there, "return_dict": True}
@@ -126,8 +126,8 @@ class BorrowedLanguageModel(RunByTransformers, LanguageModel):
         out = torch.func.functional_call(module, weights, kwargs=given)
         self.show_attention(out)
         back = None if order is None else order.argsort(dim=-1)
-        kept = Kept(out.past_key_values, past + ids.shape[2]) if self.why_no_cache is None and order is None else None
-        return out, back, kept
+        has_state = self.why_no_cache is None and order is None
+        return out, back, CachedState(out.past_key_values, past + ids.shape[2]) if has_state else None
 
     @torch.no_grad()
     def _tried(self) -> str | None:
@@ -146,7 +146,7 @@ class BorrowedLanguageModel(RunByTransformers, LanguageModel):
         except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError) as problem:
             return f"transformers has no KV cache for it ({type(problem).__name__})"
         off = (last[0, :, 0] - whole[0, [1, 0], 2]).abs().max()
-        return None if off <= _SAME * whole.abs().max() else "with its cache logits differ from those without"
+        return None if off <= _TOLERANCE * whole.abs().max() else "with its cache logits differ from those without"
 
 
 def _copied(cache: Any) -> Any:

@@ -23,9 +23,9 @@ from headway.nn.replicated import Dropout
 
 ENCODER, CAUSAL = "AutoModel", "AutoModelForCausalLM"
 """The class of transformers that builds each kind of model."""
-_UNREAD = ("model_type", "auto_map", "architectures", "dtype", "torch_dtype")
+_IGNORED_KEYS = ("model_type", "auto_map", "architectures", "dtype", "torch_dtype")
 """Keys of config.json that are ignored, as they do not change what is computed (always in float32)."""
-NO_PLACES = 512
+DEFAULT_CONTEXT = 512
 """The context length of a model whose configuration does not give one."""
 
 
@@ -146,7 +146,7 @@ def shape_of(config: Mapping[str, Any]) -> dict[str, int]:
     found = {ours: getattr(wanted, theirs, None) for ours, theirs in names.items()}
     offset = 2 if config.get("model_type") == "mpnet" else 0  # its positions start after the padding token's
     context = found["context"]
-    found["context"] = context - offset if isinstance(context, int) and context > offset else NO_PLACES
+    found["context"] = context - offset if isinstance(context, int) and context > offset else DEFAULT_CONTEXT
     if not all(isinstance(found[key], int) for key in ("layers", "width", "heads")):
         raise UserError(
             f"the configuration of a '{config.get('model_type')}' model lacks the number of layers, heads, or the width"
@@ -177,7 +177,7 @@ def library() -> Any:
 
 def _config(transformers: Any, config: Mapping[str, Any]) -> Any:
     family = str(config.get("model_type"))
-    settings = {key: value for key, value in config.items() if key not in _UNREAD}
+    settings = {key: value for key, value in config.items() if key not in _IGNORED_KEYS}
     try:
         return transformers.AutoConfig.for_model(family, **settings)
     except (ValueError, KeyError):

@@ -19,8 +19,8 @@ from headway.nn.taps import Display, Tap
 KERNEL = "headway"
 """The name of our attention function in transformers."""
 _TAPS = "headway_taps"
-_TRIED = 4  # tokens
-_SAME = 1e-4  # tolerance, relative to the largest output: two kernels may round differently
+_TRIAL_TOKENS = 4  # tokens
+_TOLERANCE = 1e-4  # relative to the largest output: two kernels may round differently
 
 
 class LayerTaps(nn.Module):
@@ -51,7 +51,7 @@ def layers_in(module: nn.Module, count: int) -> str:
 
 
 @torch.no_grad()
-def wired(module: Any, layers: nn.ModuleList) -> bool:
+def connect_taps(module: Any, layers: nn.ModuleList) -> bool:
     """Connect the module's layers to our taps; return whether attention passes through our function. That is found out
     by trying: some architectures ignore the chosen attention function, do more than it does, or use one layer many
     times. Layers in which no attention is found lose their attention taps."""
@@ -74,7 +74,7 @@ def wired(module: Any, layers: nn.ModuleList) -> bool:
             one.remove()
     module.config._attn_implementation, chosen = "eager", module.config._attn_implementation  # masks depend on it, too
     plain = _tried(module, output_attentions=True)
-    is_ours = bool(seen) and torch.allclose(by_ours, plain[0], atol=_SAME * float(plain[0].abs().max()))  # pyright: ignore
+    is_ours = bool(seen) and torch.allclose(by_ours, plain[0], atol=_TOLERANCE * float(plain[0].abs().max()))  # pyright: ignore
     if is_ours:
         module.config._attn_implementation = chosen
     else:
@@ -90,7 +90,7 @@ def wired(module: Any, layers: nn.ModuleList) -> bool:
 def _tried(module: Any, **asked: Any) -> Any:
     weights = {name: p.squeeze(0) for name, p in module.named_parameters()}
     try:
-        ids = torch.arange(_TRIED)[None] % module.get_input_embeddings().weight.shape[-2]
+        ids = torch.arange(_TRIAL_TOKENS)[None] % module.get_input_embeddings().weight.shape[-2]
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "return_dict": True, **asked}
         return torch.func.functional_call(module, weights, kwargs=given)
     except Exception as problem:  # transformers can raise anything
@@ -99,7 +99,7 @@ def _tried(module: Any, **asked: Any) -> Any:
 
 
 def _is_map(weights: Any) -> bool:
-    return isinstance(weights, Tensor) and weights.ndim == 4 and weights.shape[-2:] == (_TRIED, _TRIED)
+    return isinstance(weights, Tensor) and weights.ndim == 4 and weights.shape[-2:] == (_TRIAL_TOKENS, _TRIAL_TOKENS)
 
 
 def hook(module: nn.Module, tap: Any) -> None:

@@ -27,7 +27,7 @@ from headway.core.errors import UserError
 from headway.core.files import as_json, cache_folder, write_whole
 from headway.core.reading import read_json
 
-MOST = 1 << 16
+MAX_BYTES = 1 << 16
 """The largest cache file that is read, in bytes."""
 
 
@@ -39,32 +39,32 @@ class KernelCase(NamedTuple):
     check: Callable[..., float]
     case: tuple[Any, ...]
 
-    def found(self) -> float | None:
+    def cached_deviation(self) -> float | None:
         """The kernel's deviation in an earlier comparison on this machine; None = not in the cache."""
-        if (of := self._of) is None:
+        if (key := self._key) is None:
             return None
         try:
-            kept = read_json(_place(of), MOST)
+            kept = read_json(_path(key), MAX_BYTES)
             off = kept["off"]
         except (OSError, RuntimeError, UserError, ValueError, KeyError, TypeError):
             return None
-        is_ours = kept.get("of") == of and isinstance(off, float)
+        is_ours = kept.get("of") == key and isinstance(off, float)
         return off if is_ours and 0 <= off < float("inf") else None
 
     def keep(self, off: float) -> None:
         """Store the deviation for later processes; if it cannot be written, they compare again."""
-        if (of := self._of) is not None:
+        if (key := self._key) is not None:
             with suppress(OSError, RuntimeError):
-                _place(of).parent.mkdir(parents=True, exist_ok=True)
-                write_whole(_place(of), as_json({"off": float(off), "of": of}))
+                _path(key).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(_path(key), as_json({"off": float(off), "of": key}))
 
     def forget(self) -> None:
-        if (of := self._of) is not None:
+        if (key := self._key) is not None:
             with suppress(OSError, RuntimeError):
-                _place(of).unlink(missing_ok=True)
+                _path(key).unlink(missing_ok=True)
 
     @property
-    def _of(self) -> dict[str, str] | None:
+    def _key(self) -> dict[str, str] | None:
         """Everything that the result depends on; None = results are not cached on this device."""
         built_on = machine(self.device)
         if built_on is None:
@@ -99,6 +99,6 @@ def _digest(*sources: Path) -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources if path.is_file())).hexdigest()
 
 
-def _place(of: dict[str, str]) -> Path:
+def _path(key: dict[str, str]) -> Path:
     """The path of the cache file. Raises RuntimeError if the user has no home folder."""
-    return cache_folder() / f"kernel-{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:32]}.json"
+    return cache_folder() / f"kernel-{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]}.json"

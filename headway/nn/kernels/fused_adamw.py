@@ -26,7 +26,7 @@ def adamw(
     """Update one parameter and its moments in place, for all replicas. Call only if `can_step` says so. `filled`: the
     bias corrections of the mean and of the root of the square."""
     R, n = weights.shape
-    launching.kernels().adamw[(launching.parts(n, 1024), R)](
+    launching.kernels().adamw[(launching.ceil_div(n, 1024), R)](
         weights, gradient.contiguous(), mean, square, scale, rates, decays, *filled, n, *betas, epsilon, True, 1024
     )
 

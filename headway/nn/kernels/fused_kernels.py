@@ -205,7 +205,7 @@ def activate_backward(
 
 
 @triton.jit(do_not_specialize=["T", "stride_row", "stride_head", "stride_time", "out_row", "out_head", "out_time"])
-def turned(
+def rotated(
     x, out, places, frequencies, T, stride_row, stride_head, stride_time, out_row, out_head, out_time,
     sign, H: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headway.nn.kernels import launching
-from headway.nn.kernels.trusted import WITHIN, by_kernel, difference, numbers
+from headway.nn.kernels.trusted import TOLERANCE, by_kernel, difference, numbers
 
 LARGEST_PIECE = 8192
 """Logits that a program processes at once. With 16 warps per program, few rows are processed at the same time, 25 MB
@@ -37,7 +37,7 @@ def loss_and_slope(
 
 def lost(x: Tensor, dtype: torch.dtype, width: int, smoothing: float, run: Callable[[], Tensor]) -> Tensor | None:
     """The result of `run`, which calls `loss_and_slope` for logits of this dtype and width; None = not available."""
-    if not launching.wanted(x) or dtype not in WITHIN:
+    if not launching.wanted(x) or dtype not in TOLERANCE:
         return None
     return by_kernel("loss", x.device, check_loss, (dtype, _piece(width), smoothing > 0), run)
 
@@ -54,7 +54,7 @@ def plain_loss_and_slope(
 
 
 def _piece(width: int) -> int:
-    return min(LARGEST_PIECE, launching.power(width))
+    return min(LARGEST_PIECE, launching.next_power_of_two(width))
 
 
 def check_loss(device, dtype, piece, smooth) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.nn.kernels.trusted import WITHIN
+from headway.nn.kernels.trusted import TOLERANCE
 
 _in_use = _switched_off = False
 
@@ -49,7 +49,7 @@ def available(x: Tensor) -> bool:
 
 def wanted(x: Tensor) -> bool:
     """Whether kernels are used for x: on CUDA, with gradients, in a supported dtype, without torch.compile."""
-    return available(x) and torch.is_grad_enabled() and x.dtype in WITHIN
+    return available(x) and torch.is_grad_enabled() and x.dtype in TOLERANCE
 
 
 @cache
@@ -62,24 +62,24 @@ def kernels() -> Any:
     return None
 
 
-def power(n: int) -> int:
+def next_power_of_two(n: int) -> int:
     """The smallest power of two that is at least n, and at least 16."""
     return max(16, 1 << (n - 1).bit_length())
 
 
 def tile(D: int) -> tuple[int, int]:
     """Rows and columns of the tile that one program processes at a time."""
-    BLOCK = power(D)
+    BLOCK = next_power_of_two(D)
     return max(1, min(32, 2048 // BLOCK)), BLOCK
 
 
-def parts(count: int, size: int) -> int:
+def ceil_div(count: int, size: int) -> int:
     return -(-count // size)
 
 
-def shared(N: int, ROWS: int, others: int) -> tuple[int, int]:
+def programs_and_rows(N: int, ROWS: int, others: int) -> tuple[int, int]:
     """The number of programs that share the rows of a replica, and the rows of each, given `others`: the number of
     replicas (and column blocks) that run in parallel."""
     most = max(1, 2048 // others)
-    per = parts(parts(N, min(most, parts(N, ROWS))), ROWS) * ROWS
-    return parts(N, per), per
+    per = ceil_div(ceil_div(N, min(most, ceil_div(N, ROWS))), ROWS) * ROWS
+    return ceil_div(N, per), per

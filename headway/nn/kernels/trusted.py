@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headway.nn.kernels.comparison_cache import KernelCase
 
-WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """The largest allowed difference from the plain code, relative to the largest value of its result."""
 _LOG = logging.getLogger("headway")
 _verdicts: dict[tuple[Any, ...], bool] = {}
@@ -29,7 +29,7 @@ def trusted(operation: str, device: torch.device, check: Callable[..., float], *
     if key not in _verdicts:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return False
-        _verdicts[key] = _found_right(KernelCase(operation, device, check, case))
+        _verdicts[key] = _is_right(KernelCase(operation, device, check, case))
     return _verdicts[key]
 
 
@@ -55,10 +55,10 @@ def _refuse(operation: str, error: Exception) -> None:
     _LOG.warning(f"the kernel '{operation}' cannot be used ({told[:200]}); plain torch is used instead")
 
 
-def _found_right(kernel: KernelCase) -> bool:
+def _is_right(kernel: KernelCase) -> bool:
     operation, device, check, case = kernel
-    within = max(WITHIN[dtype] for dtype in (*_precisions(case), torch.float32))
-    known = kernel.found()
+    within = max(TOLERANCE[dtype] for dtype in (*_precisions(case), torch.float32))
+    known = kernel.cached_deviation()
     if known is not None and known <= within:
         return True
     try:
