@@ -31,7 +31,7 @@ from headway.nn.dropout import Noise, NoiseSpec, WordDropout
 from headway.nn.masks import BranchMask, Everything, Mask, Padding
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, Positions, PositionSpec
-from headway.nn.recurrence import RecurrenceSpec  # noqa: F401 (to be known: it is named in recipes only)
+from headway.nn.recurrence import RecurrenceSpec  # noqa: F401 (importing it registers the kinds that recipes name)
 from headway.nn.replicated import Embedding
 from headway.nn.residual import with_norm
 from headway.nn.taps import Tap
@@ -82,8 +82,8 @@ class BackboneSpec(ModelSpec):
 
     @property
     def horizon(self) -> int | None:
-        """How many tokens it can read in a row: its context; or None = any number, if all layers carry a state of
-        unlimited reach, as recurrences do, and positions have no limit."""
+        """The longest text that it can read: its context; or None = any, if all layers carry a state of unlimited
+        reach, as recurrences do, and positions have no limit."""
         endless = self.limit is None and all(math.isinf(one.remembers) for one in self.mixers)
         return None if endless else self.context
 

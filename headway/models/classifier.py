@@ -37,7 +37,7 @@ class HeadSpec(Spec):
     kind: Literal["relu", "gelu", "tanh", "linear"] = "relu"
     """The nonlinearity between the head's two linear maps; linear = a single linear map."""
     hidden: int | None = Field(default=None, ge=1)
-    """Hidden units of the head; null = as many as the width."""
+    """Hidden units of the head; null = the width."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """The dropout rate of the pooled vector, before the head."""
 

@@ -29,11 +29,11 @@ class Masking(Spec):
     """The fraction of the tokens to predict, and what replaces them."""
 
     share: float = Field(default=0.15, gt=0, lt=1)
-    """The fraction of the tokens of a row that are to be predicted."""
+    """The fraction of the tokens of a row to predict."""
     masked: float = Field(default=0.8, gt=0, le=1)
-    """The fraction of those that [MASK] replaces."""
+    """The fraction of these that are replaced by [MASK]."""
     random: float = Field(default=0.1, ge=0, lt=1)
-    """The fraction of those that a random token replaces. The rest stay as they are."""
+    """The fraction of these that are replaced by a random token. The rest are left as they are."""
 
     def problems(self) -> Iterator[Problem]:
         if self.masked + self.random > 1:

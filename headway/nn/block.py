@@ -89,7 +89,7 @@ class Silu(FeedForwardSpec):
 
 
 class SwiGlu(FeedForwardSpec):
-    """One half of the hidden units is the gate of the other: https://arxiv.org/abs/2002.05202"""
+    """One half of the hidden units gates the other: https://arxiv.org/abs/2002.05202"""
 
     kind: Literal["swiglu"] = "swiglu"
 

@@ -39,7 +39,7 @@ class OptimizerSpec(Variant):
     learning_rate: float = Field(default=1e-3, ge=0)
     """The peak learning rate; the schedule scales it."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """How fast matrices decay towards zero."""
+    """Weight decay of the matrices."""
 
     @abstractmethod
     def build(
@@ -90,7 +90,7 @@ class Adam(Moments):
 
 
 class Sgd(OptimizerSpec):
-    """Stochastic gradient descent, with momentum if asked for."""
+    """Stochastic gradient descent, optionally with momentum."""
 
     steps_by_length = True
 
@@ -100,9 +100,9 @@ class Sgd(OptimizerSpec):
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty: weight_decay × weight is added to the gradients of the matrices."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """How much of the previous update is kept."""
+    """The momentum coefficient: the fraction of the previous update that is kept."""
     nesterov: bool = False
-    """Whether momentum is Nesterov's."""
+    """Whether to use Nesterov momentum."""
 
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]

@@ -61,7 +61,7 @@ class Ddp(ParallelSpec):
 
 
 class Fsdp(ParallelSpec):
-    """Each process keeps a share of the weights, gradients and optimizer: for one model too large for one GPU.
+    """Each process keeps a shard of the weights, gradients and optimizer state: for a model too large for one GPU.
     https://arxiv.org/abs/2304.11277"""
 
     kind: Literal["fsdp"] = "fsdp"

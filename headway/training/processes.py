@@ -104,7 +104,7 @@ class Processes:
             if ends[0] != -ends[1]:
                 raise UserError(f"the {self.world} processes do not have the same {what}; compare their files")
 
-    # --- numbers -------------------------------------------------------------------------------------------------
+    # --- tensors -------------------------------------------------------------------------------------------------
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its mean over the processes. They are sent as one tensor, which is cheaper."""

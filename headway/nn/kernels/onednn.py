@@ -189,7 +189,7 @@ def _product(
 
 
 def check_packed(device: torch.device, outputs: int, inputs: int) -> float:
-    """One row without a bias, and a few with one and each nonlinearity."""
+    """Compare one row without a bias, and a few rows with a bias and each nonlinearity."""
     weight, bias = numbers((outputs, inputs), device, 1), numbers((outputs,), device, 2)
     packed, one, few = _pack(weight), numbers((1, inputs), device, 3), numbers((2, 7, inputs), device, 4)
     plain = F.linear(few, weight, bias)
