@@ -184,7 +184,7 @@ class Rotary(PositionSpec):
     acts_in_heads: ClassVar[bool] = True
     rotates: ClassVar[bool] = True
     base: float = Field(default=10000.0, gt=1)
-    """The slowest pair of dimensions completes a rotation in 2π times this many positions (rope_theta)."""
+    """The slowest pair of dimensions turns once in 2π times this many positions (rope_theta)."""
 
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
         return RotaryPositions(width // heads, self.base)
