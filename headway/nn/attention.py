@@ -41,7 +41,7 @@ class AttentionSpec(MixerSpec):
 
     kind: Literal["attention"] = "attention"
     heads: int = Field(default=4, ge=1)
-    """The number of heads; each has width / heads dimensions."""
+    """The number of heads, which share the width: each has width / heads dimensions."""
     similarity: SimilaritySpec = ScaledDot()
     """How queries and keys are compared: scaled-dot, additive."""
     fusion: FusionSpec = Concat()

@@ -35,7 +35,7 @@ def test_the_step_of_the_swap_stands_in_every_folder(variants):
     noted = {tuple(run.facts["compiled_from"]) for run in plain}
     assert noted == {(6, "whole")}  # the first that was not spent on beginning has been measured
     said = [event.text for event in told.events if isinstance(event, Noted)]
-    assert any("steps of" in text and "ms are left" in text for text in said)
+    assert any("steps of" in text and "ms remain" in text for text in said)
     assert any(text.startswith("compiled from step 6 on") for text in said)
 
 
