@@ -47,7 +47,7 @@ class Costs:
     """The seconds of an uncompiled step, if measured."""
 
     @property
-    def make_sense(self) -> bool:
+    def is_plausible(self) -> bool:
         """Whether the values are plausible: the cache file may have been changed."""
         seconds = self.compiling, self.pause, self.step
         return all(math.isfinite(one) and one >= 0 for one in seconds) and math.isfinite(self.times) and self.times > 0
@@ -87,13 +87,13 @@ class CompileJob(Protocol):
 class Compiler(Protocol):
     """How to compile, if it pays off."""
 
-    def until_the_end(self, costs: Costs, plain: float) -> float: ...
-    def told(self, costs: Costs) -> str: ...
+    def seconds_left(self, costs: Costs, plain: float) -> float: ...
+    def describe(self, costs: Costs) -> str: ...
     def start(self, way: str) -> CompileJob | None:
         """Start the background process; None = there is none, and training itself compiles at the next step."""
         ...
 
-    def updated(self, costs: Costs, stood_still: float) -> Costs:
+    def updated(self, costs: Costs, paused: float) -> Costs:
         """The costs, updated by the measured pause of training."""
         ...
 
@@ -104,42 +104,42 @@ class InBackground:
 
     begin: Callable[[str], CompileJob]
 
-    def until_the_end(self, costs: Costs, plain: float) -> float:
+    def seconds_left(self, costs: Costs, plain: float) -> float:
         return costs.in_background(plain)
 
-    def told(self, costs: Costs) -> str:
+    def describe(self, costs: Costs) -> str:
         return f"{costs.compiling:.0f} s in the background, a pause of {costs.pause:.0f} s"
 
     def start(self, way: str) -> CompileJob:
         return self.begin(way)
 
-    def updated(self, costs: Costs, stood_still: float) -> Costs:
-        return replace(costs, pause=stood_still)
+    def updated(self, costs: Costs, paused: float) -> Costs:
+        return replace(costs, pause=paused)
 
 
 class InPlace:
     """Training pauses while it compiles, because the device has no memory for another process."""
 
-    def until_the_end(self, costs: Costs, plain: float) -> float:
+    def seconds_left(self, costs: Costs, plain: float) -> float:
         return costs.in_place(plain)
 
-    def told(self, costs: Costs) -> str:
+    def describe(self, costs: Costs) -> str:
         return f"a pause of {costs.compiling:.0f} s, as there is no memory for another process"
 
     def start(self, way: str) -> None:
         return None
 
-    def updated(self, costs: Costs, stood_still: float) -> Costs:
+    def updated(self, costs: Costs, paused: float) -> Costs:
         """Loading from the cache takes no longer than this pause, either."""
-        return replace(costs, compiling=stood_still, pause=min(costs.pause, stood_still))
+        return replace(costs, compiling=paused, pause=min(costs.pause, paused))
 
 
 class FromCache:
     """The program was compiled before and is loaded from the cache."""
 
-    def updated(self, costs: Costs, stood_still: float) -> Costs:
+    def updated(self, costs: Costs, paused: float) -> Costs:
         """Keeps the shorter pause: this one may be longer because the cache was emptied, or the machine was busy."""
-        return replace(costs, pause=min(costs.pause, stood_still))
+        return replace(costs, pause=min(costs.pause, paused))
 
 
 class AutoCompile:
@@ -214,7 +214,7 @@ class AutoCompile:
         each = next(iter(measured.values())).step
         plain = (self.total - step) * each
         compiled, self.way = min((costs.from_cache(plain), way) for way, costs in measured.items())
-        was = f"{self._told(plain, each, step)}; {compiled:.0f} s compiled, as measured before on this machine"
+        was = f"{self._remaining(plain, each, step)}; {compiled:.0f} s compiled, as measured before on this machine"
         self.decided = True
         if compiled + MIN_GAIN < plain:
             self._swap(step)
@@ -224,10 +224,10 @@ class AutoCompile:
 
     def _decide(self, step: int) -> None:
         self.decided, plain, by = True, (self.total - step) * self.plain_step, self.compiler()
-        compiled, self.way = min((by.until_the_end(costs, plain), way) for way, costs in self.known.items())
+        compiled, self.way = min((by.seconds_left(costs, plain), way) for way, costs in self.known.items())
         basis = "measured before on this machine" if self.costs.measured else "assumed"
-        would = f"{self._told(plain, self.plain_step, step)}; with compiling {compiled:.0f} s ({by.told(self.costs)}, "
-        would += f"then {self.costs.times:.2f} times faster: {basis})"
+        would = f"{self._remaining(plain, self.plain_step, step)}; with compiling {compiled:.0f} s "
+        would += f"({by.describe(self.costs)}, then {self.costs.times:.2f} times faster: {basis})"
         if not compiled + MIN_GAIN < plain:
             self.tell(f"not compiled: {would}")
             return
@@ -249,7 +249,7 @@ class AutoCompile:
         self.costs = replace(self.costs, compiling=time.perf_counter() - self.began)
         plain = (self.total - step) * self.plain_step
         compiled = self.costs.from_cache(plain)
-        took = f"it took {self.costs.compiling:.0f} s; {self._told(plain, self.plain_step, step)}"
+        took = f"it took {self.costs.compiling:.0f} s; {self._remaining(plain, self.plain_step, step)}"
         took += f", {compiled:.0f} s compiled"
         if compiled < plain:
             self._swap(step)
@@ -281,16 +281,16 @@ class AutoCompile:
     def costs(self, costs: Costs) -> None:
         self.known[self.way] = costs
 
-    def _told(self, plain: float, each: float, step: int) -> str:
+    def _remaining(self, plain: float, each: float, step: int) -> str:
         return f"{self.total - step:,} steps of {1000 * each:.2f} ms remain, {plain:.0f} s"
 
 
 def known(kind: str) -> dict[str, Costs]:
     """The costs and gain of each way to compile, for trainings of this kind."""
     try:
-        told: dict[str, Any] = json.loads(_entry(kind).read_bytes())
-        found = {way: Costs(**told[way]) if way in told else usual for way, usual in ASSUMED.items()}
-        return found if all(costs.make_sense for costs in found.values()) else dict(ASSUMED)
+        stored: dict[str, Any] = json.loads(_entry(kind).read_bytes())
+        found = {way: Costs(**stored[way]) if way in stored else assumed for way, assumed in ASSUMED.items()}
+        return found if all(costs.is_plausible for costs in found.values()) else dict(ASSUMED)
     except (
         OSError,
         RuntimeError,
