@@ -46,10 +46,12 @@ class Adapter(nn.Module):
     def __init__(self, linear: Linear, targets: Sequence[str], rank: int, alpha: float, dropout: float):
         super().__init__()
         replicas, outputs, inputs = linear.weight.shape
-        self.makes = linear.makes
-        for name in self.makes:
+        self.output_names = linear.output_names
+        for name in self.output_names:
             if name in targets:
-                self.add_module(name, LowRank(replicas, inputs, outputs // len(self.makes), rank, alpha, dropout))
+                self.add_module(
+                    name, LowRank(replicas, inputs, outputs // len(self.output_names), rank, alpha, dropout)
+                )
 
     def forward(self, x: Float[Tensor, "R B T I"]) -> Float[Tensor, "R B T O"]:
         return self._side_by_side({name: part(x) for name, part in self.named_children()}, -1)
@@ -62,14 +64,14 @@ class Adapter(nn.Module):
 
     def _side_by_side(self, found: dict[str, Tensor], axis: int) -> Tensor:
         """Concatenate, with zeros for the projections that have no adapter."""
-        nothing = torch.zeros_like(next(iter(found.values()))) if len(found) < len(self.makes) else None
-        return torch.cat([found.get(name, nothing) for name in self.makes], axis)  # pyright: ignore
+        nothing = torch.zeros_like(next(iter(found.values()))) if len(found) < len(self.output_names) else None
+        return torch.cat([found.get(name, nothing) for name in self.output_names], axis)  # pyright: ignore
 
 
 def adaptable(model: nn.Module) -> Iterator[tuple[str, Linear]]:
     """The Linear layers whose outputs have names, each with its path in the model."""
     for name, module in model.named_modules():
-        if isinstance(module, Linear) and module.makes:
+        if isinstance(module, Linear) and module.output_names:
             yield name, module
 
 
@@ -78,7 +80,7 @@ def add_adapters(
 ) -> int:
     """Add adapters to all matrices that compute one of the targets, initialised from each replica's seed. Return the
     number of matrices with an adapter."""
-    chosen = [(name, linear) for name, linear in adaptable(model) if set(targets) & set(linear.makes)]
+    chosen = [(name, linear) for name, linear in adaptable(model) if set(targets) & set(linear.output_names)]
     for name, linear in chosen:
         adapter = Adapter(linear, targets, rank, alpha, dropout)
         seed_part(model, adapter, f"{name}.adapter", seeds)

@@ -123,13 +123,13 @@ class SelfProjection(nn.Module):
     """Queries, keys and values of the same vectors, in one matrix product. New keys and values are appended to the past
     ones."""
 
-    makes = "attention"
+    tap_name = "attention"
 
     def __init__(self, replicas: int, width: int, spec: AttentionSpec):
         super().__init__()
         self.heads = spec.heads
         self.together = Linear(replicas, width, 3 * width, bias=spec.bias)
-        self.together.makes = ("queries", "keys", "values")
+        self.together.output_names = ("queries", "keys", "values")
         if spec.weight_dropout:
             self.together.drop = WeightDropout(replicas, spec.weight_dropout)
 
@@ -160,14 +160,14 @@ class SelfProjection(nn.Module):
 class CrossProjection(nn.Module):
     """Queries of one sequence, keys and values of another; the keys and values are computed once and cached."""
 
-    makes = "cross_attention"
+    tap_name = "cross_attention"
 
     def __init__(self, replicas: int, width: int, spec: AttentionSpec):
         super().__init__()
         self.heads = spec.heads
         self.queries = Linear(replicas, width, width, bias=spec.bias)
         self.keys_values = Linear(replicas, width, 2 * width, bias=spec.bias)
-        self.queries.makes, self.keys_values.makes = ("queries",), ("keys", "values")
+        self.queries.output_names, self.keys_values.output_names = ("queries",), ("keys", "values")
 
     @property
     def matrices(self) -> dict[str, Float[Tensor, "R D D"]]:
@@ -198,7 +198,7 @@ class Attention(Mixer):
         out_gain: float,
     ):
         super().__init__()
-        self.called = project.makes  # in the names of taps
+        self.called = project.tap_name  # in the names of taps
         self.spec, self.mask, self.reach = spec, spec.own_mask, spec.window
         self.reads_products = not spec.memory
         self.project = project
@@ -209,7 +209,7 @@ class Attention(Mixer):
         self.why_no_cache = self.fusion.why_no_cache
         self.keeps_slots = not spec.memory and not backend.compiles_bias
         self.output = Linear(replicas, width, width, bias=spec.bias, gain=out_gain)
-        self.output.makes = ("output",)
+        self.output.output_names = ("output",)
         self.queries, self.keys, self.values = Tap(), Tap(), Tap()
         self.scores, self.weights = Display(), Display()  # fused kernels do not expose them
         self.mixed, self.attended = Tap(), Tap("output")

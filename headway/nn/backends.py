@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headway.core.errors import UserError
 from headway.nn.context import AttentionContext
-from headway.nn.kernels.trusted import numbers, there_and_back, trusted
+from headway.nn.kernels.trusted import difference_with_gradients, sample_values, trusted
 from headway.nn.masks import Everything
 from headway.nn.replicated import Dropout
 from headway.nn.similarity import Similarity, scaled_dot
@@ -264,8 +264,10 @@ def check_cudnn(device: torch.device, H: int, T: int, d: int, dtype: torch.dtype
             heads = F.scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
         return _GradientInHeadLayout.apply(heads.unflatten(0, q.shape[:2])).roll(1, 2)  # pyright: ignore
 
-    together = numbers((1, 2, T, 3 * H * d), device, 1, dtype)
-    return there_and_back(lambda x: attended(x, True), lambda x: attended(x.float(), False).to(dtype), (together,))
+    together = sample_values((1, 2, T, 3 * H * d), device, 1, dtype)
+    return difference_with_gradients(
+        lambda x: attended(x, True), lambda x: attended(x.float(), False).to(dtype), (together,)
+    )
 
 
 @cache

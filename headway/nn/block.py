@@ -130,7 +130,7 @@ class FeedForward(nn.Module):
         self.into = Linear(replicas, width, hidden, bias=spec.bias)
         self.nonlinearity = spec.nonlinearity
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
-        self.into.makes = self.output.makes = ("feedforward",)
+        self.into.output_names = self.output.output_names = ("feedforward",)
 
     def forward(self, x: Stream) -> Given:
         kernel = _KERNELS.get(getattr(self.nonlinearity, "__func__", None))
@@ -151,7 +151,7 @@ class GatedFeedForward(nn.Module):
         self.into = Linear(replicas, width, 2 * hidden, bias=spec.bias)
         self.nonlinearity = spec.nonlinearity
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
-        self.into.makes = self.output.makes = ("feedforward",)
+        self.into.output_names = self.output.output_names = ("feedforward",)
 
     def forward(self, x: Stream) -> Given:
         gate, value = self.into(x).chunk(2, dim=-1)

@@ -45,7 +45,7 @@ def mean_cross_entropy(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     if _can_be_in_place(x):
         return _InPlaceCrossEntropy.apply(x, weight, targets, bias, counted, smoothing, dtype)  # pyright: ignore
-    by_kernel = fused_loss.lost(
+    by_kernel = fused_loss.by_loss_kernel(
         x,
         dtype,
         V + -V % 64,

@@ -46,7 +46,7 @@ class Linear(Multiplying):
         self.weight = parameter(replicas, outputs, inputs, std=gain * 0.5 / math.sqrt(inputs) if std is None else std)
         self.bias = parameter(replicas, outputs) if bias else None
         self.drop: nn.Module | None = None  # weight dropout
-        self.makes: tuple[str, ...] = ()  # names of the outputs, which have equal sizes; adapters select by them
+        self.output_names: tuple[str, ...] = ()  # parts of the output, of equal size; adapters select by them
         self.adapter: nn.Module | None = None  # a low-rank adapter beside the frozen weight
 
     def forward(self, x: Float[Tensor, "R B T I"], more: Tensor | None = None) -> Float[Tensor, "R B T O"]:
@@ -66,7 +66,7 @@ class Linear(Multiplying):
     def with_pending_bias(self, x: Float[Tensor, "R B T I"]) -> "Float[Tensor, 'R B T O'] | PendingBias":
         """The output. If fused kernels are used, the bias is left for the kernel of the next operation, which may be in
         another layer."""
-        if self.bias is None or not self._products_are_all(x) or not products.stays(self.bias):
+        if self.bias is None or not self._products_are_all(x) or not products.has_copy(self.bias):
             return self(x)
         return PendingBias(_multiply(x, self.weight, None), self.bias)
 

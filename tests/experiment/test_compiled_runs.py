@@ -19,7 +19,7 @@ def compiles(monkeypatch):
     chosen = settings.choose
     monkeypatch.setattr(settings, "choose", lambda *given: replace(chosen(*given), may_compile=True))
     monkeypatch.setattr(auto_compile, "MIN_GAIN", -1e9)
-    monkeypatch.setattr(auto_compile.Costs, "waiting", lambda self, plain: -self.pause)
+    monkeypatch.setattr(auto_compile.Costs, "in_place", lambda self, plain: -self.pause)
     monkeypatch.setattr(training, "compiler_for", lambda recipes, device: auto_compile.InPlace())
 
     def compile(self, whole):

@@ -21,7 +21,7 @@ class Three(Trainable):
     def __init__(self, replicas: int):
         super().__init__()
         self.together, self.output = Linear(replicas, 6, 12), Linear(replicas, 4, 5)
-        self.together.makes, self.output.makes = ("queries", "keys", "values"), ("output",)
+        self.together.output_names, self.output.output_names = ("queries", "keys", "values"), ("output",)
 
     def forward(self, x):
         q, k, v = self.together(x).chunk(3, -1)

@@ -21,7 +21,7 @@ from torch import Tensor
 from headway.core import random
 from headway.nn.kernels import launching
 from headway.nn.kernels.once_differentiable import differentiable_once
-from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
+from headway.nn.kernels.trusted import by_kernel, difference_with_gradients, sample_values
 
 MAX_WIDTH = 8192
 
@@ -83,8 +83,8 @@ class _Activate(torch.autograd.Function):
 
 
 def check_activate(device, D, dtype, kind) -> float:
-    products, bias = numbers((2, 3, 16, D), device, 1, dtype), numbers((2, D), device, 2)
-    return there_and_back(
+    products, bias = sample_values((2, 3, 16, D), device, 1, dtype), sample_values((2, D), device, 2)
+    return difference_with_gradients(
         lambda x, b: _Activate.apply(x, b, kind), lambda x, b: plain_activate(x, b, kind), (products, bias)
     )
 
@@ -145,8 +145,8 @@ def example_mask(device: torch.device) -> DropoutMask:
 
 def check_dropout(device, dtype, even) -> float:
     """`even`: the number of elements per replica is a multiple of 16."""
-    x, mask = numbers((2, 3, 16, 16) if even else (2, 3, 5, 5), device, 1, dtype), example_mask(device)
-    return there_and_back(lambda x: _Dropped.apply(x, *mask), lambda x: plain_dropped(x, mask), (x,))
+    x, mask = sample_values((2, 3, 16, 16) if even else (2, 3, 5, 5), device, 1, dtype), example_mask(device)
+    return difference_with_gradients(lambda x: _Dropped.apply(x, *mask), lambda x: plain_dropped(x, mask), (x,))
 
 
 # --- rotary positions ------------------------------------------------------------------------------------------------
@@ -206,11 +206,11 @@ class _Rotated(torch.autograd.Function):
 
 def check_rotate(device, H, d, dtype) -> float:
     x, at = (
-        numbers((1, 2, 16, 3, H, d), device, 1, dtype)[..., 1, :, :].transpose(2, 3),
+        sample_values((1, 2, 16, 3, H, d), device, 1, dtype)[..., 1, :, :].transpose(2, 3),
         torch.arange(16, device=device),
     )
     frequencies = 100.0 ** -(torch.arange(0, d, 2, device=device) / d)
     turn = at * 61  # up to the positions of a long segment
-    return there_and_back(
+    return difference_with_gradients(
         lambda x: _Rotated.apply(x, turn, frequencies), lambda x: plain_rotated(x, turn, frequencies), (x,)
     )

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headway.nn.kernels import launching
-from headway.nn.kernels.trusted import difference, numbers, trusted
+from headway.nn.kernels.trusted import difference, sample_values, trusted
 
 COUNTS = 1504, 1501, 1
 """Parameter sizes to check: Triton compiles different kernels for multiples of 16, for other sizes, and for 1."""
@@ -50,7 +50,7 @@ def plain_adamw(
 
 def check_adamw(device, count) -> float:
     """Compare one step of a parameter with `count` elements."""
-    given = [numbers((2, count), device, seed) for seed in range(4)]
+    given = [sample_values((2, count), device, seed) for seed in range(4)]
     given[3].abs_()
     pairs = (0.5, 0.0), (1e-2, 0.0), (0.1, 0.2)
     scale, rates, decays = (torch.tensor(pair, device=device)[:, None] for pair in pairs)

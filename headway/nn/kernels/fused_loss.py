@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headway.nn.kernels import launching
-from headway.nn.kernels.trusted import TOLERANCE, by_kernel, difference, numbers
+from headway.nn.kernels.trusted import TOLERANCE, by_kernel, difference, sample_values
 
 LARGEST_PIECE = 8192
 """Logits that a program processes at once. With 16 warps per program, few rows are processed at the same time, 25 MB
@@ -35,7 +35,9 @@ def loss_and_slope(
     return losses
 
 
-def lost(x: Tensor, dtype: torch.dtype, width: int, smoothing: float, run: Callable[[], Tensor]) -> Tensor | None:
+def by_loss_kernel(
+    x: Tensor, dtype: torch.dtype, width: int, smoothing: float, run: Callable[[], Tensor]
+) -> Tensor | None:
     """The result of `run`, which calls `loss_and_slope` for logits of this dtype and width; None = not available."""
     if not launching.wanted(x) or dtype not in TOLERANCE:
         return None
@@ -60,7 +62,7 @@ def _piece(width: int) -> int:
 def check_loss(device, dtype, piece, smooth) -> float:
     W = piece if piece < LARGEST_PIECE else piece + 64
     V, smoothing = W - 3, 0.1 if smooth else 0.0
-    logits, targets = numbers((2, 16, W), device, 1, dtype), torch.arange(32, device=device).view(2, 16) * 5 % V
+    logits, targets = sample_values((2, 16, W), device, 1, dtype), torch.arange(32, device=device).view(2, 16) * 5 % V
     shares = torch.where(torch.arange(16, device=device) % 5 > 0, 1 / 16, 0.0).expand(2, 16)
     expected = plain_loss_and_slope(logits, targets, shares, V, smoothing)
     losses = loss_and_slope(logits, targets, shares, V, smoothing)

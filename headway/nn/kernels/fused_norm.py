@@ -14,7 +14,7 @@ from torch import Tensor
 from headway.nn.kernels import launching
 from headway.nn.kernels.fused import MAX_WIDTH, DropoutMask, example_mask, plain_dropped
 from headway.nn.kernels.once_differentiable import differentiable_once
-from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
+from headway.nn.kernels.trusted import by_kernel, difference_with_gradients, sample_values
 
 
 class More(NamedTuple):
@@ -117,7 +117,7 @@ def check_norm(device, D, dtype, of_more, into, centred, biased, eps) -> float:
     of_given, biased_more, drops = of_more or (None, False, False)
     there = dtype, of_given, torch.float32 if biased_more else None, torch.float32, torch.float32 if biased else None
     shapes = (2, 3, 16, D), (2, 3, 16, D), (2, D), (2, D), (2, D)
-    tensors = [None if of is None else numbers(shapes[k], device, k + 1, of) for k, of in enumerate(there)]
+    tensors = [None if of is None else sample_values(shapes[k], device, k + 1, of) for k, of in enumerate(there)]
     mask = example_mask(device) if drops else None
 
     def by(compute: Any, first: int) -> Any:
@@ -125,4 +125,7 @@ def check_norm(device, D, dtype, of_more, into, centred, biased, eps) -> float:
             x, given, given_bias, mask, weight, bias, eps, centred, into
         )[first:]
 
-    return max(there_and_back(by(_SumAndNorm.apply, first), by(plain_sum_and_norm, first), tensors) for first in (0, 1))
+    return max(
+        difference_with_gradients(by(_SumAndNorm.apply, first), by(plain_sum_and_norm, first), tensors)
+        for first in (0, 1)
+    )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from headway.nn.kernels import fused
-from headway.nn.kernels.trusted import difference, numbers, trusted
+from headway.nn.kernels.trusted import difference, sample_values, trusted
 
 NONLINEARITIES = {
     "gelu": ("gelu", "none"),
@@ -190,8 +190,8 @@ def _product(
 
 def check_packed(device: torch.device, outputs: int, inputs: int) -> float:
     """Compare one row without a bias, and a few rows with a bias and each nonlinearity."""
-    weight, bias = numbers((outputs, inputs), device, 1), numbers((outputs,), device, 2)
-    packed, one, few = _pack(weight), numbers((1, inputs), device, 3), numbers((2, 7, inputs), device, 4)
+    weight, bias = sample_values((outputs, inputs), device, 1), sample_values((outputs,), device, 2)
+    packed, one, few = _pack(weight), sample_values((1, inputs), device, 3), sample_values((2, 7, inputs), device, 4)
     plain = F.linear(few, weight, bias)
     found = [_product(one, packed, None), *(_product(few, packed, bias, name) for name in (None, *NONLINEARITIES))]
     return difference(found, [F.linear(one, weight), plain, *(fused.NONLINEARITIES[n](plain) for n in NONLINEARITIES)])
@@ -199,9 +199,9 @@ def check_packed(device: torch.device, outputs: int, inputs: int) -> float:
 
 def check_product(device: torch.device, outputs: int, inputs: int) -> float:
     """Forward, and the gradients of the inputs and of the weight."""
-    x, dy = (numbers((2, MANY_ROWS // 2, width), device, seed) for seed, width in ((1, inputs), (4, outputs)))
-    weight, bias = numbers((outputs, inputs), device, 2), numbers((outputs,), device, 3)
-    there_and_back = _product(x, weight, bias), _product(dy, weight.mT, None)
+    x, dy = (sample_values((2, MANY_ROWS // 2, width), device, seed) for seed, width in ((1, inputs), (4, outputs)))
+    weight, bias = sample_values((outputs, inputs), device, 2), sample_values((outputs,), device, 3)
+    both = _product(x, weight, bias), _product(dy, weight.mT, None)
     plain = F.linear(x, weight, bias), dy @ weight
     x, dy = x.flatten(0, 1).mT, dy.flatten(0, 1).mT
-    return difference((*there_and_back, _product(x, dy, None), _product(dy, x, None)), (*plain, x @ dy.mT, dy @ x.mT))
+    return difference((*both, _product(x, dy, None), _product(dy, x, None)), (*plain, x @ dy.mT, dy @ x.mT))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headway.nn.kernels import launching
 from headway.nn.kernels.once_differentiable import differentiable_once
-from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
+from headway.nn.kernels.trusted import by_kernel, difference_with_gradients, sample_values
 
 _in_use: "CopiedWeights | None" = None
 
@@ -52,8 +52,9 @@ class CopiedWeights:
         return copy if copy.dtype == dtype else None
 
 
-def stays(weight: Tensor) -> bool:
-    """Whether a weight exists for the whole step: one gathered from several processes is freed after its layer."""
+def has_copy(weight: Tensor) -> bool:
+    """Whether there is a copy of this weight, which then exists for the whole step. (One that is gathered from several
+    processes is freed after its layer.)"""
     return _in_use is not None and id(weight) in _in_use.weights
 
 
@@ -116,12 +117,12 @@ def _product(
 
 def check_product(device, dtype, several, biased) -> float:
     R = 2 if several else 1
-    x, weight = numbers((R, 3, 16, 64), device, 1, dtype), numbers((R, 48, 64), device, 2)
-    bias = numbers((R, 48), device, 3) if biased else None
+    x, weight = sample_values((R, 3, 16, 64), device, 1, dtype), sample_values((R, 48, 64), device, 2)
+    bias = sample_values((R, 48), device, 3) if biased else None
 
     def by_copies(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         copies = (None if one is None else one.detach().to(dtype) for one in (weight, bias))
         return _Product.apply(x, weight, bias, *copies)  # pyright: ignore[reportReturnType]
 
     rounded = [one if one is None else one.to(dtype).float() for one in (weight, bias)]
-    return there_and_back(by_copies, plain_product, (x, *rounded))
+    return difference_with_gradients(by_copies, plain_product, (x, *rounded))

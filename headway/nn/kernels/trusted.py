@@ -92,7 +92,9 @@ def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return max((share if math.isfinite(share) else math.inf for share in shares), default=0.0)
 
 
-def there_and_back(fused: Callable[..., Any], plain: Callable[..., Any], given: Sequence[Tensor | None]) -> float:
+def difference_with_gradients(
+    fused: Callable[..., Any], plain: Callable[..., Any], given: Sequence[Tensor | None]
+) -> float:
     """The largest difference of outputs and gradients between two functions that return one tensor or several."""
     results = []
     for compute in (fused, plain):
@@ -100,12 +102,14 @@ def there_and_back(fused: Callable[..., Any], plain: Callable[..., Any], given: 
         with torch.enable_grad():
             found = compute(*mine)
             found = (found,) if isinstance(found, Tensor) else found
-            torch.autograd.backward(found, [numbers(y.shape, y.device, 7 + k, y.dtype) for k, y in enumerate(found)])
+            torch.autograd.backward(
+                found, [sample_values(y.shape, y.device, 7 + k, y.dtype) for k, y in enumerate(found)]
+            )
         results.append([*(y.detach() for y in found), *(t.grad for t in mine if t is not None)])
     return difference(*results)
 
 
-def numbers(shape: Sequence[int], device: torch.device, seed: int, like: torch.dtype = torch.float32) -> Tensor:
+def sample_values(shape: Sequence[int], device: torch.device, seed: int, like: torch.dtype = torch.float32) -> Tensor:
     """Deterministic test values between -2 and 2."""
     return (torch.arange(math.prod(shape), device=device, dtype=torch.float32) * (seed + 0.618)).sin().mul_(2).view(
         tuple(shape)
