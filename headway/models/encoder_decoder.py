@@ -113,7 +113,7 @@ class EncoderDecoderSpec(TranslatorSpec):
     self attention."""
     tied: Literal["none", "output", "all"] = "output"
     """Weight tying: output = the target embedding is also the output matrix (https://arxiv.org/abs/1608.05859); all =
-    and the source embedding too, which requires a joint vocabulary; none."""
+    the source embedding as well, which requires a joint vocabulary; none."""
     first_state: FirstStateSpec = Zeros()
     """The initial state of the decoder's recurrences: zeros; or encoder = a learnt map of the final states of the
     encoder's recurrences."""

@@ -26,8 +26,8 @@ LOGITS_PER_CHUNK = {"cpu": 2**28, "cuda": 2**30}
 MIN_LOGITS_FOR_CHUNKS = {"cpu": 2**27, "cuda": 2**22}
 """With fewer logits than this, torch's own cross entropy is used."""
 IN_PLACE_LOGITS_PER_CHUNK = 2**23
-"""Logits per chunk on a CPU: 32 MB. (With a quarter, matrix products have too few rows to be fast; with twice as many,
-a chunk does not fit into the CPU's cache.)"""
+"""Logits per chunk in training on a CPU: 32 MB. (With a quarter, matrix products have too few rows to be fast; with
+twice as many, a chunk does not fit into the CPU's cache.)"""
 
 
 def mean_cross_entropy(
@@ -94,15 +94,15 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             for r in range(R):
                 rows = None if counted is None else counted[r].nonzero()[:, 0]
-                mine, own_targets = (x[r], targets[r]) if rows is None else (x[r, rows], targets[r, rows])
-                mine, table = mine.to(dtype), weight[r].to(dtype)
-                added = None if bias is None else bias[r].to(dtype)
-                share, at_once = 1 / max(1, len(mine)), _even_chunk(len(mine), IN_PLACE_LOGITS_PER_CHUNK // V)
+                own_x, own_targets = (x[r], targets[r]) if rows is None else (x[r, rows], targets[r, rows])
+                own_x, table = own_x.to(dtype), weight[r].to(dtype)
+                own_bias = None if bias is None else bias[r].to(dtype)
+                share, at_once = 1 / max(1, len(own_x)), _even_chunk(len(own_x), IN_PLACE_LOGITS_PER_CHUNK // V)
                 multiply = product_by(table)
                 dw_transposed: Tensor | None = None  # the weight's gradient as [D, V], the fastest way to compute it
-                for first in range(0, len(mine), at_once):
-                    piece, piece_targets = mine[first : first + at_once], own_targets[first : first + at_once, None]
-                    logits = multiply(piece, table, added)
+                for first in range(0, len(own_x), at_once):
+                    piece, piece_targets = own_x[first : first + at_once], own_targets[first : first + at_once, None]
+                    logits = multiply(piece, table, own_bias)
                     losses[r] += share * _summed_nats(logits, piece_targets, smoothing)
                     slope = logits  # overwritten by their gradient
                     if needs_x:
