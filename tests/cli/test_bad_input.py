@@ -41,7 +41,7 @@ BAD = {
     "no key at all": ("train tiny.yaml alibi", "'alibi' is not a change; write key=value"),
     "an unknown device": (
         "train tiny.yaml training.device=gpu",
-        "there is no device 'gpu'; there are: auto, cpu, cuda",
+        "there is no device 'gpu'; use auto, cpu, cuda",
     ),
     "an unknown corpus": (
         "train tiny.yaml data.source=wikitext",

@@ -209,7 +209,7 @@ SPOILT = {
     config(vocab_size=301): r"wte\.weight is \[300, 12\], config\.json says \[301, 12\]",
     config(tie_word_embeddings=False): r"these weights are missing: lm_head\.weight",
     config(model_type="opt"): r"config\.json says a model of [\d,]+ numbers, and its weights are 7,584",
-    config(model_type="t5"): r"a 't5' model \(model_type of config\.json\) is no causal language model",
+    config(model_type="t5"): r"a 't5' model \(model_type of config\.json\) is not a causal language model",
     config(model_type="gpt_2"): r"'gpt_2' model \(model_type\), which transformers \S+ does not know; .* 'gpt2'\?",
     no_config: r"config\.json is missing: is this the folder of a model\?",
     list_for_a_config: r"config\.json: expected keys and values",

@@ -278,7 +278,7 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_it_taken(run, capsys):
     broken = run.folder / "checkpoints" / "step-00000020" / "weights.safetensors"
     broken.write_bytes(broken.read_bytes()[:-1] + b"\x01")
     assert run.checkpoint("last").step == 10
-    assert f"passing over a broken checkpoint: {broken} is not what was saved" in capsys.readouterr().err
+    assert f"passing over a broken checkpoint: {broken} is damaged" in capsys.readouterr().err
     (run.folder / "checkpoints" / "step-00000010" / "checkpoint.json").unlink()
     with pytest.raises(UserError, match="mine has no checkpoint that is whole"):
         run.checkpoint("last")

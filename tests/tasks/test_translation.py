@@ -176,7 +176,7 @@ def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
     assert len(translate_texts([run], ["one two"], Greedy(), "auto")) == 1
     with pytest.raises(UserError, match="cannot have a vocabulary of their own"):
         recipe(rows, "data.target_tokenizer=char", kind="decoder-only")
-    with pytest.raises(UserError, match="one table of both embeddings"):
+    with pytest.raises(UserError, match="share one embedding table"):
         recipe(rows, "data.target_tokenizer=char", "model.tied=all")
 
 
@@ -187,7 +187,7 @@ def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
         (["data.direction=english"], "no direction"),
         (["data.direction=2-2"], "one side twice"),
         (["scoring.segment=4"], "scored whole"),
-        (["model.cross.kind=lstm"], "looks at no other"),
+        (["model.cross.kind=lstm"], "cannot attend to another"),
         (["scoring.decoding={kind: beam, size: 0}"], "size"),
     ],
 )

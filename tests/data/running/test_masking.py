@@ -100,7 +100,7 @@ def test_rows():
 @pytest.mark.parametrize(
     ("data", "model", "said"),
     [
-        ({}, {"masking": {"masked": 0.8, "random": 0.3}}, "more than all"),
+        ({}, {"masking": {"masked": 0.8, "random": 0.3}}, "more than 100%"),
         ({}, {"kind": "language-model", "masking": {"share": 0.2}}, "masking"),
         ({"batches": "lines"}, {"kind": "language-model"}, "masked-language-models"),
         ({"segment": 3}, {}, "4 at least"),
