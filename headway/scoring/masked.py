@@ -1,12 +1,13 @@
-"""How well a model guesses tokens that are hidden from it: nats, share of right guesses, pseudo-perplexity.
+"""Scores of masked language models: nats, accuracy and pseudo-perplexity on masked tokens.
 
-A split is read in rows that stand for themselves. In every row the same share of tokens is hidden behind [MASK], all at
-once: which ones is a pure function of the row's number and the place in it, the same for every model and every time.
-(Training also exchanges some and leaves some as they are; in scores nobody is shown what is to be guessed.)
+A split is read in independent rows. In each row the same share of tokens is replaced by [MASK], all at once. Which ones
+is a pure function of the row's number and the position, the same for every model and every time. (Training also
+replaces some by random tokens and leaves some unchanged; scoring masks all of them, so no model is shown a token that
+it has to predict.)
 
-A pseudo-perplexity is the exponential of the mean nats. It is no perplexity: the probabilities of tokens that are
-guessed from both sides do not multiply to that of a text, and the more of a row is hidden the higher it is
-(https://arxiv.org/abs/1910.14659 hides one token at a time: `alone`).
+Pseudo-perplexity is the exponential of the mean nats. It is not a perplexity: the probabilities of tokens predicted
+from both sides do not multiply to that of the text, and the more of a row is masked, the higher it is
+(https://arxiv.org/abs/1910.14659 masks one token at a time, as `alone` does).
 """
 
 import math
@@ -24,29 +25,29 @@ from headway.data.tokenizers import Tokenizer
 from headway.models.masked_language_model import ALL_HIDDEN, MaskedLanguageModel
 from headway.scoring.score import Score
 
-LARGEST = 2**25  # numbers in the largest tensor of a batch: 128 MB in float32
+LARGEST = 2**25  # elements in the largest tensor of a batch: 128 MB in float32
 SCORED = "scored"
-"""In the keys of what is hidden."""
+"""Part of the random keys that select the masked tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class Guesses:
-    """What one model made of the hidden tokens of some rows."""
+    """One model's predictions of the masked tokens."""
 
     nats: Float[np.ndarray, " N"]
-    """Of every hidden token, row by row."""
+    """Nats of every masked token, row by row."""
     right: Bool[np.ndarray, " N"]
-    """Whether the likeliest token is the one."""
+    """Whether the likeliest token is the right one."""
     tokens: int
-    """Of the rows, hidden or not; marks are not counted."""
+    """All tokens of the rows, masked or not, without special tokens."""
     how: str
-    """What is hidden, of what, in words."""
+    """For labels: what is masked."""
     token_kind: str
     unknown: int = 0
-    """How many of the hidden tokens stand for words outside the vocabulary."""
+    """How many of the masked tokens are the unknown word."""
 
     def scores(self, split: str) -> list[Score]:
-        """`split.loss`, `.masked_accuracy`, `.pseudo_perplexity`, each with what it is."""
+        """`split.loss`, `.masked_accuracy` and `.pseudo_perplexity`, with labels."""
         n, kind = len(self.nats), self.token_kind
         how = f"{split} · {n:,} of {self.tokens:,} tokens: {self.how}"
         if self.unknown:
@@ -62,7 +63,7 @@ class Guesses:
 
 @torch.no_grad()
 def guess(model: MaskedLanguageModel, rows: TextRows, tokenizer: Tokenizer, share: float) -> list[Guesses]:
-    """The hidden tokens of these rows, by every replica."""
+    """Predict the masked tokens of these rows with every replica."""
     model.eval()
     assert tokenizer.marks is not None
     device = next(model.parameters()).device
@@ -91,9 +92,9 @@ def guess(model: MaskedLanguageModel, rows: TextRows, tokenizer: Tokenizer, shar
 
 
 def hide(rows: TextRows, tokenizer: Tokenizer, share: float) -> MaskedBatch:
-    """These rows [1, N, T] with what is hidden of them in scores."""
+    """These rows [1, N, T], masked as for scoring."""
     if not len(rows):
-        raise UserError("there is no text in which anything could be hidden")
+        raise UserError("the split has no text, so there are no tokens to mask")
     assert tokenizer.marks is not None
     table, lengths = rows.padded(tokenizer.marks)
     told = torch.arange(table.shape[1]) < torch.as_tensor(lengths)[:, None]
@@ -106,7 +107,8 @@ def hide(rows: TextRows, tokenizer: Tokenizer, share: float) -> MaskedBatch:
 
 @torch.no_grad()
 def alone(model: MaskedLanguageModel, ids: np.ndarray, tokenizer: Tokenizer) -> Guesses:
-    """Each token of one text, where it alone is hidden, by the first replica. The text must fit the model."""
+    """Predict each token of one text with only that token masked, by the first replica. The text must fit the
+    context."""
     model.eval()
     marks = tokenizer.marks
     assert marks is not None

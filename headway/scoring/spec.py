@@ -20,7 +20,7 @@ class ScoringSpec(Spec):
     segment: int | None = Field(default=None, ge=1)
     """Tokens the model sees at once; null = data.segment. More than in training asks for length extrapolation."""
     stride: int | None = Field(default=None, ge=1)
-    """How far the window moves: the last so many tokens of each window are scored, the others are context; null =
+    """How far the window moves. The last `stride` tokens of each window are scored, the others are context; null =
     segment."""
     state: State | None = None
     """carried: the split is one stream, and each segment goes on from the state of the one before (a recurrence's, or

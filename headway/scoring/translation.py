@@ -1,8 +1,8 @@
-"""What a translator makes of pairs: the loss of the right targets, and what it writes by itself.
+"""Scores of translators: the loss of the reference targets, and the quality of what the model writes.
 
-The loss and the token accuracy are of targets that are given, token by token, as in training. What is written from the
-source alone (`scoring/decoding.py`) is compared as text: exactly, where a source has one right translation, and else by
-BLEU and chrF. Padding is never counted; END is a token like the others.
+The loss and the token accuracy are teacher-forced, as in training. Decoded translations (`scoring/decoding.py`) are
+compared as text: by exact match where a source has one right translation, and else also by BLEU and chrF. Padding is
+never counted; END is a token like the others.
 """
 
 import math
@@ -30,20 +30,20 @@ from headway.stats.resampled import interval
 
 Model = Translator | JointTranslator
 LARGEST = {"cpu": 2**24, "cuda": 2**27}
-"""Numbers in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
+"""Elements in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
 LENGTHS = (5, 10, 20, 40)
-"""Where sources, in tokens without END, are told apart by their length."""
+"""Bin edges for scores by source length, in tokens without END."""
 
 
 @dataclass(frozen=True, eq=False)
 class Forced:
-    """What one model says of targets that are given. Arrays have a place per pair."""
+    """Teacher-forced results of one model. Arrays have an element per pair."""
 
     nats: Float[np.ndarray, " N"]
     tokens: Int[np.ndarray, " N"]
-    """Of the target, END among them."""
+    """Tokens of the target, including END."""
     right: Int[np.ndarray, " N"]
-    """How many of them were the likeliest."""
+    """How many of these were the model's likeliest token."""
 
     @property
     def loss(self) -> float:
@@ -57,7 +57,7 @@ class Forced:
 
 @torch.no_grad()
 def forced(model: Model, pairs: PairedTexts) -> list[Forced]:
-    """Of every replica. Sides longer than the model's context are cut."""
+    """The teacher-forced results of every replica. Texts longer than the model's context are truncated."""
     model.eval()
     R, device, context = model.replicas, next(model.parameters()).device, model.longest
     (sources, source_lengths), (targets, lengths) = (side.padded(context) for side in (pairs.source, pairs.target))
@@ -90,16 +90,16 @@ def decoded(
     cached: bool = True,
     at_once: int | None = None,
 ) -> Found:
-    """What every replica writes from these sources: tokens, without END, cut to the model's context. From nothing,
-    nothing is written. `end`: the END of targets. `told` hears how many are done, `at_once` says how many are computed
-    together: which has no say in it."""
+    """Decode these sources with every replica: tokens without END, truncated to the model's context. An empty source
+    gives an empty translation. `end` is the END token of targets. `told` is called with the number of finished sources.
+    `at_once` is the batch size, which does not change the result."""
     model.eval()
     R, device, context = model.replicas, next(model.parameters()).device, model.longest
     ends = model.source_vocabulary - 1
     rows_of = [np.concatenate((ids[: context - 1], [ends])) for ids in sources]
     lengths = np.array([len(ids) for ids in rows_of], dtype=np.int64)
     found: Found = [[[Hypothesis((), 0.0, 0.0)] for _ in sources] for _ in range(R)]
-    there = np.flatnonzero(lengths > 1)  # END alone is no source
+    there = np.flatnonzero(lengths > 1)  # a source with END only is empty
     done = len(sources) - len(there)
     with packed_weights(model):
         for alike in _alike(lengths[there], model, device, getattr(how, "size", 1), at_once):
@@ -132,8 +132,8 @@ def _alike(
     beams: int | None = None,
     at_once: int | None = None,
 ) -> Iterator[Int[np.ndarray, " n"]]:
-    """Rows of similar length, as many as fit. `beams`: so many of each are written, one token at a time; None = targets
-    are given, and all their tokens are answered at once."""
+    """Batches of rows of similar length, as large as memory allows. `beams` is the beam width for decoding; None =
+    teacher forcing, where all target tokens are predicted at once."""
     order, most = np.argsort(lengths, kind="stable")[::-1], LARGEST.get(device.type, LARGEST["cpu"])
     first = 0
     while first < len(order):
@@ -149,23 +149,23 @@ def _alike(
 
 @dataclass(frozen=True, eq=False)
 class Translated:
-    """What one model wrote for every source of a split, beside what is right."""
+    """One model's translations of a split, with the references."""
 
     sources: list[str]
     references: list[str]
     best: list[Hypothesis]
     texts: list[str]
-    """Of the best hypotheses."""
+    """The best hypotheses as text."""
     lengths: Int[np.ndarray, " N"]
-    """Tokens of each source, without END."""
+    """Length of each source in tokens, without END."""
     seen: Bool[np.ndarray, " N"]
     """Whether the source was in train."""
     how: str
-    """Of the decoding, and what was cut."""
+    """For labels: the decoding method, and what was truncated."""
 
     @property
     def exact(self) -> Bool[np.ndarray, " N"]:
-        """What is, but for white space, the reference."""
+        """Whether each translation equals the reference, ignoring white space."""
         both = zip(self.texts, self.references, strict=True)
         return np.array([ours.split() == right.split() for ours, right in both], dtype=np.bool_)
 
@@ -176,7 +176,7 @@ class Translated:
         return Translated(sources, references, best, texts, self.lengths[rows], self.seen[rows], self.how)
 
     def table(self, exact: bool, tokenizer: str = "13a") -> list[list[str]]:
-        """A row for every sentence, a header first."""
+        """A header, then a row for every sentence."""
         columns = ["source", "reference", "translation", "exact", "nats", "tokens", "seen in train"]
         rows = [
             [source, reference, text, str(int(hit)), f"{one.nats:.4f}", str(len(one.tokens)), str(int(seen))]
@@ -191,8 +191,8 @@ class Translated:
         return [columns, *([" ".join(cell.split()) for cell in row] for row in rows)]
 
     def scores(self, split: str, exact: bool, tokenizer: str = "13a") -> list[Score]:
-        """`split.exact_match`; and where a source has more than one right translation BLEU and chrF. Of what the recipe
-        is judged by, also by length of the source, and on sources that are not in train."""
+        """`split.exact_match`, and BLEU and chrF where a source has more than one right translation. The main one of
+        these is also given by source length and for sources that are not in train."""
         found = [replace(self._exact(split, exact), rows=_digits(self.exact), texts=tuple(self.texts))]
         if exact:
             return found + [self.only(rows)._exact(split, exact, part) for part, rows in self._parts()]
@@ -201,7 +201,8 @@ class Translated:
         return found + [self.only(rows)._bleu(split, whole[0], part, rows) for part, rows in self._parts()]
 
     def _parts(self) -> Iterator[tuple[str, Int[np.ndarray, " n"]]]:
-        """Which rows have short sources, longer ones …, as far as there are any; and which sources are not in train."""
+        """The rows of each source-length bin, where the bin is neither empty nor the whole split, and the rows whose
+        source is not in train."""
         for low, high in pairwise([-1, *LENGTHS, math.inf]):
             rows = np.flatnonzero((self.lengths > low) & (self.lengths <= high))
             if 0 < len(rows) < len(self.texts):
@@ -218,7 +219,7 @@ class Translated:
     def _bleu(
         self, split: str, whole: bleu.BleuScore, part: str = "", rows: Int[np.ndarray, " n"] | None = None
     ) -> Score:
-        """Of all, or of these rows alone. The interval is for other sentences."""
+        """The score of all rows or of these only. The interval is over other sentences."""
         counts, score = np.array(whole.counts, dtype=np.float64), bleu.of_sums(whole.metric)
         assert score is not None
         counts = counts if rows is None else counts[rows]
@@ -232,7 +233,7 @@ def _name(split: str, metric: Metric, part: str) -> str:
 
 
 def _which(part: str) -> str:
-    """In words, as in a label."""
+    """The subset of the split, for a label."""
     return {"": "", "unseen": ", sources that are not in train"}.get(part, f", sources of {part} tokens")
 
 
@@ -254,7 +255,7 @@ def forced_scores(split: str, found: Forced, kind: str, cut: int, context: int) 
 def translated(
     model: Model, pairs: PairedTexts, tokenizer: Tokenizer, how: DecodingSpec, **settings: object
 ) -> list[Translated]:
-    """What every replica writes for a split. `tokenizer`: that of the targets."""
+    """Translate a split with every replica. `tokenizer` is that of the targets."""
     sources = ids_of(pairs.source)
     context = model.longest
     cut_sources = sum(len(ids) >= context for ids in sources)
@@ -275,7 +276,7 @@ def translated(
 
 
 def spread_out(pairs: PairedTexts, at_most: int | None) -> PairedTexts:
-    """As many pairs as have at most so many target tokens together, from all over the split and always the same."""
+    """A fixed random subset of pairs with at most so many target tokens in total."""
     lengths = pairs.target.lengths
     if at_most is None or lengths.sum() <= at_most:
         return pairs
