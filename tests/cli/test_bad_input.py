@@ -29,7 +29,7 @@ BAD = {
     ),
     "a split that is too short": (
         "train tiny.yaml --name new data.path=longer.txt data.valid_fraction=0.03",
-        "split 'valid' of 'longer.txt' is a single token",
+        "split 'valid' of 'longer.txt' has fewer than two tokens",
     ),
     "width and heads": ("train tiny.yaml model.width=30 model.mixer.heads=4", "width 30 is not divisible by 4 heads"),
     "positions in training": ("train tiny.yaml data.segment=17", "the learned positions end at 16"),

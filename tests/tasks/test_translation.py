@@ -256,7 +256,10 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
 
 def test_other_models_do_not_translate(workshop, command_line):
     refused = command_line("translate", "tiny", "a", "--runs", str(workshop.runs))
-    assert refused.code == 2 and "translations are asked of translators, and tiny is a language-model" in refused.err
+    assert (
+        refused.code == 2
+        and "translating is only possible with translators, but tiny is a language-model" in refused.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_it_trains_is_audited_and_asked(table, tmp_path, monkeypatch):
     assert all(found[name] == "pass" for name in ("scored-split", "scores-again", "batches", "labels", "padding"))
     told = classify_text(run, f"I see oak{BETWEEN}it is oak", "auto")
     assert told.tokens == 9 and set(told.chances) == {"same", "other"}
-    with pytest.raises(UserError, match="several texts, and one is"):
+    with pytest.raises(UserError, match="several texts per row, but one was"):
         classify_text(run, "I see oak", "auto")
 
 
