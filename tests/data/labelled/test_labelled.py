@@ -154,7 +154,7 @@ PROBLEMS = {
     "an unknown set": ({"source": "sst-2"}, "there is no labelled set called 'sst-2'; did you mean 'sst2'?"),
     "a set of running text": (
         {"source": "wikitext-2"},
-        "there is no labelled set called 'wikitext-2'; as one of data.kind=text there is",
+        "there is no labelled set called 'wikitext-2'; it exists with data.kind=text",
     ),
     "no path": ({"source": "files"}, "source: files needs a path, such as data.path=reviews.tsv"),
     "a path for nothing": ({"path": "x.tsv"}, "path is only read with source: files, not with python-modules"),
@@ -172,7 +172,7 @@ def test_impossible_settings_are_found_before_anything_is_read(case):
 
 def test_a_set_of_labelled_texts_is_no_running_text():
     (problem,) = Text(source="sst2").problems()
-    assert problem.reason == "there is no corpus called 'sst2'; as one of data.kind=labelled there is"
+    assert problem.reason == "there is no corpus called 'sst2'; it exists with data.kind=labelled"
 
 
 def test_there_is_a_header_where_columns_have_names(tmp_path: Path):
