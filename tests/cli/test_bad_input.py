@@ -18,7 +18,7 @@ BAD = {
     "an empty file": ("train tiny.yaml --name new data.path=empty.txt", "'empty.txt' is empty; expected text"),
     "a binary file": (
         "train tiny.yaml --name new data.path=binary.txt",
-        "'binary.txt' is binary, not text: there is a zero byte",
+        "'binary.txt' is binary, not text: it has a zero byte",
     ),
     "a missing file to score": ("score tiny --file none.txt", "'none.txt' cannot be read: No such file"),
     "an empty file to score": ("score tiny --file empty.txt", "'empty.txt' is empty"),

@@ -62,7 +62,7 @@ def test_what_cannot_be_carried_is_refused(run: Run, workshop):
         score_splits_again(workshop.run, None, ReadingWindow(state="carried"))
     with pytest.raises(UserError, match="no layer of this model carries a state"):
         tiny_recipe(workshop.text, "scoring.state=carried")
-    with pytest.raises(UserError, match="every token is read once, so nothing strides by 4"):
+    with pytest.raises(UserError, match="every token is read once, so a stride of 4 is not possible"):
         tiny_recipe(workshop.text, *REMEMBERING, "scoring.state=carried", "scoring.stride=4")
 
 

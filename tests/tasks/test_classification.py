@@ -121,7 +121,7 @@ def test_the_title_says_what_is_read_cut_and_held_out(home: Path, tmp_path: Path
     train([recipe(home, "training.duration=1 step")], ["told"], tmp_path, listeners=[told])
     assert told.title[1].startswith("set: 135 texts of 3 classes to train on, ")
     assert told.title[2].endswith("of them are cut to 6 tokens (model.context)")
-    assert told.title[3].startswith("15 texts for valid held out of 150, of every class its share")
+    assert told.title[3].startswith("15 texts for valid held out of 150, stratified by class")
 
 
 def test_replicas_together_end_as_they_do_apart(home: Path, tmp_path: Path):
@@ -340,7 +340,7 @@ BAD = {
         ["model=language-model"],
         "a language-model learns from text data, not from labelled data; set data.kind=text",
     ),
-    "segments": (["scoring.segment=4"], "labelled texts are scored whole, one by one: there are no segments"),
+    "segments": (["scoring.segment=4"], "labelled texts are scored whole: segment, stride and state do not apply"),
     "a setting of the other kind": (
         ["model.tied=true"],
         "model.tied: classifier has no such setting; ",

@@ -235,7 +235,7 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
         (("one", "--temperature", "inf"), "a temperature must be"),
         (("one", "--length-penalty", "1e6"), "--length-penalty"),
         (("one", "--encoding", "cp1252"), "--encoding"),
-        (("--file", "-", "--encoding", "rot13"), "no encoding of text"),
+        (("--file", "-", "--encoding", "rot13"), "Python knows no text encoding"),
         (("one", "--seed", "3"), "give --temperature, too"),
         (("--split", "valid", "--out", str(tmp_path / "t.tsv"), "--nbest", "2"), "one translation of each"),
         (("one", "--file", "x"), "different things"),

@@ -111,8 +111,12 @@ def test_classes_that_are_numbers_stand_in_their_order(tmp_path: Path):
 
 
 BAD = {
-    "one class only": ([("a b", "x"), ("c d", "x"), ("e f", "x")], None, "all 2 texts of train are of one class, 'x'"),
-    "an empty class": (ROWS, [("new", "cta")], "1 of the texts of 'test' are of class 'cta', which is empty in train"),
+    "one class only": (
+        [("a b", "x"), ("c d", "x"), ("e f", "x")],
+        None,
+        "all 2 texts of train have the same class, 'x'",
+    ),
+    "an empty class": (ROWS, [("new", "cta")], "1 texts of 'test' have the class 'cta', which does not occur in train"),
     "too few to hold out": (
         [("a b", "x"), ("a  b", "y")],
         None,
@@ -158,8 +162,11 @@ PROBLEMS = {
     ),
     "no path": ({"source": "files"}, "source: files needs a path, such as data.path=reviews.tsv"),
     "a path for nothing": ({"path": "x.tsv"}, "path is only read with source: files, not with python-modules"),
-    "columns for nothing": ({"source": "sst2", "text": 2}, "sst2 has columns of its own; text is for source: files"),
-    "names without a header": ({"source": "files", "path": "x", "header": False}, "columns have no names; give their"),
+    "columns for nothing": ({"source": "sst2", "text": 2}, "sst2 has its own columns; text is for source: files"),
+    "names without a header": (
+        {"source": "files", "path": "x", "header": False},
+        "columns have no names; give numbers",
+    ),
 }
 
 

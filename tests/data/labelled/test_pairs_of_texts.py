@@ -91,11 +91,11 @@ def test_it_trains_is_audited_and_asked(table, tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_meant(table, tmp_path):
-    with pytest.raises(UserError, match="1 columns in a list: a row is a text"):
+    with pytest.raises(UserError, match="a list of 1 columns; give one column"):
         recipe(table, "data.text=[first]")
     for columns, said in ((["first", "first"], "both texts"), (["first", "label"], "the same column")):
         with pytest.raises(UserError, match=said):
             labelled_rows(table, columns, "label", True)
     (tmp_path / "odd.tsv").write_text("a\tb\tlabel\none ␞ two\tthree\tx\n", "utf-8")
-    with pytest.raises(UserError, match="stands between two"):
+    with pytest.raises(UserError, match="a text contains the separator"):
         labelled_rows(tmp_path / "odd.tsv", ["a", "b"], "label", True)

@@ -72,7 +72,7 @@ def test_an_encoding_that_is_none_is_refused_before_anything_is_read(encoding):
         Labelled(source="files", path="x", encoding=encoding),
         Text(source="files", path="x", encoding=encoding),
     ):
-        assert any("is no encoding" in problem.reason for problem in spec.problems())
+        assert any("no text encoding" in problem.reason for problem in spec.problems())
 
 
 def test_json_lines_and_lists(tmp_path: Path):
