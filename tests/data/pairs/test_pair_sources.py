@@ -91,7 +91,7 @@ def test_parallel_files_tables_and_gzip_give_the_same_pairs(tmp_path):
 def test_files_that_part_are_told_where(tmp_path, at):
     write(tmp_path, "train.en", EN)
     write(tmp_path, "train.fr", FR[:at] + FR[at + 1 :])
-    with pytest.raises(UserError, match=rf"80 lines and 'train.fr' has 79.*part at line {at + 1}$"):
+    with pytest.raises(UserError, match=rf"80 lines and 'train.fr' has 79.*diverge at line {at + 1}$"):
         read_pairs("files", str(tmp_path), Sides("en-fr"))
 
 
@@ -140,7 +140,7 @@ def test_where_files_part_is_not_guessed():
     [
         ({"train.en": EN}, "en-fr", "has no train.fr"),
         ({"train.en": EN, "train.fr": FR, "valid.en": EN}, "en-fr", "'valid.en' has no counterpart"),
-        ({"train.en": EN, "train.fr": FR}, None, "say data.direction=en-de"),
+        ({"train.en": EN, "train.fr": FR}, None, "Set data.direction=en-de"),
         ({"train.tsv": ["a"]}, "1-2", "line 1: column 2 is asked for, and there is only 1 column|columns 1 to 1"),
         ({"train.tsv": ["en\tfr", "a\tb"]}, "en-de", "data.direction=de: .*no column of that name"),
         ({"train.tsv": ["one sentence", "another"]}, "en-de", "give numbers: data.direction=1-2$"),
@@ -156,7 +156,7 @@ def test_bad_files_are_told_in_words(tmp_path, files, direction, message):
 
 def test_one_of_two_parallel_files_is_no_table(tmp_path):
     write(tmp_path, "corpus.en", EN)
-    with pytest.raises(UserError, match="given by their folder"):
+    with pytest.raises(UserError, match="give their folder instead"):
         read_pairs("files", str(tmp_path / "corpus.en"), Sides("en-fr"))
 
 
