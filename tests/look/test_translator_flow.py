@@ -323,5 +323,7 @@ def test_a_run_is_asked(home, tmp_path):
 
 def test_models_of_pictures_are_told_what_may_be_asked():
     run: Any = SimpleNamespace(name="pictures", recipe=from_tree(OF_PICTURES, "test", overrides=["data.path=here"]))
-    with pytest.raises(UserError, match=r"asked of .*translators, and pictures is a clip; try headway match pictures"):
+    with pytest.raises(
+        UserError, match=r"only possible with .*translators, but pictures is a clip; try headway match pictures"
+    ):
         tasks.able(run, FollowsGradients)

@@ -35,5 +35,5 @@ def test_a_constant_text_and_segments_without_room_are_refused_in_words(tmp_path
     task = tasks.load(from_tree(tree, "other"))
     task.check_splits()  # all of valid at once
     monkeypatch.setattr("headway.tasks.language_modelling.MOST_AT_ONCE", 1 << 10)
-    with pytest.raises(UserError, match=r"scoring.segment=100,000: to read 759 tokens of 'valid' at once is"):
+    with pytest.raises(UserError, match=r"scoring.segment=100,000: to read 759 tokens of 'valid' at once takes"):
         task.check_splits()

@@ -181,7 +181,7 @@ def test_a_classifier_starts_from_a_run_and_from_a_recipe_that_is_trained_first(
     assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
     with pytest.raises(UserError, match="its weights are for 16, not for 32"):
         from_tree({"data": data, "model": {"kind": "classifier", "width": 32, "start": starts[1]}}, "rows")
-    with pytest.raises(UserError, match="what is trained first is a masked-language-model"):
+    with pytest.raises(UserError, match="expected a masked-language-model"):
         from_tree(
             {"data": data, "model": {"kind": "classifier", "start": {"kind": "trained", "recipe": "demo"}}}, "rows"
         )

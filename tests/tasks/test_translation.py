@@ -184,7 +184,7 @@ def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
     ("changes", "message"),
     [
         (["data.source=multi3k", "data.path=null"], "multi30k"),
-        (["data.direction=english"], "no direction"),
+        (["data.direction=english"], "not a direction"),
         (["data.direction=2-2"], "one side twice"),
         (["scoring.segment=4"], "scored whole"),
         (["model.cross.kind=lstm"], "looks at no other"),
@@ -251,7 +251,7 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
     assert (
         header.startswith("source\treference\ttranslation") and len(lines) == 36
     )  # palindromes are dropped as untranslated
-    assert "asked of language models" in command_line("sample", "tiny", *where).err
+    assert "only possible with language models" in command_line("sample", "tiny", *where).err
 
 
 def test_other_models_do_not_translate(workshop, command_line):

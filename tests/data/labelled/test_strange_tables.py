@@ -108,7 +108,7 @@ def test_a_row_wider_than_the_header_is_refused_with_its_line(tmp_path: Path):
     path = tmp_path / "t.csv"
     path.write_text("text,label\nfine film,good\nHello, nice film,good\na,b,c,d\n", "utf-8")
     with pytest.raises(
-        UserError, match=r"line 3: 3 cells \(Hello \| nice film \| good\), and the header names 2; .*2 of 3"
+        UserError, match=r"line 3: 3 cells \(Hello \| nice film \| good\), but the header names 2; .*2 of 3"
     ):
         labelled_rows(path, "text", "label")
     with pytest.raises(UserError, match=r"line 3: 3 cells .* quotes around a cell"):
@@ -147,7 +147,7 @@ def test_a_header_taken_for_a_row_is_refused_and_a_row_taken_for_a_header_is_sai
 def test_empty_cells_are_counted_refused_and_dropped_where_that_is_said(tmp_path: Path, caplog):
     path = tmp_path / "t.csv"
     path.write_text("text,label\na b,x\n,y\nc d,\ne f,y\n", "utf-8")
-    with pytest.raises(UserError, match=r"line 3: column 'text' is empty, and 2 of 4 rows .*data.empty=drop"):
+    with pytest.raises(UserError, match=r"line 3: column 'text' is empty \(2 of 4 rows .*data.empty=drop"):
         labelled_rows(path, "text", "label")
     assert labelled_rows(path, "text", "label", empty="drop") == [Row("a b", "x"), Row("e f", "y")]
     assert "2 of 4 rows have an empty cell" in caplog.text

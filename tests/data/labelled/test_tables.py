@@ -89,7 +89,7 @@ BAD = {
     "a row that is too short": (
         "a\tx\nb\n",
         (1, 2, False),
-        "line 2: column 2 is asked for, and there is only 1 column",
+        "line 2: column 2 is needed, but the line has only 1 column",
     ),
     "a row without a text": ("a\tx\n  \ty\n", (1, 2, False), "line 2: column 1 is empty; every row needs a text and"),
     "a row without a label": ("a\tx\nb\t\n", (1, 2, False), "line 2: column 2 is empty"),

@@ -141,7 +141,7 @@ def test_where_files_part_is_not_guessed():
         ({"train.en": EN}, "en-fr", "has no train.fr"),
         ({"train.en": EN, "train.fr": FR, "valid.en": EN}, "en-fr", "'valid.en' has no counterpart"),
         ({"train.en": EN, "train.fr": FR}, None, "Set data.direction=en-de"),
-        ({"train.tsv": ["a"]}, "1-2", "line 1: column 2 is asked for, and there is only 1 column|columns 1 to 1"),
+        ({"train.tsv": ["a"]}, "1-2", "line 1: column 2 is needed, but the line has only 1 column|columns 1 to 1"),
         ({"train.tsv": ["en\tfr", "a\tb"]}, "en-de", "data.direction=de: .*no column of that name"),
         ({"train.tsv": ["one sentence", "another"]}, "en-de", "give numbers: data.direction=1-2$"),
         ({"train.tsv": ["en\tfr", "a\tb"]}, "1-2", "looks like a header"),
@@ -231,7 +231,7 @@ def test_tokens_are_those_of_the_texts_and_the_cache_gives_them_again(tmp_path, 
 
 def test_nothing_left_to_train_on_says_why(tmp_path):
     write(tmp_path, "train.tsv", ["<a>\t<b>"] * 3)
-    with pytest.raises(UserError, match=re.escape("dropped were 3 metadata (data.filters)")):
+    with pytest.raises(UserError, match=re.escape("data.filters dropped 3 metadata")):
         dataset.load("files", str(tmp_path), Sides(), Filters(), 0.1, Char(), None)
 
 
