@@ -228,7 +228,7 @@ def test_a_decoder_that_ignores_its_source_has_nothing_but_zeros_there(home, cro
     assert flow.source is not None and set(flow.source.losses) == {0.0}
     assert {norm for norms in flow.source.streams.values() for norm in norms.typical} == {0.0}
     assert all(length > 0 for length in flow.own.losses)
-    assert any("nothing of the source reaches the loss" in note for note in flow.notes)
+    assert any("the source has no effect on the loss" in note for note in flow.notes)
     drawn = FlowPage([FlowOfArm("deaf", [flow])], "valid").draw()
     assert [chart.across for chart in drawn.charts] == ["distance t − s"] * 2
 
