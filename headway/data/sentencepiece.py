@@ -164,7 +164,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
                     raise ValueError(f"a field of kind {kind}")
                 length, at = _varint(message, at)
             if at + length > len(message):
-                raise ValueError("it ends too soon")
+                raise ValueError("it is truncated")
             value, at = message[at : at + length], at + length
         yield tag >> 3, value
 

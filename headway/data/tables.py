@@ -90,7 +90,7 @@ class GivenTable:
             there = f" (there are: {', '.join(named[:12])})" if len(named) > 1 else ""
             raise UserError(
                 f"{key}{column}: '{self.path.name}' has no column of that name{did_you_mean(column, named) or there}"
-                + ("" if len(named) > 1 else f"; if its first line is no header, give numbers: {by_number}")
+                + ("" if len(named) > 1 else f"; if its first line is not a header, give numbers: {by_number}")
             )
         return known.index(column)
 

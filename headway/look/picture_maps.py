@@ -69,7 +69,7 @@ class PictureMaps:
         grey = self.pixels.mean(-1) / 255
         small = grey.reshape(n, len(grey) // n, n, -1).mean((1, 3))
         places = _places(n)
-        return Grid("picture", [[Panel("as it is seen", small, places, places, (), self.pixels)]], scale)
+        return Grid("picture", [[Panel("as the model sees it", small, places, places, (), self.pixels)]], scale)
 
     def _patches(self, title: str, shares: Float[Tensor, "N N"]) -> Panel:
         places = _places(len(shares))

@@ -39,7 +39,7 @@ def _recipe(name: str, changes: tuple[str, ...]) -> "Recipe":
 
 
 class TrainedFirst(Lent):
-    """What another recipe has learnt, which is trained first where that has not been done."""
+    """Start from the model of another recipe, which is trained first if necessary."""
 
     said_in: ClassVar[str] = "model.start.recipe"
 
@@ -83,7 +83,7 @@ class TrainedFirst(Lent):
 
 
 class TrainedTokens(TokenizerSpec):
-    """The tokens of what is trained first."""
+    """The tokenizer of the recipe that is trained first."""
 
     kind: Literal["trained"] = "trained"
     is_given: ClassVar[bool] = True

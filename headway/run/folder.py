@@ -114,7 +114,7 @@ class Run(CheckpointedRun):
         self.keep_tokenizers({"tokenizer.json": tokenizer})
 
     def keep_tokenizers(self, named: Mapping[str, Tokenizer]) -> None:
-        """By their files, unless they are there."""
+        """Write tokenizers by file name, except those already there."""
         texts = {name: tokenizer.to_json() for name, tokenizer in named.items()}
         with rewriting(self.folder) as new:
             new.update({name: text for name, text in texts.items() if not self._holds(name, text)})

@@ -83,13 +83,13 @@ class Predictions:
             yield Score(
                 f"{split}.precision.{name}",
                 hits / chosen if chosen else math.nan,
-                f"precision: {hits:,} of the {chosen:,} taken for '{name}' are · {how}",
+                f"precision: {hits:,} of the {chosen:,} predicted as '{name}' are right · {how}",
                 wilson(hits, chosen),
             )
             yield Score(
                 f"{split}.recall.{name}",
                 hits / there if there else math.nan,
-                f"recall: {hits:,} of the {there:,} that are '{name}' are found · {how}",
+                f"recall: {hits:,} of the {there:,} texts of '{name}' are found · {how}",
                 wilson(hits, there),
             )
             f1 = 2 * hits / (chosen + there) if chosen + there else math.nan

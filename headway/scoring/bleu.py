@@ -41,9 +41,7 @@ def measured(hypotheses: Sequence[str], references: Sequence[str], tokenizer: st
         found.append(BleuScore(metric, value, f"corpus {metric.noun} · {scorer.get_signature()}", counts))
     of_sentences = by_sentence(hypotheses, references, tokenizer)
     mean = sum(of_sentences) / max(1, len(of_sentences))
-    how = (
-        f"mean of the BLEU of {len(of_sentences):,} sentences, not the BLEU of all · smooth:{SMOOTHING}|tok:{tokenizer}"
-    )
+    how = f"mean of the sentence BLEU of {len(of_sentences):,} sentences · smooth:{SMOOTHING}|tok:{tokenizer}"
     return [*found, BleuScore(SENTENCE_BLEU, mean, how, tuple((value, 1) for value in of_sentences))]
 
 

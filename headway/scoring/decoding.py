@@ -80,7 +80,7 @@ class Greedy(DecodingSpec):
 
 
 class Sampled(DecodingSpec):
-    """Tokens drawn from the model's distribution. Each row has random numbers of its own."""
+    """Tokens sampled from the model's distribution. Each row has its own random numbers."""
 
     kind: Literal["sampled"] = "sampled"
     temperature: float = Field(default=1.0, ge=0)
@@ -104,11 +104,11 @@ class Sampled(DecodingSpec):
     @property
     def label(self) -> str:
         only = "".join(f", {k} {v:g}" for k, v in (("top-k", self.top_k), ("top-p", self.top_p)) if v is not None)
-        return f"drawn, temperature {self.temperature:g}{only}, seed {self.seed}"
+        return f"sampled, temperature {self.temperature:g}{only}, seed {self.seed}"
 
 
 class Beam(DecodingSpec):
-    """Beam search: the best hypotheses are kept, token by token; the best of those that have ended is the answer."""
+    """Beam search: at every step the best hypotheses are kept; the best finished one is the result."""
 
     kind: Literal["beam"] = "beam"
     size: int = Field(default=5, ge=1, le=MOST_BEGINNINGS)

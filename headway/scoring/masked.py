@@ -51,13 +51,13 @@ class Guesses:
         n, kind = len(self.nats), self.token_kind
         how = f"{split} · {n:,} of {self.tokens:,} tokens: {self.how}"
         if self.unknown:
-            how += f" · {self.unknown:,} of the hidden ({self.unknown / n:.1%}) are unknown words"
+            how += f" · {self.unknown:,} of the masked ({self.unknown / n:.1%}) are unknown words"
         mean = float(self.nats.mean())
         hits = int(self.right.sum())
         return [
-            Score(f"{split}.loss", mean, f"nats per hidden token ({kind}) · {how}"),
-            Score(f"{split}.masked_accuracy", hits / n, f"hidden tokens ({kind}) guessed: {hits:,} of {n:,} · {how}"),
-            Score(f"{split}.pseudo_perplexity", _exp(mean), f"exp of nats per hidden token ({kind}) · {how}"),
+            Score(f"{split}.loss", mean, f"nats per masked token ({kind}) · {how}"),
+            Score(f"{split}.masked_accuracy", hits / n, f"masked tokens ({kind}) predicted: {hits:,} of {n:,} · {how}"),
+            Score(f"{split}.pseudo_perplexity", _exp(mean), f"exp of nats per masked token ({kind}) · {how}"),
         ]
 
 
@@ -86,7 +86,7 @@ def guess(model: MaskedLanguageModel, rows: TextRows, tokenizer: Tokenizer, shar
         found[:, some] = -sure.gather(-1, targets[..., None])[..., 0].double().cpu()
         hits[:, some] = (sure.argmax(-1) == targets).cpu()
     keep, unknown = asked[0], _unknown(hidden, asked, tokenizer)
-    how = f"{share:.0%} of each row hidden at a time, always the same · {len(rows):,} rows of at most {rows.longest}"
+    how = f"{share:.0%} of each row masked at once, always the same · {len(rows):,} rows of at most {rows.longest}"
     nats, right = found[:, keep].numpy(), hits[:, keep].numpy()
     return [Guesses(nats[r], right[r], len(rows.ids), how, tokenizer.kind, unknown) for r in range(model.replicas)]
 
@@ -126,7 +126,7 @@ def alone(model: MaskedLanguageModel, ids: np.ndarray, tokenizer: Tokenizer) -> 
         nats.append(-sure.gather(-1, row[places[some]][:, None])[:, 0])
         right.append(sure.argmax(-1) == row[places[some]])
     unknown = 0 if tokenizer.unknown is None else int((ids == tokenizer.unknown).sum())
-    how = "one is hidden at a time"
+    how = "one masked at a time"
     return Guesses(torch.cat(nats).numpy(), torch.cat(right).numpy(), len(ids), how, tokenizer.kind, unknown)
 
 

@@ -176,7 +176,7 @@ BLEU_LOWERCASED, SENTENCE_BLEU = (
 )
 TOKEN_ACCURACY = _ours("token_accuracy", "accuracy of tokens", lower_is_better=False, scale=POINTS, is_per_token=True)
 MASKED_ACCURACY = _ours(
-    "masked_accuracy", "accuracy on hidden tokens", lower_is_better=False, scale=POINTS, is_per_token=True
+    "masked_accuracy", "accuracy on masked tokens", lower_is_better=False, scale=POINTS, is_per_token=True
 )
 PSEUDO_PERPLEXITY = _ours("pseudo_perplexity", "pseudo-perplexity", lower_is_better=True, scale=LOG, is_per_token=True)
 EXACT_MATCH = _ours("exact_match", "exact matches", lower_is_better=False, scale=POINTS, is_of_rows=True)

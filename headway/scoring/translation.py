@@ -266,9 +266,9 @@ def translated(
         if cut_sources:
             told += f" · {cut_sources:,} sources cut at {context} tokens"
         if empty := sum(len(ids) == 0 for ids in sources):
-            told += f" · {empty:,} empty sources, which stay empty"
+            told += f" · {empty:,} empty sources"
         if endless := sum(one.cut for one in best):
-            told += f" · {endless:,} did not end by themselves"
+            told += f" · {endless:,} cut at the length limit"
         texts = [tokenizer.decode(one.tokens) for one in best]
         lengths = pairs.source.lengths - 1
         made.append(Translated(pairs.source.texts, pairs.target.texts, best, texts, lengths, pairs.seen, told))

@@ -51,7 +51,7 @@ class ReadsSegments(Ability):
 
     @abstractmethod
     def in_segments(self, model: Any, window: ReadingWindow) -> Self:
-        """The same task, scored in other segments, if the model can read such."""
+        """The same task, scored in other segments; a UserError if the model cannot read them."""
 
     @abstractmethod
     def surprise(self, model: Any, split: str, reading: Reading, at_most: int) -> Surprise:

@@ -83,7 +83,7 @@ def test_a_text_far_beyond_what_it_was_trained_on_is_refused(runs, monkeypatch):
 def test_scores_are_means_over_hidden_tokens(runs):
     scores = {score.name: score for score in runs[0].scores()}
     assert scores["valid.pseudo_perplexity"].value == pytest.approx(math.exp(scores["valid.loss"].value))
-    assert "hidden at a time" in scores["valid.loss"].label and 0 < scores["valid.masked_accuracy"].value <= 1
+    assert "masked at once" in scores["valid.loss"].label and 0 < scores["valid.masked_accuracy"].value <= 1
     task = tasks.load_for(runs[0])
     model, _ = load_model(runs[0])
     (again,) = guess(model, task.data.split("valid"), task.data.tokenizer, 0.15)

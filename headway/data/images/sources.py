@@ -151,7 +151,7 @@ def _in_archive(path: Path) -> dict[str, bytes]:
             members = [one for one in archive if one.isfile() and is_picture(Path(one.name))]
             return {Path(one.name).name: archive.extractfile(one).read() for one in members}  # pyright: ignore[reportOptionalMemberAccess]
     except (tarfile.TarError, OSError, EOFError) as problem:
-        raise UserError(f"'{path}' is not a whole tar file ({problem})") from None
+        raise UserError(f"'{path}' is not a complete tar file ({problem})") from None
 
 
 def _from_path(path: Path, template: str) -> Splits:

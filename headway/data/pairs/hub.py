@@ -75,7 +75,7 @@ def _rows(file: Path, name: str) -> list[dict[str, Any]]:
         try:
             return parquet.read_table(file).to_pylist()
         except (arrow.ArrowException, OSError) as problem:
-            raise UserError(f"{name} is not a whole parquet file: {str(problem).splitlines()[0]}") from None
+            raise UserError(f"{name} is not a complete parquet file: {str(problem).splitlines()[0]}") from None
     text = read_text(file)
     if form in ("csv", "tsv"):
         return table_objects(text, name, "\t" if form == "tsv" else ",")[0]

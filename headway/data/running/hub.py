@@ -58,7 +58,7 @@ def choose(names: Sequence[str], address: Address) -> list[str]:
             f"there is no file {place} that can be read: expected .parquet, .json, .jsonl, .csv, .tsv or .txt, the "
             f"last five also with .gz; {'there are: ' + others if others else 'it is empty'}"
         )
-    # As in a folder of one's own: where files say which split they are, the others are something else.
+    # As in a local folder: if some file names tell their split, the other files are ignored.
     data = [name for name in data if split_of_file(name)] or data
     splits = {split_of_file(name) or "train" for name in data}
     if "train" not in splits:
@@ -143,7 +143,7 @@ def _text_column(asked: str | None, holds_text: Mapping[str, bool], name: str) -
 
 def _columns_with_text(holds_text: Mapping[str, bool]) -> str:
     texts = [column for column, is_text in holds_text.items() if is_text]
-    return f"; these do: {', '.join(texts)}" if texts else ", and no other does"
+    return f"; these do: {', '.join(texts)}" if texts else "; no other column does either"
 
 
 def _table_rows(text: str, name: str, column: str | None, delimiter: str) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _parquet_rows(file: Path, name: str, column: str | None) -> Iterable[str]:
         batches = table.iter_batches(columns=[chosen])
         return [row for batch in batches for row in batch.column(0).to_pylist() if row is not None]
     except (arrow.ArrowException, OSError) as problem:
-        raise UserError(f"{name} is not a whole parquet file: {str(problem).splitlines()[0]}") from None
+        raise UserError(f"{name} is not a complete parquet file: {str(problem).splitlines()[0]}") from None
 
 
 def _is_text(arrow: Any, kind: Any) -> bool:

@@ -177,7 +177,7 @@ def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding
     except UnreadableError as problem:
         raise UserError(f"'{path}' cannot be read: {problem.why}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
-        raise UserError(f"'{path}' is not a whole gzip file ({problem})") from None
+        raise UserError(f"'{path}' is not a complete gzip file ({problem})") from None
     except OSError as problem:
         raise UserError(f"'{path}' cannot be read: {problem.strerror or problem}") from None
     text = decoded(content, path, encoding, key)

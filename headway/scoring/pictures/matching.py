@@ -236,7 +236,7 @@ class Played:
     ahead: float
     """The target's cosine minus the highest cosine of the others."""
     picked: str
-    """The picture that comes first."""
+    """The name of the picture that ranks first."""
     words: list[WordShare]
 
     @property

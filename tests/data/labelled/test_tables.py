@@ -74,7 +74,7 @@ BAD = {
     "a header of one column": (
         "whatever\na\n",
         ("text", "label", True),
-        "if its first line is no header, give numbers: data.text=1 data.label=2",
+        "if its first line is not a header, give numbers: data.text=1 data.label=2",
     ),
     "a number beyond the last column": ("a\tb\n", (3, 1, False), "data.text=3: 'table.tsv' has columns 1 to 2"),
     "column zero": ("a\tb\n", (0, 1, False), "data.text=0: 'table.tsv' has columns 1 to 2"),
