@@ -36,7 +36,7 @@ from headway.data.vocabularies import TokenizerSpec
 Arrays = Mapping[str, np.ndarray]
 FORMAT = 1
 """The cache format; increase it when the same spec gives other tokens than before."""
-MAPPED = 1 << 24
+MIN_MAPPED = 1 << 24
 """Arrays of at least so many bytes are memory-mapped. Smaller ones are copied, which is safe if the file is truncated
 later."""
 _DIGEST = hashlib.sha256().digest_size
@@ -239,6 +239,6 @@ def _array(path: Path, kind: np.dtype[Any], begin: int, shape: tuple[int, ...]) 
     """Read an array; large ones are memory-mapped. Copy-on-write, because torch wants writable arrays and the file must
     not change."""
     count = math.prod(shape)
-    if count * kind.itemsize < MAPPED:
+    if count * kind.itemsize < MIN_MAPPED:
         return np.fromfile(path, kind, count, offset=begin).reshape(shape)
     return np.memmap(path, kind, "c", begin, shape).view(np.ndarray)

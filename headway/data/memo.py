@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 _UNIT = re.compile(r"\s*\S+")
-MOST_UNITS, MOST_LETTERS = 1 << 20, 1 << 26
+MAX_UNITS, MAX_CHARACTERS = 1 << 20, 1 << 26
 """Limits of the memo; beyond them it is emptied."""
 
 
@@ -42,7 +42,7 @@ class UnitMemo:
         units = _UNIT.findall(text)
         if white := text[len(text.rstrip()) :]:
             units.append(white)
-        if len(self._slots) > MOST_UNITS or self._letters > MOST_LETTERS:
+        if len(self._slots) > MAX_UNITS or self._letters > MAX_CHARACTERS:
             self._forget()
         slots = np.fromiter(map(self._slots.__getitem__, units), np.int64, len(units))
         self._learn(self._slots.new())

@@ -29,7 +29,7 @@ DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 Column = int | str
 """A column by name, or by number from 1."""
 
-_LOOKED_AT = 1 << 16  # characters examined to find the delimiter
+_SAMPLE_SIZE = 1 << 16  # characters examined to find the delimiter
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # characters beyond U+FFFF are written as two of these in JSON
 _MISSING = ("nan", "na", "n/a", "null", "none", "nil", "#n/a", "-", "?")
 _USUAL_NAMES = "text label class category sentence sentiment target title description review content body id label_id"
@@ -49,7 +49,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WrittenAs:
+class TableFormat:
     """How a table is written, where the file does not show it."""
 
     encoding: str | None = None
@@ -58,7 +58,7 @@ class WrittenAs:
     """null = by the ending, or as found in the file."""
 
 
-PLAIN = WrittenAs()
+PLAIN = TableFormat()
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class GivenTable:
         return GivenTable(self.path, self.names, [line for line in self.lines if line.number not in gaps])
 
 
-def read_table(path: Path, columns: Sequence[Column], header: bool | None, format: WrittenAs = PLAIN) -> GivenTable:
+def read_table(path: Path, columns: Sequence[Column], header: bool | None, format: TableFormat = PLAIN) -> GivenTable:
     """Read a whole table, with a header if a column is given by name. Rows that do not fit are refused."""
     named = [column for column in columns if isinstance(column, str)]
     lines, fixed = _lines(path, format, named)
@@ -142,7 +142,7 @@ def read_table(path: Path, columns: Sequence[Column], header: bool | None, forma
     return table
 
 
-def fields_of(path: Path, format: WrittenAs = PLAIN) -> list[Line]:
+def fields_of(path: Path, format: TableFormat = PLAIN) -> list[Line]:
     """The cells of every line that is not blank, including a header, with the line's number."""
     return _lines(path, format, [])[0]
 
@@ -150,7 +150,7 @@ def fields_of(path: Path, format: WrittenAs = PLAIN) -> list[Line]:
 # --- how a file is written -------------------------------------------------------------------------------------------
 
 
-def _lines(path: Path, format: WrittenAs, named: Sequence[str]) -> tuple[list[Line], bool]:
+def _lines(path: Path, format: TableFormat, named: Sequence[str]) -> tuple[list[Line], bool]:
     """The lines, and whether the first is certainly a header."""
     content = read_text(path, format.encoding)
     if path.name.removesuffix(".gz").endswith(JSON_LINES):
@@ -172,8 +172,8 @@ def _lines(path: Path, format: WrittenAs, named: Sequence[str]) -> tuple[list[Li
 
 def _delimiter(content: str, natural: str, quoted: bool, named: Sequence[str]) -> str:
     """Find the delimiter: the one that gives the columns asked for by name, or rows of equal width."""
-    whole = content.rfind("\n", 0, _LOOKED_AT) + 1 if len(content) > _LOOKED_AT else len(content)
-    sample = content[: whole or _LOOKED_AT]
+    whole = content.rfind("\n", 0, _SAMPLE_SIZE) + 1 if len(content) > _SAMPLE_SIZE else len(content)
+    sample = content[: whole or _SAMPLE_SIZE]
     heads: dict[str, list[str]] = {}
     widths: dict[str, set[int]] = {}
     for one in dict.fromkeys((natural, *DELIMITERS)):

@@ -13,7 +13,7 @@ from headway.draw.picture import PictureTable
 from headway.look.gradient_flow import GradientFlow, SideFlow
 from headway.look.gradient_rows import GradientRows
 
-TOLD = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TABLE_DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """The distances in the table."""
 FROM_T, FROM_END = "distance t − s", "distance from the end of the source"
 """Labels of the x axis."""
@@ -170,7 +170,7 @@ class FlowPage:
             (arm.name, what, curve) for arm in self.arms for side in arm.sides for what, curve in side.lines.items()
         ]
         longest = max(len(curve.middle) for _, _, curve in lines)
-        told = [distance for distance in TOLD if distance < longest]
+        told = [distance for distance in TABLE_DISTANCES if distance < longest]
         rows = []
         for name, what, curve in lines:
             values = [_shown(curve.middle[n]) if n < len(curve.middle) else "" for n in told]

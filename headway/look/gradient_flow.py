@@ -58,7 +58,7 @@ class SideFlow:
         hidden = {
             name: {
                 "units": one.units,
-                **_told(one.norms),
+                **_as_json(one.norms),
                 "bound": one.bound,
                 "step_bound": one.step_bound,
                 "singular_values": _finite(one.singular_values),
@@ -68,7 +68,7 @@ class SideFlow:
         return {
             "tokens": self.tokens,
             "losses": _finite(self.losses),
-            "streams": {name: _told(norms) for name, norms in self.streams.items()},
+            "streams": {name: _as_json(norms) for name, norms in self.streams.items()},
             "hidden": hidden,
         }
 
@@ -106,7 +106,7 @@ class GradientFlow:
         }
 
 
-def _told(norms: Norms) -> dict[str, Any]:
+def _as_json(norms: Norms) -> dict[str, Any]:
     return {"typical": _finite(norms.typical), "largest": norms.largest and _finite(norms.largest)}
 
 

@@ -39,15 +39,15 @@ class Sentence:
 
 LONGEST = 8192
 """The longest sentence in tokens; a larger map would be illegible."""
-MOST_WEIGHTS = 1 << 28
+MAX_WEIGHTS = 1 << 28
 """Limit on the elements of all maps together: 1 GiB in float32."""
 
 
 def check_room(sentences: Sequence[Sentence], maps: int, title: str) -> None:
     """Raise a UserError, before anything is computed, if so many maps of these sentences would take too much memory."""
     longest = max(len(sentence.ids) for sentence in sentences)
-    if (needed := maps * len(sentences) * longest**2) > MOST_WEIGHTS:
-        most = int((MOST_WEIGHTS / (maps * len(sentences))) ** 0.5)
+    if (needed := maps * len(sentences) * longest**2) > MAX_WEIGHTS:
+        most = int((MAX_WEIGHTS / (maps * len(sentences))) ** 0.5)
         raise UserError(
             f"{title} has {maps} attention maps; for {longest:,} tokens they would take {needed / 2**28:.1f} GiB: "
             f"give a text of at most {most:,} tokens"

@@ -132,8 +132,8 @@ def step_jacobians(
         # One copy of the state per output unit: copy i gives row i of the Jacobian in a single backward pass.
         flat = torch.cat(list(state.values()), -1).expand(-1, sum(sizes), -1).detach().requires_grad_()
         after = step(t, dict(zip(state, flat.split(sizes, -1), strict=True)), sum(sizes))
-        told = torch.cat([after[name] for name in state], -1)[0]  # [S, S]
-        found.append(torch.autograd.grad(told.diagonal().sum(), flat)[0][0].double())
+        flat_after = torch.cat([after[name] for name in state], -1)[0]  # [S, S]
+        found.append(torch.autograd.grad(flat_after.diagonal().sum(), flat)[0][0].double())
         state = {name: part[:, :1].detach() for name, part in after.items()}
     return torch.stack(found) if found else None
 

@@ -18,7 +18,7 @@ from headway.core.yaml import read_tree
 from headway.recipe.library import packaged, read_text
 
 Key = tuple[str, ...]
-MOST_FILES = 10
+MAX_CHAIN = 10
 
 
 def written(name: str, default_kind: Callable[[Key], str | None]) -> tuple[dict[str, Any], dict[Key, str], str]:
@@ -41,8 +41,8 @@ def _chain(name: str) -> list[tuple[str, dict[str, Any], dict[Key, int]]]:
         if here in seen:
             circle = " → ".join([Path(one).name for one in seen[seen.index(here) :]] + [Path(here).name])
             raise UserError(f"{said_in}extends: a recipe cannot extend itself: {circle}")
-        if len(seen) == MOST_FILES:
-            raise UserError(f"{said_in}extends: a chain of more than {MOST_FILES} recipes")
+        if len(seen) == MAX_CHAIN:
+            raise UserError(f"{said_in}extends: a chain of more than {MAX_CHAIN} recipes")
         seen.append(here)
         try:
             text, title = read_text(name)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from headway.core.errors import UserError
 from headway.recipe.recipe import Recipe
 
-MOST_REPLICAS = 4096
+MAX_REPLICAS = 4096
 
 
 def varied(base: Recipe, name: str, variations: Sequence[str]) -> tuple[list[str], list[Recipe]]:
@@ -47,5 +47,5 @@ def _axis(variation: str) -> tuple[str, list[str]]:
 
 def _check_count(count: int) -> None:
     """Raise a UserError if there are too many, before they are listed."""
-    if count > MOST_REPLICAS:
-        raise UserError(f"{count:,} combinations are more than the limit of one population ({MOST_REPLICAS})")
+    if count > MAX_REPLICAS:
+        raise UserError(f"{count:,} combinations are more than the limit of one population ({MAX_REPLICAS})")

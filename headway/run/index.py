@@ -66,7 +66,7 @@ def list_runs(runs: Path) -> list[ListedRun]:
             row, changed = listed(folder), True
             is_running = row.state is not None and row.state.is_running
             if not is_running and youngest < now - MOMENT and _stamp(folder)[0] == stamp:
-                kept[name] = {"stamp": stamp, **_told(row)}
+                kept[name] = {"stamp": stamp, **_entry_of(row)}
         rows.append(row)
     if changed or kept.keys() != known.keys():
         _write(home, kept)
@@ -122,7 +122,7 @@ def _stamp(folder: Path) -> tuple[str, float]:
     return hashlib.blake2b(repr(seen).encode(), digest_size=12).hexdigest(), youngest
 
 
-def _told(row: ListedRun) -> dict[str, Any]:
+def _entry_of(row: ListedRun) -> dict[str, Any]:
     told = {name: value for name, value in asdict(row).items() if name not in ("folder", "state")}
     if row.state is None:
         return {**told, "state": None}

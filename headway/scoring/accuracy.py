@@ -20,7 +20,7 @@ from headway.models.classifier import Classifier
 from headway.scoring.score import Confusion, Score
 from headway.stats.intervals import wilson
 
-LARGEST = 2**24  # elements in the largest tensor of a batch: 64 MB in float32
+MAX_ELEMENTS = 2**24  # elements in the largest tensor of a batch: 64 MB in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def by_length(
         raise UserError("an empty text cannot be classified: every text needs at least one token")
     device = next(model.parameters()).device
     widest = model.spec.largest(table.shape[1]) * table.shape[1] * model.replicas
-    for rows in lengths.argsort(stable=True).split(max(1, LARGEST // widest)):
+    for rows in lengths.argsort(stable=True).split(max(1, MAX_ELEMENTS // widest)):
         width = int(lengths[rows].max())
         ids = table[rows, :width].to(device, torch.int64).expand(model.replicas, -1, -1)
         padding_mask = (torch.arange(width) < lengths[rows][:, None]).to(device).expand(model.replicas, -1, -1)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway.scoring.continued import Continued, Found, Hypothesis, log_total, parts_of
+from headway.scoring.continued import Continued, Found, Hypothesis, blocks_of, log_total
 
 
 @runtime_checkable
@@ -30,7 +30,7 @@ class BeamSettings(Protocol):
     def score(self, nats: float, length: int) -> float: ...
 
 
-class EndedRow(NamedTuple):
+class FinishedHypothesis(NamedTuple):
     """A finished hypothesis. Its tokens are only read when the search is over, since most are soon replaced by better
     ones."""
 
@@ -56,7 +56,7 @@ class BeamSearch:
     text: Continued
     end: int
     limits: Sequence[int]
-    best: list[list[list[EndedRow]]] = field(default_factory=list)
+    best: list[list[list[FinishedHypothesis]]] = field(default_factory=list)
     """Finished hypotheses so far, per replica and row, best first."""
 
     @torch.no_grad()
@@ -68,14 +68,14 @@ class BeamSearch:
         nats = torch.zeros(R, B, 1, device=device)  # of each prefix; at first only the empty one
         while rows:
             logits = self.text.scores().unflatten(1, (len(rows), nats.shape[2]))
-            over = [self.limits[b] <= length for b in rows]
+            at_limit = [self.limits[b] <= length for b in rows]
             ends = logits[..., self.end].clone()
             best, tokens = self._best_of(logits, K, first)
             nats = nats + log_total(logits)  # normalise the logits
-            self._keep_ended(rows, nats - ends, first, over)
+            self._keep_finished(rows, nats - ends, first, at_limit)
             nats, parents, tokens = likeliest(nats, best, tokens, K)
             length += 1
-            left = self._left(rows, nats[..., 0], over)
+            left = self._unfinished(rows, nats[..., 0], at_limit)
             if left:
                 kept = torch.tensor(left, device=device)
                 nats = nats[:, kept]
@@ -99,7 +99,7 @@ class BeamSearch:
         allowed[..., never] = kept
         return found
 
-    def _keep_ended(self, rows: list[int], ended: Float[Tensor, "R B K"], first: int, over: list[bool]) -> None:
+    def _keep_finished(self, rows: list[int], ended: Float[Tensor, "R B K"], first: int, at_limit: list[bool]) -> None:
         """Keep the hypotheses that end here and are among the best of their row."""
         length = self.text.ids.shape[2] - first + 1
         for r, (of_rows, written) in enumerate(zip(ended.double().tolist(), self.text.ids[..., first:], strict=True)):
@@ -110,17 +110,19 @@ class BeamSearch:
                         continue
                     score = self.spec.score(nats, length)
                     if len(best) < self.spec.nbest or score > best[-1].score:
-                        insort(best, EndedRow(score, nats, over[k], written, row), key=lambda one: -one.score)
+                        insort(
+                            best, FinishedHypothesis(score, nats, at_limit[k], written, row), key=lambda one: -one.score
+                        )
                         del best[self.spec.nbest :]
 
-    def _left(self, rows: list[int], nats: Float[Tensor, "R B"], over: list[bool]) -> list[int]:
+    def _unfinished(self, rows: list[int], nats: Float[Tensor, "R B"], at_limit: list[bool]) -> list[int]:
         """The rows that continue: in some replica their likeliest prefix could still beat the finished ones, at the
         length that favours it most."""
         found = nats.tolist()
         return [
             k
             for k, b in enumerate(rows)
-            if not over[k] and any(self._can_improve(r, b, of_rows[k]) for r, of_rows in enumerate(found))
+            if not at_limit[k] and any(self._can_improve(r, b, of_rows[k]) for r, of_rows in enumerate(found))
         ]
 
     def _can_improve(self, r: int, b: int, nats: float) -> bool:
@@ -132,7 +134,7 @@ class BeamSearch:
 def largest(scores: Float[Tensor, "R B K V"], most: int) -> tuple[Float[Tensor, "R B K n"], Int[Tensor, "R B K n"]]:
     """The largest scores and their tokens. The vocabulary is split into blocks, and only the blocks with the largest
     maxima are sorted."""
-    V, (each, whole) = scores.shape[-1], parts_of(scores.shape[-1])
+    V, (each, whole) = scores.shape[-1], blocks_of(scores.shape[-1])
     if whole // each <= most:
         return scores.topk(min(most, V), -1)
     parts = scores[..., :whole].unflatten(-1, (-1, each))

@@ -138,7 +138,7 @@ def log_total(scores: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
     return torch.where(largest == -torch.inf, largest, largest - scores.amax(-1).log())
 
 
-def parts_of(vocabulary: int) -> tuple[int, int]:
+def blocks_of(vocabulary: int) -> tuple[int, int]:
     """Split a vocabulary into blocks of about √V tokens: the size of a block, and the tokens in all full blocks
     together."""
     each = 1 << max(0, (vocabulary.bit_length() - 1) // 2)
@@ -148,7 +148,7 @@ def parts_of(vocabulary: int) -> tuple[int, int]:
 def likeliest_token(scores: Float[Tensor, "*b V"]) -> Int[Tensor, "*b"]:
     """argmax, with the first of equal maxima as in torch. torch's argmax on a CPU is slow, since it compares element by
     element. This takes the maximum of each block first and then searches one block only."""
-    V, (each, whole) = scores.shape[-1], parts_of(scores.shape[-1])
+    V, (each, whole) = scores.shape[-1], blocks_of(scores.shape[-1])
     if scores.device.type != "cpu" or V < 1024:
         return scores.argmax(-1)
     largest = scores[..., :whole].unflatten(-1, (-1, each)).amax(-1)

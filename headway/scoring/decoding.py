@@ -32,14 +32,14 @@ from headway.scoring.continued import (
     log_total,
 )
 
-MOST_BEGINNINGS = 1000
+MAX_HYPOTHESES = 1000
 """The largest beam width. Memory grows with its square, because hypotheses share a cache and each has a mask over the
 tokens of all others."""
 
 
 HIGHEST_PENALTY = 20.0
 """At this exponent the longest hypothesis always wins already; a much higher one overflows."""
-COLDEST = 1e-30
+MIN_TEMPERATURE = 1e-30
 """Below this temperature the likeliest token is always taken; dividing logits by less would overflow."""
 
 
@@ -111,7 +111,7 @@ class Beam(DecodingSpec):
     """Beam search: at every step the best hypotheses are kept; the best finished one is the result."""
 
     kind: Literal["beam"] = "beam"
-    size: int = Field(default=5, ge=1, le=MOST_BEGINNINGS)
+    size: int = Field(default=5, ge=1, le=MAX_HYPOTHESES)
     """The beam width: how many hypotheses are kept."""
     length_penalty: float = Field(default=1.0, ge=0, le=HIGHEST_PENALTY)
     """The log-probability is divided by the length, END counted, to this power (https://arxiv.org/abs/1609.08144): 0 =
@@ -185,7 +185,7 @@ def draw(
     noise: Sequence[Sequence[torch.Generator | None]],
 ) -> Rows:
     """Sample a token for every row, each with its own random generator."""
-    if temperature < COLDEST:
+    if temperature < MIN_TEMPERATURE:
         return logits.argmax(-1)
     device, logits = logits.device, logits.cpu() / temperature
     if top_k is not None and top_k < logits.shape[-1]:

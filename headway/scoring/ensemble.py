@@ -102,7 +102,7 @@ def gain(
 
 
 @dataclass(frozen=True, eq=False)
-class OfSplit:
+class SplitResult:
     """The results of one translator, or of an ensemble of them, on a split."""
 
     given: Forced
@@ -120,7 +120,7 @@ class OfSplit:
         return found
 
 
-def gains_of_writing(split: str, members: Sequence[OfSplit], together: OfSplit) -> list[Gain]:
+def translation_gains(split: str, members: Sequence[SplitResult], together: SplitResult) -> list[Gain]:
     """The gain in every metric that has counts. Intervals come from a bootstrap over sentences, with the same resamples
     for all."""
     found, each = [], [one.counts() for one in members]

@@ -25,10 +25,10 @@ from headway.scoring.stream import Stream
 
 PIECES = 64
 """A text is cut into so many pieces of about equal length, to estimate how much the loss would vary on other text."""
-LARGEST = {"cpu": 2**22, "cuda": 2**28}
+MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}
 """Elements in the largest tensor of a batch, by device: 16 MB in float32 on a CPU, to stay near the size of its caches;
 1 GB on a GPU, which small batches would leave idle."""
-FEWEST = 256
+MIN_TOKENS = 256
 """Minimum tokens in a batch, whatever its size in memory: with fewer, matrix products are bound by reading the
 weights."""
 
@@ -66,7 +66,9 @@ def token_losses(
     ids = ids.to(device, torch.int64)
     losses = torch.empty(model.replicas, len(ids) - 1, device=device)
     widest = max(model.vocabulary, model.spec.largest(length))  # the logits or a layer's activations
-    tokens = max(FEWEST, LARGEST.get(device.type, LARGEST["cpu"]) // widest) // model.replicas  # per replica
+    tokens = (
+        max(MIN_TOKENS, MAX_ELEMENTS.get(device.type, MAX_ELEMENTS["cpu"]) // widest) // model.replicas
+    )  # per replica
     for some in _batches(places, max(1, tokens // length)):
         starts, firsts = torch.tensor(some)[..., None].unbind(1)  # [windows, 1] each
         slots = starts + torch.arange(length + 1)

@@ -25,7 +25,7 @@ from headway.data.tokenizers import Tokenizer
 from headway.models.masked_language_model import ALL_HIDDEN, MaskedLanguageModel
 from headway.scoring.score import Score
 
-LARGEST = 2**25  # elements in the largest tensor of a batch: 128 MB in float32
+MAX_ELEMENTS = 2**25  # elements in the largest tensor of a batch: 128 MB in float32
 SCORED = "scored"
 """Part of the random keys that select the masked tokens."""
 
@@ -71,7 +71,7 @@ def guess(model: MaskedLanguageModel, rows: TextRows, tokenizer: Tokenizer, shar
     asked = torch.ones_like(hidden.places, dtype=torch.bool) if hidden.asked is None else hidden.asked
     found, hits = (torch.empty(model.replicas, *asked.shape[1:], dtype=kind) for kind in (torch.float64, torch.bool))
     widest = max(model.vocabulary * hidden.places.shape[2], model.spec.largest(hidden.inputs.shape[2]))
-    at_once = max(1, LARGEST // (model.replicas * max(widest, model.spec.largest(1) * hidden.inputs.shape[2])))
+    at_once = max(1, MAX_ELEMENTS // (model.replicas * max(widest, model.spec.largest(1) * hidden.inputs.shape[2])))
     by_length = torch.as_tensor(rows.lengths).argsort(stable=True)
     for some in by_length.split(at_once):
         width = int(rows.lengths[some].max()) + tokenizer.marks.room()
@@ -79,10 +79,12 @@ def guess(model: MaskedLanguageModel, rows: TextRows, tokenizer: Tokenizer, shar
             None if one is None else one[:, some].to(device).expand(model.replicas, -1, -1)
             for one in (hidden.inputs[..., :width], hidden.padding_mask, hidden.places, hidden.targets)
         ]
-        ids, told, places, targets = batch
-        told = None if told is None or bool(told[..., :width].all()) else told[..., :width]
+        ids, padding_mask, places, targets = batch
+        padding_mask = (
+            None if padding_mask is None or bool(padding_mask[..., :width].all()) else padding_mask[..., :width]
+        )
         assert ids is not None and places is not None and targets is not None
-        sure = model.guesses(ids, places.clamp(max=width - 1), told).float().log_softmax(-1)
+        sure = model.guesses(ids, places.clamp(max=width - 1), padding_mask).float().log_softmax(-1)
         found[:, some] = -sure.gather(-1, targets[..., None])[..., 0].double().cpu()
         hits[:, some] = (sure.argmax(-1) == targets).cpu()
     keep, unknown = asked[0], _unknown(hidden, asked, tokenizer)
@@ -97,12 +99,12 @@ def hide(rows: TextRows, tokenizer: Tokenizer, share: float) -> MaskedBatch:
         raise UserError("the split has no text, so there are no tokens to mask")
     assert tokenizer.marks is not None
     table, lengths = rows.padded(tokenizer.marks)
-    told = torch.arange(table.shape[1]) < torch.as_tensor(lengths)[:, None]
+    padding_mask = torch.arange(table.shape[1]) < torch.as_tensor(lengths)[:, None]
     spec = ALL_HIDDEN.model_copy(update={"share": share})
     hiding = Hiding(
         spec, tokenizer.marks, torch.as_tensor(tokenizer.words), [0], rows.longest + tokenizer.marks.room(), SCORED
     )
-    return hiding(torch.as_tensor(table).long()[None], told[None], 0)
+    return hiding(torch.as_tensor(table).long()[None], padding_mask[None], 0)
 
 
 @torch.no_grad()
@@ -119,7 +121,7 @@ def alone(model: MaskedLanguageModel, ids: np.ndarray, tokenizer: Tokenizer) -> 
     rows = row.repeat(len(places), 1)
     rows[torch.arange(len(places)), places] = marks.mask
     nats, right = [], []
-    at_once = max(1, LARGEST // (model.replicas * len(row) * model.spec.largest(len(row))))
+    at_once = max(1, MAX_ELEMENTS // (model.replicas * len(row) * model.spec.largest(len(row))))
     for some in torch.arange(len(places)).split(at_once):
         given = (one[some].to(device).expand(model.replicas, -1, -1) for one in (rows, places[:, None]))
         sure = model.guesses(*given)[0, :, 0].double().log_softmax(-1).cpu()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from headway.core.errors import UserError, did_you_mean
 from headway.core.variants import Registry
 
-LARGEST = 700
+MAX_EXPONENT = 700
 """Larger arguments of exp are treated as infinite, since they come close to float overflow. The interval of two seeds,
 one of which diverged, can reach that far."""
 
@@ -29,7 +29,7 @@ class Scale:
 
     is_ratio = False
     """Whether effects are multiplicative, so that logarithms are compared."""
-    told_times = 1
+    display_factor = 1
     """Differences are multiplied by this when they are reported."""
 
     def natural(self, value: float) -> float:
@@ -53,26 +53,26 @@ class Logarithms(Scale):
         return math.log(value) if value > 0 else math.nan
 
     def back(self, natural: float) -> float:
-        return math.exp(natural) if natural < LARGEST else math.inf
+        return math.exp(natural) if natural < MAX_EXPONENT else math.inf
 
 
-class Shares(Scale):
+class Fractions(Scale):
     """Values between 0 and 1, with differences reported in percentage points."""
 
-    told_times = 100
+    display_factor = 100
 
     def possible(self, value: float) -> float:
         return min(max(value, 0.0), 1.0)
 
 
-class OfHundred(Scale):
+class ZeroToHundred(Scale):
     """Values between 0 and 100."""
 
     def possible(self, value: float) -> float:
         return min(max(value, 0.0), 100.0)
 
 
-PLAIN, LOG, POINTS, HUNDRED = Scale(), Logarithms(), Shares(), OfHundred()
+PLAIN, LOG, POINTS, HUNDRED = Scale(), Logarithms(), Fractions(), ZeroToHundred()
 
 
 @dataclass(frozen=True)
@@ -127,16 +127,16 @@ class Metric:
     def in_units(self, improvement: float, level: float) -> float:
         """Convert an improvement over an arm at `level`, both on the natural scale, to the metric's own units."""
         if not self.is_ratio:
-            return improvement * self.scale.told_times
+            return improvement * self.scale.display_factor
         return self.back(level) * self.relative(improvement)
 
     def relative(self, improvement: float) -> float:
         """Convert an improvement on the natural scale to a relative change: 0.04 = 4 % lower (or higher)."""
-        return self.sign * (math.expm1(self.sign * improvement) if self.sign * improvement < LARGEST else math.inf)
+        return self.sign * (math.expm1(self.sign * improvement) if self.sign * improvement < MAX_EXPONENT else math.inf)
 
     def factor(self, improvement: float) -> float:
         """Convert an improvement on the natural scale to a factor: 2 = half the perplexity, 0.5 = twice as much."""
-        return math.exp(improvement) if improvement < LARGEST else math.inf
+        return math.exp(improvement) if improvement < MAX_EXPONENT else math.inf
 
 
 METRICS: Registry[Metric] = Registry("metric")

@@ -29,7 +29,7 @@ from headway.stats.intervals import wilson
 from headway.stats.resampled import interval
 
 Model = Translator | JointTranslator
-LARGEST = {"cpu": 2**24, "cuda": 2**27}
+MAX_ELEMENTS = {"cpu": 2**24, "cuda": 2**27}
 """Elements in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
 LENGTHS = (5, 10, 20, 40)
 """Bin edges for scores by source length, in tokens without END."""
@@ -63,7 +63,7 @@ def forced(model: Model, pairs: PairedTexts) -> list[Forced]:
     (sources, source_lengths), (targets, lengths) = (side.padded(context) for side in (pairs.source, pairs.target))
     nats, right = np.zeros((R, len(pairs))), np.zeros((R, len(pairs)), dtype=np.int64)
     end = pairs.target.end
-    for rows in _alike(np.maximum(source_lengths, lengths), model, device):
+    for rows in _batches(np.maximum(source_lengths, lengths), model, device):
         S, T = source_lengths[rows].max(), lengths[rows].max()
         known, asked = (
             torch.as_tensor(table[rows]).long().to(device).expand(R, -1, -1) for table in (sources, targets)
@@ -102,8 +102,8 @@ def decoded(
     there = np.flatnonzero(lengths > 1)  # a source with END only is empty
     done = len(sources) - len(there)
     with packed_weights(model):
-        for alike in _alike(lengths[there], model, device, getattr(how, "size", 1), at_once):
-            rows = there[alike]
+        for batch in _batches(lengths[there], model, device, getattr(how, "size", 1), at_once):
+            rows = there[batch]
             table = torch.zeros(len(rows), lengths[rows].max(), dtype=torch.int64)
             for k, row in enumerate(rows):
                 table[k, : lengths[row]] = torch.as_tensor(rows_of[row])
@@ -125,7 +125,7 @@ def _limit(model: Model, how: DecodingSpec, source: int) -> int:
     return how.limit(source) if most is None else min(how.limit(source), most)
 
 
-def _alike(
+def _batches(
     lengths: Int[np.ndarray, " N"],
     model: Model,
     device: torch.device,
@@ -134,7 +134,7 @@ def _alike(
 ) -> Iterator[Int[np.ndarray, " n"]]:
     """Batches of rows of similar length, as large as memory allows. `beams` is the beam width for decoding; None =
     teacher forcing, where all target tokens are predicted at once."""
-    order, most = np.argsort(lengths, kind="stable")[::-1], LARGEST.get(device.type, LARGEST["cpu"])
+    order, most = np.argsort(lengths, kind="stable")[::-1], MAX_ELEMENTS.get(device.type, MAX_ELEMENTS["cpu"])
     first = 0
     while first < len(order):
         widest = int(lengths[order[first]])
@@ -212,8 +212,8 @@ class Translated:
 
     def _exact(self, split: str, one_answer: bool, part: str = "") -> Score:
         hits, n = int(self.exact.sum()), len(self.texts)
-        told = "the one right translation" if one_answer else "the reference"
-        label = f"exactly {told}: {hits:,} of {n:,} · {split}{_which(part)} · {self.how}"
+        reference = "the one right translation" if one_answer else "the reference"
+        label = f"exactly {reference}: {hits:,} of {n:,} · {split}{_subset(part)} · {self.how}"
         return Score(_name(split, EXACT_MATCH, part), hits / n, label, wilson(hits, n))
 
     def _bleu(
@@ -224,7 +224,7 @@ class Translated:
         assert score is not None
         counts = counts if rows is None else counts[rows]
         value = whole.value if rows is None else float(score(counts.sum(0)))
-        label = f"{whole.how} · {split}{_which(part)} · {_pairs(len(self.texts))} · {self.how}"
+        label = f"{whole.how} · {split}{_subset(part)} · {_pairs(len(self.texts))} · {self.how}"
         return Score(_name(split, whole.metric, part), value, label, interval(counts, score))
 
 
@@ -232,7 +232,7 @@ def _name(split: str, metric: Metric, part: str) -> str:
     return f"{split}.{metric.name}" + (f".{part}" if part else "")
 
 
-def _which(part: str) -> str:
+def _subset(part: str) -> str:
     """The subset of the split, for a label."""
     return {"": "", "unseen": ", sources that are not in train"}.get(part, f", sources of {part} tokens")
 
@@ -262,16 +262,16 @@ def translated(
     made = []
     for of_replica in decoded(model, sources, pairs.target.end, how, **settings):  # pyright: ignore
         best = [hypotheses[0] for hypotheses in of_replica]
-        told = how.label
+        label = how.label
         if cut_sources:
-            told += f" · {cut_sources:,} sources cut at {context} tokens"
+            label += f" · {cut_sources:,} sources cut at {context} tokens"
         if empty := sum(len(ids) == 0 for ids in sources):
-            told += f" · {empty:,} empty sources"
+            label += f" · {empty:,} empty sources"
         if endless := sum(one.cut for one in best):
-            told += f" · {endless:,} cut at the length limit"
+            label += f" · {endless:,} cut at the length limit"
         texts = [tokenizer.decode(one.tokens) for one in best]
         lengths = pairs.source.lengths - 1
-        made.append(Translated(pairs.source.texts, pairs.target.texts, best, texts, lengths, pairs.seen, told))
+        made.append(Translated(pairs.source.texts, pairs.target.texts, best, texts, lengths, pairs.seen, label))
     return made
 
 

@@ -44,7 +44,7 @@ def able(run: Run, ability: type[SomeAbility]) -> type[SomeAbility]:
         kind = run.recipe.model.kind
         is_a = f"{run.name} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
         raise UserError(
-            f"{ability.asked} is only possible with {others}, but {is_a}; try {task.example.format(run=run.name)}"
+            f"{ability.activity} is only possible with {others}, but {is_a}; try {task.example.format(run=run.name)}"
         )
     return task
 

@@ -32,7 +32,7 @@ from headway.scoring.translation import Forced
 
 
 class Ability(ABC):
-    asked: ClassVar[str]
+    activity: ClassVar[str]
     """The beginning of the message "… is only possible with language models"."""
 
 
@@ -47,7 +47,7 @@ class ReadingWindow(NamedTuple):
 class ReadsSegments(Ability):
     """Running text can be read in segments of any length."""
 
-    asked = "choosing segments and strides"
+    activity = "choosing segments and strides"
 
     @abstractmethod
     def in_segments(self, model: Any, window: ReadingWindow) -> Self:
@@ -69,7 +69,7 @@ class ReadsSegments(Ability):
 class FollowsGradients(Ability):
     """Gradients can be measured by distance from the last token of a row."""
 
-    asked = "measuring how far gradients reach"
+    activity = "measuring how far gradients reach"
 
     @abstractmethod
     def followed(self, split: str, most: int) -> GradientRows:
@@ -89,7 +89,7 @@ class ScoredTogether:
 class JoinsOthers(Ability):
     """Several models can be combined into an ensemble."""
 
-    asked = "averaging several models"
+    activity = "averaging several models"
 
     @abstractmethod
     def told(self, model: Any, split: str) -> list[Any]:
@@ -119,7 +119,7 @@ class GivenFile:
 
 
 class ScoresFiles(Ability):
-    asked = "scoring a file"
+    activity = "scoring a file"
 
     @classmethod
     @abstractmethod
@@ -130,7 +130,7 @@ class ScoresFiles(Ability):
 class ScoresText(ScoresFiles):
     """A text can be scored without a reference or label."""
 
-    asked = "scoring a text"
+    activity = "scoring a text"
 
     @classmethod
     @abstractmethod
@@ -150,7 +150,7 @@ class Draw:
 
 
 class Writes(Ability):
-    asked = "writing text"
+    activity = "writing text"
 
     @classmethod
     @abstractmethod
@@ -213,7 +213,7 @@ class Translation:
 
 
 class Translates(Ability):
-    asked = "translating"
+    activity = "translating"
 
     @classmethod
     @abstractmethod
@@ -256,7 +256,7 @@ class Filled:
 
 
 class FillsIn(Ability):
-    asked = "filling in masked tokens"
+    activity = "filling in masked tokens"
 
     @classmethod
     @abstractmethod
@@ -265,7 +265,7 @@ class FillsIn(Ability):
 
 
 class Classifies(Ability):
-    asked = "classifying"
+    activity = "classifying"
 
     @classmethod
     @abstractmethod
@@ -283,7 +283,7 @@ class Classifies(Ability):
 
 
 class MatchesPictures(Ability):
-    asked = "matching pictures and captions"
+    activity = "matching pictures and captions"
 
     @classmethod
     @abstractmethod

@@ -51,7 +51,7 @@ from headway.tasks.abilities import (
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
-MOST_AT_ONCE = 1 << 32
+MAX_ELEMENTS = 1 << 32
 """Largest allowed tensor of a layer in elements, when a segment is read: 16 GiB in float32."""
 
 
@@ -135,7 +135,7 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
             raise UserError(f"{what}: it has nothing to predict")
         corpora.check_not_constant(self.data)
         length = min(self.recipe.reading.segment, len(self.data.split(split)) - 1)
-        if (numbers := _spec(self.recipe).largest(length) * length) > MOST_AT_ONCE:
+        if (numbers := _spec(self.recipe).largest(length) * length) > MAX_ELEMENTS:
             raise UserError(
                 f"scoring.segment={self.recipe.reading.segment:,}: to read {length:,} tokens of '{split}' at once "
                 f"takes {4 * numbers / 2**30:,.1f} GiB for one tensor; use a shorter segment, with a scoring.stride "

@@ -49,7 +49,7 @@ from headway.tasks.abilities import (
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
-FARTHEST = 2
+MAX_LENGTH_FACTOR = 2
 """Texts to fill in may be at most this many times as long as the rows in training, if the positions allow it."""
 
 
@@ -59,10 +59,10 @@ class HiddenTokens(Probing):
     per_token, looks_ahead = True, True
 
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
-        told = answers.gather(2, batch.places[..., None].expand(-1, -1, -1, answers.shape[-1]))
+        logits = answers.gather(2, batch.places[..., None].expand(-1, -1, -1, answers.shape[-1]))
         if batch.asked is None:
-            return cross_entropy(told, batch.targets)
-        return cross_entropy(told[batch.asked], batch.targets[batch.asked])
+            return cross_entropy(logits, batch.targets)
+        return cross_entropy(logits[batch.asked], batch.targets[batch.asked])
 
     def clueless(self, model: MaskedLanguageModel) -> tuple[float, str]:
         return equal_chances(model.vocabulary)
@@ -291,7 +291,7 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
             )
         row = marks.row([tokens.ids])
         model.check_length(len(row))
-        if len(row) > FARTHEST * run.recipe.segment:
+        if len(row) > MAX_LENGTH_FACTOR * run.recipe.segment:
             raise UserError(
                 f"the text has {len(row):,} tokens, but the model was trained on {run.recipe.segment}: its predictions "
                 "would be unreliable; give only the sentences around the mask"

@@ -27,7 +27,7 @@ from headway.models.translator import Translator, TranslatorSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.decoding import DecodingSpec
-from headway.scoring.ensemble import OfSplit, gains_of_writing
+from headway.scoring.ensemble import SplitResult, translation_gains
 from headway.scoring.joint_translator import JointTranslator
 from headway.scoring.metrics import (
     BLEU,
@@ -144,7 +144,7 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
                 scores += one.scores
         return per_replica
 
-    def _of_split(self, model: Model, split: str) -> list[OfSplit]:
+    def _of_split(self, model: Model, split: str) -> list[SplitResult]:
         """The results of every replica, decoded as the recipe says."""
         pairs, target, scoring = self.data.split(split), self.data.target_tokenizer, self.recipe.scoring
         cut, found = int((pairs.longer > model.longest).sum()), []
@@ -152,7 +152,7 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
         for given, written in said:
             scores = forced_scores(split, given, target.kind, cut, model.longest)
             scores += written.scores(split, self.pairs.is_exact, scoring.bleu_tokenizer)
-            found.append(OfSplit(given, scores))
+            found.append(SplitResult(given, scores))
         return found
 
     def told(self, model: Translator, split: str) -> list[tuple[Translator, int]]:
@@ -168,7 +168,7 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
         (whole,) = self._of_split(JointTranslator(models), split)
         what = f"ensemble of {len(told)} runs, mean of their probabilities at every step"
         scores = [replace(score, label=f"{what}: {score.label}") for score in whole.scores]
-        return ScoredTogether(scores, [one.scores for one in members], gains_of_writing(split, members, whole))
+        return ScoredTogether(scores, [one.scores for one in members], translation_gains(split, members, whole))
 
     def sentences(self, model: Model, split: str, how: DecodingSpec) -> list[list[str]]:
         self.check_split(split)

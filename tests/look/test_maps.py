@@ -163,6 +163,6 @@ def test_what_has_no_room_is_refused_before_anything_is_computed(decoder, words,
     monkeypatch.setattr(type(model), "forward", lambda *_: pytest.fail("it was computed"))
     with pytest.raises(UserError, match=r"25,000 tokens are too many to look at: .*at most 8,192"):
         maps_of(model, words, ["fox " * 25_000])
-    monkeypatch.setattr("headway.look.reading.MOST_WEIGHTS", 4 * 30**2)
+    monkeypatch.setattr("headway.look.reading.MAX_WEIGHTS", 4 * 30**2)
     with pytest.raises(UserError, match=r"has 4 attention maps; for 31 tokens .* at most 30 tokens"):
         maps_of(model, words, ["fox " * 31])

@@ -2,7 +2,7 @@ import pytest
 
 from headway.core.errors import UserError
 from headway.recipe.recipe import Recipe
-from headway.recipe.sweep import MOST_REPLICAS, varied
+from headway.recipe.sweep import MAX_REPLICAS, varied
 
 RATE = "training.optimizer.learning_rate"
 
@@ -47,7 +47,7 @@ def test_all_else_is_the_base_recipes():
         (["seed=a"], "seed: expected a valid integer, not 'a'"),
         (["sed=1"], "sed: unknown key; did you mean 'seed'?"),
         (["model.width=30"], "width 30 is not divisible by 4 heads"),
-        ([f"seed=0..{MOST_REPLICAS}"], "4,097 combinations are more than the limit of one population (4096)"),
+        ([f"seed=0..{MAX_REPLICAS}"], "4,097 combinations are more than the limit of one population (4096)"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(variations, message):

@@ -75,7 +75,7 @@ def test_what_is_lost_on_each_token_but_those_that_are_hidden(runs):
 
 
 def test_a_text_far_beyond_what_it_was_trained_on_is_refused(runs, monkeypatch):
-    monkeypatch.setattr("headway.tasks.masked.FARTHEST", 0.5)  # these positions end where training does
+    monkeypatch.setattr("headway.tasks.masked.MAX_LENGTH_FACTOR", 0.5)  # these positions end where training does
     with pytest.raises(UserError, match="was trained on 16: its predictions"):
         fill_text(runs[0], "The quick [MASK] fox no 7 jumps [MASK] the lazy dog,", 3, "auto")
 

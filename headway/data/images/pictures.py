@@ -25,7 +25,7 @@ from headway.core.reading import read_bytes
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-MOST_PIXELS = 50_000_000
+MAX_PIXELS = 50_000_000
 """About 7,000 × 7,000 pixels, 150 MB when decoded. A file of a few kilobytes can claim a thousand times as many."""
 LONGEST_SIDE = 30_000
 
@@ -72,9 +72,9 @@ def open_image(content: bytes, name: str) -> tuple[Any, list[str]]:
         try:
             image = Image.open(io.BytesIO(content), formats=FORMATS)
             width, height = image.size
-            if width * height > MOST_PIXELS or max(width, height) > LONGEST_SIDE:
+            if width * height > MAX_PIXELS or max(width, height) > LONGEST_SIDE:
                 what = f"'{name}' claims {width:,} × {height:,} pixels in {len(content):,} bytes"
-                raise UserError(f"{what}; the limit is {MOST_PIXELS:,}: make it smaller first")
+                raise UserError(f"{what}; the limit is {MAX_PIXELS:,}: make it smaller first")
             notes = []
             if getattr(image, "is_animated", False):
                 notes.append("only the first of several frames is used")
@@ -88,7 +88,7 @@ def open_image(content: bytes, name: str) -> tuple[Any, list[str]]:
             raise
         except Image.DecompressionBombError:  # Pillow raises this before it gives the size
             raise UserError(
-                f"'{name}' claims far more than {MOST_PIXELS:,} pixels, the limit: make it smaller first"
+                f"'{name}' claims far more than {MAX_PIXELS:,} pixels, the limit: make it smaller first"
             ) from None
         except UnidentifiedImageError:
             reason = f"it is not one of {', '.join(FORMATS)}"

@@ -78,8 +78,8 @@ class RowTable:
 
     def batch(self, rows: Int64[Tensor, "R B"], longest: int) -> RowBatch:
         """A batch of these texts, with padding up to `longest`."""
-        told = self._slots[:longest] < self.lengths[rows][..., None]
-        return RowBatch(self.table[rows][..., :longest].long(), told, self.labels[rows])
+        padding_mask = self._slots[:longest] < self.lengths[rows][..., None]
+        return RowBatch(self.table[rows][..., :longest].long(), padding_mask, self.labels[rows])
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from headway.data.embedded import arithmetic, python_modules
 from headway.data.labelled.held_out import HeldOut, by_text
 from headway.data.labelled.tables import ENDINGS, PLAIN, Column, Row, labelled_rows
 from headway.data.running.sources import known_files, split_of_stem
-from headway.data.tables import WrittenAs, doubts_about_labels
+from headway.data.tables import TableFormat, doubts_about_labels
 
 Splits = dict[str, list[Row]]
 
@@ -77,7 +77,7 @@ class Columns:
     label: Column = "label"
     header: bool | None = None
     """null = yes, if a column is given by name."""
-    format: WrittenAs = PLAIN
+    format: TableFormat = PLAIN
     empty: str = "refuse"
     """What to do with rows that have empty cells: refuse, drop."""
 

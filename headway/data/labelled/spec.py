@@ -13,7 +13,7 @@ from headway.data.labelled.held_out import HeldOut
 from headway.data.labelled.sources import LABELLED_SETS, Columns
 from headway.data.running.sources import CORPORA, why_no_encoding
 from headway.data.spec import DataSpec, known_as
-from headway.data.tables import Column, WrittenAs
+from headway.data.tables import Column, TableFormat
 from headway.data.vocabularies import TokenizerSpec, Word
 
 
@@ -90,7 +90,7 @@ class Labelled(DataSpec):
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.text, self.label, self.header, WrittenAs(self.encoding, self.delimiter), self.empty)
+        return Columns(self.text, self.label, self.header, TableFormat(self.encoding, self.delimiter), self.empty)
 
     @property
     def held_out(self) -> HeldOut:

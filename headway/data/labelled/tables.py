@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from headway.core.errors import UserError
 from headway.data.marks import BETWEEN
-from headway.data.tables import ENDINGS, PLAIN, Column, GivenTable, WrittenAs, is_number, read_table
+from headway.data.tables import ENDINGS, PLAIN, Column, GivenTable, TableFormat, is_number, read_table
 
 __all__ = ["ENDINGS", "PLAIN", "Column", "Row", "labelled_rows"]
 
@@ -21,7 +21,7 @@ def labelled_rows(
     text: Column | Sequence[Column],
     label: Column,
     header: bool | None = None,
-    format: WrittenAs = PLAIN,
+    format: TableFormat = PLAIN,
     empty: str = "refuse",
     keys: tuple[str, str] = ("data.text=", "data.label="),
 ) -> list[Row]:

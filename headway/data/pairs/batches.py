@@ -192,11 +192,11 @@ class _OneShape:
         targets = self._targets[rows].long()
         inputs = torch.cat((torch.full_like(targets[..., :1], self._end), targets[..., :-1]), 2)
         sources = self._sources[rows].long()
-        told, source_told = (
+        padding_mask, source_mask = (
             torch.arange(ids.shape[2], device=ids.device) < lengths[rows][..., None]
             for ids, lengths in ((targets, self._target_lengths), (sources, self._source_lengths))
         )
-        return PairBatch(inputs, targets, told, sources, source_told)
+        return PairBatch(inputs, targets, padding_mask, sources, source_mask)
 
 
 def _turns(keys: Tensor, epoch: Tensor | int, steps: int) -> Int64[Tensor, " S"]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from headway.core.errors import UserError
 from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.running.sources import known_files, read_text, split_of_stem
-from headway.data.tables import ENDINGS, JSON_LINES, PLAIN, WrittenAs, column_of, read_table
+from headway.data.tables import ENDINGS, JSON_LINES, PLAIN, TableFormat, column_of, read_table
 
 
 class TextPair(NamedTuple):
@@ -74,7 +74,7 @@ class Sides:
     direction: str | None = None
     header: bool | None = None
     """For a table: whether the first line names the columns; None = yes, if a column is given by name."""
-    format: WrittenAs = PLAIN
+    format: TableFormat = PLAIN
 
     @property
     def both(self) -> tuple[str, str]:
@@ -148,11 +148,11 @@ def joined(source: Path, target: Path, encoding: str | None = None) -> list[Text
     """Pair two files line by line."""
     ours, theirs = lines_of(source, encoding), lines_of(target, encoding)
     if len(ours) != len(theirs):
-        from headway.data.pairs.alignment import where_they_part  # imported only when needed
+        from headway.data.pairs.alignment import find_divergence  # imported only when needed
 
         lines = f"{len(ours):,} line{'' if len(ours) == 1 else 's'}"
         what = f"'{source}' has {lines} and '{target.name}' has {len(theirs):,}"
-        line = where_they_part(ours, theirs)
+        line = find_divergence(ours, theirs)
         told = f"; they seem to diverge at line {line:,}" if line else ""
         raise UserError(f"{what}: line n of one must be the translation of line n of the other{told}")
     return [TextPair(*pair) for pair in zip(ours, theirs, strict=True)]

@@ -199,8 +199,8 @@ def unzipped(content: bytes, path: Path) -> bytes:
         while not inner.eof and (left or inner.unconsumed_tail):
             piece = inner.decompress(left, PIECE)
             left, whole = inner.unconsumed_tail, whole + len(piece)
-            if whole > max(MOST_TIMES * len(content), PIECE):
-                times = f"{MOST_TIMES} times its {len(content):,} bytes"
+            if whole > max(MAX_EXPANSION * len(content), PIECE):
+                times = f"{MAX_EXPANSION} times its {len(content):,} bytes"
                 raise UserError(f"'{path}' expands to more than {times}, which text does not: unpack it and check it")
             pieces.append(piece)
             if not piece and not left:
@@ -212,7 +212,7 @@ def unzipped(content: bytes, path: Path) -> bytes:
 
 
 PIECE = 16 << 20
-MOST_TIMES = 200
+MAX_EXPANSION = 200
 """Limit on the expansion by gzip: usual text expands three times, very repetitive text about a hundred times."""
 
 

@@ -31,7 +31,7 @@ from headway.scoring.pictures.retrieval import embedded_captions
 CLIPSCORE = 2.5
 AT_ONCE = 64
 """Batch size for embedding pictures."""
-MOST_LEFT_OUT = 60
+MAX_WORDS_LEFT_OUT = 60
 """At most this many words of a caption are left out, one at a time."""
 
 
@@ -252,7 +252,7 @@ def play(matcher: Matcher, pictures: Sequence[Shown], target: int, captions: Seq
     played = []
     for caption in captions:
         words = caption.split()
-        without = [" ".join(words[:k] + words[k + 1 :]) for k in range(min(len(words), MOST_LEFT_OUT))]
+        without = [" ".join(words[:k] + words[k + 1 :]) for k in range(min(len(words), MAX_WORDS_LEFT_OUT))]
         texts = [caption, *(one for one in without if one)]
         cosines = shown @ match(matcher, pictures, texts).told.vectors.double().T  # [P, 1 + words]
         chances = (matcher.scale * cosines).log_softmax(0)[target]

@@ -11,7 +11,7 @@ from headway.core.errors import UserError
 from headway.data.labelled.spec import Labelled
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.running.spec import Text
-from headway.data.tables import WrittenAs, column_of, doubts_about_labels
+from headway.data.tables import TableFormat, column_of, doubts_about_labels
 
 ROWS = [Row("fine, really fine", "good"), Row("naïve; dull", "bad"), Row("so so", "good")]
 
@@ -34,7 +34,7 @@ def test_delimiters_are_found_and_said(tmp_path: Path, delimiter, header, caplog
     columns = ("text", "label") if header else (1, 2)
     assert labelled_rows(path, *columns) == ROWS
     assert bool(caplog.records) == (delimiter != ",")
-    assert labelled_rows(path, *columns, format=WrittenAs(delimiter=delimiter)) == ROWS
+    assert labelled_rows(path, *columns, format=TableFormat(delimiter=delimiter)) == ROWS
 
 
 def test_excel_says_what_separates_and_old_macs_have_line_ends_of_their_own(tmp_path: Path):
@@ -61,9 +61,9 @@ def test_other_encodings_are_refused_with_the_key_that_reads_them(tmp_path: Path
     with pytest.raises(UserError, match=r"not UTF-8 text: byte 0xef at offset \d+.*data.encoding=cp1252"):
         labelled_rows(path, "text", "label")
     for encoding in ("cp1252", "latin-1"):
-        assert labelled_rows(path, "text", "label", format=WrittenAs(encoding)) == ROWS
+        assert labelled_rows(path, "text", "label", format=TableFormat(encoding)) == ROWS
     with pytest.raises(UserError, match="is not ascii text"):
-        labelled_rows(path, "text", "label", format=WrittenAs("ascii"))
+        labelled_rows(path, "text", "label", format=TableFormat("ascii"))
 
 
 @pytest.mark.parametrize("encoding", ["no-such", "rot13", "zip", "hex", ""])

@@ -8,7 +8,7 @@ import pytest
 from headway.core.errors import UserError
 from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.pairs import dataset
-from headway.data.pairs.alignment import where_they_differ, where_they_part, where_they_slip
+from headway.data.pairs.alignment import find_divergence, find_mismatch, find_shift
 from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import Sides, TextPair, read_pairs, with_valid
 from headway.data.vocabularies import Char, Word
@@ -97,7 +97,7 @@ def test_files_that_part_are_told_where(tmp_path, at):
 
 def test_of_files_that_part_twice_the_first_place_is_told():
     """One line is missing at 30, another at 55: neither part of the file is moved by both."""
-    line = where_they_part(EN, FR[:29] + FR[30:54] + FR[55:])
+    line = find_divergence(EN, FR[:29] + FR[30:54] + FR[55:])
     assert line is not None and abs(line - 30) <= 1
 
 
@@ -109,20 +109,18 @@ def test_a_side_that_has_slipped_is_found_with_the_row_and_by_how_much(by, at):
         [word(k * 7919 % 100_000) for k in range(710)] for word in (numbers_en_fr.english, numbers_en_fr.french)
     )
     slipped = french[: at - 1] + (["un"] * by + french[at - 1 :] if by > 0 else french[at - 1 - by :])
-    found = where_they_slip(list(zip(english, slipped, strict=False))[:700])
+    found = find_shift(list(zip(english, slipped, strict=False))[:700])
     assert found is not None and found.by == by and abs(found.row - at) <= 25
 
 
 def test_lines_that_belong_together_have_not_slipped_and_those_of_a_sorted_half_differ():
     rows = [TextPair(english, french) for k in range(900) for english, french in [_in_words(k * 7919 % 100_000)]]
-    assert where_they_slip(rows) is None and where_they_differ(rows) is None
+    assert find_shift(rows) is None and find_mismatch(rows) is None
     half = sorted(pair.target for pair in rows[450:])
     spoilt = [*rows[:450], *(TextPair(pair.source, target) for pair, target in zip(rows[450:], half, strict=True))]
-    found = where_they_differ(spoilt)
-    assert where_they_slip(spoilt) is None and found is not None and 300 < found.row < 600
-    shuffled = where_they_differ(
-        [TextPair(a.source, b.target) for a, b in zip(rows, rows[450:] + rows[:450], strict=True)]
-    )
+    found = find_mismatch(spoilt)
+    assert find_shift(spoilt) is None and found is not None and 300 < found.row < 600
+    shuffled = find_mismatch([TextPair(a.source, b.target) for a, b in zip(rows, rows[450:] + rows[:450], strict=True)])
     assert shuffled is not None and shuffled.row == 1
 
 
@@ -131,8 +129,8 @@ def _in_words(n):
 
 
 def test_where_files_part_is_not_guessed():
-    assert where_they_part(["a", "b", "c"], ["x", "y"]) is None
-    assert where_they_part(["same"] * 60, ["same"] * 59) is None
+    assert find_divergence(["a", "b", "c"], ["x", "y"]) is None
+    assert find_divergence(["same"] * 60, ["same"] * 59) is None
 
 
 @pytest.mark.parametrize(
