@@ -117,9 +117,7 @@ def _finite(values: Sequence[float]) -> list[float | None]:
 def gradient_flow(model: Any, rows: GradientRows, distance: int | None = None, title: str = "model") -> GradientFlow:
     """Measure how far gradients reach. `distance`: the largest distance, null = to the first token of each side."""
     if model.replicas != 1:
-        raise UserError(
-            f"gradient flow needs a model with one replica, but this has {model.replicas}: take one of them"
-        )
+        raise UserError(f"gradient flow needs a single model, but this has {model.replicas} replicas: take one of them")
     furthest = max(side.tokens for side in rows.sides) - 1
     distance = furthest if distance is None else distance
     if not 0 < distance <= furthest:

@@ -86,7 +86,7 @@ def test_a_run_that_exists_is_left_alone_and_the_message_says_how_to_go_on(run):
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-    with pytest.raises(UserError, match=r"photos exists, but is no run \(it has no run.json\)"):
+    with pytest.raises(UserError, match=r"photos exists but is not a run \(it has no run.json\)"):
         Run.create(tmp_path / "photos", Recipe(), "cpu")
     assert snapshot(tmp_path) == {"photos/cat.jpg": b"cat"}
 
