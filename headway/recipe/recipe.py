@@ -144,7 +144,7 @@ class Recipe(Spec):
     @property
     def hash(self) -> str:
         """Twelve hex digits, equal for equal recipes, however they were written."""
-        # The number of processes does not change the result; the kind of data follows from the model's kind.
+        # How work is split over processes does not change the result; the kind of data follows from the model's kind.
         tree = self.model_dump(mode="json", exclude={"training": {"parallel"}, "data": {"kind"}})
         tree = as_ever(self, tree)
         if own := plugins.used_by(self):

@@ -118,7 +118,7 @@ def _in_colour(image: Any, notes: list[str]) -> Any:
 
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image).astype(np.float64)
-        notes.append("16-bit or deeper greyscale reduced to 8 bits")
+        notes.append("greyscale of 16 bits or more reduced to 8")
         most = 65535 if not image.mode.startswith("F") else max(float(np.nanmax(values, initial=0.0)), 1e-30)
         values = np.nan_to_num(values / most * 255).clip(0, 255)
         image = Image.fromarray(values.round().astype(np.uint8))
