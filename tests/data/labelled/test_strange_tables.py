@@ -152,7 +152,7 @@ def test_empty_cells_are_counted_refused_and_dropped_where_that_is_said(tmp_path
     assert labelled_rows(path, "text", "label", empty="drop") == [Row("a b", "x"), Row("e f", "y")]
     assert "2 of 4 rows have an empty cell" in caplog.text
     path.write_text("text,label\n,x\n,y\n", "utf-8")
-    with pytest.raises(UserError, match="data.empty=drop leaves nothing"):
+    with pytest.raises(UserError, match="drop leaves nothing"):
         labelled_rows(path, "text", "label", empty="drop")
 
 
