@@ -98,7 +98,7 @@ def test_a_sentence_is_scored_token_by_token(run):
     ("asked", "message"),
     [
         ((["vlid"],), r"has no split 'vlid'; did you mean 'valid'\?"),
-        ((None, ReadingWindow(17)), "a segment of 17 tokens, but the learned positions end at 16"),
+        ((None, ReadingWindow(17)), "a segment of 17 tokens is too long: the learned positions end at 16"),
         ((None, ReadingWindow(8, 9)), "a stride of 9 would skip tokens between segments of 8"),
         ((None, ReadingWindow(stride=17)), "a stride of 17 would skip tokens between segments of 16"),
         ((None, ReadingWindow(), "best"), "has no best checkpoint"),
