@@ -124,15 +124,15 @@ def _names_a_run(text: str, home: Path) -> bool:
 
 def _decoding(recipes: Any, draws: dict[str, Any], searches: dict[str, Any]) -> Any:
     """As the recipe scores, but for what is asked for here."""
-    from headway.scoring.decoding import HIGHEST_PENALTY, MOST_BEGINNINGS, Beam, Greedy, Sampled
+    from headway.scoring.decoding import HIGHEST_PENALTY, MAX_HYPOTHESES, Beam, Greedy, Sampled
 
     ends = {key: getattr(recipes, key) for key in ("per_source", "extra")}
     beam, nbest, temperature = searches.get("size"), searches.get("nbest", 1), draws.get("temperature")
     if beam is not None and beam < 1:
         raise UserError(f"--beam {beam}: at least one beginning must be kept; 1 is the likeliest token, always")
-    if (asked := max(beam or 1, nbest)) > MOST_BEGINNINGS:
+    if (asked := max(beam or 1, nbest)) > MAX_HYPOTHESES:
         option = "--nbest" if asked == nbest else "--beam"
-        raise UserError(f"{option} {asked}: at most {MOST_BEGINNINGS:,} beginnings are kept")
+        raise UserError(f"{option} {asked}: at most {MAX_HYPOTHESES:,} beginnings are kept")
     if temperature is not None and not 0 <= temperature < math.inf:
         raise UserError(f"a temperature must be 0 (always the likeliest) or more, not {temperature:g}")
     if (penalty := searches.get("length_penalty", 0)) > HIGHEST_PENALTY:

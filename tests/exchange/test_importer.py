@@ -238,7 +238,7 @@ def test_a_folder_that_is_no_gpt2_is_refused_and_nothing_is_made(gpt2_folder, tm
         ("new", ["data.tokenizer.path=x"], "data.tokenizer.path is settled"),
         ("new", ["data.suorce=files"], "data.suorce: unknown key; did you mean 'source'"),
         ("new", ["training"], "'training' is not a change"),
-        ("there", [], "there exists, but is no run"),
+        ("there", [], "there exists but is not a run"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(gpt2_folder, tmp_path, name, changes, words):

@@ -218,7 +218,7 @@ def test_one_of_a_list_is_changed_by_its_number():
     assert [m.heads for m in listed("model.mixer.1.heads=1").model.mixers] == [2, 1]
     assert [m.window for m in listed("model.mixer.0.window=4").model.mixers] == [4, None]
     for key in ("model.mixer.heads", "model.mixer.2.heads"):
-        with pytest.raises(UserError, match=r"model.mixer is a list of 2; what is in it is model.mixer.0 … "):
+        with pytest.raises(UserError, match=r"model.mixer is a list of 2; its elements are model.mixer.0 … "):
             listed(f"{key}=1")
     assert "model.mixer.1.headz: unknown key; did you mean 'heads'?" in complaint("model.mixer=[{}, {headz: 2}]")
 

@@ -76,7 +76,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "facts of another step": (put(f"{BEFORE}/{FACTS}", f"{NEWEST}/{FACTS}"), [f"{NEWEST}/"]),
     "facts of another run": (put(f"{OTHER}/{FACTS}", f"{NEWEST}/{FACTS}"), [f"{NEWEST}/"]),
     "all of another step": (put(BEFORE, NEWEST), [f"{NEWEST} does not match its name: it holds step 6"]),
-    "all of another run": (put(OTHER, NEWEST), [f"{NEWEST} is not of this run"]),
+    "all of another run": (put(OTHER, NEWEST), [f"{NEWEST} belongs to another recipe"]),
     "an empty folder": (emptied, [f"{NEWEST}/{FACTS} is missing"]),
     "a flipped bit of the best": (lambda h: flip(h / BEST / WEIGHTS), ["step 9", f"{BEST}/{WEIGHTS}"]),
     "a best cut short": (lambda h: cut(h / BEST / WEIGHTS), ["step 9", f"{BEST}/{WEIGHTS}"]),

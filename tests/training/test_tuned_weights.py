@@ -180,7 +180,7 @@ def test_mistakes_are_told(table, changes, words):
 
 
 def test_a_model_without_a_head_of_its_own_cannot_be_frozen_below_it():
-    with pytest.raises(UserError, match="frozen trains a new head, and a language-model has none"):
+    with pytest.raises(UserError, match="frozen trains a new head, but a language-model has none"):
         from_tree({"training": {"tuning": "frozen"}}, "text")
 
 
