@@ -1,8 +1,8 @@
-"""What the pieces of a model are: the formulas of the papers, in a few plain lines of float64 each.
+"""The formulas of the papers for the parts of a model, in a few plain lines of float64 each.
 
-Nothing here is shared with `headway.nn`, which is fast and has replicas, caches and kernels: whoever makes a mistake
-there would have to make it here a second time. A scheme of positions is known by its kind; one of the user's own that
-is added to `SCHEMES` is compared like the others, and of one that is not nothing is said.
+Nothing here is shared with `headway.nn`, which is fast and has replicas, caches and kernels: a mistake there would have
+to be made here a second time to go unnoticed. Position schemes are looked up by their kind; a user's own scheme is
+compared too if it is added to `SCHEMES`, and skipped otherwise.
 """
 
 import math
@@ -13,26 +13,26 @@ import torch
 from torch import Tensor
 
 Parameters = Mapping[str, Tensor]
-"""Of a scheme, for one replica: without the leading axis."""
+"""The parameters of a module for one replica, without the replica axis."""
 
 
 class Scheme(NamedTuple):
-    """How a kind of positions acts; None = it does not, there."""
+    """How a position scheme acts; None where it does nothing."""
 
     embed: Callable[[Any, Parameters, int, int], Tensor] | None = None
     """(spec, parameters, T, D): what is added to the embeddings [T, D]."""
     rotate: Callable[[Any, Tensor], Tensor] | None = None
-    """(spec, x [..., T, d]): queries or keys, placed."""
+    """(spec, x [..., T, d]): the rotated queries or keys."""
     bias: Callable[[Any, Parameters, int, int, float], Tensor] | None = None
-    """(spec, parameters, heads, T, nudge): what is added to the scores [heads, T, T]. Where a formula rounds down,
-    `nudge` is added before: a number on the border may fall to either side in float32."""
+    """(spec, parameters, heads, T, nudge): what is added to the scores [heads, T, T]. `nudge` is added before a formula
+    rounds down, since float32 may put a number on the border to either side."""
 
 
 # --- attention, norms, loss ------------------------------------------------------------------------------------------
 
 
 def attention_weights(scores: Tensor, may_see: Tensor) -> Tensor:
-    """The softmax over what may be seen; zeros where that is nothing. https://arxiv.org/abs/1706.03762"""
+    """The softmax over what may be seen; zeros where nothing may. https://arxiv.org/abs/1706.03762"""
     exponentials = (scores - scores.amax(-1, keepdim=True)).exp() * may_see
     return exponentials / exponentials.sum(-1, keepdim=True).clamp(min=1e-300)
 
@@ -43,7 +43,7 @@ def scaled_dot(parameters: Parameters, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def additive(parameters: Parameters, queries: Tensor, keys: Tensor) -> Tensor:
-    """v·tanh(q + k), a query after the other. https://arxiv.org/abs/1409.0473"""
+    """v·tanh(q + k), one query at a time. https://arxiv.org/abs/1409.0473"""
     rows = []
     for t in range(queries.shape[-2]):
         total = queries[..., t : t + 1, :].double() + keys.double()  # [..., H, K, d]
@@ -88,7 +88,7 @@ def penalty(spec: Any, x: Tensor) -> Tensor:
 # --- recurrences -----------------------------------------------------------------------------------------------------
 
 State = tuple[Tensor, ...]
-"""The hidden state of one row, [H], and what else a cell carries."""
+"""The hidden state of one row, [H], and whatever else a cell carries."""
 
 
 def rnn(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
@@ -163,7 +163,7 @@ def learned(spec: Any, parameters: Parameters, length: int, width: int) -> Tenso
 
 
 def sinusoidal(spec: Any, parameters: Parameters, length: int, width: int) -> Tensor:
-    """sin(t / base^(2i/D)) and cos of the same, by turns, or all sines first. https://arxiv.org/abs/1706.03762"""
+    """sin(t / base^(2i/D)) and cos of the same, alternating, or all sines first. https://arxiv.org/abs/1706.03762"""
     rows = []
     for t in range(length):
         waves = [t / spec.base ** (2 * (k // 2) / width) for k in range(width)]
@@ -193,13 +193,13 @@ def alibi_symmetric(spec: Any, parameters: Parameters, heads: int, length: int, 
 
 
 def t5(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
-    """A learned number per head and bucket of i - j, for keys that lie behind. https://arxiv.org/abs/1910.10683"""
+    """A learned number per head and bucket of i - j, for keys not after the query. https://arxiv.org/abs/1910.10683"""
     back = _back(length).clamp(min=0)
     return parameters["weight"].double()[:, _buckets(back, spec.buckets, spec.furthest, nudge)]
 
 
 def t5_symmetric(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
-    """The same with a half of the buckets for each direction, that of later keys the second."""
+    """The same with half of the buckets for each direction, the second half for later keys."""
     back, half = _back(length), spec.buckets // 2
     bucket = _buckets(back.abs(), half, spec.furthest, nudge) + half * (back < 0)
     return parameters["weight"].double()[:, bucket]
@@ -211,8 +211,8 @@ def _back(length: int) -> Tensor:
 
 
 def _slopes(heads: int) -> Tensor:
-    """A geometric series from 2^(-8/n), with that ratio; where n is no power of two, that of the power below it, and
-    then every second one of the power above."""
+    """A geometric series that starts at 2^(-8/n) and has that ratio. If n is not a power of two: the series of the next
+    lower power, then every second number of that of the next higher one."""
     below = 1
     while 2 * below <= heads:
         below *= 2
@@ -222,7 +222,8 @@ def _slopes(heads: int) -> Tensor:
 
 
 def _buckets(far: Tensor, buckets: int, furthest: int, nudge: float) -> Tensor:
-    """The first half one by one; the others share the way to `furthest` evenly, on a scale of logarithms."""
+    """The first half of the buckets holds single distances; the others divide the rest up to `furthest` evenly in the
+    logarithm."""
 
     def bucket(distance: int) -> int:
         exact = buckets // 2
@@ -251,7 +252,7 @@ SCHEMES: dict[str, Scheme] = {
 
 
 def adamw(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, rate: float, decay: float) -> Any:
-    """The weights after this step (counted from 1), and what is remembered. https://arxiv.org/abs/1711.05101"""
+    """The weights after this step (counted from 1), and the optimizer's state. https://arxiv.org/abs/1711.05101"""
     mean, square = memory or (0.0, 0.0)
     mean = spec.beta1 * mean + (1 - spec.beta1) * gradient
     square = spec.beta2 * square + (1 - spec.beta2) * gradient**2
@@ -260,7 +261,7 @@ def adamw(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, 
 
 
 def adam(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, rate: float, decay: float) -> Any:
-    """AdamW without its decay, of a loss with an L2 penalty. https://arxiv.org/abs/1412.6980"""
+    """AdamW with weight decay as an L2 penalty in the gradient. https://arxiv.org/abs/1412.6980"""
     return adamw(spec, weights, gradient + decay * weights, memory, step, rate, 0.0)
 
 
@@ -280,7 +281,7 @@ def adagrad(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {"adamw": adamw, "adam": adam, "sgd": sgd, "adagrad": adagrad}
 OF_EACH_WEIGHT = frozenset(OPTIMIZERS)
-"""Those that move a weight by what is known of it alone, so that some weights of a tensor tell of it."""
+"""Optimizers that update each weight independently of the others, so that checking some of a tensor suffices."""
 
 
 PACES: dict[str, Callable[[Any, int, int, bool], float]] = {
@@ -290,17 +291,18 @@ PACES: dict[str, Callable[[Any, int, int, bool], float]] = {
     "layerwise": lambda spec, depth, head, added: math.prod([spec.decay] * (head - depth)),
     "lora": lambda spec, depth, head, added: 1.0 if added or depth == head else 0.0,
 }
-"""What the rate of a parameter is multiplied by, so far above the tokens, where the head is so far above them."""
+"""(spec, depth of the parameter, depth of the head, whether it was added): the factor on its learning rate. Depth is
+counted from the embeddings upwards."""
 
 
 def tail(spec: Any, weights: list[Tensor]) -> Tensor:
-    """The mean of the last ones, of those after every so many steps, counted from the end."""
+    """The mean of the last weights, taken every few steps, counted from the end."""
     taken = weights[::-1][:: spec.every][: max(1, int(spec.last * len(weights) / spec.every))]
     return torch.stack(taken).mean(0)
 
 
 def moving(spec: Any, weights: list[Tensor]) -> Tensor:
-    """An exponential moving average that is the plain mean as long as that forgets faster."""
+    """An exponential moving average; a plain mean at first, as long as that forgets faster."""
     average = weights[0]
     for step, here in enumerate(weights):
         share = max(1 / (step + 1), 1 - spec.decay)
@@ -312,8 +314,8 @@ AVERAGES: dict[str, Callable[[Any, list[Tensor]], Tensor]] = {"tail": tail, "mov
 
 
 def rate_of(schedule: Any, step: int, warmup: int, total: int) -> float | None:
-    """The share of the learning rate at a step (counted from 0): a line up from zero, which the first step is already
-    above, and then by the kind; None where that has no definition here."""
+    """The learning rate at a step (counted from 0) as a share of the highest: a linear warm-up from zero, with the
+    first step already above it, then by the kind of schedule; None for a kind that has no definition here."""
     if step < warmup:
         return (step + 1) / (warmup + 1)
     left = total - 1 - warmup

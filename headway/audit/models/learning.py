@@ -236,4 +236,4 @@ OF_NEXT_TOKENS = (targets, tied)
 
 def equal_chances(choices: int) -> tuple[float, str]:
     """The loss of a uniform guess among so many classes or tokens, and a phrase that says so."""
-    return math.log(choices), f"a uniform guess among {choices:,}"
+    return math.log(choices), f"a uniform guess among {choices:,} choices"
