@@ -213,7 +213,7 @@ def collapsed_answers(probe: OneOrMember) -> Outcome:
     said = f"its outputs differ by {found:.2g} nats ({began:.2g} before training)"
     if found < DEAF and found < began / 10:
         where = "at all positions" if probe.how.per_token else "for all texts"
-        return failed(found, f"its output is the same {where}, whatever it reads: {said}", "same output everywhere")
+        return failed(found, f"its output is the same {where}, whatever it reads: {said}", "same answer everywhere")
     return passed(found, said)
 
 
