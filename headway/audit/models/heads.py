@@ -60,7 +60,7 @@ def collapsed_heads(heads: HeadEntropies) -> Outcome:
     if not parts:
         return passed(share, f"none of the {dead.size} heads is collapsed")
     layer, head = places[int(dead.argmax())]
-    sentence = f"of {dead.size} heads, {', '.join(parts)} (the first is head {head} of layer {layer})"
+    sentence = f"of {dead.size} heads, {', '.join(parts)} (the first is layer {layer}, head {head})"
     return (failed if share >= 0.95 else warned if share >= 0.25 else passed)(share, sentence)
 
 
