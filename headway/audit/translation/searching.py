@@ -1,10 +1,10 @@
-"""What decoding should write, found a second time by plain loops: everything is computed again for every token, one
-source at a time, and nothing here uses headway/scoring.
+"""What decoding should write, found a second time by plain loops: everything is recomputed for every token, one source
+at a time, and nothing here uses headway/scoring.
 
-    chances(answer, sources, begun)     what the model says behind every token, in float64
-    best_ended(…)                       beam search, END a choice like any other
-    likeliest(…)                        the likeliest tokens, one after the other
-    drawn_by(…)                         the chances that tokens are drawn by
+    chances(answer, sources, begun)     log-probabilities after every token, in float64
+    best_ended(…)                       beam search; END is a token like any other
+    likeliest(…)                        greedy decoding
+    drawn_by(…)                         the log-probabilities for sampling
 """
 
 import math
@@ -19,16 +19,16 @@ from torch import Tensor
 from headway.audit.scores.recount import CLOSE
 
 Next = Callable[[list[list[int]]], Tensor]
-"""Of beginnings of one length, without END: the logarithms of the chances of the next token [rows, V]."""
+"""For prefixes of one length, without END: the log-probabilities of the next token [rows, V]."""
 
 
 class WholeText(NamedTuple):
     tokens: list[int]
     """Without END."""
     nats: float
-    """Of all of it and its END."""
+    """Of the whole text including END."""
     divided_by: float = 1.0
-    """As the length penalty says, before ends are compared."""
+    """The length penalty by which nats are divided to rank hypotheses."""
 
     @property
     def score(self) -> float:
@@ -38,20 +38,20 @@ class WholeText(NamedTuple):
         return abs(self.score - other.score) < CLOSE * min(1.0, abs(self.score))
 
     def off(self, nats: float, score: float) -> float:
-        """How far somebody else's numbers are off these, as a part of the nats."""
+        """How far other numbers differ from these, relative to the nats."""
         return max(abs(nats - self.nats), abs(score * self.divided_by + self.nats)) / max(self.nats, 0.1)
 
 
 @torch.no_grad()
 def chances(answer: Any, sources: list[list[int]], begun: Tensor) -> Tensor:
-    """The logarithms of the chances behind every token [rows, T, V], in float64."""
+    """Log-probabilities after every token [rows, T, V], in float64."""
     logits = answer(begun[None], sources=torch.tensor(sources)[None])[0].double().cpu()
     logits = logits - logits.amax(-1, keepdim=True)
     return logits - logits.exp().sum(-1, keepdim=True).log()
 
 
 def after(answer: Any, source: list[int], end: int) -> Next:
-    """What comes next in translations of one source."""
+    """A function that gives the next-token log-probabilities in translations of one source."""
 
     def following(begun: list[list[int]]) -> Tensor:
         ids = torch.tensor([[end, *tokens] for tokens in begun])
@@ -61,19 +61,19 @@ def after(answer: Any, source: list[int], end: int) -> Next:
 
 
 def limit(how: Any, source: list[int], most: int | None) -> int:
-    """The most tokens of a translation; `most`: where positions end. The source has its END."""
+    """The maximum number of tokens of a translation. `most`: where positions end. The source includes its END."""
     allowed = math.ceil(how.per_source * (len(source) - 1)) + how.extra
     return allowed if most is None else min(allowed, most)
 
 
 def takes_the_likeliest(how: Any) -> bool:
-    """Greedy, or a beam that keeps one beginning and gives one end."""
+    """Whether decoding is greedy, or a beam of width 1."""
     return how.kind == "greedy" or (how.kind == "beam" and how.size == how.nbest == 1 and how.no_repeat is None)
 
 
 def best_ended(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[WholeText] | None:
-    """As many as `how` gives, the best first; None where it is too close to call which beginnings are kept, or which
-    ends are better."""
+    """The finished hypotheses that `how` asks for, best first; None if it is too close to call which hypotheses are
+    kept or which finished one is better."""
     begun: list[tuple[float, list[int]]] = [(0.0, [])]
     ended: list[WholeText] = []
     for length in range(most + 1):
@@ -93,14 +93,14 @@ def best_ended(following: Next, how: Any, end: int, most: int, never: Collection
         begun = [(c, [*begun[p // said.shape[1]][1], p % said.shape[1]]) for c, p in kept[: how.size]]
         could = begun[0][0] / (most + 1) ** how.length_penalty if begun else -math.inf
         if not begun or (len(ended) >= how.nbest and could <= ended[how.nbest - 1].score):
-            break  # nothing that has begun can become better
+            break  # no unfinished hypothesis can become better
     if any(one.is_close_to(next_best) for one, next_best in pairwise(ended)):
         return None
     return ended[: how.nbest]
 
 
 def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> list[WholeText] | None:
-    """Where the likeliest tokens lead to; None where two of them are too close to call."""
+    """The result of greedy decoding; None if two tokens are too close to call."""
     nats, tokens = 0.0, []
     for length in range(most + 1):
         said = following([tokens])[0]
@@ -117,7 +117,7 @@ def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> l
 
 
 def drawn_by(said: Tensor, how: Any, never: Collection[int]) -> Tensor:
-    """Of chances [rows, V], the logarithms of those that tokens are drawn by; minus infinity: it is never drawn."""
+    """From log-probabilities [rows, V], those that tokens are sampled with; minus infinity for excluded tokens."""
     said = (said / how.temperature).index_fill(1, torch.tensor(list(never), dtype=torch.long), -math.inf)
     if how.top_k is not None and how.top_k < said.shape[1]:
         said = said.masked_fill(said < said.topk(how.top_k).values[:, -1:], -math.inf)
@@ -132,7 +132,7 @@ def drawn_by(said: Tensor, how: Any, never: Collection[int]) -> Tensor:
 
 @contextmanager
 def in_doubt(model: Any, by: float) -> Iterator[None]:
-    """As long as this lasts, all scores of tokens are so many times smaller: beginnings that lay far apart are near."""
+    """Context manager: all logits are multiplied by this number below 1, so that hypotheses get closer."""
     honest = model.scores
     model.scores = lambda x: honest(x) * by
     try:
@@ -142,7 +142,7 @@ def in_doubt(model: Any, by: float) -> Iterator[None]:
 
 
 def _repeating(tokens: list[int], n: int | None) -> list[int]:
-    """What would end a run of n tokens that is there already."""
+    """The tokens that would repeat an n-gram."""
     if n is None or len(tokens) < n:
         return []
     last = tokens[len(tokens) - n + 1 :]
