@@ -22,30 +22,30 @@ from headway.nn.taps import intervene
 from headway.scoring.score import Score
 
 CLOSE = 1e-5
-"""Cosines that differ by less: which is the larger depends on the order of sums."""
+"""Cosines closer than this: which is larger depends on the order of summation."""
 AT = (1, 5)
 AT_ONCE = 64
 AGAIN = 24
-"""Pictures that are drawn or unpacked again."""
+"""Number of pictures that are generated or decoded again."""
 Vectors = dict[Any, np.ndarray]
 
 
 @dataclass(frozen=True)
 class RetrievalRecount(CountedOneByOne):
     raw: RawPictures
-    """Read again."""
+    """The data, read again."""
     used: Any
-    """The pairs that the scorer takes for them."""
+    """The pairs that the scorer uses."""
     tokenizer: Tokenizer
     side: int
-    """Pixels of a side."""
+    """Side of a picture in pixels."""
     classes: tuple[str, ...] | None
     prompts: Sequence[str]
     context: int
     among: int
     batch: int
     contrast: Any
-    """Its spec."""
+    """The recipe's contrast."""
 
     @property
     def whole(self) -> np.ndarray:
@@ -53,7 +53,7 @@ class RetrievalRecount(CountedOneByOne):
 
     @property
     def parts(self) -> list[np.ndarray]:
-        """As many as two batches, from everywhere: among fewer, losses are lower."""
+        """As many pairs as two batches, evenly spaced: with fewer candidates, losses are lower."""
         return [np.unique(np.linspace(0, len(self.raw.pairs) - 1, 2 * self.batch).astype(int))]
 
     def size(self, part: np.ndarray) -> int:
@@ -88,7 +88,7 @@ class RetrievalRecount(CountedOneByOne):
         return found
 
     def _told(self, texts: list[str], answer: Answer) -> list[np.ndarray]:
-        """Those of one length are asked together: nothing is ever filled up. END stands behind each."""
+        """Embeddings of captions. Those of one length are computed together, so that no padding is needed."""
         rows = [[*ids[: self.context - 1].tolist(), self.tokenizer.size] for ids in self.tokenizer.encode_rows(texts)]
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
         for length in {len(row) for row in rows}:
@@ -118,8 +118,8 @@ class RetrievalRecount(CountedOneByOne):
     def _found(
         self, picture: list[int], texts: list[str], shown: Vectors, told: Vectors
     ) -> dict[str, list[tuple[float, bool]]]:
-        """Of every picture and every caption that is asked: the chance that it finds what is its own, by k; and whether
-        that hangs on rounding."""
+        """For each metric, for every query: the probability that the right answer is found, and whether that depends on
+        rounding."""
         belongs = set(zip(picture, texts, strict=True))
         places = sorted(set(picture))
         shuffled = torch.randperm(len(places), generator=random.generator("groups of pictures")).tolist()
@@ -162,7 +162,7 @@ class RetrievalRecount(CountedOneByOne):
         return found
 
     def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
-        """An interval tells of how many pictures it is (95 %, Wilson)."""
+        """An interval shows how many pictures it is computed from (95 %, Wilson)."""
         pictures, z = len({k for k, _ in self.raw.pairs}), 1.959964
         for name in ("captions_at_1", "accuracy"):
             score = scores.get(name)
@@ -173,30 +173,31 @@ class RetrievalRecount(CountedOneByOne):
             low, high = ((p + z * z / (2 * n) + sign * half) / (1 + z * z / n) for sign in (-1, 1))
             if max(abs(low - score.interval[0]), abs(high - score.interval[1])) > 1e-4:
                 said, right = (f"{first:.3f} to {last:.3f}" for first, last in (score.interval, (low, high)))
-                return f"{name} {p:.3f} is said to be between {said}; of {n:,} pictures the interval is {right}"
+                return f"{name} {p:.3f} has a stored interval of {said}; for {n:,} pictures it should be {right}"
         return None
 
     def compare(self) -> str | None:
         pairs = [(int(k), text) for k, text in zip(self.used.picture, self.used.captions, strict=True)]
         if len(pairs) != len(self.raw.pairs):
-            return f"{len(pairs):,} pairs are scored, and the source has {len(self.raw.pairs):,}"
+            return f"{len(pairs):,} pairs are scored, but the source has {len(self.raw.pairs):,}"
         if self.used.names != self.raw.names:
-            return "the pictures that are scored are others than the source has"
+            return "the scored pictures are not those of the source"
         if off := sum(tuple(one) != other for one, other in zip(self.raw.pairs, pairs, strict=True)):
             return f"{off:,} of {len(pairs):,} pairs have another picture or caption in the source"
         for k in np.unique(np.linspace(0, len(self.raw.names) - 1, AGAIN).astype(int)).tolist():
             if not np.array_equal(self.raw.read(k, self.side), self.used.pixels[k]):
-                return f"the picture {self.raw.names[k]}, read again, is another"
+                return f"the picture {self.raw.names[k]} is another one when it is read again"
         ids = self.tokenizer.encode_rows([text for _, text in pairs])
         if [len(one) for one in ids] != self.used.lengths.tolist() or not np.array_equal(
             np.concatenate(ids), self.used.ids
         ):
-            return "the tokens that are scored are not those of the captions"
+            return "the scored tokens are not those of the captions"
         return None
 
 
 def _found_at(k: int, scores: list[float], right: list[bool]) -> tuple[float, bool]:
-    """Where candidates are equal, all their orders are tried, as sets of which come in."""
+    """The probability of a hit among the first k, with ties in random order, and whether the ranking is too close to
+    call."""
     best = max(score for score, is_right in zip(scores, right, strict=True) if is_right)
     wrong = [score for score, is_right in zip(scores, right, strict=True) if not is_right]
     before = sum(score > best for score in wrong)
@@ -223,12 +224,11 @@ def _share(hits: Any) -> float:
 
 @audit("scores")
 def says_nothing(scored: Any) -> Outcome:
-    """A model that says the same of everything is scored as chance.
+    """A model with the same output for everything is scored as chance.
 
-    The scorer is given the model with all that it embeds replaced by one vector. Nothing tells candidates apart then,
-    and what is found must be what is found by chance: k of all that there are, more where several are right. When it
-    fails, equal scores count as found, or the right answer stands where a tie is broken for it: models that know little
-    are flattered.
+    The scorer is given the model with all embeddings replaced by one vector. Then no candidate differs from another,
+    and the scores must be those of chance: k of the number of candidates, more if several are right. If it fails, equal
+    scores count as found, or ties are broken in favour of the right answer: weak models get too high scores.
     """
     task, split = scored.task, scored.task.evidence.judged
     recount = scored.recounts[split]
@@ -241,9 +241,10 @@ def says_nothing(scored: Any) -> Outcome:
     for name, value in counted.values.items():
         if "_at_" in name and name in told and abs(told[name] - value) > 1e-6:
             return failed(
-                told[name] - value, f"one who says nothing gets {told[name]:.3g} of {name}; chance is {value:.3g}"
+                told[name] - value,
+                f"a model with constant outputs gets {told[name]:.3g} of {name}; chance is {value:.3g}",
             )
-    return passed(0, "one who says the same of everything is scored as chance")
+    return passed(0, "a model with constant outputs is scored as chance")
 
 
 def _one_vector(like: Tensor) -> Tensor:
