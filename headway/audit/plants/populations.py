@@ -33,7 +33,7 @@ _bed = Bed("populations")
 BESIDE, CAUSAL, GRADIENTS = "beside-others", "causality-beside-others", "gradients-apart"
 STEPS, SEEDS, DIVERGED = "steps-beside-others", "seeds-apart", "diverged-apart"
 ALSO = (BESIDE, CAUSAL, GRADIENTS, STEPS, SEEDS, DIVERGED)
-"""Whoever says something else beside others has other gradients, steps and first losses there, too."""
+"""Audits that may also fail, because replicas with other outputs have other gradients, steps and first losses."""
 
 
 # --- in the model ----------------------------------------------------------------------------------------------------
@@ -202,7 +202,8 @@ def memory_of_the_optimizer_shared(patch):
 
 @_bed.plant(DIVERGED, ADAM, also=ALSO)
 def gradients_cut_by_the_length_of_all(patch):
-    """As one vector: one that is lost takes the others with it. (AdamW's first steps do not hang on lengths.)"""
+    """The gradients of all replicas are clipped as one vector, so one with NaN spoils the others. (The first steps of
+    AdamW do not depend on gradient norms.)"""
 
     def change(optimizer, alive):
         given = [p.grad for p in optimizer.parameters if p.grad is not None]

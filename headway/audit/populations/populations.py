@@ -21,7 +21,7 @@ from headway.nn.trainable import Trainable
 from headway.training.update import Update
 
 COUNTS = 1e-3
-"""Relative to the largest gradient: weights with a smaller one move by rounding, which optimizers scale up to a step."""
+"""Relative to the largest gradient: weights with a smaller one move by rounding, which optimizers scale up to steps."""
 SAME_STEPS = 0.05
 """Tolerance relative to what two steps change. The steps of two different replicas differ by more than their length."""
 

@@ -1,4 +1,4 @@
-"""Faults of the pairs that translators learn from: rows that do not belong together, or the wrong way round."""
+"""Faults of translation pairs: rows that do not belong together, or in the wrong direction."""
 
 from dataclasses import replace
 from itertools import pairwise

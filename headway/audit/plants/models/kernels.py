@@ -1,4 +1,4 @@
-"""Faults in faster ways to compute the same, in evaluation or in training: kernels, caches, random numbers."""
+"""Faults of faster implementations, in evaluation or in training: kernels, caches, random numbers."""
 
 import math
 from dataclasses import replace
@@ -40,7 +40,7 @@ def wrong_scale_in_training_only(patch):
 
 @_bed.plant("kernel", FUSED)
 def values_rounded_in_training_only(patch):
-    """To the eight bits of bf16, as where a kernel has a precision of its own."""
+    """To the eight bits of bf16, as in a kernel with its own precision."""
     honest = backends.Sdpa.attend
 
     def attend(self, q, k, v, context, drop):
@@ -153,7 +153,7 @@ def what_is_kept_is_not_raised(patch):
     patch.setattr(
         replicated.Dropout, "factors", lambda self, *given: (factors(self, *given) != 0).to(factors(self, *given).dtype)
     )
-    # On a GPU one kernel draws and multiplies, and asks nobody for factors.
+    # On a GPU one kernel draws and multiplies, and does not call `factors`.
     patch.setattr(replicated.Dropout, "forward", lambda self, x: torch.where(honest(self, x) == 0, 0 * x, x))
 
 

@@ -1,4 +1,4 @@
-"""Faults of positions: schemes that do not tell tokens apart, or that are not what their name says."""
+"""Faults of positions: schemes that do not distinguish tokens, or are not what their name says."""
 
 import torch
 

@@ -1,5 +1,5 @@
-"""Faults of decoding: what is looked for, what is kept of it, and what is drawn. A model that is sure of its words
-writes the same with most of them."""
+"""Faults of decoding: of the search, the hypotheses it keeps, and of sampling. With most of them, a confident model
+still writes the same."""
 
 import math
 
@@ -14,10 +14,10 @@ from headway.scoring import beam, decoding
 _bed = Bed("searches", TRANSLATOR, JUDGED_BY_BLEU)
 SEARCHED = "searched"
 WRITES = ("scores-again", "decoded-alone", "length-ratio", "repetition-loops", "copied-sources")
-"""Where a model is not sure, what is searched for wrongly is written."""
+"""Audits that may also fail: if the model is not confident, a wrong search gives other translations."""
 
 
-# --- which end is the best -------------------------------------------------------------------------------------------
+# --- which finished hypothesis is best -----------------------------------------------------------------------------
 
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
@@ -52,7 +52,7 @@ def length_penalty_that_multiplies(patch):
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
 def length_without_the_end(patch):
-    """Though its chance is counted."""
+    """Although the log-probability of END is counted."""
     _scored(patch, lambda self, nats, length: -nats / max(1, length - 1) ** self.length_penalty)
 
 
@@ -79,7 +79,7 @@ def fewer_beginnings_than_asked_for(patch):
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
 def beginnings_that_do_not_take_their_past_along(patch):
-    """What was written changes places, and what was read of it does not."""
+    """The hypotheses are reordered, but their cached state is not."""
     honest = ModelState.branched
 
     def branched(self, parents):
@@ -124,7 +124,7 @@ def _runs(patch: Patch, change, longer: int = 0) -> None:
 
 
 def _drawn(patch: Patch, change) -> None:
-    """By another temperature, top-k and top-p than the recipe's."""
+    """Sample with another temperature, top-k and top-p than the recipe's."""
     honest = decoding.draw
 
     def draw(logits, temperature, top_k, top_p, noise):

@@ -1,4 +1,4 @@
-"""Faults between the loss and the weights: gradients, clipping, optimizers, rates, averages. Models with them train."""
+"""Faults between the loss and the weights: gradients, clipping, optimizers, rates, averages. Models still train."""
 
 from typing import Any
 
@@ -172,7 +172,7 @@ def penalty_counted_in_evaluation(patch):
 
 @_bed.plant("gradient", PUNISHED)
 def penalty_of_the_change_over_rows(patch):
-    """From row to row in place of token to token, which is hardly another number behind a norm."""
+    """From row to row instead of token to token, which is nearly the same number after a norm."""
 
     def of(self, x):
         change = x.diff(dim=1 if x.shape[1] > 1 else 2)
