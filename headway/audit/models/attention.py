@@ -97,7 +97,7 @@ def hard_mask(probe: Probe) -> Outcome:
 
 @audit("model", rests_on=("finite", "determinism"))
 def kernel(probe: Probe) -> Outcome:
-    """The attention kernel computes its definition: weights times values.
+    """The attention kernel agrees with its definition: weights times values.
 
     In every layer the weights are computed again from queries and keys, in plain operations, and multiplied by the
     values. The kernel's heads must agree within a thousandth of their standard deviation, with padding and without, in

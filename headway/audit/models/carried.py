@@ -23,7 +23,7 @@ FELT = 1e-4
 
 @audit("model", rests_on=("determinism",))
 def carried_state(probe: Probe) -> Outcome:
-    """A carried state is the past of the same rows, has no gradient, and is reset where rows start anew.
+    """A carried state comes from the same rows, has no gradient, and is reset where rows start anew.
 
     Sentences are read in three pieces, each continuing from the state of the one before, stored as training stores it.
     Where every layer remembers all pieces (a recurrence always does, attention as far as its memory goes), the outputs

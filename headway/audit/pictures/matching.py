@@ -111,7 +111,7 @@ def patch_order(probe: Probe) -> Outcome:
 
 @audit("model", rests_on=("finite", "determinism"))
 def picture_attention(probe: Probe) -> Outcome:
-    """Attention among patches computes its definition: its weights, and weights times values.
+    """Attention among patches agrees with its definition: the weights, and weights times values.
 
     In every layer of the picture encoder the weights are computed again from queries and keys in float64, over all
     patches, with the position bias, and multiplied by the values; a thousandth of the standard deviation is allowed. If

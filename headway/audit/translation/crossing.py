@@ -25,7 +25,7 @@ ROWS = 6
 
 @audit("model", rests_on=("finite", "determinism"))
 def crossing(probe: Probe) -> Outcome:
-    """Cross-attention computes its definition: its weights, and weights times values.
+    """Cross-attention agrees with its definition: the weights, and weights times values.
 
     In every layer, for sources of a training batch that are cut to many lengths and padded, the cross-attention weights
     are computed again from queries and keys in float64 (softmax of q·k/√d, or of v·tanh(q + k), over the tokens of the
