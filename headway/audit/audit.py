@@ -203,7 +203,7 @@ def run_audits(audits: Iterable[Audit], given: Any) -> Report:
         silent |= {finding.audit for finding in report.failures}
         if shaken := [name for name in one.rests_on if name in silent]:
             silent.add(one.name)
-            report += Report(not_run={one.name: f"not checked: it rests on {' and '.join(shaken)}, which failed"})
+            report += Report(not_run={one.name: f"it rests on {' and '.join(shaken)}, which failed"})
         else:
             report += one.run(given)
     return report

@@ -104,7 +104,7 @@ def test_rows_of_one_held_out_split_in_another():
 def test_fifty_rows_eighteen_times_are_fifty_rows():
     outcome = repeated_rows.check(RowSet({"train": filler(400), "test": filler(50, 1) * 18}))
     assert outcome.verdict == "fail" and outcome.value == pytest.approx(1 / 18)
-    assert "the 900 rows of test tell as much as 50" in outcome.sentence and "4.2 times too short" in outcome.sentence
+    assert "the 900 rows of test are effectively 50" in outcome.sentence and "4.2 times too short" in outcome.sentence
 
 
 def test_what_is_said_twice_in_train_may_be_in_test():
@@ -113,7 +113,7 @@ def test_what_is_said_twice_in_train_may_be_in_test():
     train, test = ([said[k] for k in rng.integers(0, 3, n)] + filler(n, n) for n in (400, 100))
     data = RowSet({"train": train, "test": test})
     outcome = repeated_rows.check(data)
-    assert outcome.verdict == "warn" and "of the rows of train say again" in outcome.sentence  # half of train is
+    assert outcome.verdict == "warn" and "of the rows of train repeat" in outcome.sentence  # half of train is
     assert outcome.value > 0.8
 
 
@@ -249,7 +249,7 @@ def test_a_page_again_and_again():
     page = story(5, 1)
     refrain = {"train": "\n".join([page] * 40), "valid": "\n".join([page] * 10)}
     outcome = repeated_within.check(TextSet(refrain))
-    assert outcome.verdict == "warn" and "of train says again" in outcome.sentence
+    assert outcome.verdict == "warn" and "of train repeats" in outcome.sentence
 
 
 def test_where_train_repeats_itself_the_split_is_not_to_blame():

@@ -270,7 +270,7 @@ def test_collapsed_heads():
     assert collapsed_heads.check(HeadEntropies(layer)).verdict == "warn"
     same = alive.copy()
     same[0] = same[0, :1]
-    assert "4 do what their neighbours do" in collapsed_heads.check(HeadEntropies(same)).sentence
+    assert "4 doing what their neighbours do" in collapsed_heads.check(HeadEntropies(same)).sentence
     assert collapsed_heads.check(HeadEntropies(np.full((4, 4, 5), 0.9999))).verdict == "fail"
     with pytest.raises(DoesNotApply, match="no heads"):
         collapsed_heads.check(HeadEntropies(np.zeros((0, 0, 0))))

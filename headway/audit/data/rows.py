@@ -142,10 +142,10 @@ def repeated_rows(data: RowSet) -> Outcome:
         effective = 1 / (1 + max(copies, 0.0))
         if effective < share:
             worst, share = split, effective
-        said.append(f"the {n:,} rows of {split} tell as much as {effective * n:,.0f} different ones")
+        said.append(f"the {n:,} rows of {split} are effectively {effective * n:,.0f} different ones")
     again = 1 - len(set(train)) / len(train) if train else 0.0
     if again > 0.3:
-        said.append(f"{again:.0%} of the rows of train say again what another said, and count as often")
+        said.append(f"{again:.0%} of the rows of train repeat another row, and count as often")
     if not said:
         raise DoesNotApply("there are not two rows to compare")
     sentence = "; ".join(said)

@@ -142,7 +142,7 @@ def repeated_within(data: TextSet) -> Outcome:
         usual = min(_different(np.bincount(data.known[1][first : first + size])) for first in firsts)
         found = min(_different(np.unique(windows, return_counts=True)[1]) / usual, 1.0)
         said.append(
-            f"the {len(windows):,} windows of {split} tell as much as {found * len(windows):,.0f} different ones"
+            f"the {len(windows):,} windows of {split} are effectively {found * len(windows):,.0f} different ones"
         )
         if found < share:
             worst, share = split, found
@@ -155,7 +155,7 @@ def repeated_within(data: TextSet) -> Outcome:
         often = int(times.argmax())
         sentence += f" ({data.excerpt(worst, int(first[often]), WINDOW)} is there {times[often]:,} times)"
     if again > 0.5:
-        sentence += f"; {again:.0%} of train says again what was said before"
+        sentence += f"; {again:.0%} of train repeats earlier text"
     return (failed if share < 0.5 else warned if share < 0.8 or again > 0.5 else passed)(share, sentence)
 
 
@@ -198,7 +198,7 @@ def split_by_line(data: TextSet) -> Outcome:
         raise DoesNotApply(f"too few rare words are in both splits to tell ({FEWEST_MEETINGS} are needed)")
     sentence = (
         f"rare words of {worst} are at the same relative position in train {ratio:.1f} times as often as by chance "
-        f"({meetings:,} pairs of places)"
+        f"({meetings:,} pairs of occurrences)"
     )
     if ratio > 3:
         sentence += ": lines of one document seem to be in both"

@@ -55,12 +55,12 @@ def collapsed_heads(heads: HeadEntropies) -> Outcome:
     dead = pointed | even | alike
     share = float(dead.mean())
     same = alike & ~even & ~pointed
-    kinds = {"attend to one token": pointed, "attend uniformly": even, "do what their neighbours do": same}
+    kinds = {"attending to one token": pointed, "attending uniformly": even, "doing what their neighbours do": same}
     parts = [f"{int(which.sum())} {kind}" for kind, which in kinds.items() if which.any()]
     if not parts:
         return passed(share, f"none of the {dead.size} heads is collapsed")
     layer, head = places[int(dead.argmax())]
-    sentence = f"of {dead.size} heads, {', '.join(parts)} (the first is layer {layer}, head {head})"
+    sentence = f"of {dead.size} heads: {', '.join(parts)} (the first is layer {layer}, head {head})"
     return (failed if share >= 0.95 else warned if share >= 0.25 else passed)(share, sentence)
 
 

@@ -56,7 +56,7 @@ def loss(probe: Probe) -> Outcome:
             where = f"training minimises {found:.4f}, but the loss of the model's outputs is {expected:.4f}"
             return failed(off, f"{where}{', in training mode' if mode == 'training' else ''}")
         worst = max(worst, off)
-    return passed(worst, f"the loss is that of the outputs by its definition, {first:.4f}, in both modes")
+    return passed(worst, f"the loss agrees with its definition on the model's outputs, {first:.4f}, in both modes")
 
 
 @audit("model")

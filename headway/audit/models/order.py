@@ -49,29 +49,31 @@ def _order(probe: Probe, has_positions: bool, plain: Tensor) -> Outcome:
     if has_positions:
         if (wrong := wrong_places(probe.model, lambda: probe.answer(ids), ids.shape[2])) is not None:
             return failed(None, wrong)
-        changes["all tokens at position 0"] = difference(_placed(probe, ids, torch.zeros_like), plain)
+        changes["giving all tokens position 0"] = difference(_placed(probe, ids, torch.zeros_like), plain)
         if ids.shape[2] > 3:
             shuffled = elsewhere(ids)
-            changes["shuffled positions"] = difference(_placed(probe, ids, lambda at: shuffled[at]), plain)
+            changes["shuffling the positions"] = difference(_placed(probe, ids, lambda at: shuffled[at]), plain)
     if probe.how.looks_ahead and probe.length > 3:
         answers = probe.answer(shuffled_inside(ids))
-        changes["words in reverse"] = difference(shuffled_inside(answers) if probe.how.per_token else answers, plain)
+        changes["reversing the tokens"] = difference(
+            shuffled_inside(answers) if probe.how.per_token else answers, plain
+        )
     if not changes:
         raise DoesNotApply("with fewer than four tokens there is no order between the first and the last")
     what = min(changes, key=lambda what: changes[what])
     change, by_itself = changes[what], any(mixer.knows_order for mixer in probe.mixers)
     if has_positions and not change > USED:
-        said = f"the positions are not used: {what} change the outputs by only {change:.1g} standard deviations"
+        said = f"the positions are not used: {what} changes the outputs by only {change:.1g} standard deviations"
         return failed(change, said, "positions not used")
     if by_itself and not change > USED:
         return failed(
-            change, f"a recurrence should depend on order, but {what} change the outputs by only {change:.1g}"
+            change, f"a recurrence should depend on order, but {what} changes the outputs by only {change:.1g}"
         )
     if not has_positions and not by_itself and not change <= TINY:
         return failed(
-            change, f"there are no positions, but {what} change the output by {change:.2g} standard deviations"
+            change, f"there are no positions, but {what} changes the output by {change:.2g} standard deviations"
         )
-    return passed(change, f"{what} change the outputs by {change:.1g} standard deviations, as they should")
+    return passed(change, f"{what} changes the outputs by {change:.1g} standard deviations, as it should")
 
 
 def wrong_places(stack: Any, ask: Callable[[], Any], length: int) -> str | None:

@@ -85,7 +85,7 @@ class PictureEvidence(Evidence):
         """The loss of a uniform guess among all captions, in groups as large as batches."""
         dealt = pair_groups(len(self.task.data.split(split)), self.recipe.training.batch)
         nats = sum(len(one) * math.log(len(one)) for one in dealt) / sum(len(one) for one in dealt)
-        return {"chance": nats, "chance_is": "a uniform guess among the pairs of a batch"}
+        return {"chance": nats, "chance_is": "uniform guesses among the pairs of a batch"}
 
     def size(self, split: str) -> int:
         return len(self.task.data.split(split))

@@ -36,11 +36,11 @@ def scored_split(scored: ScoredRun) -> Outcome:
     """
     for split, recount in scored.recounts.items():
         if (difference := recount.difference) is not None:
-            return failed(None, f"what is scored as {split} is not what the source has: {difference}")
+            return failed(None, f"the scored split {split} differs from its source: {difference}")
     if (difference := scored.task.evidence.train_again) is not None:
-        return failed(None, f"what was trained on is not what the source has as train: {difference}")
+        return failed(None, f"the train split that was used differs from its source: {difference}")
     names = " and ".join(scored.recounts)
-    return passed(0, f"what is scored as {names} is what the source has under that name, read again")
+    return passed(0, f"the scored data of {names} are those of the source, read again")
 
 
 @audit("scores")
@@ -89,7 +89,7 @@ def scores_again(scored: ScoredRun) -> Outcome:
             return failed(None, f"{split}: {off}")
     if not compared:
         raise DoesNotApply("no score could be computed again")
-    return passed(worst * NEAR, f"computed again by their definitions, scores are the same ({', '.join(parts)})")
+    return passed(worst * NEAR, f"scores computed again by their definitions are the same ({', '.join(parts)})")
 
 
 @audit("scores")

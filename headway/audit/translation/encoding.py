@@ -51,15 +51,15 @@ def source_order(probe: Probe) -> Outcome:
         if (wrong := wrong_places(model.encoder, read, length)) is not None:
             return failed(None, f"in sources, {wrong}")
         changes, shuffled = {}, elsewhere(sources)
-        ways = {"all tokens at position 0": torch.zeros_like, "shuffled positions": lambda at: shuffled[at]}
+        ways = {"giving all tokens position 0": torch.zeros_like, "shuffling the positions": lambda at: shuffled[at]}
         for what, place in ways.items():
             with placed(model.encoder, place):
                 changes[what] = difference(read(), plain)
     what = min(changes, key=lambda what: changes[what])
-    says = f"{what} of sources change the encoder's output by {changes[what]:.1g} standard deviations"
+    says = f"{what} of sources changes the encoder's output by {changes[what]:.1g} standard deviations"
     if not changes[what] > USED:
         return failed(changes[what], f"the positions of sources are not used: {says}", "positions not used")
-    return passed(changes[what], f"{says}, as they should")
+    return passed(changes[what], f"{says}, as it should")
 
 
 @audit("model", rests_on=("determinism",))
@@ -85,7 +85,7 @@ def tied_tables(probe: Probe) -> Outcome:
         if is_one != (says == "all"):
             does = "are one" if is_one else "are two"
             return failed(None, f"the recipe says tied: {says}, but the tables of sources and of targets {does}")
-    return passed(off, f"tables are tied as asked: {str(says).lower()}")
+    return passed(off, f"embedding tables are shared as asked: {str(says).lower()}")
 
 
 OF_ENCODING = (source_order, tied_tables)
