@@ -62,7 +62,7 @@ def some_hidden_tokens_show(patch):
 
 
 @_bed.plant("hidden-tokens", also=("masking",))
-def tokens_exchanged_for_the_next_of_the_vocabulary(patch):
+def tokens_replaced_by_the_next_in_the_vocabulary(patch):
     """The token in the place of a masked one reveals it."""
 
     def change(hide, batch):
@@ -106,17 +106,17 @@ def _other_spec(patch: Patch, **changes: float) -> None:
 
 
 @_bed.plant("masking")
-def twice_as_many_are_hidden(patch):
+def twice_as_many_masked(patch):
     _other_spec(patch, share=0.3)
 
 
 @_bed.plant("masking", also=("hidden-tokens",))
-def all_that_are_chosen_are_hidden(patch):
+def all_chosen_tokens_masked(patch):
     _other_spec(patch, masked=1.0, random=0.0)
 
 
 @_bed.plant("masking")
-def more_are_exchanged_than_is_said(patch):
+def more_replaced_than_asked_for(patch):
     _other_spec(patch, masked=0.7, random=0.2)
 
 
@@ -142,7 +142,7 @@ def only_beginnings_of_rows_are_hidden(patch):
 
 
 @_bed.plant("masking", also=("hidden-tokens",))
-def marks_are_asked_for(patch):
+def special_tokens_to_be_predicted(patch):
     def change(hide, batch):
         places = batch.places.clone()
         places[..., 0] = 0
@@ -154,7 +154,7 @@ def marks_are_asked_for(patch):
 
 
 @_bed.plant("masking")
-def tokens_exchanged_for_marks(patch):
+def tokens_replaced_by_special_tokens(patch):
     def change(hide, batch):
         put = batch.inputs.gather(2, batch.places)
         drawn = (put != hide.marks.mask) & (put != batch.targets)

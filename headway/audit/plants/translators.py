@@ -307,7 +307,7 @@ def second_likeliest_token(patch):
 
 
 @_bed.plant("repetition-loops", also=WRITES)
-def the_end_is_never_written(patch):
+def end_that_is_never_generated(patch):
     def search(self, text, end, limits, numbers):
         def choose(logits, rows):
             return logits.index_fill(-1, torch.tensor([end], device=logits.device), -torch.inf).argmax(-1)

@@ -155,7 +155,7 @@ def loss_without_the_state(patch):
 
 
 @_bed.plant(CARRIED, MEMORY, also=("step",))
-def empty_memory_looked_at(patch):
+def empty_memory_attended_to(patch):
     patch.setattr(Attention, "slots_before", lambda self, carried: torch.ones_like(carried["told"]))
 
 
@@ -174,7 +174,7 @@ def memory_one_segment_too_old(patch):
 
 
 @_bed.plant(CARRIED, MEMORY)
-def memory_twice_as_long_as_is_said(patch):
+def memory_twice_as_long_as_asked_for(patch):
     """It sees more than it should."""
     extended, filled_up = Memory.extended, Memory.filled_up
     patch.setattr(Memory, "extended", lambda self, new, most: extended(self, new, 2 * most))
@@ -182,7 +182,7 @@ def memory_twice_as_long_as_is_said(patch):
 
 
 @_bed.plant(CARRIED, MEMORY_OF_ONE)
-def half_a_memory_in_a_model_that_is_not_to_answer_as_in_one_pass(patch):
+def half_a_memory_in_a_model_with_other_outputs_than_one_pass(patch):
     honest = Memory.extended
     patch.setattr(Memory, "extended", lambda self, new, most: honest(self, new, most // 2))
 

@@ -133,12 +133,12 @@ def dropout_on_in_evaluation(patch):
 
 
 @_bed.plant("determinism", DROPOUT)
-def noise_from_a_stream_that_runs_on(patch):
+def dropout_from_a_global_generator(patch):
     patch.setattr(replicated.Dropout, "forward", lambda self, x: F.dropout(x, 0.2))
 
 
 @_bed.plant("determinism", DROPOUT)
-def noise_of_training_from_a_stream_that_runs_on(patch):
+def training_dropout_from_a_global_generator(patch):
     patch.setattr(replicated.Dropout, "forward", lambda self, x: F.dropout(x, 0.2, self.training))
 
 
@@ -148,7 +148,7 @@ def dropout_that_drops_nothing(patch):
 
 
 @_bed.plant("dropout", DROPOUT)
-def what_is_kept_is_not_raised(patch):
+def kept_values_that_are_not_rescaled(patch):
     honest, factors = replicated.Dropout.forward, replicated.Dropout.factors
     patch.setattr(
         replicated.Dropout, "factors", lambda self, *given: (factors(self, *given) != 0).to(factors(self, *given).dtype)

@@ -64,7 +64,7 @@ def nan_where_nothing_may_be_seen(patch):
 
 
 @_bed.plant("finite", LANGUAGE_MODEL, ATTENTION)
-def nan_covered_up(patch):
+def nan_masked_afterwards(patch):
     """The outputs are fine, but the gradient is not."""
 
     def weigh(scores, allowed):

@@ -29,7 +29,7 @@ def weights_dropped_in_evaluation(patch):
 
 
 @_bed.plant("determinism", LOCKED)
-def locked_noise_of_the_clock_on_the_wall(patch):
+def locked_dropout_from_a_global_generator(patch):
     def forward(self, x):
         if not (self.training and self.active):
             return x
@@ -40,12 +40,12 @@ def locked_noise_of_the_clock_on_the_wall(patch):
 
 
 @_bed.plant("dropout", LOCKED)
-def locked_noise_drawn_at_every_token(patch):
+def locked_dropout_drawn_at_every_token(patch):
     patch.setattr(LockedDropout, "forward", Dropout.forward)
 
 
 @_bed.plant("dropout", LOCKED)
-def locked_noise_that_all_rows_share(patch):
+def locked_dropout_shared_by_all_rows(patch):
     def forward(self, x):
         R, _, _, D = x.shape
         return x * self.factors((R, 1, 1, D), x.dtype) if self.drops else x
@@ -54,7 +54,7 @@ def locked_noise_that_all_rows_share(patch):
 
 
 @_bed.plant("dropout", LOCKED)
-def locked_noise_that_all_layers_share(patch):
+def locked_dropout_shared_by_all_layers(patch):
     honest = LockedDropout.factors
 
     def factors(self, *given):

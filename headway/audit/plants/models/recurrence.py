@@ -74,7 +74,7 @@ def cell_left_behind(patch):
 
 
 @_bed.plant("cache", LANGUAGE_MODEL, ANY, rows_of(32))
-def state_that_stands_still_where_tokens_come_one_by_one_late(patch):
+def state_no_longer_updated_after_24_single_tokens(patch):
     """Like a cache that was filled once and is never written again."""
     honest = Recurrence.forward
 

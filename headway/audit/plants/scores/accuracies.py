@@ -51,7 +51,7 @@ def rows_without_a_known_word_left_out(patch):
 
 
 @_bed.plant(AGAIN, also=ALSO)
-def sharpened_chances(patch):
+def sharpened_probabilities(patch):
     def change(one):
         powers = one.chances**2
         return replace(one, chances=powers / powers.sum(1, keepdims=True))

@@ -105,12 +105,12 @@ def lowercased_where_case_is_claimed(patch):
 
 
 @_bed.plant(AGAIN)
-def smoothed_by_one_more_of_each(patch):
+def add_one_smoothing(patch):
     _scorer(patch, BLEU, smooth_method="add-k")
 
 
 @_bed.plant(AGAIN)
-def blanks_in_the_letters_of_chrf(patch):
+def blanks_in_the_ngrams_of_chrf(patch):
     _scorer(patch, CHRF, whitespace=True)
 
 
@@ -120,7 +120,7 @@ def brevity_is_never_penalised(patch):
 
 
 @_bed.plant(AGAIN)
-def runs_of_four_words_forgotten(patch):
+def four_word_ngrams_left_out(patch):
     _formula(patch, lambda right, all_, ours, theirs: ([*right[:3], right[2]], [*all_[:3], all_[2]], ours, theirs))
 
 

@@ -106,7 +106,7 @@ def stride_that_is_not_used(patch):
 
 
 @_bed.plant(AGAIN, also=ALSO)
-def more_context_than_is_said(patch):
+def more_context_than_reported(patch):
     """Every token has a full window of context, but the score is reported as of plain segments."""
     _of_tokens(patch, lambda original, model, ids, segment, stride: original(model, ids, segment, 1))
 

@@ -21,7 +21,7 @@ WRITES = ("scores-again", "decoded-alone", "length-ratio", "repetition-loops", "
 
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
-def worst_of_the_beam(patch):
+def worst_hypothesis_of_the_beam(patch):
     honest = decoding.Beam.search
 
     def search(self, *given):
@@ -68,7 +68,7 @@ def search_that_stops_at_the_first_end(patch):
 
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
-def fewer_beginnings_than_asked_for(patch):
+def narrower_beam_than_asked_for(patch):
     honest = decoding.Beam.search
 
     def search(self, *given):
@@ -78,7 +78,7 @@ def fewer_beginnings_than_asked_for(patch):
 
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
-def beginnings_that_do_not_take_their_past_along(patch):
+def hypotheses_without_their_cached_state(patch):
     """The hypotheses are reordered, but their cached state is not."""
     honest = ModelState.branched
 
@@ -101,17 +101,17 @@ def sources_read_without_their_end(patch):
 
 
 @_bed.plant(SEARCHED, NO_RUN_TWICE, also=WRITES)
-def runs_that_may_come_twice(patch):
+def ngrams_that_may_repeat(patch):
     _runs(patch, lambda banned: torch.zeros_like(banned))
 
 
 @_bed.plant(SEARCHED, NO_RUN_TWICE, also=WRITES)
-def runs_that_no_neighbour_may_have(patch):
+def ngrams_banned_for_all_hypotheses(patch):
     _runs(patch, lambda banned: banned.any(1, keepdim=True).expand_as(banned))
 
 
 @_bed.plant(SEARCHED, NO_RUN_TWICE, also=WRITES)
-def runs_of_one_token_more(patch):
+def ngrams_of_one_token_more(patch):
     _runs(patch, lambda banned: banned, longer=1)
 
 
@@ -135,7 +135,7 @@ def _drawn(patch: Patch, change) -> None:
 
 
 @_bed.plant(SEARCHED, DRAWN, also=WRITES)
-def temperature_turned_round(patch):
+def temperature_inverted(patch):
     _drawn(patch, lambda temperature, top_k, top_p: (1 / temperature, top_k, top_p))
 
 
@@ -145,10 +145,10 @@ def temperature_that_is_not_used(patch):
 
 
 @_bed.plant(SEARCHED, DRAWN, also=WRITES)
-def drawn_among_all_tokens(patch):
+def sampled_from_all_tokens(patch):
     _drawn(patch, lambda temperature, top_k, top_p: (temperature, None, None))
 
 
 @_bed.plant(SEARCHED, DRAWN, also=WRITES)
-def the_likeliest_in_place_of_a_draw(patch):
+def greedy_in_place_of_sampling(patch):
     _drawn(patch, lambda temperature, top_k, top_p: (0.0, top_k, top_p))

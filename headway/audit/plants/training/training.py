@@ -9,7 +9,9 @@ _bed = Bed("training")
 UNTRAINED = ("did-it-train", "diverged", "beats-chance", "beats-counting", "learning-rate-too-high", "plateaued")
 
 
-_bed.settings("no_rate_at_all", "learning-rate-zero", "training.optimizer.learning_rate=0", also=UNTRAINED)
+_bed.settings(
+    "learning_rate_zero_throughout", "learning-rate-zero", "training.optimizer.learning_rate=0", also=UNTRAINED
+)
 _bed.settings(
     "a_warm_up_that_never_ends",
     "learning-rate-zero",
