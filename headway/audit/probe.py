@@ -32,9 +32,9 @@ OPERATIONS = 2e9
 FEWEST_CUTS = 4
 ANSWERS = 2**25
 """Numbers held in memory at a time: 128 MiB."""
-COMPARED = 2**23
+MOST_OUTPUTS = 2**23
 """Maximum number of output values for all sentences: with a large vocabulary there are fewer sentences."""
-LATE = 10_000
+LATE_STEP = 10_000
 """A step far after any warm-up."""
 TINY = 1e-3
 """Tolerance in standard deviations of the outputs: about 100 times what another order of summation changes. Real faults
@@ -146,7 +146,7 @@ class Probe:
     @cached_property
     def sentences(self) -> Tensor:
         """[R, 4 to 8, T]: the first half is training text, the others are random tokens."""
-        tokens = min(TOKENS, COMPARED // self.model.vocabulary) if self.how.per_token else TOKENS
+        tokens = min(TOKENS, MOST_OUTPUTS // self.model.vocabulary) if self.how.per_token else TOKENS
         rows = min(8, max(4, tokens // self.length))
         return self.text(rows, self.length)[:, [*range(0, rows, 2), *range(1, rows, 2)]]
 
@@ -200,7 +200,7 @@ class Probe:
         """Context manager: the model in training mode, long after the first step."""
         step = int(self.model.clock.step)
         self.model.train()
-        self.model.clock.set(LATE)
+        self.model.clock.set(LATE_STEP)
         try:
             yield
         finally:

@@ -92,58 +92,58 @@ def audit_models(members: Iterable[Member], look: CloseLook | None = None) -> li
     """Audit the models of one population. One of them gets all audits, the others only those whose result may differ.
     `look` holds earlier findings on this architecture; new ones are added to it."""
     look = CloseLook() if look is None else look
-    closely: dict[bool, _ToLookAt] = {}
+    closely: dict[bool, _Candidate] = {}
     own: list[tuple[float, bool, Report]] = []
     for member in members:
         rate, drops = member.recipe.training.optimizer.learning_rate, member.recipe.model.dropout > 0
         mine = audit_model(member, OF_EACH_REPLICA) + _heads(member)
-        speaks = _speaks(mine)
-        mine += _by_itself(member, speaks)
+        is_finite = _has_finite_outputs(mine)
+        mine += _alone(member, is_finite)
         own.append((rate, drops, mine))
         if not member.to_train:
             look.by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
         elif rate not in look.by_rate:
             look.by_rate[rate] = audit_model(_as_it_began(member.alone()), (one_batch,))
-        worth = _Worth(speaks, member.trained, not mine.failures)
+        worth = _Worth(is_finite, member.trained, not mine.failures)
         if drops not in look.shared and (drops not in closely or worth > closely[drops].worth):
-            closely[drops] = _ToLookAt(member.alone(), worth)
+            closely[drops] = _Candidate(member.alone(), worth)
     assert own, "there is no model to audit"
-    shared = look.shared | {drops: _closely(one) for drops, one in closely.items()}
-    look.shared |= {drops: shared[drops] for drops, one in closely.items() if one.worth.speaks}
+    shared = look.shared | {drops: _for_architecture(one) for drops, one in closely.items()}
+    look.shared |= {drops: shared[drops] for drops, one in closely.items() if one.worth.is_finite}
     return [_merged(mine, look.by_rate[rate], shared[drops]) for rate, drops, mine in own]
 
 
 class _Worth(NamedTuple):
     """How well a replica can stand for its architecture; earlier fields count most."""
 
-    speaks: bool
+    is_finite: bool
     trained: bool
     has_no_fault: bool
 
 
-class _ToLookAt(NamedTuple):
+class _Candidate(NamedTuple):
     probe: Probe
     worth: _Worth
 
 
-def _speaks(found: Report) -> bool:
+def _has_finite_outputs(found: Report) -> bool:
     """Whether its weights and outputs are finite (weights can be finite and yet so large that outputs overflow)."""
     return (finding := found.finding(finite.name)) is None or finding.verdict == "pass"
 
 
-def _closely(one: _ToLookAt) -> Report:
+def _for_architecture(one: _Candidate) -> Report:
     """Findings that hold for the whole architecture and can be made with any weights. If this replica's weights or
     outputs are not finite, the initial weights are used instead."""
-    probe = one.probe if one.worth.speaks else replace(_as_it_began(one.probe), trained=False)
+    probe = one.probe if one.worth.is_finite else replace(_as_it_began(one.probe), trained=False)
     of_each = (one_batch, *OF_EACH_REPLICA, *_asked_alone(probe))
     return audit_model(probe, _with_what_they_rest_on([one for one in audits_of(probe) if one not in of_each], probe))
 
 
-def _by_itself(member: Member, speaks: bool) -> Report:
+def _alone(member: Member, is_finite: bool) -> Report:
     """The audits that run on each replica alone, outside the population."""
     if not (asked := _asked_alone(member)):
         return Report()
-    if not speaks:
+    if not is_finite:
         return Report(not_run={one.name: "its outputs are not finite numbers" for one in asked})
     return audit_model(member.alone(), _with_what_they_rest_on(asked, member))
 

@@ -104,7 +104,7 @@ def doubtful_labels(data: RowSet) -> Outcome:
         if len(rows) >= FEWEST_ROWS:
             found.append(Contradicted(split, rows, model.answers(_texts(data, split, rows)), numbers[split][rows]))
     if not found[0].knows():
-        return _where_train_says_nothing(data, found[1:], len(classes), len(train))
+        return _if_train_is_unlearnable(data, found[1:], len(classes), len(train))
     wrong = {one.split: one.among(0.2) for one in found}
     worst = max(found, key=lambda one: wrong[one.split][0] / wrong[one.split][1])
     least = min(found, key=lambda one: wrong[one.split][0] / wrong[one.split][1])
@@ -136,7 +136,7 @@ def _lower(one: Contradicted, part: float) -> float:
     return (wilson(wrong, n) or (0.0, 1.0))[0] if n >= 40 else 0.0
 
 
-def _where_train_says_nothing(data: RowSet, held_out: Sequence[Contradicted], classes: int, rows: int) -> Outcome:
+def _if_train_is_unlearnable(data: RowSet, held_out: Sequence[Contradicted], classes: int, rows: int) -> Outcome:
     for one in held_out:
         some = evenly(len(one.rows), rows)  # a fair comparison
         alone = one._replace(rows=one.rows[some], labels=one.labels[some])

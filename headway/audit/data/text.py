@@ -41,7 +41,7 @@ def repeated_text(data: TextSet) -> Outcome:
     )
     if share > 0:
         sentence += f" (such as {data.excerpt(worst, int(data.repeated[worst].argmax()), WINDOW)})"
-    return _beside_usual(share, usual, sentence, too_much=0.10)
+    return _compared_with_usual(share, usual, sentence, too_much=0.10)
 
 
 @audit("data")
@@ -74,7 +74,7 @@ def nearly_repeated_text(data: TextSet) -> Outcome:
     worst = max(shares, key=lambda split: shares[split])
     sentence = f"{shares[worst]:.1%} of the {BLOCK}-word blocks of {worst} have a near copy in train"
     usual = data.usually_copied if shares[worst] > 0.01 else 0.0
-    return _beside_usual(
+    return _compared_with_usual(
         shares[worst], usual, f"{sentence}; pieces of train have up to {usual:.1%}{example.get(worst, '')}"
     )
 
@@ -101,7 +101,7 @@ def shared_text(data: TextSet) -> Outcome:
                     sentence += f" ({_both(data, split, int(starts[block]), other, twin)})"
     if not worst:
         raise DoesNotApply(f"the held-out splits have fewer than {BLOCK} words")
-    return _beside_usual(share, data.usually_copied if share > 0.01 else 0.0, sentence)
+    return _compared_with_usual(share, data.usually_copied if share > 0.01 else 0.0, sentence)
 
 
 def _both(data: TextSet, split: str, start: int, other: str, twin: int) -> str:
@@ -114,7 +114,7 @@ def _both(data: TextSet, split: str, start: int, other: str, twin: int) -> str:
     return f"{data.excerpt(split, start + first, 10)}, where {other} has {data.excerpt(other, place + best, 10)}"
 
 
-def _beside_usual(share: float, usual: float, sentence: str, too_much: float = 0.20) -> Outcome:
+def _compared_with_usual(share: float, usual: float, sentence: str, too_much: float = 0.20) -> Outcome:
     if share > usual + 0.10:
         return failed(share, sentence)
     return (warned if share > min(usual + 0.02, too_much) else passed)(share, sentence)

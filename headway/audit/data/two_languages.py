@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from headway.audit.audit import DoesNotApply
 
 Pairs = Sequence[tuple[str, str]]
-Worths = Mapping[str, float]
+LogOdds = Mapping[str, float]
 """Log-odds of a trigram: above 0 if it is more frequent in sources."""
 
 LEARNT = 1000
@@ -37,7 +37,7 @@ TOGETHER = 6.0
 TOLD_APART = 0.7
 """Minimum difference between the probabilities that a target and a source are taken for a target. Below that, trigrams
 separate registers and topics rather than languages, and one side of a pair often has what the other lacks."""
-TWO_HEAPS = 0.7
+TWO_CLUSTERS = 0.7
 """Minimum of the squared mean absolute difference over the mean squared difference: 1 for two points, 2/π = 0.64 for
 one normal distribution around zero. Multi30k, TED and spelt-out numbers have 0.88 and more, with up to 40 % of them
 swapped; words of Pig Latin with 30 % swapped 0.75; digits with themselves backwards 0.6."""
@@ -56,12 +56,12 @@ class Mixed(NamedTuple):
     """How much likelier a target is to be taken for a target than a source is, in correct pairs."""
     deviations: float
     """The covariance of the two sides, in standard deviations of what chance gives."""
-    heaps: float = 1.0
-    """How clearly the differences of the sides form two clusters, as defined at `TWO_HEAPS`."""
+    clusters: float = 1.0
+    """How clearly the differences of the sides form two clusters, as defined at `TWO_CLUSTERS`."""
 
     @property
     def is_sure(self) -> bool:
-        return self.told_apart >= TOLD_APART and self.deviations >= TOGETHER and self.heaps >= TWO_HEAPS
+        return self.told_apart >= TOLD_APART and self.deviations >= TOGETHER and self.clusters >= TWO_CLUSTERS
 
 
 class TwoLanguages:
@@ -72,7 +72,7 @@ class TwoLanguages:
         if len(first) < 40:
             raise DoesNotApply("there are too few pairs to tell the sides apart")
         self._learnt, self._others = first[::2], first[1::2]
-        self._worth = _worths(self._learnt)
+        self._worth = _log_odds(self._learnt)
         self.mistaken = self._look_turned(self._others)  # the rate of false alarms
 
     @property
@@ -89,18 +89,18 @@ class TwoLanguages:
         """Estimated on the pairs that were learnt from, each half judged by the trigrams of the other half."""
         if len(self._learnt) + len(self._others) < ENOUGH:
             return Mixed(0.0, 0.0, 0.0)
-        halves = (self._others, self._worth), (self._learnt, _worths(self._others))
-        worths = np.array([[_worth_of(side, worth) for side in pair] for pairs, worth in halves for pair in pairs])
+        halves = (self._others, self._worth), (self._learnt, _log_odds(self._others))
+        odds = np.array([[_log_odds_of(side, worth) for side in pair] for pairs, worth in halves for pair in pairs])
         lengths = np.array([[len(side) for side in pair] for pairs, _ in halves for pair in pairs])
-        found = mixture(worths[:, 0] < 0, worths[:, 1] > 0, lengths.sum(1))
-        return found._replace(heaps=_in_two_heaps((worths / lengths) @ (1, -1)))
+        found = mixture(odds[:, 0] < 0, odds[:, 1] > 0, lengths.sum(1))
+        return found._replace(clusters=_in_two_clusters((odds / lengths) @ (1, -1)))
 
     def _look_turned(self, pairs: Pairs) -> float:
         return sum(self.are_turned(pair) for pair in pairs) / len(pairs)
 
     def are_turned(self, pair: tuple[str, str]) -> bool:
         """Whether the source looks more like a target than the target does."""
-        source, target = (_worth_of(text, self._worth) for text in pair)
+        source, target = (_log_odds_of(text, self._worth) for text in pair)
         return source < target
 
 
@@ -126,7 +126,7 @@ def _each_text_once(pairs: Iterable[tuple[str, str]]) -> Pairs:
     return list({target: (source, target) for source, target in by_source.values()}.values())
 
 
-def _worths(pairs: Pairs) -> Worths:
+def _log_odds(pairs: Pairs) -> LogOdds:
     counts = [Counter(chain.from_iterable(_runs(pair[side]) for pair in pairs)) for side in (0, 1)]
     totals = [math.log(sum(count.values()) + len(count)) for count in counts]
     return {
@@ -135,11 +135,11 @@ def _worths(pairs: Pairs) -> Worths:
     }
 
 
-def _in_two_heaps(differences: Float[np.ndarray, " n"]) -> float:
+def _in_two_clusters(differences: Float[np.ndarray, " n"]) -> float:
     return float(np.abs(differences).mean() ** 2 / max(np.square(differences).mean(), 1e-12))
 
 
-def _worth_of(text: str, worth: Worths) -> float:
+def _log_odds_of(text: str, worth: LogOdds) -> float:
     return sum(worth.get(run, 0.0) for run in _runs(text))
 
 

@@ -70,9 +70,9 @@ class MaskedRecount(CountedOneByOne):
                 for k, said in zip(some, logits, strict=True):
                     nats[k] = []
                     for place in hidden[k]:
-                        chances = said[marks.before + place].log_softmax(-1)
-                        nats[k].append(-float(chances[rows[k][place]]))
-                        likeliest = chances.topk(2)
+                        log_probabilities = said[marks.before + place].log_softmax(-1)
+                        nats[k].append(-float(log_probabilities[rows[k][place]]))
+                        likeliest = log_probabilities.topk(2)
                         hits += int(likeliest.indices[0]) == rows[k][place]
                         close += float(likeliest.values[0].exp() - likeliest.values[1].exp()) < CLOSE
         all_nats = np.array([one for k in sorted(nats) for one in nats[k]])

@@ -17,7 +17,7 @@ from headway.training.carried import CarriedState
 from headway.training.setting import Setting
 from headway.training.update import Update
 
-FELT = 1e-4
+SMALLEST_EFFECT = 1e-4
 """Smallest relative change of the loss that shows whether the state was used."""
 
 
@@ -51,7 +51,7 @@ def carried_state(probe: Probe) -> Outcome:
             len(attached), f"the carried state ({attached[0]}) still has a gradient: the graph grows with every step"
         )
     fresh, _ = probe.how.carry_on(probe.model, pieces[0], None)
-    anew = difference(_begun_anew(probe, pieces), fresh, probe.answers)
+    anew = difference(_after_reset(probe, pieces), fresh, probe.answers)
     if not anew <= TINY:
         return failed(
             anew, f"where rows start anew, the outputs still depend on earlier rows: by {anew:.2g} standard deviations"
@@ -87,7 +87,7 @@ def _read(probe: Probe, pieces: list[Tensor]) -> tuple[list[Tensor], dict[str, T
     return answers, state.here
 
 
-def _begun_anew(probe: Probe, pieces: list[Tensor]) -> Tensor:
+def _after_reset(probe: Probe, pieces: list[Tensor]) -> Tensor:
     """The outputs for the first piece, in rows that start anew after others were read."""
     state, begins = CarriedState(), torch.ones((), dtype=torch.bool, device=probe.device)
     state.after(0, 1, probe.how.carry_on(probe.model, pieces[-1], None)[1] or {})
@@ -110,7 +110,7 @@ def _in_training(probe: Probe, size: int) -> str | None:
     if size < 1:
         return None
     ids, parts = probe.sentences, math.gcd(probe.recipe.training.accumulate, probe.sentences.shape[1])
-    left = _left_alone(probe, [ids[:, :, k * size : (k + 1) * size] for k in (0, 1)])
+    left = _states_alone(probe, [ids[:, :, k * size : (k + 1) * size] for k in (0, 1)])
     given = _steps(probe, [_piece(probe, k, size, begins=n in (0, 3)) for n, k in enumerate((0, 1, 2, 0))], parts)
     for n, (batch, before, loss) in enumerate(given):
         step = n // parts
@@ -128,7 +128,7 @@ def _in_training(probe: Probe, size: int) -> str | None:
             float(probe.how.lowered(probe.model, probe.how.carry_on(probe.model, batch.inputs, state)[0], batch, state))
             for state in (before, None)
         )
-        if not abs(loss - with_it) <= max(abs(with_it - without) / 4, FELT * abs(with_it)):
+        if not abs(loss - with_it) <= max(abs(with_it - without) / 4, SMALLEST_EFFECT * abs(with_it)):
             return f"the training loss does not use the state: it is {loss:.5g}; with the state it is {with_it:.5g}"
     return None
 
@@ -139,7 +139,7 @@ def _piece(probe: Probe, k: int, size: int, begins: bool) -> Any:
     return replace(probe.batch, inputs=inputs, targets=targets, begins=torch.tensor(begins, device=probe.device))
 
 
-def _left_alone(probe: Probe, pieces: list[Tensor]) -> list[Carried]:
+def _states_alone(probe: Probe, pieces: list[Tensor]) -> list[Carried]:
     """The states after each piece, with every row read by itself."""
     left: list[list[Carried]] = [[] for _ in pieces]
     for row in range(pieces[0].shape[1]):
@@ -156,7 +156,7 @@ def _steps(probe: Probe, batches: list[Any], parts: int) -> list[_Given]:
     was, alive = (int(clock.step), clock.first_row), torch.ones(1, dtype=torch.bool, device=probe.device)
     spec = probe.recipe.training.model_copy(update={"accumulate": parts})
     setting = Setting(probe.device, torch.float32, False, False, ())
-    update = Update(model, _StandsStill(model), _InOrder(batches), spec, setting, alive)  # pyright: ignore
+    update = Update(model, _NoOptimizer(model), _InOrder(batches), spec, setting, alive)  # pyright: ignore
 
     def watched(part: Any, before: Carried | None) -> Any:
         losses, after = model.loss(part, before)
@@ -179,7 +179,7 @@ def _steps(probe: Probe, batches: list[Any], parts: int) -> list[_Given]:
     return found
 
 
-class _StandsStill:
+class _NoOptimizer:
     """A stand-in for an optimizer; it changes no weight."""
 
     def __init__(self, model: Any):

@@ -72,10 +72,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 0.0) -> Tensor:
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """The mean of -log p(target), p = softmax(logits)."""
-    chances = logits.double().flatten(0, -2)
-    chances = chances - chances.amax(-1, keepdim=True)
-    normaliser = chances.exp().sum(-1).log()
-    return (normaliser - chances[torch.arange(len(chances), device=chances.device), targets.flatten()]).mean()
+    shifted = logits.double().flatten(0, -2)
+    shifted = shifted - shifted.amax(-1, keepdim=True)
+    normaliser = shifted.exp().sum(-1).log()
+    return (normaliser - shifted[torch.arange(len(shifted), device=shifted.device), targets.flatten()]).mean()
 
 
 def penalty(spec: Any, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ State = tuple[Tensor, ...]
 
 def rnn(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
     """h' = φ(W x + b + U h). https://doi.org/10.1207/s15516709cog1402_1"""
-    total = _told(parameters, x) + parameters["recurrent"].double() @ state[0]
+    total = _from_input(parameters, x) + parameters["recurrent"].double() @ state[0]
     if spec.nonlinearity == "relu":
         return (torch.maximum(total, torch.zeros_like(total)),)
     return (_sigmoid(total) if spec.nonlinearity == "sigmoid" else 2 * _sigmoid(2 * total) - 1,)  # tanh, otherwise
@@ -102,7 +102,7 @@ def rnn(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
 def gru(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
     """h' = (1 - z)·n + z·h, n = tanh(a + r·(U h + c)): the form of https://arxiv.org/abs/1406.1078 that cuDNN has."""
     H, U = len(state[0]), parameters["recurrent"].double()
-    a = _told(parameters, x)
+    a = _from_input(parameters, x)
     reset = _sigmoid(a[:H] + U[:H] @ state[0])
     update = _sigmoid(a[H : 2 * H] + U[H : 2 * H] @ state[0])
     more = parameters["reset_bias"].double() if "reset_bias" in parameters else 0.0
@@ -113,7 +113,7 @@ def gru(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
 def lstm(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
     """c' = f·c + i·g, h' = o·tanh(c'), rows of the matrices in the order i, f, g, o. 10.1162/089976600300015015"""
     H = len(state[0])
-    total = _told(parameters, x) + parameters["recurrent"].double() @ state[0]
+    total = _from_input(parameters, x) + parameters["recurrent"].double() @ state[0]
     enter, forget, leave = (_sigmoid(total[k * H : (k + 1) * H]) for k in (0, 1, 3))
     cell = forget * state[1] + enter * (2 * _sigmoid(2 * total[2 * H : 3 * H]) - 1)
     return leave * (2 * _sigmoid(2 * cell) - 1), cell
@@ -121,7 +121,7 @@ def lstm(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
 
 def mingru(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
     """h' = (1 - z)·h + z·g(U x), z = σ(W x). https://arxiv.org/abs/2410.01201"""
-    H, a = len(state[0]), _told(parameters, x)
+    H, a = len(state[0]), _from_input(parameters, x)
     update, candidate = _sigmoid(a[:H]), a[H:]
     positive = torch.where(candidate >= 0, candidate + 0.5, _sigmoid(candidate))
     return ((1 - update) * state[0] + update * positive,)
@@ -137,7 +137,7 @@ def recurrence(spec: Any, parameters: Parameters, x: Tensor, first: State, real:
     return torch.stack(found), state
 
 
-def _told(parameters: Parameters, x: Tensor) -> Tensor:
+def _from_input(parameters: Parameters, x: Tensor) -> Tensor:
     product = parameters["input.weight"].double() @ x
     return product + parameters["input.bias"].double() if "input.bias" in parameters else product
 
@@ -184,28 +184,28 @@ def rotary(spec: Any, x: Tensor) -> Tensor:
 
 def alibi(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
     """-m·(i - j) for key j of query i. https://arxiv.org/abs/2108.12409"""
-    return -_slopes(heads)[:, None, None] * _back(length)
+    return -_slopes(heads)[:, None, None] * _distances(length)
 
 
 def alibi_symmetric(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
     """-m·|i - j|"""
-    return -_slopes(heads)[:, None, None] * _back(length).abs()
+    return -_slopes(heads)[:, None, None] * _distances(length).abs()
 
 
 def t5(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
     """A learned number per head and bucket of i - j, for keys not after the query. https://arxiv.org/abs/1910.10683"""
-    back = _back(length).clamp(min=0)
+    back = _distances(length).clamp(min=0)
     return parameters["weight"].double()[:, _buckets(back, spec.buckets, spec.furthest, nudge)]
 
 
 def t5_symmetric(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
     """The same with half of the buckets for each direction, the second half for later keys."""
-    back, half = _back(length), spec.buckets // 2
+    back, half = _distances(length), spec.buckets // 2
     bucket = _buckets(back.abs(), half, spec.furthest, nudge) + half * (back < 0)
     return parameters["weight"].double()[:, bucket]
 
 
-def _back(length: int) -> Tensor:
+def _distances(length: int) -> Tensor:
     """i - j"""
     return torch.tensor([[i - j for j in range(length)] for i in range(length)], dtype=torch.float64)
 

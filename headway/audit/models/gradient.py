@@ -23,19 +23,19 @@ from headway.nn.trainable import Carried
 DIRECTIONS = 3
 STEP = 1e-4
 """How far weights are moved, relative to their size."""
-ASIDE = 1e-2
+SHIFT = 1e-2
 """How far the weights are first shifted away from those that are audited, relative to their size."""
 SMALL = 1e-2
 """Share of the whole gradient's norm above which a tensor is checked in full; a smaller gradient may be rounding."""
 MOST_DRAWN = 65_537
 """Maximum count of random numbers for one tensor, which are then repeated; a prime, so that rows do not repeat them."""
-OFF = 0.02
+TOLERANCE = 0.02
 """Tolerance, relative to the gradient of one tensor. Rounding stays below a thousandth."""
 NEAR = 4
 """How many tokens on either side of a position are used to follow gradients across it."""
-FELT = 1e-5
+SMALLEST_EFFECT = 1e-5
 """Smallest relative change of the output for a change of earlier embeddings; below it nothing can be compared."""
-CUT = 0.2
+TOLERANCE_ACROSS = 0.2
 """Tolerance of the slope across a position. Where a gradient is cut off, all of it is missing."""
 SHARE = 0.05
 """Share of the budget for checking single positions."""
@@ -57,16 +57,16 @@ def gradient(probe: Probe) -> Outcome:
     for a `detach`, for weights that were copied on their way, and for a hand-written backward pass.
     """
     batch = probe.excerpt(rows=2, tokens=24)
-    with _off_its_corners(probe.model):
-        before = _left_before(probe, batch)
+    with _away_from_kinks(probe.model):
+        before = _state_before(probe, batch)
         names, gradients = _by_autograd(probe, batch, before)
         slope = _Slopes(probe, batch, before, gradients)
-        ends = _where_it_ends(probe, slope.model)
+        ends = _where_it_is_wrong(probe, slope.model)
     off = slope.off(range(len(names)))
-    if off <= OFF and ends is not None:
+    if off <= TOLERANCE and ends is not None:
         sentence = f"gradients do not flow back correctly over position {ends.at} of {ends.length}"
         return failed(ends.off, f"{sentence}: the slope of the outputs after it is off by {ends.off:.0%}")
-    if off <= OFF:
+    if off <= TOLERANCE:
         return passed(
             off, f"the loss changes with all {len(names)} parameter tensors as its gradient says (off by {off:.1g})"
         )
@@ -85,12 +85,12 @@ def _drawn(p: Tensor, *purpose: Any) -> Tensor:
 
 
 @contextmanager
-def _off_its_corners(model: Any) -> Iterator[None]:
+def _away_from_kinks(model: Any) -> Iterator[None]:
     """Context manager: shift the weights slightly. With a bias of 0 and a dropped word, a ReLU is exactly at its kink,
     where the loss has two slopes."""
     kept = [p.detach().clone() for p in model.parameters()]
     for k, p in enumerate(model.parameters()):
-        p.add_(_drawn(p, "audit corners", k) * ASIDE * p.square().mean().sqrt().clamp(min=0.1))
+        p.add_(_drawn(p, "audit corners", k) * SHIFT * p.square().mean().sqrt().clamp(min=0.1))
     try:
         yield
     finally:
@@ -98,7 +98,7 @@ def _off_its_corners(model: Any) -> Iterator[None]:
             p.copy_(was)
 
 
-def _left_before(probe: Probe, batch: Any) -> Carried | None:
+def _state_before(probe: Probe, batch: Any) -> Carried | None:
     """The state that rows like these leave for the next batch, where one is carried."""
     goes_on = probe.recipe.model.remembers and probe.recipe.data.rows_go_on
     return probe.how.carry_on(probe.model, batch.inputs, None)[1] if goes_on else None
@@ -178,7 +178,7 @@ class _Across(NamedTuple):
     def off(self) -> Tensor:
         """The relative difference of the two [rows]; 0 where both are too small to compare."""
         either = torch.maximum(self.said.norm(dim=0), self.found.norm(dim=0))
-        telling = (either > FELT * self.size) & (either > SMALL * either.median())
+        telling = (either > SMALLEST_EFFECT * self.size) & (either > SMALL * either.median())
         return torch.where(telling, (self.said - self.found).norm(dim=0) / either.clamp(min=1e-300), 0.0)
 
 
@@ -188,7 +188,7 @@ class _End(NamedTuple):
     off: float
 
 
-def _where_it_ends(probe: Probe, in_float64: Any) -> _End | None:
+def _where_it_is_wrong(probe: Probe, in_float64: Any) -> _End | None:
     """The first position over which the gradient is missing or wrong; None if there is none."""
     for cut in probe.cuts(SHARE):
         probe.how.as_trained(probe.model)
@@ -196,7 +196,7 @@ def _where_it_ends(probe: Probe, in_float64: Any) -> _End | None:
             off = _across(probe, in_float64, cut).off
         finally:
             probe.model.eval()
-        if not bool((off <= CUT).all()):
+        if not bool((off <= TOLERANCE_ACROSS).all()):
             return _End(int(cut.behind[off.argmax()]), cut.ids.shape[2], off.max().item())
     return None
 

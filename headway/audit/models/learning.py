@@ -17,7 +17,7 @@ from headway.training.optimizers import AdamW, OptimizerSpec
 
 STEPS = 40
 """Maximum number of steps of the attempt to memorise one small batch."""
-DEAF = 1e-4
+SAME_OUTPUT = 1e-4
 """Nats: outputs that differ by less are the same."""
 HALF = 0.5
 """Half of the first loss, which token frequencies alone do not reach."""
@@ -209,21 +209,21 @@ def collapsed_answers(probe: OneOrMember) -> Outcome:
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
     probe.how.clueless(probe.model)  # raises DoesNotApply for models whose outputs are not a choice
-    began, found = probe.share(_told_before_and_now)
+    began, found = probe.share(_variation_before_and_now)
     said = f"its outputs differ by {found:.2g} nats ({began:.2g} before training)"
-    if found < DEAF and found < began / 10:
+    if found < SAME_OUTPUT and found < began / 10:
         where = "at all positions" if probe.how.per_token else "for all texts"
         return failed(found, f"its output is the same {where}, whatever it reads: {said}", "same answer everywhere")
     return passed(found, said)
 
 
-def _told_before_and_now(everyone: Probe) -> list[list[float]]:
+def _variation_before_and_now(everyone: Probe) -> list[list[float]]:
     """For each replica, how much its outputs vary before training and now."""
     began = everyone.how.answer(everyone.start, everyone.sentences)
-    return torch.stack([_told(began), _told(everyone.answers)], 1).tolist()
+    return torch.stack([_variation(began), _variation(everyone.answers)], 1).tolist()
 
 
-def _told(answers: Tensor) -> Tensor:
+def _variation(answers: Tensor) -> Tensor:
     """How much the outputs [R, ..., C] of each replica vary over positions, in nats [R]."""
     sure = answers.double().flatten(1, -2).log_softmax(-1)
     return (sure - sure.mean(1, keepdim=True)).square().mean((1, 2)) / 2

@@ -38,25 +38,25 @@ def moved(probe: OneOrMember) -> Outcome:
     """
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
-    if problem := probe.share(_strayed):
+    if problem := probe.share(_moved_though_frozen):
         return problem
     parts = probe.share(_parameters)
-    share = len(parts.still) / len(parts.ways)
+    share = len(parts.still) / len(parts.changes)
     if share == 1:
         return failed(share, "training has changed nothing: every parameter tensor is as it began", "not trained")
     if frozen := parts.frozen:
-        share = len(frozen) / len(parts.ways)
+        share = len(frozen) / len(parts.changes)
         return failed(share, f"{share:.0%} of the parameter tensors never changed: {_first_two(frozen)}")
     heads = probe.share(_heads)
     if frozen := heads.frozen:
-        share = len(frozen) / len(heads.ways)
+        share = len(frozen) / len(heads.changes)
         return failed(
             share, f"{share:.0%} of the queries, keys and values of heads never changed: {_first_two(frozen)}"
         )
-    said = f"all {len(parts.ways)} parameter tensors that are trained have changed since the start"
+    said = f"all {len(parts.changes)} parameter tensors that are trained have changed since the start"
     if (rows := probe.share(_embeddings)) is None:
         return passed(0, said)
-    if len(rows.ways) >= 8 and (share := len(rows.frozen) / len(rows.ways)) >= 0.25:
+    if len(rows.changes) >= 8 and (share := len(rows.frozen) / len(rows.changes)) >= 0.25:
         return failed(share, f"{share:.0%} of the embeddings of tokens that training has read never changed")
     return passed(0, f"{said}, and so have all attention heads")
 
@@ -97,14 +97,14 @@ def tuning(probe: Probe) -> Outcome:
             return failed(
                 off, f"merging the adapters into their matrices changes the outputs by {off:.2g} standard deviations"
             )
-    if probe.trained and (problem := probe.share(_strayed)):
+    if probe.trained and (problem := probe.share(_moved_though_frozen)):
         return problem
     own = {pace for pace in paces.values() if pace > 0}
     at = f"at {min(own):.2g} to {max(own):.2g} of the rate" if len(own) > 1 else "at one rate"
     return passed(0, f"{len(paces) - len(stays)} parameter tensors are trained, {at}; {len(stays)} stay as they were")
 
 
-def _strayed(everyone: Probe) -> list[Outcome | None]:
+def _moved_though_frozen(everyone: Probe) -> list[Outcome | None]:
     """For each replica, the failure if weights changed that should be frozen; None if none did."""
     now = dict(everyone.model.named_parameters())
     stays = {name: p for name, p in everyone.start.named_parameters() if pace_of(p) == 0}
@@ -153,21 +153,21 @@ Parts = dict[tuple[str, ...], Tensor]
 """Parts of the models of a population: tensors [R, n, …], and the name of each of their n rows."""
 
 
-def _parameters(everyone: Probe) -> "list[_Course]":
+def _parameters(everyone: Probe) -> "list[_Changes]":
     to_move = _to_move(everyone)
 
     def look(model: Any) -> Parts:
         return {(name,): p.detach()[:, None] for name, p in model.named_parameters() if name in to_move}
 
-    return _courses(everyone, look)
+    return _changes_of(everyone, look)
 
 
-def _heads(everyone: Probe) -> "list[_Course]":
+def _heads(everyone: Probe) -> "list[_Changes]":
     to_move = _to_move(everyone)
-    return _courses(everyone, lambda model: _parts_of_heads(model, to_move))
+    return _changes_of(everyone, lambda model: _parts_of_heads(model, to_move))
 
 
-def _embeddings(everyone: Probe) -> "list[_Course] | list[None]":
+def _embeddings(everyone: Probe) -> "list[_Changes] | list[None]":
     """Of the tokens of each replica's first batch; None where embeddings are frozen."""
     batch = excerpts(everyone, rows=4, tokens=64)
     if "embedding.weight" not in _to_move(everyone):
@@ -176,14 +176,14 @@ def _embeddings(everyone: Probe) -> "list[_Course] | list[None]":
     told = torch.ones_like(batch.inputs, dtype=torch.bool) if told is None else told
     read = [ids[own].tolist() for ids, own in zip(batch.inputs.cpu(), told.cpu(), strict=True)]
     tokens = sorted(set(chain(*read)))
-    courses = _courses(everyone, lambda model: {tuple(map(str, tokens)): model.embedding.weight[:, tokens]})
+    courses = _changes_of(everyone, lambda model: {tuple(map(str, tokens)): model.embedding.weight[:, tokens]})
     return [course.of(set(map(str, own))) for course, own in zip(courses, read, strict=True)]
 
 
-def _courses(everyone: Probe, look: Callable[[Any], Parts]) -> "list[_Course]":
+def _changes_of(everyone: Probe, look: Callable[[Any], Parts]) -> "list[_Changes]":
     """For each replica, how its parts changed, with one transfer from the device."""
     start, end = look(everyone.start), look(everyone.model)
-    told = {rows: _way(end[rows], began) for rows, began in start.items() if rows in end}
+    told = {rows: _change(end[rows], began) for rows, began in start.items() if rows in end}
     names = list(chain(*told))
 
     @cache
@@ -195,22 +195,22 @@ def _courses(everyone: Probe, look: Callable[[Any], Parts]) -> "list[_Course]":
         return [{name: _Slope(*numbers) for name, numbers in zip(names, own, strict=True)} for own in of]
 
     if not told:  # a model without attention has no heads
-        return [_Course({}, dict) for _ in range(everyone.model.replicas)]
+        return [_Changes({}, dict) for _ in range(everyone.model.replicas)]
     numbers = torch.cat([*told.values()], 1).tolist()
-    ways = [{name: _Way(*own) for name, own in zip(names, of_one, strict=True)} for of_one in numbers]
-    return [_Course(own, lambda r=r: slopes()[r]) for r, own in enumerate(ways)]
+    changes = [{name: _Change(*own) for name, own in zip(names, of_one, strict=True)} for of_one in numbers]
+    return [_Changes(own, lambda r=r: slopes()[r]) for r, own in enumerate(changes)]
 
 
 @dataclass(frozen=True)
-class _Course:
+class _Changes:
     """How the parts of one replica changed, by name."""
 
-    ways: "dict[str, _Way]"
+    changes: "dict[str, _Change]"
     slopes: "Callable[[], dict[str, _Slope]]"
 
     @cached_property
     def still(self) -> list[str]:
-        return [name for name, way in self.ways.items() if way.is_still]
+        return [name for name, way in self.changes.items() if way.is_still]
 
     @property
     def frozen(self) -> list[str]:
@@ -218,24 +218,24 @@ class _Course:
         if not self.still:
             return []
         slopes = self.slopes()
-        drawn = [name for name in self.ways if slopes[name].spread > 0]
+        drawn = [name for name in self.changes if slopes[name].spread > 0]
         gone = [name for name in drawn if name not in self.still] or drawn  # if all are still, the typical change is 0
-        usual = float(np.median([self.ways[name].far for name in gone]))
+        usual = float(np.median([self.changes[name].far for name in gone]))
         steep = float(np.median([slopes[name].steep for name in drawn]))
         found = []
         for name in self.still:
             slope = slopes[name].steep
             expected = usual * slope / max(steep, 1e-30)
-            if slope <= 1e-9 * steep or self.ways[name].far < 0.01 * expected > 1e-9:
+            if slope <= 1e-9 * steep or self.changes[name].far < 0.01 * expected > 1e-9:
                 found.append(name)
         return found
 
-    def of(self, names: Collection[str]) -> "_Course":
+    def of(self, names: Collection[str]) -> "_Changes":
         """The same for these parts only."""
-        return replace(self, ways={name: way for name, way in self.ways.items() if name in names})
+        return replace(self, changes={name: way for name, way in self.changes.items() if name in names})
 
 
-class _Way(NamedTuple):
+class _Change(NamedTuple):
     """How one part changed from the start to the end."""
 
     is_same: float
@@ -262,8 +262,8 @@ class _Slope(NamedTuple):
     """Standard deviation of the initial values."""
 
 
-def _way(now: Tensor, start: Tensor) -> Tensor:
-    """The fields of a `_Way` for each row [R, n, 4], on their device."""
+def _change(now: Tensor, start: Tensor) -> Tensor:
+    """The fields of a `_Change` for each row [R, n, 4], on their device."""
     now, start = (rows.reshape(*rows.shape[:2], -1) for rows in (now, start))
     least, most = start.aminmax(dim=2)
     facts = (now == start).all(2), ~now.any(2), least == most

@@ -44,7 +44,7 @@ def dropout(probe: Probe) -> Outcome:
     asked = {rate for rate in _rates(probe.recipe.model.model_dump()) if rate}
     if not asked:
         raise DoesNotApply("this model has no dropout")
-    places = {name: place for name, place in _used(probe).items() if place.active}
+    places = {name: place for name, place in _used_places(probe).items() if place.active}
     for name, place in places.items():
         if problem := _problem(probe, place):
             return failed(None, f"{name} {problem}")
@@ -52,12 +52,12 @@ def dropout(probe: Probe) -> Outcome:
         return failed(None, f"{' and '.join(twice)} drop the same numbers; each should draw its own")
     found = [float(place.rates[0]) for place in places.values()]
     for name, place in places.items():
-        meant = _meant(probe.recipe.model, name)
+        meant = _expected_rate(probe.recipe.model, name)
         if meant is not None and not _same(meant, float(place.rates[0])):
             return failed(None, f"{name} drops {float(place.rates[0]):.3g}, but the recipe says {meant:g} there")
     if strange := [rate for rate in found if not any(_same(rate, one) for one in asked)]:
         return failed(strange[0], f"a dropout rate of {strange[0]:.3g} is used, which the recipe does not contain")
-    for what, rate in _must(probe.recipe.model):
+    for what, rate in _required(probe.recipe.model):
         if not any(_same(rate, one) for one in found):
             return failed(rate, f"the recipe says {what} {rate:g}, but no module drops at this rate")
     return passed(len(places), f"{len(places)} dropout modules drop what the recipe says, each in its pattern")
@@ -75,7 +75,7 @@ def _rates(tree: Any, key: str = "") -> Iterator[float]:
         yield tree
 
 
-def _must(spec: Any) -> Iterator[tuple[str, float]]:
+def _required(spec: Any) -> Iterator[tuple[str, float]]:
     """The rates that must be found somewhere. (The rate of the layers need not be, where single places override it.)"""
     noise = getattr(spec, "noise", ORDINARY)
     found = [("noise.words", noise.words), ("noise.input", noise.input), ("noise.output", noise.output)]
@@ -91,7 +91,7 @@ IN_MIXERS |= dict.fromkeys(("along.drop", "against.drop"), "weight_dropout")
 """The dropout modules of our own stack, and the keys of their rates in the recipe."""
 
 
-def _meant(spec: Any, name: str) -> float | None:
+def _expected_rate(spec: Any, name: str) -> float | None:
     """The rate that the recipe says for a module; None where its name does not tell."""
     if not isinstance(spec, BackboneSpec):
         return None
@@ -106,7 +106,7 @@ def _meant(spec: Any, name: str) -> float | None:
     return spec.noise.output if ends and spec.noise.output is not None else spec.dropout
 
 
-def _used(probe: Probe) -> dict[str, Dropout]:
+def _used_places(probe: Probe) -> dict[str, Dropout]:
     """The dropout modules that a training pass uses."""
     seen: dict[str, Dropout] = {}
     places = [(name, one) for name, one in probe.model.named_modules() if isinstance(one, Dropout)]
@@ -133,7 +133,7 @@ def _problem(probe: Probe, place: Dropout) -> str:
     clock.set(before + 1)
     second = _of_ones(place)
     clock.set(before)
-    scale, count, telling = 1 / (1 - rate), _count(place, first), _is_telling(place, first)
+    scale, count, telling = 1 / (1 - rate), _count(place, first), _is_conclusive(place, first)
     if not torch.equal(_of_ones(place, training=False), torch.ones_like(first)):
         return "changes its input in evaluation, where nothing should be dropped"
     if telling and not bool((first == 0).any()):
@@ -158,7 +158,7 @@ def _same_at_two(places: dict[str, Dropout]) -> tuple[str, str] | None:
     """Two modules of one kind whose noise is identical."""
     before: dict[tuple[type, bytes], str] = {}
     for name, place in places.items():
-        if type(place) in SIZES and _is_telling(place, ones := _of_ones(place)):
+        if type(place) in SIZES and _is_conclusive(place, ones := _of_ones(place)):
             other = before.setdefault((type(place), (ones == 0).cpu().numpy().tobytes()), name)
             if other != name:
                 return other, name
@@ -170,7 +170,7 @@ def _count(place: Dropout, ones: Tensor) -> int:
     return math.prod(ones.shape[axis] for axis in DRAWN[type(place)])
 
 
-def _is_telling(place: Dropout, ones: Tensor) -> bool:
+def _is_conclusive(place: Dropout, ones: Tensor) -> bool:
     """Whether it would be practically impossible by chance that all is kept, or that two draws are equal."""
     rate = float(place.rates[0])
     return max(rate, 1 - rate) ** (_count(place, ones) - 1) < 1e-7

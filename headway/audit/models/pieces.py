@@ -21,14 +21,14 @@ from headway.nn.positions import Positions
 from headway.nn.recurrence import Cells, Direction, Recurrence
 from headway.nn.replicated import LayerNorm, RMSNorm
 
-TOO_LOUD = 4000
+LARGEST_SCORE = 4000
 """Scores of a model that has blown up: above this, float32 rounds them and the attention weights by more than a
 thousandth, so that they cannot be compared."""
 
 
-LOUD = 10
+SATURATING = 10
 """Factor on the usual size of a layer's input that saturates the gates, so that a state once stored is kept."""
-TOO_LARGE = 1e30
+LARGEST_STATE = 1e30
 """A state that blows up, as with ReLU: float32 overflows before the row ends."""
 
 
@@ -175,7 +175,7 @@ def _one_layer(
     )
     may_see = may_see_in(probe, layer, everything)[:, :, None]
     compare = definitions.SIMILARITIES.get(layer.spec.similarity.kind)
-    if compare is None or _loudest(seen["queries"], seen["keys"]) > TOO_LOUD:
+    if compare is None or _score_bound(seen["queries"], seen["keys"]) > LARGEST_SCORE:
         return
     weights = definitions.attention_weights(compare(learnt(layer), seen["queries"], seen["keys"]) + bias, may_see)
     yield _Compared(f"the attention weights of {name}", difference(seen["weights"].double(), weights))
@@ -190,7 +190,7 @@ def learnt(layer: Attention) -> definitions.Parameters:
     return {key: p[0] for key, p in similarity.named_parameters()} if isinstance(similarity, nn.Module) else {}
 
 
-def _loudest(queries: Tensor, keys: Tensor) -> float:
+def _score_bound(queries: Tensor, keys: Tensor) -> float:
     """An upper bound on the scores."""
     lengths = (one.double().norm(dim=-1).max().item() for one in (queries, keys))
     return math.prod(lengths) / math.sqrt(queries.shape[-1])
@@ -233,7 +233,7 @@ def _one_direction(probe: Probe, name: str, layer: Recurrence, direction: Direct
     x, first = _random(probe, 1, 3, T, width), _random(probe, len(direction.parts), 1, 3, layer.units).abs()
     slots = torch.arange(T, device=probe.device)
     begins, ends = (torch.tensor(at, device=probe.device)[:, None] for at in ((0, T // 4, 1), (T, T, 3 * T // 4)))
-    padded, long = ((slots >= begins) & (slots < ends))[None], LOUD * _random(probe, 1, 1, probe.length, width)
+    padded, long = ((slots >= begins) & (slots < ends))[None], SATURATING * _random(probe, 1, 1, probe.length, width)
     long[:, :, probe.length // 4 :] = long[:, :, -1:]  # constant from here on, so saturated gates stay as they are
     given = (
         ("", x, first, None),
@@ -246,7 +246,7 @@ def _one_direction(probe: Probe, name: str, layer: Recurrence, direction: Direct
             told = None if real is None else real[0, row]
             of_row = definitions.recurrence(layer.spec, parameters, rows[0, row], tuple(start[:, 0, row]), told)
             expected, after = of_row
-            if not max(part.abs().max() for part in (expected, *after)) <= TOO_LARGE:
+            if not max(part.abs().max() for part in (expected, *after)) <= LARGEST_STATE:
                 continue
             yield _Compared(f"the states of the {name}{what}", _off_state(hidden[0, row], expected))
             off = max(_off_state(part[0, row], right) for part, right in zip(last, after, strict=True))

@@ -21,7 +21,7 @@ from headway.training.update import Update
 
 ROUNDING = 2.0**-22
 """Relative rounding error of adding to a weight in float32."""
-MOST_LOOKED_AT = 2**16
+MOST_COMPARED = 2**16
 """Maximum number of weights of one tensor that are compared, for optimizers that update each weight independently: half
 evenly spaced, half where the gradient is largest."""
 RATES = (1.0, 0.5, 1.0)
@@ -52,7 +52,7 @@ def step(probe: Probe) -> Outcome:
     worst, passed_through = (0.0, 0, ""), []
     for number, rate in enumerate(RATES):
         loss, own = taken.loss_and_gradient(number)
-        some = some or {name: _looked_at(g, spec.kind) for name, g in own.items()}
+        some = some or {name: _compared(g, spec.kind) for name, g in own.items()}
         before = {name: _at(p, some[name]) for name, p in named.items()}
         if not math.isfinite(loss + (length := _length(own))):
             break  # the learning rate is so high that the loss overflows
@@ -84,7 +84,7 @@ def step(probe: Probe) -> Outcome:
             off, f"step {number} updates {name} otherwise than {spec.kind} does: off by {off:.1%} of the update"
         )
     if taken.averages is not None and passed_through:
-        off = max(_off_average(taken.averages, passed_through), _off_average(*_made_up(taken.averages)))
+        off = max(_off_average(taken.averages, passed_through), _off_average(*_toy_average(taken.averages)))
         if not off <= TINY:
             kind = taken.averages.spec.kind
             return failed(off, f"the average of the weights ({kind}) is off by {off:.1%} of the change over the steps")
@@ -93,12 +93,12 @@ def step(probe: Probe) -> Outcome:
     )
 
 
-def _looked_at(gradient: Tensor, kind: str) -> Tensor | None:
+def _compared(gradient: Tensor, kind: str) -> Tensor | None:
     """The indices of a large tensor that are compared; None = all, also where the formula may need all of them."""
-    if gradient.numel() <= MOST_LOOKED_AT or kind not in definitions.OF_EACH_WEIGHT:
+    if gradient.numel() <= MOST_COMPARED or kind not in definitions.OF_EACH_WEIGHT:
         return None
-    evenly = torch.arange(0, gradient.numel(), -(-2 * gradient.numel() // MOST_LOOKED_AT), device=gradient.device)
-    return torch.cat([evenly, gradient.flatten().abs().topk(MOST_LOOKED_AT // 2).indices]).unique()
+    evenly = torch.arange(0, gradient.numel(), -(-2 * gradient.numel() // MOST_COMPARED), device=gradient.device)
+    return torch.cat([evenly, gradient.flatten().abs().topk(MOST_COMPARED // 2).indices]).unique()
 
 
 def _at(p: Tensor, some: Tensor | None) -> Tensor:
@@ -166,7 +166,7 @@ def _off_average(averages: Averages, weights: list[dict[str, Tensor]]) -> float:
     return max(0.0, _length(off) - ROUNDING * _length(weights[-1])) / max(_length(went), 1e-30)
 
 
-def _made_up(averages: Averages) -> tuple[Averages, list[dict[str, Tensor]]]:
+def _toy_average(averages: Averages) -> tuple[Averages, list[dict[str, Tensor]]]:
     """The average of a number that grows, over more steps than a model could take here."""
     total, number = 40, torch.nn.Parameter(torch.zeros(1, 1, device=next(iter(averages.tensors.values())).device))
     made, passed_through = Averages(averages.spec, {"number": number}, total), []

@@ -212,7 +212,7 @@ POPULATION_AUDITS: tuple[Audit, ...] = (
 def audit_population(members: SideBySide, everyone: SideBySide) -> Report:
     """Run the population audits on a few replicas, and `seeds_apart` on everyone. A replica whose outputs are not
     finite is audited with its initial weights."""
-    weights = [w if w is not None and _speaks(members, r) else None for r, w in enumerate(members.weights)]
+    weights = [w if w is not None and _has_finite_outputs(members, r) else None for r, w in enumerate(members.weights)]
     lost = any(one is None and w is not None for one, w in zip(weights, members.weights, strict=True))
     few = [one for one in POPULATION_AUDITS if one is not seeds_apart]
     with torch.enable_grad():
@@ -238,7 +238,7 @@ def _decayed(update: Update) -> list[float]:
     return shares
 
 
-def _speaks(members: SideBySide, r: int) -> bool:
+def _has_finite_outputs(members: SideBySide, r: int) -> bool:
     """Whether its outputs and loss are finite, and small enough for float32 to compare them."""
     answers, loss = members.said[r]
     return bool(answers.isfinite().all() and loss.isfinite().all() and answers.abs().max() < 1e6)

@@ -23,7 +23,7 @@ from headway.training.update import Update
 
 TAKEN_AGAIN = 3
 """Number of training steps that are repeated."""
-LEANS = 0.1
+MAX_COSINE = 0.1
 """Maximum cosine between a checkpoint and the initial weights of another seed; by chance it is about a hundredth."""
 
 
@@ -62,7 +62,7 @@ def seeds_apart(members: SideBySide) -> Outcome:
             problem = _next_losses(members, r, alone, own)
         if problem is not None:
             return failed(None, problem)
-    if (problem := _alike(members, begins, batches[0]) or _leaning(members, fresh)) is not None:
+    if (problem := _alike(members, begins, batches[0]) or _wrong_start(members, fresh)) is not None:
         return failed(None, problem)
     return passed(None, "weights, data and the first loss of each replica are those of its seed")
 
@@ -150,7 +150,7 @@ def _alike(members: SideBySide, begins: Tensor, read: Tensor) -> str | None:
     return None
 
 
-class _Leaning(NamedTuple):
+class _Correlations(NamedTuple):
     """Of each checkpoint [R] with each seed's initial weights [S], both without the mean over replicas."""
 
     cosines: Tensor
@@ -158,7 +158,7 @@ class _Leaning(NamedTuple):
     """Their standard deviation for random initial weights."""
 
 
-def _leaning(members: SideBySide, fresh: Trainable) -> str | None:
+def _wrong_start(members: SideBySide, fresh: Trainable) -> str | None:
     """A sentence if a checkpoint did not come from its own initial weights. (Long training leaves no trace.)"""
     there = [r for r, weights in enumerate(members.weights) if weights is not None and _is_whole(weights)]
     starts = {members.seeds[r]: r for r in reversed(there)}
@@ -171,16 +171,16 @@ def _leaning(members: SideBySide, fresh: Trainable) -> str | None:
         most = found.cosines[row].clone()
         most[own] = -math.inf
         other = int(most.argmax())
-        leans, limit = float(most[other]), max(LEANS, 8 * float(found.by_chance[row, other]))
-        if leans > max(limit, 0.5 * float(found.cosines[row, own])):
+        cosine, limit = float(most[other]), max(MAX_COSINE, 8 * float(found.by_chance[row, other]))
+        if cosine > max(limit, 0.5 * float(found.cosines[row, own])):
             return (
                 f"the checkpoint of replica {r + 1} did not come from its seed {members.seeds[r]} alone: it is "
-                f"correlated with the initial weights of seed {seeds[other]} (a cosine of {leans:.2f})"
+                f"correlated with the initial weights of seed {seeds[other]} (a cosine of {cosine:.2f})"
             )
     return None
 
 
-def _towards(kept: Sequence[dict[str, Tensor]], begins: dict[str, Tensor], starts: Sequence[int]) -> _Leaning:
+def _towards(kept: Sequence[dict[str, Tensor]], begins: dict[str, Tensor], starts: Sequence[int]) -> _Correlations:
     """Computed parameter by parameter, because all at once would need several times the memory."""
     R, S = len(kept), len(starts)
     inner, chance = torch.zeros(R, S, dtype=torch.float64), torch.zeros(R, S, dtype=torch.float64)
@@ -197,7 +197,7 @@ def _towards(kept: Sequence[dict[str, Tensor]], begins: dict[str, Tensor], start
         lengths[0].add_(end.square().sum(1, keepdim=True))
         lengths[1].add_(start.square().sum(1)[None])
     both = (lengths[0] * lengths[1]).sqrt().clamp(min=1e-30)
-    return _Leaning(inner / both, chance.sqrt() / both)
+    return _Correlations(inner / both, chance.sqrt() / both)
 
 
 def _is_whole(weights: dict[str, Tensor]) -> bool:

@@ -163,8 +163,8 @@ def _nats(logits: Tensor, due: Tensor) -> Tensor:
     """The loss of the target tokens for each replica, by a float64 log-softmax on the logits' device."""
     logits = logits.double()
     logits = logits - logits.amax(-1, keepdim=True)
-    chances = logits - logits.exp().sum(-1, keepdim=True).log()
-    return -chances.gather(-1, due.to(logits.device).expand(logits.shape[:-1])[..., None])[..., 0].cpu()
+    log_probabilities = logits - logits.exp().sum(-1, keepdim=True).log()
+    return -log_probabilities.gather(-1, due.to(logits.device).expand(logits.shape[:-1])[..., None])[..., 0].cpu()
 
 
 def text_again(source: str, path: str | None, split: str, texts: dict[str, str], encoding: str | None = None) -> str:

@@ -115,7 +115,7 @@ def did_it_train(curve: TrainingCurve) -> Outcome:
     below = 1 - reached / curve.chance
     sentence = f"the loss ended at {reached:.3g}; {curve.chance_is} alone give {curve.chance:.3g}"
     if below > LITTLE:
-        return _beyond_wording(curve, below, sentence)
+        return _of_translator(curve, below, sentence)
     where = f"less than {LITTLE:.0%} below" if below > 0 else "no lower than"
     short, more = "failed to train", ""
     if curve.post_norm and not curve.warms_up:
@@ -128,7 +128,7 @@ def did_it_train(curve: TrainingCurve) -> Outcome:
     return failed(below, f"it {short}: {loss}{more}", short)
 
 
-def _beyond_wording(curve: TrainingCurve, below: float, sentence: str) -> Outcome:
+def _of_translator(curve: TrainingCurve, below: float, sentence: str) -> Outcome:
     """The outcome for a loss below token frequencies: for a translator, whether it does more than model its targets."""
     if curve.unread is None or min(curve.reached / (1 - LITTLE), curve.last / 0.8) <= curve.unread:
         return passed(below, sentence)

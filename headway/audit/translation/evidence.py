@@ -78,7 +78,7 @@ class PairEvidence(Evidence):
 
     def beside(self, split: str) -> dict[str, Any]:
         """The losses of two models that read no source: token frequencies and 5-grams of the train targets."""
-        held_out, (nats, counted) = _stream(self.task.data.split(split).target), self._wording
+        held_out, (nats, counted) = _stream(self.task.data.split(split).target), self._target_models
         by_counting = counted.losses(held_out, np.arange(1, len(held_out)))
         return {
             "chance": float(nats[held_out[1:]].mean()),
@@ -87,7 +87,7 @@ class PairEvidence(Evidence):
         }
 
     @cached_property
-    def _wording(self) -> tuple[np.ndarray, ngram.NGramModel]:
+    def _target_models(self) -> tuple[np.ndarray, ngram.NGramModel]:
         """For the targets of train: the loss of every token by its frequency, and the n-gram model."""
         target = self.task.data.split("train").target
         stream, vocabulary = _stream(target), target.end + 1

@@ -57,7 +57,7 @@ def made_of(metric: str, counts: Sequence[Sequence[float]]) -> float:
 def _words(ours: Items, right: Items) -> list[float]:
     """Both lengths; for n-grams of one to four words the number of matches, each clipped to its count in the reference;
     and the number of n-grams."""
-    common = [(_runs(ours, n) & _runs(right, n)).total() for n in range(1, WORDS + 1)]
+    common = [(_ngrams(ours, n) & _ngrams(right, n)).total() for n in range(1, WORDS + 1)]
     return [len(ours), len(right), *common, *(max(0, len(ours) - n) for n in range(WORDS))]
 
 
@@ -65,12 +65,12 @@ def _letters(ours: str, right: str) -> list[float]:
     """For character n-grams of order one to six, without blanks: the counts of each side, and of matches."""
     a, b, found = "".join(ours.split()), "".join(right.split()), []
     for n in range(1, LETTERS + 1):
-        mine, theirs = _runs(a, n), _runs(b, n)
+        mine, theirs = _ngrams(a, n), _ngrams(b, n)
         found += [mine.total() if theirs else 0, theirs.total(), (mine & theirs).total()]
     return found
 
 
-def _runs(items: Items, n: int) -> Counter[Any]:
+def _ngrams(items: Items, n: int) -> Counter[Any]:
     return Counter([items[k : k + n] for k in range(len(items) - n + 1)])
 
 
@@ -112,17 +112,17 @@ def words(text: str, tokenizer: str) -> tuple[str, ...]:
         for sign, plain in ENTITIES:
             text = text.replace(sign, plain)
         text = "".join(f" {c} " if c in SIGNS else c for c in f" {text} ")
-        text = _apart(text, lambda c: not _is_digit(c), lambda c: c in ".,", "{} {} ")
-        text = _apart(text, lambda c: c in ".,", lambda c: not _is_digit(c), " {} {}")
-        text = _apart(text, _is_digit, lambda c: c == "-", "{} {} ")
+        text = _replace_pairs(text, lambda c: not _is_digit(c), lambda c: c in ".,", "{} {} ")
+        text = _replace_pairs(text, lambda c: c in ".,", lambda c: not _is_digit(c), " {} {}")
+        text = _replace_pairs(text, _is_digit, lambda c: c == "-", "{} {} ")
     elif tokenizer == "intl":
-        text = _apart(text, lambda c: not _is("N", c), lambda c: _is("P", c), "{} {} ")
-        text = _apart(text, lambda c: _is("P", c), lambda c: not _is("N", c), " {} {}")
+        text = _replace_pairs(text, lambda c: not _is("N", c), lambda c: _is("P", c), "{} {} ")
+        text = _replace_pairs(text, lambda c: _is("P", c), lambda c: not _is("N", c), " {} {}")
         text = "".join(f" {c} " if _is("S", c) else c for c in text)
     return tuple(text.split())
 
 
-def _apart(text: str, first: Test, second: Test, form: str) -> str:
+def _replace_pairs(text: str, first: Test, second: Test, form: str) -> str:
     """Replace, from left to right, pairs of characters where both satisfy their test."""
     made, k = [], 0
     while k < len(text):

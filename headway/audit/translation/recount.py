@@ -73,7 +73,7 @@ class PairRecount(CountedOneByOne):
         for some in _alike([(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]):
             asked = torch.tensor([targets[k] for k in some])
             begun = torch.cat((torch.full((len(some), 1), self.target.size), asked[:, :-1]), 1)
-            said = searching.chances(answer, [sources[k] for k in some], begun)
+            said = searching.log_probabilities(answer, [sources[k] for k in some], begun)
             of_right = said.gather(-1, asked[..., None])[..., 0]
             nats[some], right[some] = -of_right.sum(-1).numpy(), (said.argmax(-1) == asked).sum(-1).numpy()
             best = said.topk(2).values.exp()
@@ -86,14 +86,14 @@ class PairRecount(CountedOneByOne):
         values, pieces, loose, _ = self._losses(part, answer)
         sources, _ = self._tokens(part)
         again: dict[int, str] = {}
-        if searching.takes_the_likeliest(self.decoding):
-            again = self._likeliest(sources, answer)
+        if searching.is_greedy(self.decoding):
+            again = self._greedily(sources, answer)
             hits = [again[k].split() == self.rows[part[k]][1].split() for k in again]
             values["exact_match"] = sum(hits) / len(part)
             loose = {**loose, "exact_match": 1 - len(again) / len(part)}
         elif self.decoding.kind == "beam":
             some = np.unique(np.linspace(0, len(part) - 1, SEARCHED).astype(int)).tolist()
-            found = {k: self._best(sources[k], answer) for k in some}
+            found = {k: self._by_beam_search(sources[k], answer) for k in some}
             again = {k: text for k, text in found.items() if text is not None}
         return Counted(values, pieces, loose, again)
 
@@ -141,7 +141,7 @@ class PairRecount(CountedOneByOne):
     def _limit(self, source: list[int]) -> int:
         return searching.limit(self.decoding, source, self.context - 1 if self.ends else None)
 
-    def _likeliest(self, sources: list[list[int]], answer: Answer) -> dict[int, str]:
+    def _greedily(self, sources: list[list[int]], answer: Answer) -> dict[int, str]:
         """Greedy decoding of these sources, without the rows in which two tokens are too close to call."""
         written: list[list[int]] = [[] for _ in sources]
         close = set()
@@ -149,7 +149,7 @@ class PairRecount(CountedOneByOne):
             going, length = list(some), len(sources[some[0]])
             for _ in range(self._limit(sources[some[0]]) if length > 1 else 0):  # an empty source has no translation
                 begun = torch.tensor([[self.target.size, *written[k]] for k in going])
-                said = searching.chances(answer, [sources[k] for k in going], begun)[:, -1]
+                said = searching.log_probabilities(answer, [sources[k] for k in going], begun)[:, -1]
                 said[:, list(self.never)] = -math.inf
                 best, chosen = said.topk(2)
                 for k, two, token in zip(list(going), best.exp().tolist(), chosen[:, 0].tolist(), strict=True):
@@ -163,13 +163,13 @@ class PairRecount(CountedOneByOne):
                     break
         return {k: self.target.decode(ids) for k, ids in enumerate(written) if k not in close}
 
-    def _best(self, source: list[int], answer: Answer) -> str | None:
+    def _by_beam_search(self, source: list[int], answer: Answer) -> str | None:
         """Beam search for one source; None if it is too close to call."""
         if len(source) == 1:
             return ""
         only_best = self.decoding.model_copy(update={"nbest": 1})
         following = searching.after(answer, source, self.target.size)
-        found = searching.best_ended(following, only_best, self.target.size, self._limit(source), self.never)
+        found = searching.beam_search(following, only_best, self.target.size, self._limit(source), self.never)
         return None if found is None else self.target.decode(found[0].tokens)
 
     def given(self, part: np.ndarray) -> Any:

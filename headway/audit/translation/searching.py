@@ -1,10 +1,10 @@
 """What decoding should write, found a second time by plain loops: everything is recomputed for every token, one source
 at a time, and nothing here uses headway/scoring.
 
-    chances(answer, sources, begun)     log-probabilities after every token, in float64
-    best_ended(…)                       beam search; END is a token like any other
-    likeliest(…)                        greedy decoding
-    drawn_by(…)                         the log-probabilities for sampling
+    log_probabilities(answer, sources, prefixes)     after every token, in float64
+    beam_search(…)                                   END is a token like any other
+    greedy(…)                                        the likeliest token at each step
+    sampling_log_probabilities(…)                    with temperature, top-k and top-p
 """
 
 import math
@@ -22,7 +22,7 @@ Next = Callable[[list[list[int]]], Tensor]
 """For prefixes of one length, without END: the log-probabilities of the next token [rows, V]."""
 
 
-class WholeText(NamedTuple):
+class Hypothesis(NamedTuple):
     tokens: list[int]
     """Without END."""
     nats: float
@@ -34,7 +34,7 @@ class WholeText(NamedTuple):
     def score(self) -> float:
         return -self.nats / self.divided_by
 
-    def is_close_to(self, other: "WholeText") -> bool:
+    def is_close_to(self, other: "Hypothesis") -> bool:
         return abs(self.score - other.score) < CLOSE * min(1.0, abs(self.score))
 
     def off(self, nats: float, score: float) -> float:
@@ -43,9 +43,9 @@ class WholeText(NamedTuple):
 
 
 @torch.no_grad()
-def chances(answer: Any, sources: list[list[int]], begun: Tensor) -> Tensor:
+def log_probabilities(answer: Any, sources: list[list[int]], prefixes: Tensor) -> Tensor:
     """Log-probabilities after every token [rows, T, V], in float64."""
-    logits = answer(begun[None], sources=torch.tensor(sources)[None])[0].double().cpu()
+    logits = answer(prefixes[None], sources=torch.tensor(sources)[None])[0].double().cpu()
     logits = logits - logits.amax(-1, keepdim=True)
     return logits - logits.exp().sum(-1, keepdim=True).log()
 
@@ -53,9 +53,9 @@ def chances(answer: Any, sources: list[list[int]], begun: Tensor) -> Tensor:
 def after(answer: Any, source: list[int], end: int) -> Next:
     """A function that gives the next-token log-probabilities in translations of one source."""
 
-    def following(begun: list[list[int]]) -> Tensor:
-        ids = torch.tensor([[end, *tokens] for tokens in begun])
-        return chances(answer, [source] * len(begun), ids)[:, -1]
+    def following(prefixes: list[list[int]]) -> Tensor:
+        ids = torch.tensor([[end, *tokens] for tokens in prefixes])
+        return log_probabilities(answer, [source] * len(prefixes), ids)[:, -1]
 
     return following
 
@@ -66,40 +66,40 @@ def limit(how: Any, source: list[int], most: int | None) -> int:
     return allowed if most is None else min(allowed, most)
 
 
-def takes_the_likeliest(how: Any) -> bool:
+def is_greedy(how: Any) -> bool:
     """Whether decoding is greedy, or a beam of width 1."""
     return how.kind == "greedy" or (how.kind == "beam" and how.size == how.nbest == 1 and how.no_repeat is None)
 
 
-def best_ended(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[WholeText] | None:
+def beam_search(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[Hypothesis] | None:
     """The finished hypotheses that `how` asks for, best first; None if it is too close to call which hypotheses are
     kept or which finished one is better."""
-    begun: list[tuple[float, list[int]]] = [(0.0, [])]
-    ended: list[WholeText] = []
+    prefixes: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[Hypothesis] = []
     for length in range(most + 1):
-        said = following([tokens for _, tokens in begun])
-        for k, (chance, tokens) in enumerate(begun):
-            whole = chance + said[k, end].item()
-            ended.append(WholeText(tokens, -whole, (length + 1) ** how.length_penalty))
-        ended = sorted(ended, key=lambda one: -one.score)[: how.nbest + 1]
+        said = following([tokens for _, tokens in prefixes])
+        for k, (log_probability, tokens) in enumerate(prefixes):
+            whole = log_probability + said[k, end].item()
+            finished.append(Hypothesis(tokens, -whole, (length + 1) ** how.length_penalty))
+        finished = sorted(finished, key=lambda one: -one.score)[: how.nbest + 1]
         said[:, [end, *never]] = -math.inf
-        for k, (_, tokens) in enumerate(begun):
+        for k, (_, tokens) in enumerate(prefixes):
             said[k, _repeating(tokens, how.no_repeat)] = -math.inf
-        sums = (said + torch.tensor([chance for chance, _ in begun], dtype=said.dtype)[:, None]).flatten()
+        sums = (said + torch.tensor([one for one, _ in prefixes], dtype=said.dtype)[:, None]).flatten()
         best, places = sums.topk(min(how.size + 1, len(sums)))
         kept = [(c, p) for c, p in zip(best.tolist(), places.tolist(), strict=True) if c > -math.inf]
         if len(kept) > how.size and kept[-2][0] - kept[-1][0] < CLOSE:
             return None
-        begun = [(c, [*begun[p // said.shape[1]][1], p % said.shape[1]]) for c, p in kept[: how.size]]
-        could = begun[0][0] / (most + 1) ** how.length_penalty if begun else -math.inf
-        if not begun or (len(ended) >= how.nbest and could <= ended[how.nbest - 1].score):
+        prefixes = [(c, [*prefixes[p // said.shape[1]][1], p % said.shape[1]]) for c, p in kept[: how.size]]
+        could = prefixes[0][0] / (most + 1) ** how.length_penalty if prefixes else -math.inf
+        if not prefixes or (len(finished) >= how.nbest and could <= finished[how.nbest - 1].score):
             break  # no unfinished hypothesis can become better
-    if any(one.is_close_to(next_best) for one, next_best in pairwise(ended)):
+    if any(one.is_close_to(next_best) for one, next_best in pairwise(finished)):
         return None
-    return ended[: how.nbest]
+    return finished[: how.nbest]
 
 
-def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> list[WholeText] | None:
+def greedy(following: Next, end: int, most: int, never: Collection[int]) -> list[Hypothesis] | None:
     """The result of greedy decoding; None if two tokens are too close to call."""
     nats, tokens = 0.0, []
     for length in range(most + 1):
@@ -113,10 +113,10 @@ def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> l
         if token == end:
             break
         tokens.append(token)
-    return [WholeText(tokens, nats)]
+    return [Hypothesis(tokens, nats)]
 
 
-def drawn_by(said: Tensor, how: Any, never: Collection[int]) -> Tensor:
+def sampling_log_probabilities(said: Tensor, how: Any, never: Collection[int]) -> Tensor:
     """From log-probabilities [rows, V], those that tokens are sampled with; minus infinity for excluded tokens."""
     said = (said / how.temperature).index_fill(1, torch.tensor(list(never), dtype=torch.long), -math.inf)
     if how.top_k is not None and how.top_k < said.shape[1]:
@@ -131,7 +131,7 @@ def drawn_by(said: Tensor, how: Any, never: Collection[int]) -> Tensor:
 
 
 @contextmanager
-def in_doubt(model: Any, by: float) -> Iterator[None]:
+def scaled_logits(model: Any, by: float) -> Iterator[None]:
     """Context manager: all logits are multiplied by this number below 1, so that hypotheses get closer."""
     honest = model.scores
     model.scores = lambda x: honest(x) * by

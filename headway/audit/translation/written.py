@@ -19,12 +19,12 @@ from headway.data.pairs.dataset import ids_of
 from headway.scoring.translation import Translated, decoded, translated
 
 ROWS = 64
-ALONE = 6
-DOUBTS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05)
+SOURCES_ALONE = 6
+LOGIT_FACTORS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05)
 """Factors on the logits; the first that makes the model uncertain enough is used."""
 FAVOURS_LONG = 16.0
 """A length penalty with which longer hypotheses always win, however unlikely."""
-TIMES = 4
+LOOP_REPEATS = 4
 """Minimum number of consecutive repetitions of a loop."""
 
 
@@ -97,7 +97,7 @@ def repetition_loops(written: Written) -> Outcome:
     found = written.found
     references = ids_of(written.pairs.target)
     loops = [
-        one.cut or (_loops(one.tokens) and not _loops(right.tolist()))
+        one.cut or (_has_loop(one.tokens) and not _has_loop(right.tolist()))
         for one, right in zip(found.best, references, strict=True)
     ]
     share = sum(loops) / len(loops)
@@ -117,7 +117,7 @@ def decoded_alone(written: Written) -> Outcome:
     be broken differently, and the words may differ then.) If it fails, scores depend on the batch size: look for
     padding that is read, and for a cache that is mixed up when rows leave the batch or hypotheses are reordered.
     """
-    rows = np.arange(min(ALONE, len(written.pairs)))
+    rows = np.arange(min(SOURCES_ALONE, len(written.pairs)))
     some = written.pairs.only(rows)
     if written.decoding.kind == "sampled":
         raise DoesNotApply("translations are sampled, and depend on their rows' indices")
@@ -153,16 +153,18 @@ def searched(written: Written) -> Outcome:
     how, most = written.decoding, None if written.model.spec.limit is None else written.model.spec.context - 1
     if how.kind not in ("greedy", "beam", "sampled"):
         raise DoesNotApply("this way of decoding has no second implementation")
-    asked = _Doubted(written.model, written.pairs.target.end, how, most)
+    asked = _LessConfident(written.model, written.pairs.target.end, how, most)
     sources = [ids for ids in ids_of(written.pairs.source) if len(ids)]
     if not sources:
         raise DoesNotApply("all sources are empty")
-    with searching.in_doubt(written.model, asked.doubt(sources)):
-        return asked.drawn(sources) if how.kind == "sampled" and how.temperature else asked.found(sources[:ALONE])
+    with searching.scaled_logits(written.model, asked.logit_factor(sources)):
+        return (
+            asked.drawn(sources) if how.kind == "sampled" and how.temperature else asked.found(sources[:SOURCES_ALONE])
+        )
 
 
 @dataclass(frozen=True)
-class _Doubted:
+class _LessConfident:
     """A translator whose logits are scaled down so that it is uncertain."""
 
     model: Any
@@ -216,8 +218,8 @@ class _Doubted:
         for source, (best, *_) in zip(sources, decoded(self.model, sources, self.end, how)[0], strict=True):
             ids = [*best.tokens, *([] if best.cut else [self.end])]
             begun = torch.tensor([[self.end, *best.tokens]])
-            said = searching.chances(self._answer, [self._whole(source)], begun)[0, : len(ids)]
-            by = searching.drawn_by(said, how, self.model.never_written)
+            said = searching.log_probabilities(self._answer, [self._whole(source)], begun)[0, : len(ids)]
+            by = searching.sampling_log_probabilities(said, how, self.model.never_written)
             surprise, weights = -by, by.exp()
             of_each = surprise.gather(1, torch.tensor(ids)[:, None])[:, 0]
             there, surprise = of_each.isfinite(), surprise.masked_fill(weights == 0, 0)
@@ -234,21 +236,26 @@ class _Doubted:
         says = f"{tokens} sampled tokens are {more}"
         return (passed if abs(off) <= 5 else failed)(off, f"{says}: {off:+.1f} standard errors ({how.label})")
 
-    def doubt(self, sources: Sequence[np.ndarray]) -> float:
+    def logit_factor(self, sources: Sequence[np.ndarray]) -> float:
         """The factor on the logits that gives the likeliest first token a probability of one half on average."""
-        said = torch.cat([searching.chances(self._answer, [self._whole(ids)], self._begun) for ids in sources[:ALONE]])
-        return next((by for by in DOUBTS if (by * said).softmax(-1).amax(-1).mean() <= 0.5), DOUBTS[-1])
+        said = torch.cat(
+            [
+                searching.log_probabilities(self._answer, [self._whole(ids)], self._begun)
+                for ids in sources[:SOURCES_ALONE]
+            ]
+        )
+        return next((by for by in LOGIT_FACTORS if (by * said).softmax(-1).amax(-1).mean() <= 0.5), LOGIT_FACTORS[-1])
 
     @property
     def _begun(self) -> torch.Tensor:
         return torch.tensor([[self.end]])
 
-    def _plainly(self, source: list[int], how: Any) -> list[searching.WholeText] | None:
+    def _plainly(self, source: list[int], how: Any) -> list[searching.Hypothesis] | None:
         following = searching.after(self._answer, source, self.end)
         most, never = searching.limit(how, source, self.most), self.model.never_written
-        if how.kind == "beam" and not searching.takes_the_likeliest(how):
-            return searching.best_ended(following, how, self.end, most, never)
-        return searching.likeliest(following, self.end, most, never)
+        if how.kind == "beam" and not searching.is_greedy(how):
+            return searching.beam_search(following, how, self.end, most, never)
+        return searching.greedy(following, self.end, most, never)
 
     def _whole(self, ids: np.ndarray) -> list[int]:
         """A source as the model reads it: cut, and with END."""
@@ -265,13 +272,13 @@ def _share_equal(ones: Sequence[str], others: Sequence[str]) -> float:
     )
 
 
-def _loops(tokens: Sequence[int]) -> bool:
+def _has_loop(tokens: Sequence[int]) -> bool:
     """Whether an n-gram of one to four tokens is repeated four times in a row."""
     tokens = list(tokens)
     for n in range(1, 5):
-        for first in range(len(tokens) - TIMES * n + 1):
+        for first in range(len(tokens) - LOOP_REPEATS * n + 1):
             run = tokens[first : first + n]
-            if tokens[first : first + TIMES * n] == run * TIMES:
+            if tokens[first : first + LOOP_REPEATS * n] == run * LOOP_REPEATS:
                 return True
     return False
 
