@@ -133,8 +133,8 @@ class Probe:
     def lengths(self) -> list[int]:
         """The maximum lengths of the rows in training and in scoring; for padded batches also the padded length of this
         batch."""
-        told = getattr(self.batch, "padding_mask", None)
-        here = set() if told is None else {told.shape[2]}
+        mask = getattr(self.batch, "padding_mask", None)
+        here = set() if mask is None else {mask.shape[2]}
         return sorted({self.recipe.segment, self.recipe.scoring_segment} | here)
 
     @cached_property
@@ -165,10 +165,10 @@ class Probe:
         ids = self.batch.inputs[:, :, :length]
         found = self.how.draw(self.model, "sentences", rows, length).to(self.device).repeat(len(ids), 1, 1)
         padding_mask = getattr(self.batch, "padding_mask", None)
-        told = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask[:, :, :length]
+        is_text = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask[:, :, :length]
         real = torch.arange((rows + 1) // 2, device=self.device) % ids.shape[1]
         begun = found[:, ::2, : ids.shape[2]]
-        found[:, ::2, : ids.shape[2]] = torch.where(told[:, real], ids[:, real], begun)
+        found[:, ::2, : ids.shape[2]] = torch.where(is_text[:, real], ids[:, real], begun)
         return found
 
     def cuts(self, share: float = 1.0) -> Iterator[Cut]:
@@ -236,15 +236,15 @@ class Probe:
         return self.how.excerpt(self.batch, rows, tokens)
 
     def padded(self, random: bool = False) -> Padded:
-        """Prefixes of the sentences, without padding and with it: before each row more of it, the rest behind."""
+        """Prefixes of the sentences, without padding and with it: before each row more of it, the rest after."""
         room = min(8, self.length // 3)
         if room == 0:
             raise DoesNotApply("sequences of one or two tokens leave no room for padding")
         begun = self.sentences[:, :, : self.length - room]
         before = torch.linspace(0, room, begun.shape[1], device=self.device).round().long()
         slots = torch.arange(self.length, device=self.device)
-        told = (slots >= before[:, None]) & (slots < before[:, None] + begun.shape[2])
-        padding_mask = told.expand(len(begun), -1, -1)
+        is_text = (slots >= before[:, None]) & (slots < before[:, None] + begun.shape[2])
+        padding_mask = is_text.expand(len(begun), -1, -1)
         ids = (
             self.draw("padding", begun.shape[1]).repeat(len(begun), 1, 1)
             if random
@@ -267,8 +267,8 @@ class Probe:
                 with torch.enable_grad(), watch(self.model, "embedded") as seen:
                     answers = self.answer(ids)
                     alternately = 1 - 2 * (torch.arange(answers.numel(), device=self.device) % 7 % 2)
-                    told = (answers * alternately.view(answers.shape)).sum()
-                    found.append((answers.detach(), *torch.autograd.grad(told, seen["embedded"])))
+                    total = (answers * alternately.view(answers.shape)).sum()
+                    found.append((answers.detach(), *torch.autograd.grad(total, seen["embedded"])))
         finally:
             self.model.eval()
         return all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -141,7 +141,7 @@ def test_blank_rows_and_rows_of_signs_are_in_no_train_split():
 def test_without_a_second_split_or_labels_the_audits_do_not_apply():
     alone = RowSet({"train": filler(5)})
     for check in (seen_rows, seen_rows_normalised, seen_rows_nearly):
-        with pytest.raises(DoesNotApply, match="no split beside train"):
+        with pytest.raises(DoesNotApply, match="no split other than train"):
             check.check(alone)
     for check in (conflicting_labels, class_balance):
         with pytest.raises(DoesNotApply, match="no labels"):
@@ -271,7 +271,7 @@ def test_too_little_text_is_not_judged():
     for check in (repeated_text, split_by_line):
         with pytest.raises(DoesNotApply, match="few"):
             check.check(tiny)
-    with pytest.raises(DoesNotApply, match="no text beside train"):
+    with pytest.raises(DoesNotApply, match="no text other than train"):
         repeated_text.check(TextSet({"train": "a b c", "test": " "}))
 
 

@@ -59,20 +59,20 @@ def told_without_reading(data: RowSet) -> Outcome:
     rng = np.random.default_rng(0)
     order = rng.permutation(len(rows))
     values, labels = np.array([numbers_of(rows[k]) for k in order]), labels[order]
-    told = np.array([_told(column, labels, len(classes)) for column in values.T])
-    number, name = np.unravel_index(told.argmax(), told.shape)
-    share = max(float(told[number, name]), 0.0)
+    excess = np.array([_excess(column, labels, len(classes)) for column in values.T])
+    number, name = np.unravel_index(excess.argmax(), excess.shape)
+    share = max(float(excess[number, name]), 0.0)
     column, mine = values[:, number], labels == name
     sentence = f"{NUMBERS[number]} is typical of class '{classes[name]}' in {share:.0%} more of its rows than of others"
     surely = share - 0.82 / math.sqrt(mine.sum())  # 1.64 standard errors of a share near one half
-    by_chance = max(_told(column, rng.permutation(labels), len(classes)).max() for _ in range(10))
+    by_chance = max(_excess(column, rng.permutation(labels), len(classes)).max() for _ in range(10))
     if surely < 0.4 or share < by_chance + 0.1:
         return passed(share, sentence)
     sentence += f" (its median is {np.median(column[mine]):.3g}, that of others {np.median(column[~mine]):.3g})"
     return (failed if surely >= 0.65 else warned)(share, sentence)
 
 
-def _told(values: np.ndarray, labels: Labels, classes: int) -> np.ndarray:
+def _excess(values: np.ndarray, labels: Labels, classes: int) -> np.ndarray:
     """For each class, the share of its rows minus the share of others whose value is in a bin typical of it."""
     typical = np.zeros((len(labels), classes), np.bool_)
     of_class = np.eye(classes)[labels]

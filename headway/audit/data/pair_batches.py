@@ -98,8 +98,10 @@ def every_pair(given: PairsRead) -> Outcome:
     n, missing = len(given.kept), np.maximum(there - read, 0)
     if lost := int(missing.sum()):
         lengths = given.kept.longer[(missing > 0)[which]]
-        told = f"{lost:,} of {n:,} pairs are missing from an epoch: those of {lengths.min()} to {lengths.max()} tokens"
-        return failed(lost / n, told)
+        sentence = (
+            f"{lost:,} of {n:,} pairs are missing from an epoch: those of {lengths.min()} to {lengths.max()} tokens"
+        )
+        return failed(lost / n, sentence)
     again = rows - n
     if again > max(sum(filled.values()), 0):
         return failed(again / n, f"an epoch has {rows:,} rows for {n:,} pairs: {again:,} are read more than once")
@@ -112,10 +114,10 @@ def marks_of(batch: Any) -> Marks:
     return sum((_marks(*(part[0].cpu().numpy() for part in side), k) for k, side in enumerate(sides)), np.uint64(0))  # pyright: ignore
 
 
-def _marks(ids: Int[np.ndarray, "n T"], told: Bool[np.ndarray, "n T"], side: int) -> Marks:
+def _marks(ids: Int[np.ndarray, "n T"], is_real: Bool[np.ndarray, "n T"], side: int) -> Marks:
     """The sum over positions of a random number times the token: collisions are practically impossible."""
     draw = np.random.default_rng(side).integers(1, 2**63, size=ids.shape[1], dtype=np.uint64)
-    return ((ids.astype(np.uint64) + np.uint64(1)) * told * draw).sum(1, dtype=np.uint64)
+    return ((ids.astype(np.uint64) + np.uint64(1)) * is_real * draw).sum(1, dtype=np.uint64)
 
 
 def _until(ids: Int[np.ndarray, "n T"], lengths: Int[np.ndarray, " n"]) -> Bool[np.ndarray, "n T"]:

@@ -34,7 +34,7 @@ class PairSet:
     def held_out(self) -> list[str]:
         found = [split for split in self.pairs if split != "train" and self.pairs[split]]
         if not found or not self.pairs.get("train"):
-            raise DoesNotApply("there is no split beside train to compare with it")
+            raise DoesNotApply("there is no split other than train to compare with")
         return found
 
     @cached_property
@@ -86,8 +86,8 @@ def rows_of_text(data: PairSet) -> Outcome:
     example = next(
         pair[0] for pair, reason in zip(pairs, reasons, strict=True) if reason == counts.most_common(1)[0][0]
     )
-    told = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
-    says = f"of {len(pairs):,} pairs of train {told}, such as {shortened(example)}"
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
+    says = f"of {len(pairs):,} pairs of train {listed}, such as {shortened(example)}"
     return (failed if share > 0.05 else warned if share > 0.01 else passed)(share, says)
 
 
@@ -221,8 +221,8 @@ def swapped_sides(data: PairSet) -> Outcome:
     languages = TwoLanguages(files["train"])
     mixed, (share, says) = languages.mixed(), _most_turned(files, languages)
     if mixed.is_sure and mixed.share >= HERE_AND_THERE and share <= 0.5:
-        told = f"train: {mixed.share:.0%} of the pairs have their sides swapped, scattered among the others"
-        return (failed if mixed.share >= A_FIFTH else warned)(mixed.share, told)
+        sentence = f"train: {mixed.share:.0%} of the pairs have their sides swapped, scattered among the others"
+        return (failed if mixed.share >= A_FIFTH else warned)(mixed.share, sentence)
     if not languages.are_told_apart:
         raise DoesNotApply("character trigrams do not tell sources and targets apart")
     if share <= 0.1:

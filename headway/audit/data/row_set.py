@@ -30,7 +30,7 @@ class RowSet:
     def held_out(self) -> list[str]:
         found = [split for split in self.rows if split != "train" and self.rows[split]]
         if not found or not self.rows.get("train"):
-            raise DoesNotApply("there is no split beside train to compare with it")
+            raise DoesNotApply("there is no split other than train to compare with")
         return found
 
     @cached_property

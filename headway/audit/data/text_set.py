@@ -28,7 +28,7 @@ class TextSet:
     def held_out(self) -> list[str]:
         found = [split for split in self.texts if split != "train" and self.texts[split].strip()]
         if not found or not self.texts.get("train", "").strip():
-            raise DoesNotApply("there is no text beside train to compare with it")
+            raise DoesNotApply("there is no text other than train to compare with")
         return found
 
     @cached_property

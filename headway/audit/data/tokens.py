@@ -61,7 +61,7 @@ def vocabulary_from_train(data: TokenSet) -> Outcome:
     """
     held = [split for split in data.counts if split != "train"]
     if not held or "train" not in data.counts:
-        raise DoesNotApply("there is no split beside train")
+        raise DoesNotApply("there is no split other than train")
     lacking = data.counts["train"] == 0
     if data.unknown is not None:
         lacking[data.unknown] = False

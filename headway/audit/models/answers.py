@@ -55,9 +55,9 @@ def _lost_on_padding(everyone: Probe) -> list[list[int]]:
     rows = everyone.padded()
     with torch.enable_grad(), watch(everyone.model, "embedded") as seen:
         answers = everyone.answer(rows.ids, rows.padding_mask)
-        told = answers[rows.padding_mask] if everyone.how.per_token else answers
-        (gradient,) = torch.autograd.grad(told.sum(), seen["embedded"])
-    lost = [(~numbers.isfinite()).reshape(len(answers), -1).sum(1) for numbers in (told, gradient)]
+        selected = answers[rows.padding_mask] if everyone.how.per_token else answers
+        (gradient,) = torch.autograd.grad(selected.sum(), seen["embedded"])
+    lost = [(~numbers.isfinite()).reshape(len(answers), -1).sum(1) for numbers in (selected, gradient)]
     return torch.stack(lost, 1).tolist()
 
 
@@ -155,8 +155,8 @@ def causal_gradient(probe: Probe) -> Outcome:
                 answers = probe.answer(ids)  # [1, rows, T, V]
                 place, token = (torch.arange(n, device=probe.device) for n in answers.shape[2:])
                 signs = 1 - 2 * ((5 * place[:, None] + 7 * token) % 11 % 2)
-                told = (answers * signs).sum(-1).masked_fill(later, 0).sum()
-                (gradient,) = torch.autograd.grad(told, seen["embedded"])
+                total = (answers * signs).sum(-1).masked_fill(later, 0).sum()
+                (gradient,) = torch.autograd.grad(total, seen["embedded"])
             sizes = gradient.abs().amax(-1)  # [1, rows, T]
             leaks = sizes.masked_fill(~later, 0).amax(-1)[0] / _at_least_tiny(sizes.max())
             row = int(leaks.argmax())
@@ -208,7 +208,7 @@ def padding(probe: Probe) -> Outcome:
         for row, before in enumerate(rows.before):
             change = (answers[:, row] - plain[:, row]).abs().max().item() / unit
             if not change <= worst:
-                worst, how = change, f"{before} slots before and {rows.room - before} behind, filled with {filling}"
+                worst, how = change, f"{before} slots before and {rows.room - before} after, filled with {filling}"
     if not worst <= TINY:
         return failed(worst, f"padding changes the outputs by {worst:.2g} standard deviations ({how})")
     return passed(worst, f"padding changes no output (largest change {worst:.1g} standard deviations)")

@@ -205,21 +205,21 @@ def _across(probe: Probe, in_float64: Any, cut: Cut) -> _Across:
     far = torch.arange(cut.ids.shape[2], device=probe.device) - cut.behind[:, None]  # [rows, T]
     before, behind = (far <= 0) & (far > -NEAR), (far > 0) & (far <= NEAR)
 
-    def told(model: Any) -> Tensor:
+    def summed_outputs(model: Any) -> Tensor:
         answers = probe.how.answer(model, cut.ids)[0]  # [rows, T, V], or one for each row
         signs = 1 - 2 * (7 * torch.arange(answers.shape[-1], device=probe.device) % 11 % 2)
         sums = (answers * signs).sum(-1)
         return (sums * behind).sum(-1) if probe.how.per_token else sums
 
     with torch.enable_grad(), watch(probe.model, "embedded") as seen:
-        (gradient,) = torch.autograd.grad(told(probe.model).sum(), seen["embedded"])
+        (gradient,) = torch.autograd.grad(summed_outputs(probe.model).sum(), seen["embedded"])
     size, said, found, moved = float(seen["embedded"].detach().square().mean().sqrt()), [], [], []
     for direction in range(DIRECTIONS - 1):
         drawn = _drawn(gradient.double(), "audit gradient across", direction) * before[None, :, :, None] * size
         moved = []
         for far in (SMALL_STEP, -SMALL_STEP):
             with intervene(in_float64, {"embedded": lambda x, far=far, by=drawn: x + far * by}):
-                moved.append(told(in_float64))
+                moved.append(summed_outputs(in_float64))
         said.append((gradient.double() * drawn).sum((0, 2, 3)))
         found.append((moved[0] - moved[1]) / (2 * SMALL_STEP))
     return _Across(torch.stack(said), torch.stack(found), moved[0].abs().max().item())

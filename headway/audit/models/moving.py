@@ -172,9 +172,9 @@ def _embeddings(everyone: Probe) -> "list[_Changes] | list[None]":
     batch = excerpts(everyone, rows=4, tokens=64)
     if "embedding.weight" not in _to_move(everyone):
         return [None] * len(batch.inputs)
-    told = getattr(batch, "padding_mask", None)
-    told = torch.ones_like(batch.inputs, dtype=torch.bool) if told is None else told
-    read = [ids[own].tolist() for ids, own in zip(batch.inputs.cpu(), told.cpu(), strict=True)]
+    is_real = getattr(batch, "padding_mask", None)
+    is_real = torch.ones_like(batch.inputs, dtype=torch.bool) if is_real is None else is_real
+    read = [ids[own].tolist() for ids, own in zip(batch.inputs.cpu(), is_real.cpu(), strict=True)]
     tokens = sorted(set(chain(*read)))
     courses = _changes_of(everyone, lambda model: {tuple(map(str, tokens)): model.embedding.weight[:, tokens]})
     return [course.of(set(map(str, own))) for course, own in zip(courses, read, strict=True)]
@@ -183,20 +183,20 @@ def _embeddings(everyone: Probe) -> "list[_Changes] | list[None]":
 def _changes_of(everyone: Probe, look: Callable[[Any], Parts]) -> "list[_Changes]":
     """For each replica, how its parts changed, with one transfer from the device."""
     start, end = look(everyone.start), look(everyone.model)
-    told = {rows: _change(end[rows], began) for rows, began in start.items() if rows in end}
-    names = list(chain(*told))
+    changed = {rows: _change(end[rows], began) for rows, began in start.items() if rows in end}
+    names = list(chain(*changed))
 
     @cache
     def slopes() -> list[dict[str, _Slope]]:
         (gradient,) = everyone.shares(_gradient)
         with _in_place_of_weights(everyone.start, gradient):
             steep = look(everyone.start)
-        of = torch.cat([_steepness(steep[rows], start[rows]) for rows in told], 1).tolist()
+        of = torch.cat([_steepness(steep[rows], start[rows]) for rows in changed], 1).tolist()
         return [{name: _Slope(*numbers) for name, numbers in zip(names, own, strict=True)} for own in of]
 
-    if not told:  # a model without attention has no heads
+    if not changed:  # a model without attention has no heads
         return [_Changes({}, dict) for _ in range(everyone.model.replicas)]
-    numbers = torch.cat([*told.values()], 1).tolist()
+    numbers = torch.cat([*changed.values()], 1).tolist()
     changes = [{name: _Change(*own) for name, own in zip(names, of_one, strict=True)} for of_one in numbers]
     return [_Changes(own, lambda r=r: slopes()[r]) for r, own in enumerate(changes)]
 

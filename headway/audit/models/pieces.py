@@ -243,8 +243,8 @@ def _one_direction(probe: Probe, name: str, layer: Recurrence, direction: Direct
     for what, rows, start, real in given:
         hidden, last = direction(rows, start, real)
         for row in range(rows.shape[1]):
-            told = None if real is None else real[0, row]
-            of_row = definitions.recurrence(layer.spec, parameters, rows[0, row], tuple(start[:, 0, row]), told)
+            row_mask = None if real is None else real[0, row]
+            of_row = definitions.recurrence(layer.spec, parameters, rows[0, row], tuple(start[:, 0, row]), row_mask)
             expected, after = of_row
             if not max(part.abs().max() for part in (expected, *after)) <= LARGEST_STATE:
                 continue

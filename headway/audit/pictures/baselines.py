@@ -29,10 +29,10 @@ def measured(data: Any, split: str, among: int, prompts: Sequence[str], with_cla
     chance, found = chances(dealt), []
     weights, words = _fitted(train)
     predicted = _histograms(pairs.pixels) @ weights
-    told = _bags(pairs.captions, words)
+    caption_words = _bags(pairs.captions, words)
     hits: dict[str, list[np.ndarray]] = {CAPTIONS_AT[1].name: [], PICTURES_AT[1].name: []}
     for group in dealt:
-        said = _cosines(predicted[group.pictures], told[group.captions])
+        said = _cosines(predicted[group.pictures], caption_words[group.captions])
         asked, right = said[: group.asked], group.belong[: group.asked]
         whose = right.any(0)
         hits[CAPTIONS_AT[1].name].append(hits_at(1, asked, right))

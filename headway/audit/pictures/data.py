@@ -38,7 +38,7 @@ class PictureRows:
     def held_out(self) -> list[str]:
         found = [split for split in self.pixels if split != "train" and len(self.pixels[split])]
         if not found:
-            raise DoesNotApply("there is no split beside train to compare with it")
+            raise DoesNotApply("there is no split other than train to compare with")
         return found
 
     @cached_property
@@ -195,8 +195,8 @@ class PicturesRead:
         """Where in train the pairs of a batch are: caption, and picture with the allowed shifts and flips."""
         rows = zip(batch.inputs[0].tolist(), batch.padding_mask[0].tolist(), batch.pictures[0].numpy(), strict=True)
         found: list[Place | None] = []
-        for ids, told, picture in list(rows)[:LOOKED_UP]:
-            tokens = tuple(token for token, real in zip(ids, told, strict=True) if real)
+        for ids, is_real, picture in list(rows)[:LOOKED_UP]:
+            tokens = tuple(token for token, real in zip(ids, is_real, strict=True) if real)
             same = self._those_with(picture, np.array(self.rows_of.get(tokens, ()), dtype=int))
             found.append(Place(min(same), max(same)) if same else None)
         return found

@@ -39,14 +39,14 @@ def cosines(probe: Probe) -> Outcome:
     matches everything, or the temperature is not that of the recipe.
     """
     batch, model = probe.excerpt(rows=ROWS, tokens=64), probe.model
-    shown, told = model.see(batch.pictures)[0], probe.answer(batch.inputs, batch.padding_mask)[0]
-    for what, vectors in (("pictures", shown), ("captions", told)):
+    picture_vectors, caption_vectors = model.see(batch.pictures)[0], probe.answer(batch.inputs, batch.padding_mask)[0]
+    for what, vectors in (("pictures", picture_vectors), ("captions", caption_vectors)):
         off = (vectors.double().norm(dim=-1) - 1).abs().max().item()
         if not off <= 1e-5:
             return failed(off, f"the embeddings of {what} should have norm 1, and are off by up to {off:.2g}")
     scale = min(float(model.contrast.log_scale[0].double().exp()), model.spec.contrast.sharpest)
     bias = float(model.contrast.bias[0]) if hasattr(model.contrast, "bias") else 0.0
-    expected = scale * (shown.double() @ told.double().T) + bias
+    expected = scale * (picture_vectors.double() @ caption_vectors.double().T) + bias
     off = difference(probe.how.answer_batch(model, batch)[0].double(), expected)
     if not off <= TINY:
         return failed(off, f"logits are not {scale:.3g} times the cosines: off by {off:.2g} standard deviations")

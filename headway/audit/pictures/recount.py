@@ -67,27 +67,27 @@ class RetrievalRecount(CountedOneByOne):
         picture = [self.raw.pairs[k][0] for k in part]
         texts = [self.raw.pairs[k][1] for k in part]
         places = sorted(set(picture))
-        shown = dict(zip(places, self._shown(places, answer), strict=True))
-        told = dict(zip(sorted(set(texts)), self._told(sorted(set(texts)), answer), strict=True))
-        nats = self._nats(picture, texts, shown, told, answer)
+        picture_vectors = dict(zip(places, self._embed_pictures(places, answer), strict=True))
+        caption_vectors = dict(zip(sorted(set(texts)), self._embed_captions(sorted(set(texts)), answer), strict=True))
+        nats = self._nats(picture, texts, picture_vectors, caption_vectors, answer)
         values, loose = {"loss": float(np.mean(nats))}, {}
-        found = self._found(picture, texts, shown, told)
+        found = self._found(picture, texts, picture_vectors, caption_vectors)
         for name, hits in found.items():
             if self.classes is None or not name.startswith("captions"):
                 values[name], loose[name] = float(np.mean([hit for hit, _ in hits])), _share(close for _, close in hits)
         if self.classes is not None and self.raw.classes is not None:
-            hits = self._classified(places, shown, answer)
+            hits = self._classified(places, picture_vectors, answer)
             values["accuracy"], loose["accuracy"] = _share(hit for hit, _ in hits), _share(close for _, close in hits)
         return Counted(values, np.array(nats), loose)
 
-    def _shown(self, places: list[int], answer: Any) -> list[np.ndarray]:
+    def _embed_pictures(self, places: list[int], answer: Any) -> list[np.ndarray]:
         found = []
         for first in range(0, len(places), AT_ONCE):
             some = torch.as_tensor(self.used.pixels[places[first : first + AT_ONCE]])
             found += list(answer.asked("see", some[None])[0].double().cpu().numpy())
         return found
 
-    def _told(self, texts: list[str], answer: Answer) -> list[np.ndarray]:
+    def _embed_captions(self, texts: list[str], answer: Answer) -> list[np.ndarray]:
         """Embeddings of captions. Those of one length are computed together, so that no padding is needed."""
         rows = [[*ids[: self.context - 1].tolist(), self.tokenizer.size] for ids in self.tokenizer.encode_rows(texts)]
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
@@ -100,11 +100,16 @@ class RetrievalRecount(CountedOneByOne):
                     found[k] = vector
         return found
 
-    def _nats(self, picture: list[int], texts: list[str], shown: Vectors, told: Vectors, answer: Any) -> list[float]:
+    def _nats(
+        self, picture: list[int], texts: list[str], picture_vectors: Vectors, caption_vectors: Vectors, answer: Any
+    ) -> list[float]:
         nats = [0.0] * len(picture)
         order = torch.randperm(len(picture), generator=random.generator("groups of pairs")).tolist()
         for rows in np.array_split(np.array(order), max(1, round(len(picture) / self.batch))):
-            cosines = np.array([shown[picture[k]] for k in rows]) @ np.array([told[texts[k]] for k in rows]).T
+            cosines = (
+                np.array([picture_vectors[picture[k]] for k in rows])
+                @ np.array([caption_vectors[texts[k]] for k in rows]).T
+            )
             logits = answer.asked("logits", torch.as_tensor(cosines)[None].float())[0].double().cpu()
             same = [
                 [k != j and (texts[k] == texts[j] or picture[k] == picture[j]) for j in rows.tolist()]
@@ -116,7 +121,7 @@ class RetrievalRecount(CountedOneByOne):
         return nats
 
     def _found(
-        self, picture: list[int], texts: list[str], shown: Vectors, told: Vectors
+        self, picture: list[int], texts: list[str], picture_vectors: Vectors, caption_vectors: Vectors
     ) -> dict[str, list[tuple[float, bool]]]:
         """For each metric, for every query: the probability that the right answer is found, and whether that depends on
         rounding."""
@@ -131,31 +136,36 @@ class RetrievalRecount(CountedOneByOne):
             here = [*asked, *order[: min(self.among - len(asked), len(order) - len(asked))]]
             among = set(here)
             captions = sorted({text for place, text in belongs if place in among})
-            vectors, pictures = np.array([told[text] for text in captions]), np.array([shown[place] for place in here])
+            vectors, pictures = (
+                np.array([caption_vectors[text] for text in captions]),
+                np.array([picture_vectors[place] for place in here]),
+            )
             for place in asked:
-                scores = (vectors @ shown[place]).tolist()
+                scores = (vectors @ picture_vectors[place]).tolist()
                 right = [(place, text) in belongs for text in captions]
                 for k in AT:
                     found[f"captions_at_{k}"].append(_found_at(k, scores, right))
             for text in captions:
                 if not any((place, text) in belongs for place in asked):
                     continue
-                scores = (pictures @ told[text]).tolist()
+                scores = (pictures @ caption_vectors[text]).tolist()
                 right = [(place, text) in belongs for place in here]
                 for k in AT:
                     found[f"pictures_at_{k}"].append(_found_at(k, scores, right))
         return found
 
-    def _classified(self, places: list[int], shown: dict[int, np.ndarray], answer: Answer) -> list[tuple[float, bool]]:
+    def _classified(
+        self, places: list[int], picture_vectors: dict[int, np.ndarray], answer: Answer
+    ) -> list[tuple[float, bool]]:
         assert self.classes is not None and self.raw.classes is not None
         means = []
         for name in self.classes:
-            prompts = np.array(self._told([prompt.replace("{}", name) for prompt in self.prompts], answer))
+            prompts = np.array(self._embed_captions([prompt.replace("{}", name) for prompt in self.prompts], answer))
             mean = prompts.mean(0)
             means.append(mean / math.sqrt(sum(x * x for x in mean.tolist())))
         found = []
         for place in places:
-            scores = [float(shown[place] @ mean) for mean in means]
+            scores = [float(picture_vectors[place] @ mean) for mean in means]
             best = max(range(len(scores)), key=scores.__getitem__)
             second = sorted(scores)[-2]
             found.append((float(self.classes[best] == self.raw.classes[place]), scores[best] - second < CLOSE))
@@ -236,13 +246,13 @@ def says_nothing(scored: Any) -> Outcome:
     data = replace(task.data, splits={**task.data.splits, split: recount.given(part)})
     with intervene(scored.model, {"shown": _one_vector, "told": _one_vector}):
         (scores,) = replace(task, data=data).score(scored.model, [split])
-    told = {score.name.partition(".")[2]: score.value for score in scores}
+    scored_values = {score.name.partition(".")[2]: score.value for score in scores}
     counted = recount.count(part, _SaysNothing(scored.answer))
     for name, value in counted.values.items():
-        if "_at_" in name and name in told and abs(told[name] - value) > 1e-6:
+        if "_at_" in name and name in scored_values and abs(scored_values[name] - value) > 1e-6:
             return failed(
-                told[name] - value,
-                f"a model with constant outputs gets {told[name]:.3g} of {name}; chance is {value:.3g}",
+                scored_values[name] - value,
+                f"a model with constant outputs gets {scored_values[name]:.3g} of {name}; chance is {value:.3g}",
             )
     return passed(0, "a model with constant outputs is scored as chance")
 

@@ -37,7 +37,7 @@ def beside_others(members: SideBySide) -> Outcome:
     broadcast over the wrong axis where there is more than one replica.
     """
     batch, worst = members.batch(), 0.0
-    told: list[str] = []
+    differing: list[str] = []
 
     def look(mode: str) -> None:
         nonlocal worst
@@ -48,12 +48,12 @@ def beside_others(members: SideBySide) -> Outcome:
             said, loss = evaluated or (members.answers(alone, own), alone.loss(own)[0])
             off = max(difference(answers[r : r + 1], said), abs(float(losses[r] - loss[0])) / max(float(loss), 0.1))
             if not off <= TINY:
-                told.append(f"replica {r + 1}, in {mode}, by {off:.2g} standard deviations")
+                differing.append(f"replica {r + 1}, in {mode}, by {off:.2g} standard deviations")
             worst = max(worst, off)
 
     members.in_both_modes(look)
-    if told:
-        return failed(worst, f"outputs in the population differ from those of the replica alone: {told[0]}")
+    if differing:
+        return failed(worst, f"outputs in the population differ from those of the replica alone: {differing[0]}")
     return passed(worst, f"{len(members.all)} replicas give the same outputs together as each alone, in both modes")
 
 

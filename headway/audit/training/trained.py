@@ -132,11 +132,13 @@ def _of_translator(curve: TrainingCurve, below: float, sentence: str) -> Outcome
     """The outcome for a loss below token frequencies: for a translator, whether it does more than model its targets."""
     if curve.unread is None or min(curve.reached / (1 - LITTLE), curve.last / 0.8) <= curve.unread:
         return passed(below, sentence)
-    told = f"{sentence}, and a 5-gram model of the targets {curve.unread:.3g}, without reading a source"
+    comparison = f"{sentence}, and a 5-gram model of the targets {curve.unread:.3g}, without reading a source"
     if len(curve.steps) < FEWEST_STEPS or not curve.is_stuck:
-        return warned(below, f"it may not have learnt to translate yet: {told}")
+        return warned(below, f"it may not have learnt to translate yet: {comparison}")
     more = NO_WARMUP if curve.post_norm and not curve.warms_up else ""
-    return failed(below, f"it failed to train: {told}, and the train loss no longer fell{more}", "failed to train")
+    return failed(
+        below, f"it failed to train: {comparison}, and the train loss no longer fell{more}", "failed to train"
+    )
 
 
 ABOUT_TRAINING = (learning_rate_zero, schedule, diverged, did_it_train)

@@ -37,11 +37,11 @@ def crossing(probe: Probe) -> Outcome:
     taps = [f"{name}.{tap}" for name in layers for tap in ("queries", "keys", "values", "weights", "mixed")]
     with watch(probe.model, *taps) as seen:
         probe.how.answer_batch(probe.model, batch)
-    told, worst = batch.source_mask[:, :, None, None, :], 0.0
+    real, worst = batch.source_mask[:, :, None, None, :], 0.0
     for name, layer in layers.items():
         q, k, v = (seen[f"{name}.{tap}"] for tap in ("queries", "keys", "values"))
         compare = definitions.SIMILARITIES[layer.spec.similarity.kind]
-        weights = definitions.attention_weights(compare(learnt(layer), q, k), told)
+        weights = definitions.attention_weights(compare(learnt(layer), q, k), real)
         asking = batch.padding_mask[:, :, None, :, None]
         for what, expected in (("weights", weights), ("mixed", weights @ v.double())):
             found, some = seen[f"{name}.{what}"], asking.expand_as(expected)
@@ -82,8 +82,8 @@ def first_state(probe: Probe) -> Outcome:
     weight, bias = (p[0].double() for p in (model.first_states.map.weight, model.first_states.map.bias))  # pyright: ignore
     expected, found = [], []
     for row in range(batch.sources.shape[1]):
-        told = batch.source_mask[0, row]
-        left = [part for one in given for part in _left(one, given[one][0, row, told])]
+        real = batch.source_mask[0, row]
+        left = [part for one in given for part in _left(one, given[one][0, row, real])]
         expected.append((weight @ torch.cat(left) + bias).tanh())
         states = [mixer.carried(own) for mixer, (own, _) in zip(model.mixers, state.layers, strict=True)]
         found.append(torch.cat([part[0, row] for parts in states for part in parts.values()]))

@@ -101,10 +101,10 @@ class TargetsAlone(Targets):
         if model.spec.loss_on == "target":
             return super().lowered(model, answers, batch)
         end = model.vocabulary - 1
-        told = batch.source_mask & (batch.sources != end)
-        goes_on = F.pad(told[..., 1:], (0, 1))
+        real = batch.source_mask & (batch.sources != end)
+        goes_on = F.pad(real[..., 1:], (0, 1))
         following = torch.where(goes_on, F.pad(batch.sources[..., 1:], (0, 1)), end)
-        of_source = model.scores(model.hidden(batch.sources, None, told)[0])
-        said = torch.cat((of_source[told], answers[batch.padding_mask])).double()
-        nats = F.cross_entropy(said, torch.cat((following[told], batch.targets[batch.padding_mask])))
+        of_source = model.scores(model.hidden(batch.sources, None, real)[0])
+        said = torch.cat((of_source[real], answers[batch.padding_mask])).double()
+        nats = F.cross_entropy(said, torch.cat((following[real], batch.targets[batch.padding_mask])))
         return nats.lerp(-said.log_softmax(-1).mean(), model.spec.label_smoothing)

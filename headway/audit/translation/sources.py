@@ -29,7 +29,7 @@ WORTH = 0.02
 
 @audit("model", rests_on=("finite", "determinism"))
 def source_padding(probe: Probe) -> Outcome:
-    """Padding behind a source changes no output, whatever it is filled with.
+    """Padding after a source changes no output, whatever it is filled with.
 
     Sources of a training batch, cut to different lengths, are read one at a time without any padding; and together,
     with six more slots than the longest needs, filled with one token and with random ones. Outputs may differ by
@@ -49,18 +49,18 @@ def source_padding(probe: Probe) -> Outcome:
     ]
     plain, some = torch.cat(alone, 1), batch.padding_mask
     room = batch.sources.new_zeros(*batch.sources.shape[:2], 6)
-    told, worst = torch.nn.functional.pad(batch.source_mask, (0, 6)), 0.0
+    real, worst = torch.nn.functional.pad(batch.source_mask, (0, 6)), 0.0
     for filling in (
         room,
         (torch.arange(6, device=room.device) * 7 % (probe.model.source_vocabulary - 1)).expand_as(room),
     ):
         sources = torch.cat((batch.sources, filling), 2)
-        sources = torch.where(told, sources, filling[..., :1])
-        found = probe.how.answer(probe.model, batch.inputs, some, sources, told)  # pyright: ignore
+        sources = torch.where(real, sources, filling[..., :1])
+        found = probe.how.answer(probe.model, batch.inputs, some, sources, real)  # pyright: ignore
         worst = max(worst, difference(found[some], plain[some], of=plain))
     if not worst <= TINY:
-        return failed(worst, f"padding behind sources changes the outputs by {worst:.2g} standard deviations")
-    return passed(worst, f"padding behind sources changes no output (largest change {worst:.1g} standard deviations)")
+        return failed(worst, f"padding after sources changes the outputs by {worst:.2g} standard deviations")
+    return passed(worst, f"padding after sources changes no output (largest change {worst:.1g} standard deviations)")
 
 
 @audit("model", rests_on=("determinism",))

@@ -38,7 +38,7 @@ MARKED = Need(
     ("model.mixer=gru", "model.positions=learned"),
 )
 BESIDE_ATTENTION = Need(
-    "an lstm beside attention without a memory",
+    "an lstm layer and an attention layer without a memory",
     lambda recipe: (
         {("lstm", math.inf), ("attention", 0.0)}
         <= {(one.kind, one.remembers) for one in part(recipe, "model.mixers") or ()}

@@ -94,8 +94,8 @@ def sources_read_without_their_end(patch):
     honest = EncoderDecoder.read_many
 
     def read_many(self, sources, source_mask=None):
-        told = sources != self.source_vocabulary - 1
-        return honest(self, sources, told if source_mask is None else source_mask & told)
+        is_text = sources != self.source_vocabulary - 1
+        return honest(self, sources, is_text if source_mask is None else source_mask & is_text)
 
     patch.setattr(EncoderDecoder, "read_many", read_many)
 
