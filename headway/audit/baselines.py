@@ -198,7 +198,7 @@ def _bag_label(split: str, metric: Metric, part: np.ndarray, how: str) -> str:
 class CheapMethods(NamedTuple):
     """The names of the methods that the scores of a task are compared with."""
 
-    looking_at_nothing: str
+    ignoring_input: str
     """A method that ignores the input and knows only how frequent the answers are."""
     counting: str | None = None
     """A method that counts, in seconds; None where there is no such method."""
@@ -209,7 +209,7 @@ class CheapMethods(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        return [name for name in (self.looking_at_nothing, self.counting, *self.others) if name is not None]
+        return [name for name in (self.ignoring_input, self.counting, *self.others) if name is not None]
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def beats_chance(given: Comparison) -> Outcome:
     within 5 % of the unigram is a warning, since a useful model gains far more. If it fails, look at the training
     audits first: the model has most likely not been trained.
     """
-    base, value = given.by(given.methods.looking_at_nothing), given.score.value
+    base, value = given.by(given.methods.ignoring_input), given.score.value
     beaten = f"{given.score.name} {value:.4g} against {base.score.value:.4g} ({base.method})"
     if not math.isfinite(value):
         return failed(value, f"{given.score.name} is not a finite number; {base.method}: {base.score.value:.4g}")

@@ -33,7 +33,7 @@ TELLS = 0.75
 SURE = 4.0
 """Standard errors of a share: some dozens of stretches are tested, and the largest must not be above this by chance."""
 TOGETHER = 6.0
-"""Standard deviations of the covariance if no pair is swapped."""
+"""Minimum covariance, in standard deviations of what it is if no pair is swapped."""
 TOLD_APART = 0.7
 """Minimum difference between the probabilities that a target and a source are taken for a target. Below that, trigrams
 separate registers and topics rather than languages, and one side of a pair often has what the other lacks."""

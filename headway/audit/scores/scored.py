@@ -30,7 +30,7 @@ ROWS, TOKENS = 2, 32
 """Size of the excerpt of its first batch that each replica also answers alone."""
 
 
-class Twice(NamedTuple):
+class Recomputed(NamedTuple):
     """A part of a split, and its scores from two computations."""
 
     what: str
@@ -43,7 +43,7 @@ class Twice(NamedTuple):
     """What is wrong, as a phrase, if the scores do not follow from what was stored with them."""
 
 
-class HeardAlone(NamedTuple):
+class OutputsAlone(NamedTuple):
     """The outputs of one replica by itself, to check those of the population."""
 
     answers: Tensor
@@ -52,7 +52,7 @@ class HeardAlone(NamedTuple):
     """Its evaluation, as done during training."""
 
     @classmethod
-    def of(cls, model: Any, batch: Any, task: Any) -> "HeardAlone":
+    def of(cls, model: Any, batch: Any, task: Any) -> "OutputsAlone":
         with torch.no_grad():
             answers = task.probing.answer_batch(model, excerpt_of(batch))
         return cls(answers, task.evaluate(model)[0])
@@ -72,7 +72,7 @@ class ScoredPopulation:
     device: str
     seconds: float
     """Time limit for computing scores again, for all replicas."""
-    heard: "Sequence[HeardAlone | None]" = ()
+    outputs_alone: "Sequence[OutputsAlone | None]" = ()
     """The outputs of each replica by itself, if there are several and they are available."""
     beside: Any = None
     """The population, if it is in memory already."""
@@ -119,7 +119,7 @@ class ScoredPopulation:
         batch = excerpt_of(self.task.sampler([run.recipe.seed for run in self.runs], self.device).at(0))
         with torch.no_grad():
             beside = self.task.probing.answer_batch(self.together, batch)
-        said = zip(beside, self.heard, strict=True)
+        said = zip(beside, self.outputs_alone, strict=True)
         return [0.0 if own is None else difference(one[None], own.answers) for one, own in said]
 
     @cached_property
@@ -150,7 +150,7 @@ class ScoredPopulation:
         return None if recount is None else recount.unaided(self.asked)
 
     @cached_property
-    def twice(self) -> dict[str, list[list[Twice]]]:
+    def recomputed(self) -> dict[str, list[list[Recomputed]]]:
         """Of every split that was scored, for each run: the whole split if there is time for that, else parts."""
         return {split: self._counted(split, recount) for split, recount in self.recounts.items()}
 
@@ -162,34 +162,34 @@ class ScoredPopulation:
         @cache
         def counted(split: str) -> list[Counted] | None:
             recount = self.recounts[split]
-            if self.twice[split][0][0].is_whole or recount.many is None:
+            if self.recomputed[split][0][0].is_whole or recount.many is None:
                 return None
             return recount.losses(recount.many, self.asked)
 
         return counted
 
-    def _counted(self, split: str, recount: Recount) -> list[list[Twice]]:
+    def _counted(self, split: str, recount: Recount) -> list[list[Recomputed]]:
         began = time.thread_time()  # CPU time, so that a busy machine checks as much as an idle one
         found = [self._part(split, recount, part) for part in recount.parts]
         took, size = time.thread_time() - began, sum(recount.size(part) for part in recount.parts)
         if took * recount.size(recount.whole) <= size * self.seconds / len(self.recounts):
             said = [own.get(split, {}) for own in self.stored]
-            return [[one] for one in self._twice(f"all of {split}", True, recount, recount.whole, said)]
+            return [[one] for one in self._recomputed(f"all of {split}", True, recount, recount.whole, said)]
         return [list(own) for own in zip(*found, strict=True)]
 
-    def _part(self, split: str, recount: Recount, part: Any) -> list[Twice]:
+    def _part(self, split: str, recount: Recount, part: Any) -> list[Recomputed]:
         """A part of the split, scored alone by the scorer and recomputed."""
         data = replace(self.task.data, splits={**self.task.data.splits, split: recount.given(part)})
         scores = replace(self.task, data=data).score(self.together, [split])
         said = [{score.name.partition(".")[2]: score for score in own} for own in scores]
-        return self._twice(f"a part of {split}", False, recount, part, said)
+        return self._recomputed(f"a part of {split}", False, recount, part, said)
 
-    def _twice(
+    def _recomputed(
         self, what: str, is_whole: bool, recount: Recount, part: Any, said: Sequence[Mapping[str, Score]]
-    ) -> list[Twice]:
+    ) -> list[Recomputed]:
         counted = recount.counts(part, self.asked)
         return [
-            Twice(what, is_whole, own, found, recount.at_odds(part, own, found))
+            Recomputed(what, is_whole, own, found, recount.at_odds(part, own, found))
             for own, found in zip(said, counted, strict=True)
         ]
 
@@ -257,13 +257,13 @@ class ScoredRun:
     @cached_property
     def evaluated_again(self) -> dict[str, float]:
         """The evaluation done in training, repeated with the stored weights, on this replica alone."""
-        heard = self.population.heard[self.place] if self.population.heard else None
-        return self.task.evaluate(self.model)[0] if heard is None else heard.evaluated
+        alone = self.population.outputs_alone[self.place] if self.population.outputs_alone else None
+        return self.task.evaluate(self.model)[0] if alone is None else alone.evaluated
 
     @property
     def apart(self) -> float:
         """The difference between its outputs in the population and alone."""
-        return self.population.apart[self.place] if self.population.heard else 0.0
+        return self.population.apart[self.place] if self.population.outputs_alone else 0.0
 
     @property
     def recounts(self) -> dict[str, Recount]:
@@ -274,13 +274,13 @@ class ScoredRun:
         return None if found is None else found[self.place]
 
     @property
-    def twice(self) -> dict[str, list[Twice]]:
-        return {split: self.population.twice[split][self.place] for split in self.recounts}
+    def recomputed(self) -> dict[str, list[Recomputed]]:
+        return {split: self.population.recomputed[split][self.place] for split in self.recounts}
 
     def pieces(self, split: str) -> Iterator[np.ndarray]:
         """The losses of the pieces that were recomputed; then of many more, where there are. The loss of a model that
         is nearly always right is concentrated in a few rows, which need not be among the first."""
-        yield np.concatenate([one.counted.pieces for one in self.twice[split]])
+        yield np.concatenate([one.counted.pieces for one in self.recomputed[split]])
         if (many := self.population.many(split)) is not None:
             yield many[self.place].pieces
 

@@ -67,7 +67,7 @@ def scores_again(scored: ScoredRun) -> Outcome:
             scored.apart, f"in the population its outputs differ from those it has alone, by {scored.apart:.2g}"
         )
     worst, compared, parts = 0.0, 0, []
-    for split, found in scored.twice.items():
+    for split, found in scored.recomputed.items():
         for what, _, said, counted, at_odds in found:
             for name in [name for name in counted.values if name in said]:  # the loss first
                 value, right = said[name].value, counted.values[name]
