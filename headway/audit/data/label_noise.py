@@ -77,16 +77,15 @@ def doubtful_labels(data: RowSet) -> Outcome:
     Ridge regression on the words of a row predicts its label (rows of train are left out of the fit, one by one). The
     number is the largest share of contradicted labels among the most confident fifth of a split, with its 95 %
     interval; where labels are flipped at random, it is the share of flipped ones and somewhat more. Clean film reviews
-    have 7 %, speeches by three presidents 14 %, docstrings 0 to 3 %. It is a warning
+    have 7 %, speeches by three presidents 14 %, docstrings 0 to 3 %.
 
-    - if in train, by the lower end of an interval, more than 9.5 % of the most confident twentieth or 30 % of the most
-      confident fifth are contradicted, or more than 8 % of the labels are estimated to be flipped, because
-      contradictions do not become fewer with confidence: so many labels are wrong, or words do not tell the classes;
-    - if one split has more than another by more than chance (1 in 10,000) and by 5 points: the labels of this split
-      were made in another way. By 15 points, at the lower end of the interval, it is a failure;
-
-    and a failure if the words of train tell nothing about its labels, while those of a held-out split do: labels of
-    train were assigned to other rows. The audit cannot tell a hard task from one with wrong labels if all splits are
+    It is a warning if in train, by the lower end of an interval, more than 9.5 % of the most confident twentieth or
+    30 % of the most confident fifth are contradicted, or more than 8 % of the labels are estimated to be flipped,
+    because contradictions do not become fewer with confidence: so many labels are wrong, or words do not tell the
+    classes. It is also a warning if one split has more than another by more than chance (1 in 10,000) and by 5 points:
+    the labels of this split were made in another way. By 15 points, at the lower end of the interval, it is a failure.
+    It is also a failure if the words of train tell nothing about its labels, while those of a held-out split do: labels
+    of train were assigned to other rows. The audit cannot tell a hard task from one with wrong labels if all splits are
     alike and few rows are confident; look at the rows that are named. If a model of words knows nothing, it contradicts
     nothing, and this audit does not apply.
     """
