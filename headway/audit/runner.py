@@ -92,7 +92,7 @@ def audit_models(members: Iterable[Member], look: CloseLook | None = None) -> li
     """Audit the models of one population. One of them gets all audits, the others only those whose result may differ.
     `look` holds earlier findings on this architecture; new ones are added to it."""
     look = CloseLook() if look is None else look
-    closely: dict[bool, _Candidate] = {}
+    closely: dict[bool, _Representative] = {}
     own: list[tuple[float, bool, Report]] = []
     for member in members:
         rate, drops = member.recipe.training.optimizer.learning_rate, member.recipe.model.dropout > 0
@@ -106,7 +106,7 @@ def audit_models(members: Iterable[Member], look: CloseLook | None = None) -> li
             look.by_rate[rate] = audit_model(_as_it_began(member.alone()), (one_batch,))
         worth = _Worth(is_finite, member.trained, not mine.failures)
         if drops not in look.shared and (drops not in closely or worth > closely[drops].worth):
-            closely[drops] = _Candidate(member.alone(), worth)
+            closely[drops] = _Representative(member.alone(), worth)
     assert own, "there is no model to audit"
     shared = look.shared | {drops: _for_architecture(one) for drops, one in closely.items()}
     look.shared |= {drops: shared[drops] for drops, one in closely.items() if one.worth.is_finite}
@@ -121,7 +121,7 @@ class _Worth(NamedTuple):
     has_no_fault: bool
 
 
-class _Candidate(NamedTuple):
+class _Representative(NamedTuple):
     probe: Probe
     worth: _Worth
 
@@ -131,7 +131,7 @@ def _has_finite_outputs(found: Report) -> bool:
     return (finding := found.finding(finite.name)) is None or finding.verdict == "pass"
 
 
-def _for_architecture(one: _Candidate) -> Report:
+def _for_architecture(one: _Representative) -> Report:
     """Findings that hold for the whole architecture and can be made with any weights. If this replica's weights or
     outputs are not finite, the initial weights are used instead."""
     probe = one.probe if one.worth.is_finite else replace(_as_it_began(one.probe), trained=False)

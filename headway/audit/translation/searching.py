@@ -22,7 +22,7 @@ Next = Callable[[list[list[int]]], Tensor]
 """For prefixes of one length, without END: the log-probabilities of the next token [rows, V]."""
 
 
-class Hypothesis(NamedTuple):
+class PlainHypothesis(NamedTuple):
     tokens: list[int]
     """Without END."""
     nats: float
@@ -34,7 +34,7 @@ class Hypothesis(NamedTuple):
     def score(self) -> float:
         return -self.nats / self.divided_by
 
-    def is_close_to(self, other: "Hypothesis") -> bool:
+    def is_close_to(self, other: "PlainHypothesis") -> bool:
         return abs(self.score - other.score) < CLOSE * min(1.0, abs(self.score))
 
     def off(self, nats: float, score: float) -> float:
@@ -71,16 +71,16 @@ def is_greedy(how: Any) -> bool:
     return how.kind == "greedy" or (how.kind == "beam" and how.size == how.nbest == 1 and how.no_repeat is None)
 
 
-def beam_search(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[Hypothesis] | None:
+def beam_search(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[PlainHypothesis] | None:
     """The finished hypotheses that `how` asks for, best first; None if it is too close to call which hypotheses are
     kept or which finished one is better."""
     prefixes: list[tuple[float, list[int]]] = [(0.0, [])]
-    finished: list[Hypothesis] = []
+    finished: list[PlainHypothesis] = []
     for length in range(most + 1):
         said = following([tokens for _, tokens in prefixes])
         for k, (log_probability, tokens) in enumerate(prefixes):
             whole = log_probability + said[k, end].item()
-            finished.append(Hypothesis(tokens, -whole, (length + 1) ** how.length_penalty))
+            finished.append(PlainHypothesis(tokens, -whole, (length + 1) ** how.length_penalty))
         finished = sorted(finished, key=lambda one: -one.score)[: how.nbest + 1]
         said[:, [end, *never]] = -math.inf
         for k, (_, tokens) in enumerate(prefixes):
@@ -99,7 +99,7 @@ def beam_search(following: Next, how: Any, end: int, most: int, never: Collectio
     return finished[: how.nbest]
 
 
-def greedy(following: Next, end: int, most: int, never: Collection[int]) -> list[Hypothesis] | None:
+def greedy(following: Next, end: int, most: int, never: Collection[int]) -> list[PlainHypothesis] | None:
     """The result of greedy decoding; None if two tokens are too close to call."""
     nats, tokens = 0.0, []
     for length in range(most + 1):
@@ -113,7 +113,7 @@ def greedy(following: Next, end: int, most: int, never: Collection[int]) -> list
         if token == end:
             break
         tokens.append(token)
-    return [Hypothesis(tokens, nats)]
+    return [PlainHypothesis(tokens, nats)]
 
 
 def sampling_log_probabilities(said: Tensor, how: Any, never: Collection[int]) -> Tensor:

@@ -250,7 +250,7 @@ class _LessConfident:
     def _begun(self) -> torch.Tensor:
         return torch.tensor([[self.end]])
 
-    def _plainly(self, source: list[int], how: Any) -> list[searching.Hypothesis] | None:
+    def _plainly(self, source: list[int], how: Any) -> list[searching.PlainHypothesis] | None:
         following = searching.after(self._answer, source, self.end)
         most, never = searching.limit(how, source, self.most), self.model.never_written
         if how.kind == "beam" and not searching.is_greedy(how):
