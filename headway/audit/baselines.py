@@ -24,9 +24,7 @@ from headway.scoring.score import Score
 
 ORDER = 5
 MOST_WEIGHTS = 1 << 22  # of a regression, which takes 200 bytes for each
-MOST_TOKENS = (
-    5_000_000  # counting takes a second per million; of longer text only a prefix is used, and the label says so
-)
+MOST_TOKENS = 5_000_000  # counting takes a second per million; a longer text is cut, and the label says so
 
 Rows = Mapping[str, Sequence[str]]
 Labels = Mapping[str, Sequence[str]]
