@@ -9,7 +9,7 @@ import torch
 
 from headway.audit.populations.members import Member
 from headway.audit.probe import Probe
-from headway.audit.scores.scored import HeardAlone
+from headway.audit.scores.scored import OutputsAlone
 from headway.core.errors import UserError
 from headway.nn.replicated import set_dropout
 from headway.recipe.recipe import Recipe
@@ -36,18 +36,18 @@ class KeptMembers:
         """All of them in one model, if there are several and each has weights that training led to."""
         return self._everyone.model if len(self._beside) == len(self.runs) else None
 
-    def heard(self) -> list[HeardAlone | None]:
+    def heard(self) -> list[OutputsAlone | None]:
         """What each says by itself, where there are several and it can be said. One model has the weights of one after
         the other: to build it takes longer than to ask it. (Not one with layers of somebody else's, who may keep beside
         the weights whatever they like.)"""
-        found: list[HeardAlone | None] = [None] * len(self.runs)
+        found: list[OutputsAlone | None] = [None] * len(self.runs)
         build = lambda place: self.task.build([self.runs[place].recipe.seed], device()).eval()  # noqa: E731
         lent = build(0) if self._beside and _is_of_the_house(self._everyone.model) else None
         for place in self._beside:
             model = build(place) if lent is None else lent
             load_weights(model, 0, self.checkpoints[place].weights)
             batch = self.task.sampler([self.runs[place].recipe.seed], device()).at(0)
-            found[place] = HeardAlone.of(model, batch, self.task)
+            found[place] = OutputsAlone.of(model, batch, self.task)
         return found
 
     @cached_property
