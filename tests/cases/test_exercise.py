@@ -124,7 +124,7 @@ def test_the_report_says_it_all_and_fetches_nothing(done, tmp_path):
     assert "b" not in seen.tags and not {"script", "link", "iframe"} & set(seen.tags)
     text = page.read_text("utf-8")
     assert "http://" not in text and "https://" not in text and "@media print" in text
-    assert seen.words.index("does not hold") < seen.words.index("Measured")
+    assert seen.words.index("does not hold") < seen.words.index("Results")
     words = (tmp_path / "toy" / "report.md").read_text("utf-8")
     assert "**Does not hold.**" in words and "1. one step\n2. another step" in words
     assert "| share \\<reached> | kind 1 | 50 |" in words and "|  | kind 2 | 50 |" in words

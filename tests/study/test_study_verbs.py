@@ -128,7 +128,7 @@ def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
     for file in Path("studies/positions/runs").glob("*/measures.json"):
         file.unlink()
     answer = headway("study", "results", "positions")
-    assert answer.code == 0 and "valid-8.perplexity was not measured yet" in answer.words
+    assert answer.code == 0 and "valid-8.perplexity has not been measured yet" in answer.words
     assert "Is learned better than none on valid.perplexity?" in answer.words and ", 2 seeds" in answer.words
     assert headway("study", "report", "positions").code == 0
     assert "not measured yet" not in headway("study", "results", "positions").words
@@ -143,7 +143,7 @@ def test_a_cheap_method_that_is_not_known_yet_does_not_hide_the_rest(headway):
     for run in Path("studies/positions/runs").iterdir():
         (run / "audit.json").unlink()
     answer = headway("study", "results", "positions")
-    assert answer.code == 0 and "valid.perplexity of unigram was not measured yet" in answer.words
+    assert answer.code == 0 and "valid.perplexity of unigram has not been measured yet" in answer.words
     assert "Is learned better than none on valid.perplexity?" in answer.words and ", 2 seeds" in answer.words
 
 

@@ -185,7 +185,9 @@ def test_a_model_that_sees_the_future_has_no_perplexity():
     }
     verdict = is_better({"new": arm(0.3), "old": arm()}, about)
     assert verdict.outcome == "not comparable"
-    assert verdict.sentence.startswith("new sees the future, so its number is not the perplexity of a left-to-right model.")
+    assert verdict.sentence.startswith(
+        "new sees the future, so its number is not the perplexity of a left-to-right model."
+    )
 
 
 def test_a_check_of_the_future_that_broke_says_nothing_of_the_future():
