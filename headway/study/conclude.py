@@ -88,9 +88,7 @@ def _lacking(question: Question, results: Results, known: Container[str]) -> lis
 
 def _not_measured(question: Question, lacking: Sequence[str]) -> Verdict:
     why = f"cannot say: {listed(lacking)} has not been measured yet"
-    return Verdict(
-        question, "cannot say", f"{why}; continue with headway study run, or measure with headway study report"
-    )
+    return Verdict(question, "cannot say", f"{why}; headway study run continues, headway study report measures it")
 
 
 def measure_all(folder: Path) -> None:

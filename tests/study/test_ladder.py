@@ -66,8 +66,8 @@ def test_seeds_see_the_same_batches_at_every_size():
         ({"rungs": RUNGS[::-1]}, "the smallest first"),
         ({"rungs": [{"flops": 1e9, "widths": [16, 32, 48]}, RUNGS[1]], **SHAPE}, "1e9 FLOPs has 3 widths"),
         ({"rungs": [{"flops": 1e9, "widths": [32, 16, 48, 64]}, RUNGS[1]], **SHAPE}, "the narrowest first"),
-        ({"rungs": RUNGS, "head_width": 8}, "a width of 12 cannot be cut into heads of 8"),
-        ({"rungs": RUNGS, **SHAPE, "families": {"a b": []}}, "cannot be a part of a folder's name"),
+        ({"rungs": RUNGS, "head_width": 8}, "a width of 12 is not a multiple of ladder.head_width (8)"),
+        ({"rungs": RUNGS, **SHAPE, "families": {"a b": []}}, "cannot be part of a folder name"),
         ({"rungs": [{"flops": -1, "widths": [8]}, RUNGS[1]]}, "flops"),
     ],
 )
@@ -78,7 +78,7 @@ def test_ladders_that_cannot_be_meant(ladder, words):
 def test_a_study_has_one_way_to_its_arms():
     ladder = {"rungs": RUNGS, **SHAPE}
     assert "both are given" in complaint(ladder, arms={"a": []})
-    assert "what is spent" in complaint(ladder, equal="flops")
+    assert "has its own budgets" in complaint(ladder, equal="flops")
 
 
 # --- laid out for budgets --------------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_other_measures_of_the_same_runs_may_be_asked_for_later(workshop, tmp_pa
 @pytest.mark.parametrize(
     ("measure", "message"),
     [
-        ({"kind": "segments", "lengths": [32]}, "segments of 32 tokens, but the learned positions end at 16"),
+        ({"kind": "segments", "lengths": [32]}, "segments of 32 tokens are longer than the 16 learned positions"),
         ({"kind": "segments", "lengths": [4], "split": "dev"}, "no split 'dev'"),
         ({"kind": "sentences", "shortest": 2, "longest": 4}, "has 0 sentences of 2 to 4 tokens that end in '.'"),
     ],

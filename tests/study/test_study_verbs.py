@@ -99,7 +99,7 @@ def test_a_plan_of_a_study_that_was_changed_since_says_so(headway):
     assert "another study" not in headway("study", "plan", "positions.yaml").out
     Path("positions.yaml").write_text(STUDY.replace("seeds: 2", "seeds: 3"), "utf-8")
     answer = headway("study", "plan", "positions.yaml")
-    assert answer.code == 0 and "seeds was [0, 1] and is [0, 1, 2]; give the new one a name of its own" in answer.words
+    assert answer.code == 0 and "seeds was [0, 1] and is [0, 1, 2]; give the new study another name" in answer.words
 
 
 def test_more_seeds_by_a_name_of_their_own(headway):
