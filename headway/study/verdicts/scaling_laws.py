@@ -78,7 +78,7 @@ class OfLadder(Analysis):
         if seers := [arm for arm in self._arms() if sees_the_future(self.about(arm))]:
             outcome, said = (
                 "not comparable",
-                f"{seers[0]} {no_such_number(self.metric)}. Without regard to that: {said}",
+                f"{seers[0]} {no_such_number(self.metric)}. Regardless of that: {said}",
             )
         points = sum(len(one.table.points) for one in self.found)
         return Verdict(
