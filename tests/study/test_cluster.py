@@ -43,7 +43,7 @@ def test_places_on_a_cluster_have_names(workshop):
 
 @pytest.mark.parametrize("address", ["ray://", "ray://head", "ray://head:port", "ray://head:99999"])
 def test_what_is_no_address_is_said_at_once(address):
-    with pytest.raises(UserError, match="is no cluster's address; write ray://HOST:PORT"):
+    with pytest.raises(UserError, match="is no cluster address; expected ray://HOST:PORT"):
         cluster._check_reachable(address)
 
 

@@ -157,7 +157,7 @@ def test_what_cannot_be_measured_is_refused_before_training(workshop, monkeypatc
         ({"kind": "best", "on": "valid-8.bits_per_byte"}, "'valid-8' is not scored in bits_per_byte"),
         (
             {"kind": "better", "arm": "none", "than": "majority"},
-            "no score of a language-model is set beside",
+            "there is no baseline",
         ),
         ({"kind": "better", "arm": "none", "than": "unigram", "on": "valid.loss"}, "there is valid.perplexity alone"),
     ],

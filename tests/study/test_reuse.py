@@ -119,7 +119,7 @@ def test_only_what_is_whole_is_taken_over(workshop, tmp_path, first, trained):
     execute(small_study(workshop.text, seeds=2), tmp_path / "second", InProcess(), reuse=[first])
     assert trained == ["learned.seed-0"]
     load_model(open_run("none.seed-0", tmp_path / "second" / "runs"))
-    assert "passing over learned.seed-0: " in (tmp_path / "second" / "log.txt").read_text("utf-8")
+    assert "skipping learned.seed-0: " in (tmp_path / "second" / "log.txt").read_text("utf-8")
 
 
 def test_who_was_killed_while_copying_copies_again(workshop, tmp_path, first, trained):
@@ -170,7 +170,7 @@ def test_several_studies_are_asked_in_turn_and_only_for_what_is_left(workshop, t
     execute(small_study(workshop.text, seeds=3), folder, InProcess(), reuse=[first])
     said = [line.partition(" ")[2] for line in (folder / "log.txt").read_text("utf-8").splitlines()]
     assert not trained
-    assert said == [f"4 of 6 runs taken over from {first}", f"2 of 2 runs taken over from {tmp_path / 'three'}"]
+    assert said == [f"4 of 6 runs reused from {first}", f"2 of 2 runs reused from {tmp_path / 'three'}"]
     fourth = tmp_path / "fourth"
     execute(study, fourth, InProcess(), reuse=[folder])
     assert open_run("none.seed-1", fourth / "runs").facts["taken_from"] == str(first), "the study that made it"

@@ -214,7 +214,7 @@ def test_where_one_gpu_is_full_its_populations_go_to_another(workshop, tmp_path,
         forget(plugin)
     said = [event.text for event in told.of_kind(Warned)]
     which = "GPU " if fail else "GPU 0"
-    assert any(which in text and "its memory is full; these go on elsewhere" in text for text in said)
+    assert any(which in text and "its memory is full; these runs go to another GPU" in text for text in said)
     if fail:
         assert outcome.done == 0 and len(outcome.failed) == 4
         assert all("memory" in str(how).lower() for how in outcome.failed.values())

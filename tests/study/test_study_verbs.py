@@ -110,7 +110,7 @@ def test_more_seeds_by_a_name_of_their_own(headway):
     misspelt = headway("study", "run", "positions.yaml", "--name", "more", "--reuse", "position")
     assert misspelt.code == 2 and "did you mean 'positions'?" in misspelt.words
     answer = headway("study", "run", "positions.yaml", "--name", "more", "--reuse", "positions", *HERE)
-    assert answer.code == 0 and "4 of 6 runs taken over from studies/positions" in answer.words
+    assert answer.code == 0 and "4 of 6 runs reused from studies/positions" in answer.words
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "a\tb"])
