@@ -52,7 +52,7 @@ def against_flops(found: ScalingAnalysis, traces: Traces | None = None) -> Scali
         drawn = [found.fit.interval(optimum(found.fit.resamples, found.fit.cost, c)[2]) for c in flops]
         low, high = (list(ends) for ends in zip(*drawn, strict=True))
         lines.append(PlottedLine(flops.tolist(), best.tolist(), Ink(3), "best by the law", low, high))
-    on_the_way = " Thin lines: training curves, one per size, darker for larger sizes. Dashed: their lower envelope."
+    on_the_way = " Thin lines: training curves, one per size, stronger for larger sizes. Dashed: their lower envelope."
     caption = (
         f"Loss against FLOPs: one point for each of {len(points)} models at the end of training, and the loss of "
         f"the best size by the law with its 95 % interval.{on_the_way if traces else ''}"
@@ -152,8 +152,8 @@ def surface(found: ScalingAnalysis) -> ScalingFigure:
         lines.append(PlottedLine(best_n.tolist(), best_d.tolist(), Ink(3), "best", dashed=True))
     marks = [PlottedPoints(points.parameters.tolist(), points.tokens.tolist(), Ink(2, 0.8), size=2.6)]
     caption = (
-        "Contours of the fitted loss (nats) over parameters and tokens, darker for lower losses. Points: the models of "
-        "the ladder. Dashed: the best size for each budget."
+        "Contours of the fitted loss (nats) over parameters and tokens, stronger for lower losses. Points: the models "
+        "of the ladder. Dashed: the best size for each budget."
     )
     plot = Plot("parameters", "tokens", caption, lines, marks, within=(bottom, top))
     return ScalingFigure(plot.svg(), caption)

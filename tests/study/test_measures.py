@@ -159,7 +159,10 @@ def test_what_cannot_be_measured_is_refused_before_training(workshop, monkeypatc
             {"kind": "better", "arm": "none", "than": "majority"},
             "there is no baseline",
         ),
-        ({"kind": "better", "arm": "none", "than": "unigram", "on": "valid.loss"}, "there is valid.perplexity alone"),
+        (
+            {"kind": "better", "arm": "none", "than": "unigram", "on": "valid.loss"},
+            "is only computed for valid.perplexity",
+        ),
     ],
 )
 def test_what_no_run_will_have_is_refused_before_training(workshop, monkeypatch, question, message):
@@ -182,7 +185,7 @@ def test_a_bag_of_words_may_be_asked_about_rows_it_has_not_seen_and_others_may_n
         check_scores(Study.model_validate({**given, "seeds": 2}), Sizes())
 
     check("bag of words")
-    with pytest.raises(UserError, match=r"of 'majority' there is valid\.accuracy and test\.accuracy alone"):
+    with pytest.raises(UserError, match=r"'majority' is only computed for valid\.accuracy and test\.accuracy"):
         check("majority")
 
 

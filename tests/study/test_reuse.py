@@ -58,10 +58,10 @@ def test_more_seeds_are_trained_and_no_others(workshop, tmp_path, first, trained
     taken = open_run("none.seed-1", folder / "runs")
     assert (taken.facts["name"], taken.facts["taken_from"]) == ("none.seed-1", str(first))
     load_model(taken)
-    assert "4 of 6 runs taken over" in (folder / "log.txt").read_text("utf-8")
+    assert "4 of 6 runs reused from" in (folder / "log.txt").read_text("utf-8")
     conclusion = conclude(folder)
     assert conclusion.report is not None
-    assert f"4 of these runs were made by {first}" in conclusion.report.read_text("utf-8")
+    assert f"4 of these runs were reused from {first}" in conclusion.report.read_text("utf-8")
     trained.clear()
     assert execute(study, folder, InProcess()).done == 6 and not trained
 
@@ -213,7 +213,7 @@ def test_the_report_names_the_command_that_made_this_study(workshop, tmp_path, f
         reseal(folder)
     execute(small_study(workshop.text, seeds=3), tmp_path / "second", InProcess(), reuse=[first])
     page = (conclude(tmp_path / "second").report or Path()).read_text("utf-8")
-    assert "headway first" not in page and f"4 of these runs were made by {first}, on cuda:0 (a GPU)" in page
+    assert "headway first" not in page and f"4 of these runs were reused from {first}, on cuda:0 (a GPU)" in page
     execute(small_study(workshop.text, seeds=1), tmp_path / "third", InProcess(), reuse=[first])
     page = (conclude(tmp_path / "third").report or Path()).read_text("utf-8")
     assert f"<pre>headway study run {tmp_path / 'third'}/study.yaml</pre>" in page

@@ -80,7 +80,7 @@ def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
     assert shared == Gpus(("3", "GPU-5a", "3", "GPU-5a")) and shared.workforce == Workforce(4, gpus=2)
     asked = small_study(workshop.text, changes=["training.device=cuda:1"])
     assert executor_named(None, None, asked) == executor_named(None, 1, asked) == InProcess()
-    with pytest.raises(UserError, match=r"training.device=cuda:1 is for one process, not 3"):
+    with pytest.raises(UserError, match=r"training.device=cuda:1 allows only one process, not 3"):
         executor_named(None, 3, asked)
     assert executor_named(None, 3, small_study(workshop.text, changes=["training.device=cpu"])) == Pool(3)
 

@@ -62,4 +62,4 @@ def test_arms_of_one_run_are_none(workshop, tmp_path, monkeypatch, command_line)
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     execute(small_study(workshop.text, seeds=1), tmp_path / "m", InProcess())
     answer = command_line("study", "ensembles", "m", "--studies", str(tmp_path))
-    assert answer.code == 2 and "no arm of m has two runs" in answer.err
+    assert answer.code == 2 and "no arm of m has two finished runs" in answer.err
