@@ -27,7 +27,8 @@ CHANGES += ["scoring.splits=[valid]", "training.compile=off"]
 
 
 def unigram_perplexity(train_ids: np.ndarray, valid_ids: np.ndarray, vocabulary: int) -> float:
-    """The perplexity by add-one smoothed counts of train, on the tokens that models are scored on (all but the first)."""
+    """The perplexity by add-one smoothed counts of train, on the tokens that models are scored on (all but the
+    first)."""
     counts = np.bincount(train_ids, minlength=vocabulary) + 1
     nats = -np.log(counts[valid_ids[1:]] / counts.sum())
     return math.exp(nats.mean())

@@ -7,8 +7,8 @@
 Each case is a study in FOLDER/studies: an interrupted study is resumed, and runs that another of these studies has
 already made are reused. One JSON line per case gives the time it took, the scores of its arms, and the status of each
 claim; the lines are also written to FOLDER/cases.jsonl. `headway cases --table --studies FOLDER/studies` makes a table.
-With --quick as the last word, the quick sizes are run, to try it on a CPU; with --workers=2, two processes share the GPU.
-"""
+With --quick as the last word, the quick sizes are run, to try it on a CPU; with --workers=2, two processes share the
+GPU."""
 
 import json
 import sys

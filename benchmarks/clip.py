@@ -2,10 +2,10 @@
 
     python -m benchmarks.clip [--device cuda] [--seeds 5] [--arms scenes tiny-imagenet-10 …] [--out clip.json]
 
-One JSON line per arm as soon as it is measured: for every score the mean over seeds with its 95 % interval (Student's t),
-the training time of all seeds together, and for `scenes` the caption game of case D8: how many targets are picked if all
-other pictures of a set differ in only one thing. The seeds form one population. tiny-imagenet-10 needs HEADWAY_DATA. On
-an H200 all arms take two to three minutes; on one CPU thread the first two with `--seeds 1` take four.
+One JSON line per arm as soon as it is measured: for every score the mean over seeds with its 95 % interval (Student's
+t), the training time of all seeds together, and for `scenes` the caption game of case D8: how many targets are picked
+if all other pictures of a set differ in only one thing. The seeds form one population. tiny-imagenet-10 needs
+HEADWAY_DATA. On an H200 all arms take two to three minutes; on one CPU thread the first two with `--seeds 1` take four.
 """
 
 import argparse

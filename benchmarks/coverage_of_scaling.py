@@ -3,11 +3,10 @@
     python -m benchmarks.coverage_of_scaling [repetitions]
 
 One JSON line per ladder and method: the share of ladders in which the 95 % interval covers each of the five parameters,
-and the exponent with which the parameters of the best model grow, by the law and by parabolas. The noise resembles small
-language models: the log loss varies by 0.2 to 1 % between runs, with heavy tails (Student's t with five degrees of
-freedom), and one run in a hundred is off by 3 to 10 %. The method in use (percentiles over random weights) is compared
-with other ways to resample and to form intervals.
-"""
+and the exponent with which the parameters of the best model grow, by the law and by parabolas. The noise resembles
+small language models: the log loss varies by 0.2 to 1 % between runs, with heavy tails (Student's t with five degrees
+of freedom), and one run in a hundred is off by 3 to 10 %. The method in use (percentiles over random weights) is
+compared with other ways to resample and to form intervals."""
 
 import json
 import sys

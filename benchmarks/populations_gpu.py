@@ -3,9 +3,8 @@
     python -m benchmarks.populations_gpu [speeches nano wide shakespeare gpt2]
 
 One JSON line per (shape, R, mode): total training tokens/s and peak memory. Random tokens; bf16; every step is a
-complete training step (batch, loss, gradients, clipping, AdamW). Modes: `recorded` replays a CUDA graph, `compiled` uses
-torch.compile.
-"""
+complete training step (batch, loss, gradients, clipping, AdamW). Modes: `recorded` replays a CUDA graph, `compiled`
+uses torch.compile."""
 
 import dataclasses
 import json
