@@ -139,8 +139,8 @@ def early_tokens_table(results: Results) -> Table | None:
     if not rows:
         return None
     caption = (
-        "Perplexity in segments and in sliding windows of the same length: the difference, in nats per token, is the "
-        "cost of early tokens"
+        "Perplexity in segments and in sliding windows of the same length; the difference of the losses, in nats per "
+        "token, is the cost of early tokens"
     )
     return Table(caption, ["arm", "tokens", "segments", "sliding", "early tokens"], rows)
 

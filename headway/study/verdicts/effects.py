@@ -67,7 +67,7 @@ def is_beyond_units(facts: Mapping[str, Any]) -> bool:
 def could_show(facts: Mapping[str, Any], decimals: int) -> str:
     """The smallest effect that these seeds can detect, as text."""
     if "smallest_visible" not in facts:
-        return "the smallest difference these seeds could detect can be computed from 4 seeds on"
+        return "the smallest detectable difference can only be estimated from 4 seeds or more"
     if is_beyond_units(facts):
         return f"the smallest factor these seeds could detect is {plain(facts['smallest_visible_factor'])}"
     shown = [facts["smallest_visible"], *facts["smallest_visible_interval"]]

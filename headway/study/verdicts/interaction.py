@@ -149,6 +149,6 @@ class Interaction(Analysis):
             gain = self._units(self.metric.sign * float(after - before))
             which = "better" if gain >= 0 else "worse"
             gains.append(f"{which} by {fixed(abs(gain), digits(interval))} {unit} at {place}")
-        further = "a further" if self.metric.is_ratio else "a gain of"
+        further = "a relative difference of" if self.metric.is_ratio else "a difference of"
         shown = amount(self._units(self.found.estimate), interval, unit)
-        return f"{old} → {new} is {gains[0]} and {gains[1]}, where it brings {further} {shown}"
+        return f"{old} → {new} is {gains[0]} and {gains[1]}, {further} {shown}"
