@@ -40,7 +40,7 @@ def stacked(weights: ArrayLike, width: int, stacking: Stacking) -> Float[Tensor,
     """M for Y = AX with `width` channels: A ⊗ I for stacked tokens (rows), I ⊗ A for stacked channels (columns)."""
     A = np.asarray(weights, dtype=np.float64)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.size:
-        raise UserError(f"attention weights must be square, one row per query; these are {' × '.join(map(str, A.shape))}")
+        raise UserError(f"attention weights must be square, one row per query, not {' × '.join(map(str, A.shape))}")
     if width < 1:
         raise UserError(f"width = {width}; it must be 1 or more")
     check_size(len(A), width)

@@ -147,7 +147,7 @@ def test_parameters_are_counted():
     [
         (
             lambda: stacked([[0.5, 0.5]], 2, "rows"),
-            "attention weights must be square, one row per query; these are 1 × 2",
+            "attention weights must be square, one row per query, not 1 × 2",
         ),
         (lambda: stacked([[0.5, 0.4], [0, 1]], 2, "rows"), "the weights of query 0 sum to 0.9, not to 1"),
         (lambda: stacked([[0.5, 0.5], [0, 1]], 0, "rows"), "width = 0; it must be 1 or more"),
